@@ -1,0 +1,5 @@
+"""``python -m kernelwright``."""
+
+from .cli import main
+
+raise SystemExit(main())

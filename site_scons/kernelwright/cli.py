@@ -1,0 +1,63 @@
+"""The command ``kernelwright``: small helpers around a build."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import backends
+from .errors import KernelwrightError
+from .toolchain import Toolchain
+from .version import VERSION
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit status (0 well, 1 a problem was found, 2 wrong usage)."""
+    parser = argparse.ArgumentParser(prog="kernelwright", description="Helpers around a Kernelwright build.")
+    parser.add_argument("--version", action="version", version=f"kernelwright {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
+    tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
+    tool.add_argument("name", choices=["nvcc", "cc", *sorted(backends.include_folders())], type=str.lower)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
+        return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
+
+
+def doctor(toolchain: Toolchain) -> int:
+    """Print what is found, one line for each tool."""
+    status = 0
+    probes = {
+        "tvm": lambda: toolchain.lowerer().tvm,
+        "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
+        "host compiler": lambda: toolchain.host_compiler("").version,
+        "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
+    }
+    for name, probe in probes.items():
+        try:
+            print(f"{name}: {probe()}")
+        except KernelwrightError as error:
+            status = 1
+            print(f"{name}: {error}")
+    return status
+
+
+def print_tool(toolchain: Toolchain, name: str) -> int:
+    """Print the path of one tool."""
+    try:
+        compiler = toolchain.host_compiler("")
+        if name == "cc":
+            print(compiler.path)
+        elif name == "nvcc":
+            print(toolchain.nvcc("", compiler).path)
+        else:
+            print(backends.include_folders()[name])
+    except KernelwrightError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,316 @@
+"""What a definition file imports: the ``@kernel`` decorator, ``grid``, and the objects that they make.
+
+Nothing here imports TVM, SCons or NumPy, so a definition file costs what its own imports cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import keyword
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import DefinitionError, Where
+
+ConfigValue = bool | int | float | str
+Config = Mapping[str, ConfigValue]
+
+MAX_SLUG = 80
+"""Longest variant slug in characters; a longer one is cut and gets a hash (file systems allow 255 bytes)."""
+
+
+def grid(*, where: Callable[..., bool] | None = None, **axes: Iterable[ConfigValue]) -> list[dict[str, ConfigValue]]:
+    """The product of the axes as a list of configs, the last axis varying fastest.
+
+    Arguments:
+        where: an optional filter that is called with a config's keys as keyword arguments; only configs for which it
+            returns true are kept.
+        axes: for each key of the config, the values it takes.
+
+    Raises:
+        DefinitionError: an axis is empty or is a bare string, or the filter keeps nothing.
+
+    >>> grid(m=[1, 2], n=[1, 2], where=lambda m, n: m <= n)
+    [{'m': 1, 'n': 1}, {'m': 1, 'n': 2}, {'m': 2, 'n': 2}]
+    """
+    values = {}
+    for name, axis in axes.items():
+        if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
+            raise DefinitionError(f"grid axis {name!r} is {axis!r}, expected a list of values", _caller())
+        values[name] = list(axis)
+        if not values[name]:
+            raise DefinitionError(f"grid axis {name!r} is empty", _caller(), "give it at least one value")
+    configs = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+    kept = [config for config in configs if where is None or where(**config)]
+    if not kept:
+        raise DefinitionError(
+            "the grid's filter keeps no config", _caller(), "let the filter accept at least one point"
+        )
+    return kept
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with one config.
+
+    Arguments:
+        kernel: the kernel's name.
+        config: the config's keys and values, in the order of the definition.
+        slug: the readable, unique, file-system-safe name.
+    """
+
+    kernel: str
+    config: Config
+    slug: str
+
+
+@dataclass
+class Kernel:
+    """One named definition: the object that ``@kernel`` leaves in the definition's place.
+
+    Arguments:
+        function: the decorated function; called with a config's keys, it returns a PrimFunc or an IRModule.
+        name: the kernel's name, which is the name of the function.
+        configs: the configs in order; the first is the default.
+        targets, archs, backends, flags: restrictions of the package's settings for this kernel; None keeps those.
+        outputs: names of arguments that a caller may leave out, in which case they are allocated and returned.
+        tolerance: largest accepted error in the check, relative to 1 + abs(reference), or None for the default of the
+            output's dtype.
+        location: ``path:line`` of the definition.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    configs: tuple[Config, ...]
+    targets: tuple[str, ...] | None
+    archs: tuple[str, ...] | None
+    backends: tuple[str, ...] | None
+    outputs: tuple[str, ...]
+    flags: tuple[str, ...]
+    tolerance: float | None
+    location: str
+    reference_function: Callable[..., Any] | None = field(default=None)
+    inputs_function: Callable[..., Any] | None = field(default=None)
+
+    @property
+    def doc(self) -> str:
+        """The definition's docstring, dedented; empty when there is none."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def takes_target(self) -> bool:
+        """Whether the definition has a ``target`` parameter."""
+        return "target" in inspect.signature(self.function).parameters
+
+    @property
+    def variants(self) -> list[Variant]:
+        """One variant for each config, in order."""
+        return [
+            Variant(self.name, config, slug) for config, slug in zip(self.configs, slugs(self.configs), strict=True)
+        ]
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the NumPy reference of this kernel.
+
+        It is called with the input arrays and scalars in the order of the kernel's arguments, outputs left out
+        (an argument that the kernel updates in place is an input), and, if it has parameters of those
+        names, with the config's keys as keyword arguments. It returns the outputs in order; for a kernel with arguments
+        that are updated in place and not listed in ``outputs``, a dict from argument name to expected array.
+        """
+        self.reference_function = function
+        return function
+
+    def inputs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: makes inputs for the check where plain random numbers would not do.
+
+        It is called with ``rng`` (a ``numpy.random.Generator``) and, if it has parameters of those names, with the
+        shape symbols' values and the config's keys. It returns a dict from argument name to array or number, for
+        any subset of the inputs, or None to have this combination of sizes skipped.
+        """
+        self.inputs_function = function
+        return function
+
+    def build(self, config: Config, target: Any) -> Any:
+        """Call the definition for one config; ``target`` is passed on if the definition takes it."""
+        return self.function(**config, **({"target": target} if self.takes_target else {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Not possible: a definition is built first; this says how to get at what it makes."""
+        raise DefinitionError(
+            f"kernel {self.name!r} was called inside its definition file",
+            Where(self.name, location=self.location),
+            f"import it from the built package, or call {self.name}.function(...) for its PrimFunc",
+        )
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    configs: Sequence[Config] | None = None,
+    targets: Sequence[str] | None = None,
+    archs: Sequence[str] | None = None,
+    backends: Sequence[str] | None = None,
+    outputs: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    tolerance: float | None = None,
+) -> Any:
+    """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
+
+    Arguments:
+        configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is the
+            default variant. Without it, the kernel has one variant and its function no parameters (but ``target``).
+        targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
+        archs: archs to build for, of either target; default: those of the package.
+        backends: execution backends; default: those of the package.
+        outputs: names of tensor arguments that callers may leave out; they are then allocated and returned.
+        flags: extra nvcc flags.
+        tolerance: largest error that the check accepts, relative to 1 + abs(reference).
+
+    Raises:
+        DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
+            configs are equal.
+    """
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        name, where = _kernel_name(function)
+        result = Kernel(
+            function,
+            name,
+            _checked_configs(function, configs, where),
+            _strings("targets", targets, where),
+            _strings("archs", archs, where),
+            _strings("backends", backends, where),
+            _strings("outputs", outputs, where) or (),
+            _strings("flags", flags, where) or (),
+            _checked_tolerance(tolerance, where),
+            str(where.location),
+        )
+        slugs(result.configs)
+        return result
+
+    if function is not None:
+        return declare(function)
+    return declare
+
+
+def slugs(configs: Sequence[Config]) -> list[str]:
+    """Readable, unique, file-system-safe names of configs, such as ``block_m-64_dtype-float16``.
+
+    A name that had to be changed (odd characters, length) or that would not be unique, also on a file system that
+    ignores case, gets a short hash of the config.
+    """
+    plain = ["_".join(f"{key}-{value}" for key, value in config.items()) or "default" for config in configs]
+    safe = [re.sub(r"[^A-Za-z0-9_.+-]", "", slug)[:MAX_SLUG] for slug in plain]
+    folded = [slug.lower() for slug in safe]
+    return [
+        slug if slug == readable and folded.count(slug.lower()) == 1 else f"{slug}_{_config_hash(config)}"
+        for slug, readable, config in zip(safe, plain, configs, strict=True)
+    ]
+
+
+def _config_hash(config: Config) -> str:
+    text = repr([(key, type(value).__name__, value) for key, value in config.items()])
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _caller() -> Where:
+    """The nearest frame outside this module: the user's line."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return Where(stage="discover", location=f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None)
+
+
+def _kernel_name(function: Any) -> tuple[str, Where]:
+    if not inspect.isfunction(function):
+        raise DefinitionError(
+            f"@kernel was applied to {function!r}, expected a function", _caller(), "put @kernel above a def statement"
+        )
+    code = function.__code__
+    where = Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
+    name = function.__name__
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or name in RESERVED or keyword.iskeyword(name):
+        raise DefinitionError(
+            f"{name!r} cannot be a kernel's name",
+            where,
+            "use ASCII letters, digits and single underscores, start with a letter, and avoid "
+            + ", ".join(sorted(RESERVED)),
+        )
+    return name, where
+
+
+RESERVED = frozenset(
+    {"preload", "supported", "variants", "manifest", "set_num_threads", "num_threads", "check", "wheel"}
+)
+"""Names that a kernel cannot have, because the package or the build file uses them."""
+
+
+def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -> tuple[Config, ...]:
+    if configs is None:
+        configs = [{}]
+    if isinstance(configs, Mapping) or not isinstance(configs, Iterable):
+        raise DefinitionError(
+            f"configs is {configs!r}, expected a list of dicts", where, "write configs=grid(...) or configs=[{...}]"
+        )
+    result = tuple(configs)
+    if not result:
+        raise DefinitionError("configs is empty", where, "give at least one config, or leave configs out")
+    for config in result:
+        _check_config(function, config, where)
+    keys = [_config_hash(config) for config in result]
+    for config, key in zip(result, keys, strict=True):
+        if keys.count(key) > 1:
+            raise DefinitionError(f"config {config!r} is listed twice", where, "remove one of them")
+    return tuple(dict(config) for config in result)
+
+
+def _check_config(function: Callable[..., Any], config: Any, where: Where) -> None:
+    if not isinstance(config, Mapping):
+        raise DefinitionError(f"config {config!r} is not a dict", where, "write configs=grid(...) or configs=[{...}]")
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.pop("target", None)
+    kinds = {p.kind for p in parameters.values()}
+    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
+        raise DefinitionError("a definition cannot have *args, **kwargs or positional-only parameters", where)
+    for key, value in config.items():
+        if key not in parameters:
+            listed = ", ".join(parameters) or "none"
+            raise DefinitionError(
+                f"config key {key!r} is not a parameter of the definition (its parameters: {listed})",
+                where,
+                f"add a parameter {key!r} to {function.__name__}, or remove the key",
+            )
+        if not isinstance(value, (bool, int, float, str)):
+            raise DefinitionError(f"config {key}={value!r} is not a bool, int, float or str", where)
+    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in config]
+    if missing:
+        raise DefinitionError(
+            f"config {dict(config)!r} gives no value for parameter {missing[0]!r}", where, "add the key, or a default"
+        )
+
+
+def _strings(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DefinitionError(f"{name} is {value!r}, expected a list of strings", where, f"write {name}=[...]")
+    result = tuple(value)
+    bad = [item for item in result if not isinstance(item, str)]
+    if bad:
+        raise DefinitionError(f"{name} contains {bad[0]!r}, expected strings", where)
+    if len(set(result)) != len(result) and name != "flags":
+        raise DefinitionError(f"{name} lists an entry twice: {result!r}", where)
+    return result
+
+
+def _checked_tolerance(value: Any, where: Where) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise DefinitionError(f"tolerance is {value!r}, expected a number >= 0", where)
+    return float(value)

@@ -1,0 +1,103 @@
+"""The one exception hierarchy: every failure that a user can cause is a KernelwrightError."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place in the pipeline that an error belongs to; unknown parts stay None.
+
+    Arguments:
+        kernel: name of the kernel.
+        variant: slug of the variant.
+        stage: ``settings``, ``discover``, ``lower``, ``nvcc``, ``wrap``, ``link``, ``assemble`` or ``check``.
+        location: ``path:line`` in the user's own source.
+    """
+
+    kernel: str | None = None
+    variant: str | None = None
+    stage: str | None = None
+    location: str | None = None
+
+    def __str__(self) -> str:
+        subject = "/".join(part for part in (self.kernel, self.variant) if part)
+        stage = f"[{self.stage}]" if self.stage else ""
+        return " ".join(part for part in (self.location, subject, stage) if part)
+
+
+class KernelwrightError(Exception):
+    """A failure with a place, a cause and a remedy.
+
+    Arguments:
+        message: what is wrong, in one sentence.
+        where: the place it belongs to.
+        remedy: what the user can do about it, or None when the message already says so.
+        detail: longer text shown indented below (a compiler's output, a user's own traceback).
+    """
+
+    def __init__(
+        self, message: str, where: Where | None = None, remedy: str | None = None, detail: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where or Where()
+        self.remedy = remedy
+        self.detail = detail
+
+    def __str__(self) -> str:
+        place = str(self.where)
+        lines = [f"{place}: {self.message}" if place else self.message]
+        if self.detail:
+            lines += ["    " + line for line in self.detail.rstrip().splitlines()]
+        if self.remedy:
+            lines.append(f"  remedy: {self.remedy}")
+        return "\n".join(lines)
+
+
+class SettingsError(KernelwrightError):
+    """A value in pyproject.toml, on the command line or in a build file is not valid."""
+
+
+class DefinitionError(KernelwrightError):
+    """A definition file, or a decorator in it, is not valid."""
+
+
+class LoweringError(KernelwrightError):
+    """A kernel function could not be scheduled or lowered."""
+
+
+class ToolchainError(KernelwrightError):
+    """A compiler is missing, broken, or does not fit the others."""
+
+
+class WorkerError(KernelwrightError):
+    """A worker process died, timed out or answered nonsense."""
+
+
+class CheckError(KernelwrightError):
+    """A built variant does not agree with its reference."""
+
+
+class ToolError(KernelwrightError):
+    """An external program ended with an error.
+
+    Arguments:
+        command: the argument vector that was run.
+        status: its exit status (negative: the signal that ended it).
+        output: what it printed, both streams together.
+        where, remedy: as for :class:`KernelwrightError`.
+    """
+
+    def __init__(
+        self, command: Sequence[str], status: int, output: str, where: Where, remedy: str | None = None
+    ) -> None:
+        import shlex
+
+        ending = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        text = f"$ {shlex.join(command)}\n{output.strip() or '(no output)'}"
+        super().__init__(f"{command[0].rsplit('/', 1)[-1]} {ending}", where, remedy, text)
+        self.command = tuple(command)
+        self.status = status

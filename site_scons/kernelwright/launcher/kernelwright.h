@@ -1,0 +1,46 @@
+/* The launcher of a kernel library: everything in the library that is not the kernel itself.
+ *
+ * A library is one translation unit, the wrapper.c that the tvm_ffi backend writes. It defines
+ *
+ *   KW_KERNEL          the kernel's name, a string literal: every error message starts with it
+ *   KW_MAX_ARGUMENTS   the number of arguments of the kernel
+ *   KW_MAX_DIMS        the largest rank of an output, at least 1
+ *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
+ *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
+ *
+ * includes this file, the generated host code and its own tables (types.h), and ends with exports.h.
+ * Plain C11 with GNU attributes, for Linux, on top of the stable C ABI of TVM-FFI. */
+#ifndef KERNELWRIGHT_H
+#define KERNELWRIGHT_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tvm/ffi/c_api.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/runtime/c_backend_api.h>
+
+/* Headers of a one-file library: a kernel that has no use for a function should not be warned about it. */
+#define KW_FUNCTION static __attribute__((unused))
+#define KW_COLD static __attribute__((unused, cold, noinline))
+#define KW_HIDDEN __attribute__((visibility("hidden")))
+#define KW_EXPORT __attribute__((visibility("default")))
+
+#include "types.h"
+#include "error.h"
+#include "cpu.h"
+#include "threads.h"
+#include "driver.h"
+#include "cuda.h"
+#include "workspace.h"
+#include "runtime.h"
+#include "call.h"
+#include "mismatch.h"
+#include "output.h"
+#include "dispatch.h"
+
+#endif

@@ -1,0 +1,112 @@
+/* The tables that a wrapper consists of. They are constant data; what is learnt at run time is in kw_module's state. */
+#ifndef KW_TYPES_H
+#define KW_TYPES_H
+
+/* Packed function as TVM generates it: arguments and result are TVMFFIAny. */
+typedef int32_t (*kw_entry)(void *self, void *arguments, int32_t count, void *result);
+
+typedef enum { KW_TENSOR, KW_INT, KW_FLOAT, KW_BOOL, KW_POINTER } kw_kind;
+
+/* A dimension that may have any size. */
+#define KW_ANY (-1)
+
+/* One argument as one lowering of the kernel expects it. */
+typedef struct kw_argument {
+  const char *name;
+  const char *text; /* for messages, such as "float16[m, 4096]" */
+  kw_kind kind;
+  bool output;
+  DLDataType dtype;
+  int32_t ndim;
+  uint32_t alignment; /* of a tensor's data, in bytes */
+  const int64_t *shape;
+} kw_argument;
+
+struct kw_call;
+
+/* What a lowering expects of all arguments. */
+typedef struct kw_signature {
+  const kw_argument *arguments;
+  bool int32_sizes; /* the kernel computes with int32 sizes, so no tensor may have 2**31 elements */
+  /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
+  void (*output_shapes)(const struct kw_call *call, int64_t *dims);
+} kw_signature;
+
+/* One CPU build of a variant. */
+typedef struct kw_cpu_unit {
+  const char *arch;
+  int level; /* 1 for x86-64 up to 4 for x86-64-v4 */
+  kw_entry entry;
+} kw_cpu_unit;
+
+/* Machine code or PTX of all device functions of a variant, for one arch. */
+typedef struct kw_image {
+  const char *arch;
+  const void *data;
+  int capability; /* 10 * major + minor */
+  bool ptx;
+  char suffix; /* 'a': this capability only, 'f': its family, or 0 */
+} kw_image;
+
+/* Launch arguments: where the integers that follow a device function's own arguments go. */
+enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_DIMS = 12, KW_SHARED = 12, KW_SLOTS };
+
+/* A device function. */
+typedef struct kw_function {
+  const char *name;
+  struct kw_module *module;
+  const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16 */
+  const uint8_t *slots;   /* one of KW_GRID + 0..2, ..., KW_SHARED for each launch argument */
+  uint8_t num_parameters;
+  uint8_t num_slots;
+  bool clusters;
+  bool cooperative;
+  bool dependent; /* programmatic dependent launch */
+} kw_function;
+
+#define KW_MAX_DEVICES 64
+
+/* The device code of one variant, with what has been loaded of it. */
+typedef struct kw_module {
+  const char *variant;
+  const kw_image *images;
+  int num_images;
+  const kw_function *functions;
+  int num_functions;
+  void *libraries[KW_MAX_IMAGES];                    /* CUlibrary of each image, guarded by kw_cuda_lock */
+  struct kw_loaded *_Atomic loaded[KW_MAX_DEVICES]; /* published once complete */
+} kw_module;
+
+/* One variant; a target that it was not built for has a null signature. */
+typedef struct kw_variant {
+  const char *slug;
+  const kw_signature *cpu_signature;
+  const kw_cpu_unit *cpu_units; /* highest level first */
+  int num_cpu_units;
+  const kw_signature *cuda_signature;
+  kw_entry cuda_entry;
+  kw_module *module;
+} kw_variant;
+
+typedef struct kw_kernel {
+  const char *outline; /* "a, b, c=None": the arguments, outputs marked */
+  const char *built;   /* "llvm (x86-64-v3), cuda (sm_80, sm_90a)" */
+  int32_t num_arguments;
+  int32_t num_outputs;
+  const kw_variant *variants;
+  int32_t num_variants;
+} kw_kernel;
+
+/* A call in progress: the caller's arguments, laid out by argument position. An output that the caller left out has
+ * null in both arrays. */
+typedef struct kw_call {
+  const kw_kernel *kernel;
+  const TVMFFIAny *passed;
+  int32_t num_passed;
+  bool complete; /* outputs were passed */
+  DLDevice device;
+  const TVMFFIAny *values[KW_MAX_ARGUMENTS];
+  const DLTensor *tensors[KW_MAX_ARGUMENTS];
+} kw_call;
+
+#endif

@@ -1,0 +1,117 @@
+"""Runs nvcc: CUDA source to a cubin or to PTX, with the resource usage that ptxas reports as data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import ToolError, Where
+from .files import pretty_json
+from .toolchain import HostCompiler, Nvcc, tool_environment
+
+REVISION = 1
+"""Raise when the same source and options give another output than before."""
+
+USAGE = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+    "shared_bytes": r"(\d+) bytes smem",
+    "constant_bytes": r"(\d+) bytes cmem\[0\]",
+}
+"""Patterns in the output of ``ptxas -v``; what it does not mention is 0."""
+
+
+@dataclass(frozen=True)
+class NvccJob:
+    """One run of nvcc.
+
+    Arguments:
+        arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
+        flags: further flags.
+        folder: the folder of ``device.cu``, in which nvcc runs, so that no absolute path gets into its output.
+        where: the place for error messages.
+    """
+
+    arch: str
+    flags: tuple[str, ...]
+    folder: Path
+    where: Where
+
+    @property
+    def output(self) -> str:
+        """Name of the file that it makes."""
+        return f"{self.arch}.{'ptx' if self.arch.startswith('compute_') else 'cubin'}"
+
+    @property
+    def outputs(self) -> tuple[str, str, str]:
+        """Names of the files that :func:`compile_device_code` makes."""
+        return self.output, f"{self.arch}.json", f"compile_{self.arch}.sh"
+
+    def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
+        """The command, with the given executables and output file."""
+        kind = ["-ptx"] if self.output.endswith(".ptx") else ["-cubin", "-Xptxas", "-v"]
+        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3"]
+        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *self.flags, "-o", output, "device.cu"]
+
+
+def compile_device_code(job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> None:
+    """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
+
+    Raises:
+        ToolError: nvcc ended with an error; the message has its command, its output and the path of the source.
+    """
+    command = job.arguments(nvcc.path, host_compiler.path, str(scratch / job.output))
+    done = subprocess.run(
+        command,
+        cwd=job.folder,
+        env=tool_environment() | {"TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from"
+        raise ToolError(command, done.returncode, done.stdout, job.where, remedy)
+    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(done.stdout)}
+    (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
+    (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
+
+
+def resource_usage(output: str) -> dict[str, dict[str, int]]:
+    """Registers, spills (bytes), stack and shared memory (bytes) of each kernel, from the output of ``ptxas -v``."""
+    usage: dict[str, dict[str, int]] = {}
+    for part in re.split(r"Compiling entry function '", output)[1:]:
+        name = part.split("'", 1)[0]
+        matches: dict[str, Any] = {key: re.search(pattern, part) for key, pattern in USAGE.items()}
+        usage[name] = {key: int(match[1]) if match else 0 for key, match in matches.items()}
+    return dict(sorted(usage.items()))
+
+
+def script(job: NvccJob, nvcc: Nvcc) -> str:
+    """A shell script that repeats the run by hand; it names no path of this machine."""
+    arguments = job.arguments("NVCC", "CC", job.output)
+    return shell_script(f"nvcc {nvcc.version}", ".", arguments)
+
+
+def shell_script(tools: str, folder: str, arguments: Sequence[str]) -> str:
+    """A script that runs one command in ``folder``, relative to itself; NVCC, CC and the like stand for paths."""
+    command = shlex.join(arguments)
+    for name in ("NVCC", "CC", "LAUNCHER", "TVM_FFI"):
+        command = re.sub(rf"(?<![\w=]){name}(?!\w)", f'"${name}"', command)
+    uses = "".join(
+        f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n"
+        for name in ("NVCC", "CC", "LAUNCHER", "TVM_FFI")
+        if f'"${name}"' in command
+    )
+    head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
+    return f"{head}{uses}exec {command}\n"

@@ -1,0 +1,40 @@
+"""Makes the generated files of a kernel package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .manifest import BuiltPackage, make_manifest
+from .stubs import make_init, make_stub
+
+RUNTIME = ("loader.py", "kernel.py")
+"""Modules of this folder that are copied into every package, as ``_runtime/``."""
+
+OUTPUTS = (
+    "__init__.py",
+    "__init__.pyi",
+    "py.typed",
+    "_runtime/__init__.py",
+    *(f"_runtime/{name}" for name in RUNTIME),
+    "manifest.json",
+)
+"""Files that :func:`assemble` makes, relative to the package."""
+
+
+def runtime_sources() -> list[Path]:
+    """The modules that are copied, so that a build can depend on them."""
+    return [Path(__file__).with_name(name) for name in RUNTIME]
+
+
+def assemble(package: BuiltPackage, folder: Path) -> dict[str, str]:
+    """The texts of a package's generated files, by path relative to the package.
+
+    Arguments:
+        folder: the package's folder, in which the libraries are built already.
+    """
+    texts = {"__init__.py": make_init(package), "__init__.pyi": make_stub(package), "py.typed": ""}
+    texts["_runtime/__init__.py"] = '"""What loads the kernels of this package."""\n'
+    for source in runtime_sources():
+        texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
+    texts["manifest.json"] = make_manifest(package, folder, texts)
+    return texts

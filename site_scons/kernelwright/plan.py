@@ -1,0 +1,65 @@
+"""Which variants of which kernels a package gets, for which archs: the settings narrowed by each kernel's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .discovery import KernelRecord
+from .errors import DefinitionError, SettingsError, Where
+from .settings import TARGETS, Settings, arch_order, target_of
+
+
+@dataclass(frozen=True)
+class KernelSelection:
+    """What is built of one kernel.
+
+    Arguments:
+        record: the discovered kernel.
+        archs: target -> archs in the order of the settings; no target without an arch.
+        backends: execution backends, the default first.
+    """
+
+    record: KernelRecord
+    archs: dict[str, tuple[str, ...]]
+    backends: tuple[str, ...]
+
+
+def select(record: KernelRecord, settings: Settings, backends: tuple[str, ...]) -> KernelSelection:
+    """Narrow the package's targets, archs and backends to those that the kernel's decorator allows.
+
+    ``archs`` of a kernel restrict only the targets that they name, as on the command line.
+
+    Arguments:
+        backends: the backends that exist.
+
+    Raises:
+        DefinitionError: the decorator names a target, an arch or a backend that does not exist.
+    """
+    where = Where(record.name, stage="discover", location=record.location)
+    _known("target", record.targets or (), TARGETS, where)
+    _known("backend", record.backends or (), backends, where)
+    restricted: dict[str, set[str]] = {}
+    for arch in record.archs or ():
+        try:
+            restricted.setdefault(target_of(arch), set()).add(arch)
+        except SettingsError as error:
+            raise DefinitionError(error.message, where, error.remedy) from error
+    archs = {}
+    for target in settings.targets:
+        if record.targets is None or target in record.targets:
+            allowed = [a for a in settings.archs_of(target) if target not in restricted or a in restricted[target]]
+            if allowed:
+                archs[target] = tuple(allowed)
+    chosen = tuple(name for name in record.backends or settings.backends if name in settings.backends)
+    return KernelSelection(record, archs, chosen or settings.backends)
+
+
+def lowering_arch(archs: tuple[str, ...]) -> str:
+    """The arch that CUDA source is made for: the lowest, so that every listed arch can compile it."""
+    return min(archs, key=arch_order).replace("compute_", "sm_")
+
+
+def _known(what: str, names: tuple[str, ...], valid: tuple[str, ...], where: Where) -> None:
+    for name in names:
+        if name not in valid:
+            raise DefinitionError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")

@@ -1,0 +1,85 @@
+"""What a build shows: one live line on a terminal, otherwise one line for each action, and a last line."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from typing import TextIO
+
+
+class Progress:
+    """Shows what runs. Called from several threads.
+
+    Arguments:
+        silent: show nothing but errors (``scons -s``).
+        stream: where to; a live line is used if it is a terminal.
+    """
+
+    def __init__(self, silent: bool, stream: TextIO | None = None) -> None:
+        self._silent = silent
+        self._stream = stream or sys.stdout
+        self._live = not silent and self._stream.isatty()
+        self._lock = threading.Lock()
+        self._running: list[str] = []
+        self._done = 0
+        self._start = time.monotonic()
+        self.total = 0
+
+    def started(self, line: str) -> None:
+        """An action begins."""
+        with self._lock:
+            self._running.append(line)
+            if self._live:
+                self._redraw()
+            elif not self._silent:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+
+    def finished(self, line: str) -> None:
+        """An action ended, well or not."""
+        with self._lock:
+            self._done += 1
+            if line in self._running:
+                self._running.remove(line)
+            if self._live:
+                self._redraw()
+
+    def note(self, text: str) -> None:
+        """A message of its own line, such as why something is made again."""
+        with self._lock:
+            if not self._silent:
+                self._erase()
+                self._stream.write(text + "\n")
+                self._stream.flush()
+
+    def summary(self, built: int, reused: int, failures: list[str]) -> None:
+        """The last lines: what failed, and how many were built and reused, and the time."""
+        with self._lock:
+            self._erase()
+            if failures:
+                listed = "".join(f"  {failure}\n" for failure in failures)
+                sys.stderr.write(f"kernelwright: {len(failures)} failed:\n{listed}")
+            if not self._silent:
+                seconds = time.monotonic() - self._start
+                self._stream.write(
+                    f"kernelwright: {built} built, {reused} reused, {len(failures)} failed in {seconds:.1f} s\n"
+                )
+                self._stream.flush()
+
+    def erase(self) -> None:
+        """Take the live line away, before somebody else writes."""
+        with self._lock:
+            self._erase()
+
+    def _erase(self) -> None:
+        if self._live:
+            self._stream.write("\r\x1b[K")
+
+    def _redraw(self) -> None:
+        running = self._running[0] if self._running else ""
+        more = f" (+{len(self._running) - 1})" if len(self._running) > 1 else ""
+        width = shutil.get_terminal_size().columns - 1
+        self._stream.write(f"\r\x1b[K{f'{self._done}/{self.total} {running}{more}'[:width]}")
+        self._stream.flush()

@@ -1,0 +1,114 @@
+"""What all kernel packages of one ``scons`` run share: tools, workers, progress, the ledger, and the end of the run."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import SCons.Node
+import SCons.Script
+
+from ..errors import KernelwrightError
+from ..toolchain import Toolchain
+from ..workers.pool import WorkerPool
+from .ledger import Ledger
+from .progress import Progress
+from .stage import Stage
+
+
+class BuildRun:
+    """One run of scons in one tree. Nothing is started or probed before it is needed.
+
+    Arguments:
+        top: the folder of the top SConstruct.
+        worker_timeout: seconds that one request to a worker may take.
+    """
+
+    def __init__(self, top: Path, worker_timeout: float) -> None:
+        self.top = top
+        self.state = top / "build" / ".kernelwright"
+        self.scratch = self.state / "scratch"
+        self.progress = Progress(bool(SCons.Script.GetOption("silent")))
+        self.stages: list[Stage] = []
+        self._worker_timeout = worker_timeout
+        self._failures: list[str] = []
+        self._failed_stages: set[int] = set()
+        atexit.register(self._close)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The journal of outputs."""
+        return Ledger(self.state / "outputs.jsonl", self.top)
+
+    @cached_property
+    def toolchain(self) -> Toolchain:
+        """The tools; probing looks at the user's PATH and CUDA_HOME, running does not."""
+        return Toolchain(self.state / "toolchain.json", dict(os.environ))
+
+    @cached_property
+    def pool(self) -> WorkerPool:
+        """The workers; none is started before the first request."""
+        jobs = int(SCons.Script.GetOption("num_jobs"))
+        return WorkerPool(size=jobs, project_root=self.top, timeout_s=self._worker_timeout)
+
+    @property
+    def passive(self) -> bool:
+        """Whether this run only shows something (``-h``, ``-n``) or cleans, so that nothing may be made or removed."""
+        return any(SCons.Script.GetOption(option) for option in ("help", "clean", "no_exec"))
+
+    def add(self, stage: Stage) -> None:
+        """Register a stage, and have its outputs made again if somebody changed them since they were built."""
+        self.stages.append(stage)
+        self.progress.total += 1
+        if self.passive:
+            return
+        for node in stage.nodes:
+            path = Path(node.get_abspath())
+            if path.is_file() and not self.ledger.intact(path):
+                self.progress.note(
+                    f"kernelwright: {os.path.relpath(path, self.top)} is not as it was built: making it again"
+                )
+                path.unlink()
+
+    def failed(self, stage: Stage, error: KernelwrightError) -> None:
+        """Note a failure for the last lines of the run."""
+        self._failures.append(f"{stage.line}: {error.message}")
+        self._failed_stages.add(id(stage))
+        self.progress.finished(stage.line)
+        self.progress.erase()
+
+    def _close(self) -> None:
+        if "pool" in self.__dict__:
+            self.pool.close()
+        if not self.stages or self.passive:
+            return
+        states = [(stage, stage.nodes[0].get_state()) for stage in self.stages]
+        built = [stage for stage, state in states if state == SCons.Node.executed]
+        reused = sum(state == SCons.Node.up_to_date for _, state in states)
+        self._record_retrieved(built)
+        self.ledger.compact()
+        self.progress.summary(len(built), reused, self._failures)
+
+    def _record_retrieved(self, built: list[Stage]) -> None:
+        """Outputs that came out of a CacheDir did not pass through a stage, so the ledger does not know them yet."""
+        for stage in built:
+            paths = [Path(node.get_abspath()) for node in stage.nodes]
+            for path in paths:
+                if path.is_file() and not self.ledger.intact(path):
+                    self.ledger.record([path])
+
+
+def current_run(env: Any, worker_timeout: float) -> BuildRun:
+    """The run that this environment belongs to: one for each top folder, however many environments there are."""
+    top = Path(env.Dir("#").get_abspath())
+    runs = _RUNS.setdefault(str(top), [])
+    if not runs:
+        runs.append(BuildRun(top, worker_timeout))
+    return runs[0]
+
+
+_RUNS: dict[str, list[BuildRun]] = {}
+"""SCons gives tools no place of their own that all environments of a run share."""

@@ -1,0 +1,370 @@
+"""The stages of one kernel, and the assembly of a package, each as a :class:`Stage`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import backends
+from ..discovery import DefinitionRecord, KernelRecord
+from ..errors import SettingsError, ToolError, Where
+from ..files import pretty_json, write_all
+from ..nvcc import REVISION as NVCC_REVISION
+from ..nvcc import NvccJob, compile_device_code, shell_script
+from ..package.assemble import OUTPUTS, assemble, runtime_sources
+from ..package.manifest import BuiltKernel, BuiltPackage, BuiltUnit, BuiltVariant
+from ..plan import KernelSelection, lowering_arch
+from ..toolchain import Nvcc, describe, tool_environment
+from ..version import VERSION
+from ..workers.protocol import CheckRequest, LowerRequest
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from .graph import PackageGraph
+
+LOWER_REVISION = 1
+WRAP_REVISION = 1
+LINK_REVISION = 1
+ASSEMBLE_REVISION = 1
+CHECK_REVISION = 1
+"""Raise one when its stage makes something else out of the same inputs."""
+
+
+@dataclass(frozen=True)
+class UnitNodes:
+    """The nodes of one lowering: its files by name, and the images compiled from it, by arch."""
+
+    target: str
+    archs: tuple[str, ...]
+    files: Mapping[str, Any]
+    images: Mapping[str, Any]
+    resources: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class VariantNodes:
+    """The nodes of one variant."""
+
+    slug: str
+    config: Mapping[str, Any]
+    units: tuple[UnitNodes, ...]
+
+
+@dataclass(frozen=True)
+class KernelNodes:
+    """The nodes of one kernel."""
+
+    record: KernelRecord
+    variants: tuple[VariantNodes, ...]
+    library: Stage
+    checks: tuple[Stage, ...]
+
+
+class KernelStages:
+    """Adds the nodes of one kernel to a package's graph."""
+
+    def __init__(self, graph: PackageGraph, definition: DefinitionRecord, selection: KernelSelection) -> None:
+        self._graph = graph
+        self._definition = definition
+        self._record = selection.record
+        self._selection = selection
+        self._sources = graph.definition_nodes(definition)
+        self._folder = graph.work.Dir(selection.record.name)
+
+    def add(self) -> KernelNodes:
+        """Add everything, from the lowering to the checks."""
+        record = self._record
+        variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
+        wrapper = self._wrap(variants)
+        library = self._link(variants, wrapper)
+        checks = self._checks(variants, library) if record.has_reference else []
+        return KernelNodes(record, variants, library, tuple(checks))
+
+    def _where(self, stage: str, slug: str | None = None) -> Where:
+        return Where(self._record.name, slug, stage, self._record.location)
+
+    def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantNodes:
+        units = []
+        for arch in self._selection.archs.get("llvm", ()):
+            folder = self._folder.Dir(slug).Dir("llvm").Dir(arch)
+            files = self._lower(slug, config, folder, "llvm", arch, ("module.tir", "signature.json", "host.o"))
+            units.append(UnitNodes("llvm", (arch,), files, {}, {}))
+        if archs := self._selection.archs.get("cuda"):
+            folder = self._folder.Dir(slug).Dir("cuda")
+            names = ("module.tir", "signature.json", "host.c", "device.cu")
+            files = self._lower(slug, config, folder, "cuda", lowering_arch(archs), names)
+            compiled = {arch: self._nvcc(slug, folder, files["device.cu"], arch) for arch in archs}
+            images = {arch: stage.nodes[0] for arch, stage in compiled.items()}
+            resources = {arch: stage.nodes[1] for arch, stage in compiled.items() if arch.startswith("sm_")}
+            units.append(UnitNodes("cuda", archs, files, images, resources))
+        return VariantNodes(slug, config, tuple(units))
+
+    def _lower(
+        self, slug: str, config: Mapping[str, Any], folder: Any, target: str, arch: str, names: tuple[str, ...]
+    ) -> dict[str, Any]:
+        record, run = self._record, self._graph.run
+        file = self._definition.file
+
+        def make(scratch: Path) -> None:
+            run.pool.call(LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch)))
+
+        options = {
+            "kernel": record.name,
+            "slug": slug,
+            "config": dict(config),
+            "outputs": list(record.outputs),
+            "target": target,
+            "arch": arch,
+            "tvm": self._graph.tools.lowerer.identity,
+        }
+        files = {name: folder.File(name) for name in names}
+        subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
+        where = self._where("lower", slug)
+        self._graph.stage("LOWER", subject, where, LOWER_REVISION, options, make, files, self._sources)
+        return files
+
+    def _nvcc(self, slug: str, folder: Any, source: Any, arch: str) -> Stage:
+        tools = self._graph.tools
+        nvcc = tools.nvcc
+        if nvcc is None:
+            raise SettingsError("CUDA code without nvcc", self._where("nvcc", slug))
+        flags = (*self._graph.settings.nvcc_flags, *self._record.flags)
+        job = NvccJob(arch, flags, Path(folder.get_abspath()), self._where("nvcc", slug))
+
+        def make(scratch: Path) -> None:
+            compile_device_code(job, nvcc, tools.host_compiler, scratch)
+
+        options = {"arch": arch, "flags": list(flags), "nvcc": nvcc.identity}
+        label = "PTX" if arch.startswith("compute_") else "CUBIN"
+        targets = {name: folder.File(name) for name in job.outputs}
+        return self._graph.stage(
+            label, f"{self._record.name}/{slug} {arch}", job.where, NVCC_REVISION, options, make, targets, [source]
+        )
+
+    def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
+        record = self._record
+        backend = backends.get(self._selection.backends[0])
+        signatures = [unit.files["signature.json"] for variant in variants for unit in variant.units]
+
+        def make(scratch: Path) -> None:
+            write_all(scratch, backend.emit(self._plan(variants)))
+
+        options = {
+            "backend": backend.name,
+            "revision": backend.revision,
+            "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
+            "outputs": list(record.outputs),
+        }
+        targets = {name: self._folder.File(name) for name in backend.files}
+        return self._graph.stage(
+            "WRAP",
+            f"{record.name} {backend.name}",
+            self._where("wrap"),
+            WRAP_REVISION,
+            options,
+            make,
+            targets,
+            signatures,
+        )
+
+    def _plan(self, variants: tuple[VariantNodes, ...]) -> backends.KernelPlan:
+        """What the backend needs to know; paths relative to the package's work folder."""
+        top = Path(self._graph.work.get_abspath())
+
+        def relative(node: Any) -> str:
+            return Path(node.get_abspath()).relative_to(top).as_posix()
+
+        return backends.KernelPlan(
+            self._record.name,
+            tuple(self._record.outputs),
+            tuple(
+                backends.VariantPlan(
+                    variant.slug,
+                    variant.config,
+                    tuple(
+                        backends.LoweredUnit.from_json(
+                            Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"),
+                            relative(unit.files["host.o" if unit.target == "llvm" else "host.c"]),
+                            {arch: relative(image) for arch, image in unit.images.items()},
+                        )
+                        for unit in variant.units
+                    ),
+                )
+                for variant in variants
+            ),
+        )
+
+    def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
+        name, graph = self._record.name, self._graph
+        backend = backends.get(self._selection.backends[0])
+        units = [unit for variant in variants for unit in variant.units]
+        objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
+        hosts = [unit.files["host.c"] for unit in units if unit.target == "cuda"]
+        images = [image for unit in units for image in unit.images.values()]
+        where = self._where("link")
+        top = Path(graph.work.get_abspath())
+        relative = [Path(node.get_abspath()).relative_to(top).as_posix() for node in objects]
+
+        def make(scratch: Path) -> None:
+            arguments = backend.link_arguments(name, relative)
+            link(arguments, graph.tools.host_compiler.path, top, scratch, f"{name}.so", where)
+            text = shell_script(graph.tools.host_compiler.version, "..", ["CC", *arguments, "-o", f"{name}/{name}.so"])
+            (scratch / "compile.sh").write_text(text)
+
+        options = {
+            "compiler": graph.tools.host_compiler.identity,
+            "arguments": backend.link_arguments(name, relative),
+            "launcher": digest_of(backend.launcher_sources()),
+            "tvm_ffi": graph.tools.lowerer.tvm_ffi,
+        }
+        targets = {
+            f"{name}.so": graph.folder.Dir("_lib").File(f"{name}.so"),
+            "compile.sh": self._folder.File("compile.sh"),
+        }
+        sources = [*wrapper.nodes, *objects, *hosts, *images]
+        return graph.stage("LINK", name, where, LINK_REVISION, options, make, targets, sources)
+
+    def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
+        checks = []
+        for index, variant in enumerate(variants):
+            targets = {unit.target: unit for unit in variant.units}
+            if "llvm" in targets:
+                checks.append(self._check(index, variant, targets["llvm"], library, "cpu"))
+            if "cuda" in targets and has_gpu():
+                checks.append(self._check(index, variant, targets["cuda"], library, "cuda:0"))
+        return checks
+
+    def _check(self, index: int, variant: VariantNodes, unit: UnitNodes, library: Stage, device: str) -> Stage:
+        record, run = self._record, self._graph.run
+        file, slug = self._definition.file, variant.slug
+
+        def make(scratch: Path) -> None:
+            signature = json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"))
+            path = library.nodes[0].get_abspath()
+            request = CheckRequest(file, record.name, slug, path, index, signature, device, record.tolerance)
+            (scratch / output.name).write_text(pretty_json(run.pool.call(request)))
+
+        output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
+        options = {"index": index, "device": device, "tolerance": record.tolerance}
+        sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
+        subject = f"{record.name}/{slug} {device}"
+        where = self._where("check", slug)
+        return self._graph.stage("CHECK", subject, where, CHECK_REVISION, options, make, {output.name: output}, sources)
+
+
+def assemble_stage(
+    graph: PackageGraph, kernels: list[KernelNodes], failing: list[Stage], sweep: Callable[[], None]
+) -> Stage:
+    """The stage that makes the generated files of a package."""
+    name, tools = graph.settings.package, graph.tools
+    tool_data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
+    if tools.nvcc is not None:
+        tool_data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
+    folder = Path(graph.folder.get_abspath())
+    ordered = sorted(kernels, key=lambda kernel: kernel.record.name)
+    flags = {k.record.name: (*graph.settings.nvcc_flags, *k.record.flags) for k in ordered}
+
+    def make(scratch: Path) -> None:
+        built = tuple(_built_kernel(kernel) for kernel in ordered)
+        package = BuiltPackage(name, VERSION, tool_data, flags, graph.settings.backends, built)
+        for relative, text in assemble(package, folder).items():
+            (scratch / relative).parent.mkdir(exist_ok=True)
+            (scratch / relative).write_text(text, encoding="utf-8")
+        sweep()
+
+    options = {
+        "package": name,
+        "version": VERSION,
+        "tools": tool_data,
+        "backends": list(graph.settings.backends),
+        "flags": {kernel: list(listed) for kernel, listed in flags.items()},
+        "kernels": [[k.record.name, k.record.doc, [v.slug for v in k.variants]] for k in ordered],
+        "runtime": digest_of(runtime_sources()),
+    }
+    sources = [node for kernel in ordered for node in _assembly_sources(kernel)]
+    sources += [stage.nodes[0] for stage in failing]
+    targets = {output: graph.folder.File(output) for output in OUTPUTS}
+    where = Where(stage="assemble")
+    return Stage("PACKAGE", name, where, ASSEMBLE_REVISION, options, make, targets, sources)
+
+
+def _assembly_sources(kernel: KernelNodes) -> list[Any]:
+    units = [unit for variant in kernel.variants for unit in variant.units]
+    listed = [unit.files[name] for unit in units for name in ("signature.json", "module.tir")]
+    return [kernel.library.nodes[0], *listed, *(node for unit in units for node in unit.resources.values())]
+
+
+def _built_kernel(kernel: KernelNodes) -> BuiltKernel:
+    variants = tuple(
+        BuiltVariant(variant.slug, variant.config, tuple(_built_unit(unit) for unit in variant.units))
+        for variant in kernel.variants
+    )
+    return BuiltKernel(kernel.record.name, kernel.record.doc, f"_lib/{kernel.record.name}.so", variants)
+
+
+def _built_unit(unit: UnitNodes) -> BuiltUnit:
+    signature = json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"))
+    resources = {arch: Path(node.get_abspath()) for arch, node in unit.resources.items()}
+    return BuiltUnit(signature, Path(unit.files["module.tir"].get_abspath()), resources, unit.archs)
+
+
+def link(arguments: list[str], compiler: str, folder: Path, scratch: Path, output: str, where: Where) -> None:
+    """Compile and link a kernel's library, with ``folder`` as working folder so that all its paths are relative.
+
+    Raises:
+        ToolError: the compiler ended with an error.
+    """
+    places = backends.include_folders()
+    command = [compiler, *(expand(argument, places) for argument in arguments), "-o", str(scratch / output)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=tool_environment() | {"TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ToolError(command, done.returncode, done.stdout, where, f"the sources are below {folder}")
+
+
+def expand(argument: str, places: Mapping[str, Path]) -> str:
+    """``-ILAUNCHER`` with the place that the word stands for."""
+    for name, folder in places.items():
+        argument = argument.replace(name, str(folder))
+    return argument
+
+
+def digest_of(files: list[Path]) -> str:
+    """One digest of the names and contents of some files of ours."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda path: path.name):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
+    """Raise a SettingsError for an arch that this nvcc does not know."""
+    for arch in archs:
+        if arch not in nvcc.archs:
+            raise SettingsError(
+                f"nvcc {nvcc.version} does not know the arch {arch!r}",
+                Where(stage="settings"),
+                f"use some of {', '.join(nvcc.archs)}",
+            )
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA driver runs on this machine."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+__all__ = ["KernelNodes", "KernelStages", "assemble_stage", "link", "require_archs"]

@@ -1,0 +1,112 @@
+"""The SCons tool: ``generate`` adds ``KernelPackage`` and the command line's variables to an environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import SCons.Errors
+import SCons.Script
+import SCons.Variables
+
+from .. import backends
+from ..errors import KernelwrightError, SettingsError, Where
+from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
+from .graph import PackageGraph
+from .run import current_run
+
+PREFIX = "KERNELWRIGHT_"
+"""Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
+
+
+def generate(env: Any, **keywords: Any) -> None:
+    """Set an environment up: construction variables, the help text, and the method ``KernelPackage``."""
+    try:
+        table = read_pyproject(Path(env.Dir("#").get_abspath()) / "pyproject.toml")
+        defaults = merge([("pyproject.toml", table)], backends.names())
+    except KernelwrightError as error:
+        raise SCons.Errors.UserError(str(error)) from error
+    env["KERNELWRIGHT_TABLE"] = table
+    _add_variables(env, defaults)
+    env.AddMethod(kernel_package, "KernelPackage")
+
+
+def exists(env: Any) -> bool:
+    """SCons asks whether the tool can be used; what is missing is reported when it is needed."""
+    return True
+
+
+def kernel_package(env: Any, package: str, sources: Any, **settings: Any) -> Any:
+    """``env.KernelPackage(name, sources, **settings)``: build kernels and assemble them to an importable package.
+
+    Arguments:
+        package: import name of the package.
+        sources: definition files, as nodes or names. Those whose name begins with an underscore are helpers, and left
+            out.
+        settings: settings of this package that differ from those in pyproject.toml; the command line wins over both.
+
+    Returns:
+        The nodes of the package's generated files.
+    """
+    try:
+        merged = _settings(env, package, settings)
+        run = current_run(env, merged.worker_timeout)
+        files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
+        if not files:
+            raise SettingsError(
+                "there are no definition files", Where(stage="settings"), f"give {package!r} some sources"
+            )
+        return PackageGraph(env, run, merged, files).add()
+    except KernelwrightError as error:
+        raise SCons.Errors.UserError(str(error)) from error
+
+
+def _nodes(env: Any, sources: Any) -> list[Any]:
+    """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
+    nodes = env.arg2nodes(SCons.Script.Flatten([sources]), env.fs.File)
+    return [node.srcnode() for node in nodes]
+
+
+def _settings(env: Any, package: str, keywords: dict[str, Any]) -> Settings:
+    place = f"KernelPackage({package!r})"
+    reject_unknown(keywords, Where(stage="settings"), place)
+    given = {
+        name: env[PREFIX + variable]
+        for variable, name in COMMAND_LINE.items()
+        if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
+    }
+    layers = [
+        ("defaults", {"archs": Settings().archs}),
+        ("pyproject.toml", env["KERNELWRIGHT_TABLE"]),
+        (place, {"package": package, **keywords}),
+        ("command line", given),
+    ]
+    return merge(layers, backends.names())
+
+
+class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
+    """SCons's variables, shown in ``scons -h`` by the name that the user types."""
+
+    def FormatVariableHelpText(
+        self, env: Any, key: str, help: str, default: Any, actual: Any, aliases: Any = None
+    ) -> str:
+        return f"  {key.removeprefix(PREFIX)}={actual}\n      {help}\n"
+
+
+def _add_variables(env: Any, defaults: Settings) -> None:
+    variables = _Variables(None, SCons.Script.ARGUMENTS)
+    for variable, name in COMMAND_LINE.items():
+        value = getattr(defaults, name)
+        text = ",".join(value) if isinstance(value, tuple) else str(value)
+        variables.Add((PREFIX + variable, variable), HELP[name], text)
+    variables.Update(env)
+    if not SCons.Script.GetOption("help"):
+        return
+    text = variables.GenerateHelpText(env)
+    SCons.Script.Help(f"Kernelwright: settings, given as NAME=value:\n{text}{TARGET_HELP}", append=True)
+
+
+TARGET_HELP = f"""
+Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its
+reference; -c cleans.{os.linesep}"""

@@ -1,0 +1,213 @@
+"""``[tool.kernelwright]``, a build file's keywords and the command line's variables become one frozen Settings."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from .errors import SettingsError, Where
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TARGETS = ("llvm", "cuda")
+CPU_ARCHS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+"""The micro-architecture levels of the x86-64 psABI, lowest first."""
+GPU_ARCH = re.compile(r"(?:sm|compute)_(\d{2,3})([af]?)")
+"""nvcc's names of a real (``sm_90a``: code for exactly that chip) or virtual (``compute_80``: PTX) architecture."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a user can choose about a kernel package.
+
+    Arguments:
+        package: import name of the generated package.
+        targets: TVM targets to build for.
+        archs: architectures; each belongs to the target that its name tells.
+        backends: execution backends; the first is the default.
+        nvcc: path of nvcc, or empty: the PyPI wheels', else CUDA_HOME's, else the one on PATH.
+        nvcc_flags: further flags of every nvcc run.
+        host_compiler: C compiler, a name or a path; empty: cc, gcc or clang, whichever comes first on PATH.
+        worker_timeout: seconds that one request to a worker may take.
+    """
+
+    package: str = "kernels"
+    targets: tuple[str, ...] = TARGETS
+    archs: tuple[str, ...] = ("x86-64-v3", "sm_80", "sm_90a", "compute_80")
+    backends: tuple[str, ...] = ("tvm_ffi",)
+    nvcc: str = ""
+    nvcc_flags: tuple[str, ...] = ()
+    host_compiler: str = ""
+    worker_timeout: float = 300.0
+
+    def archs_of(self, target: str) -> tuple[str, ...]:
+        """The archs of one target, in the order given."""
+        return tuple(arch for arch in self.archs if target_of(arch) == target)
+
+
+HELP = {
+    "package": "import name of the generated package",
+    "targets": f"targets to build for, from: {', '.join(TARGETS)}",
+    "archs": "architectures: x86-64-v3, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
+    "backends": "execution backends, the first is the default",
+    "nvcc": "path of nvcc (default: PyPI wheels, else CUDA_HOME, else PATH)",
+    "nvcc_flags": "further nvcc flags",
+    "host_compiler": "C compiler (default: cc, gcc or clang on PATH)",
+    "worker_timeout": "seconds that one request to a worker may take",
+}
+"""One line for each setting, shown by ``scons -h``."""
+
+COMMAND_LINE = {name.upper(): name for name in HELP if name != "package"}
+"""Name on SCons's command line -> name of the setting."""
+
+
+def target_of(arch: str) -> str:
+    """The target that an arch belongs to.
+
+    Raises:
+        SettingsError: the name is not one of a known arch.
+    """
+    if arch in CPU_ARCHS:
+        return "llvm"
+    if GPU_ARCH.fullmatch(arch):
+        return "cuda"
+    raise SettingsError(
+        f"unknown arch {arch!r}",
+        Where(stage="settings"),
+        f"use one of {', '.join(CPU_ARCHS)} for the CPU; sm_80, sm_90a, ... or compute_80 (PTX), ... for CUDA",
+    )
+
+
+def arch_order(arch: str) -> tuple[int, str]:
+    """Sort key: the arch's number, so that ``sm_80`` comes before ``sm_100``; CPU levels in order."""
+    match = GPU_ARCH.fullmatch(arch)
+    return (int(match[1]), match[2]) if match else (CPU_ARCHS.index(arch), "")
+
+
+def read_pyproject(path: Path) -> dict[str, Any]:
+    """The table ``[tool.kernelwright]`` of a pyproject.toml; empty when there is no such file or table.
+
+    Raises:
+        SettingsError: the file is not TOML, or the table has an unknown key.
+    """
+    where = Where(stage="settings", location=path.name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot be read: {error}", where) from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"is not valid TOML: {error}", where, "mend the file") from error
+    table = document.get("tool", {}).get("kernelwright", {})
+    if not isinstance(table, dict):
+        raise SettingsError("[tool.kernelwright] is not a table", where)
+    reject_unknown(table, where, "[tool.kernelwright]")
+    return table
+
+
+def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
+    """Raise a SettingsError for a name that is no setting, with the nearest one that is."""
+    for name in names:
+        if name not in HELP:
+            near = difflib.get_close_matches(name, HELP, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SettingsError(f"{place} has no setting {name!r}", where, f"{hint}the settings are {', '.join(HELP)}")
+
+
+def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Iterable[str]) -> Settings:
+    """Settings from layers of raw values, later ones winning.
+
+    ``archs`` of a later layer replaces only the archs of the targets that it names, so that ``ARCHS=sm_90a`` chooses
+    the GPU code and leaves the CPU's alone.
+
+    Arguments:
+        layers: pairs of the place, for messages, and setting -> value. Lists may be strings with commas or blanks.
+        known_backends: names that ``backends`` may hold.
+
+    Raises:
+        SettingsError: a value is of the wrong kind or unknown.
+    """
+    values: dict[str, Any] = {}
+    for place, layer in layers:
+        where = Where(stage="settings", location=place)
+        reject_unknown(layer, where, place)
+        for name, raw in layer.items():
+            value = _convert(name, raw, where)
+            if name == "archs" and "archs" in values:
+                named = {target_of(arch) for arch in value}
+                value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
+            values[name] = value
+    settings = Settings(**values)
+    _choose("backend", settings.backends, tuple(known_backends))
+    _require_archs(settings)
+    return settings
+
+
+def _convert(name: str, raw: Any, where: Where) -> Any:
+    kind = next(f.type for f in fields(Settings) if f.name == name)
+    if kind == "tuple[str, ...]":
+        value = _string_list(name, raw, where)
+        if name == "targets":
+            _choose("target", value, TARGETS)
+        if name == "archs":
+            for arch in value:
+                target_of(arch)
+        return value
+    if kind == "float":
+        return _positive_number(name, raw, where)
+    if not isinstance(raw, str):
+        raise SettingsError(f"{name} is {raw!r}, expected a string", where)
+    if name == "package" and not all(part.isidentifier() for part in raw.split(".")):
+        raise SettingsError(f"package is {raw!r}, which Python cannot import", where, "use a Python identifier")
+    return raw
+
+
+def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:
+    items = re.split(r"[,\s]+", raw.strip()) if isinstance(raw, str) and name != "nvcc_flags" else raw
+    if isinstance(items, str):
+        items = items.split()
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+        raise SettingsError(f"{name} is {raw!r}, expected a list of strings", where)
+    result = tuple(item for item in items if item)
+    if not result and name != "nvcc_flags":
+        raise SettingsError(f"{name} is empty", where, HELP[name])
+    return result if name == "nvcc_flags" else tuple(dict.fromkeys(result))
+
+
+def _positive_number(name: str, raw: Any, where: Where) -> float:
+    try:
+        value = float(raw)
+    except (TypeError, ValueError):
+        value = -1.0
+    if isinstance(raw, bool) or not value > 0:
+        raise SettingsError(f"{name} is {raw!r}, expected a number of seconds above 0", where)
+    return value
+
+
+def _choose(what: str, chosen: Iterable[str], valid: tuple[str, ...]) -> None:
+    for name in chosen:
+        if name not in valid:
+            raise SettingsError(
+                f"unknown {what} {name!r}", Where(stage="settings"), f"the valid ones are {', '.join(valid)}"
+            )
+
+
+def _require_archs(settings: Settings) -> None:
+    for target in settings.targets:
+        if not settings.archs_of(target):
+            raise SettingsError(
+                f"target {target!r} has no arch in archs = {list(settings.archs)}",
+                Where(stage="settings"),
+                "add one (x86-64-v3 for llvm, sm_80 for cuda), or remove the target",
+            )
