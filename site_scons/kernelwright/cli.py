@@ -6,12 +6,12 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import backends
 from .errors import KernelwrightError
-from .toolchain import Toolchain
+from .launcher import LAUNCHER
+from .toolchain import Toolchain, tvm_ffi_includes
 from .version import VERSION
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
-    tool.add_argument("name", choices=["nvcc", "cc", *sorted(backends.include_folders())], type=str.lower)
+    tool.add_argument("name", choices=["nvcc", "cc", "launcher", "tvm_ffi", "dlpack"])
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def doctor(toolchain: Toolchain) -> int:
     """Print what is found, one line for each tool."""
     status = 0
-    probes = {
+    probes: dict[str, Callable[[], str]] = {
         "tvm": lambda: toolchain.lowerer().tvm,
         "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
         "host compiler": lambda: toolchain.host_compiler("").version,
@@ -49,14 +49,16 @@ def doctor(toolchain: Toolchain) -> int:
 
 def print_tool(toolchain: Toolchain, name: str) -> int:
     """Print the path of one tool."""
+    compiler = toolchain.host_compiler
+    paths: dict[str, Callable[[], object]] = {
+        "cc": lambda: compiler("").path,
+        "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
+        "launcher": lambda: LAUNCHER,
+        "tvm_ffi": lambda: tvm_ffi_includes()[0],
+        "dlpack": lambda: tvm_ffi_includes()[1],
+    }
     try:
-        compiler = toolchain.host_compiler("")
-        if name == "cc":
-            print(compiler.path)
-        elif name == "nvcc":
-            print(toolchain.nvcc("", compiler).path)
-        else:
-            print(backends.include_folders()[name])
+        print(paths[name]())
     except KernelwrightError as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ToolError, Where
+from .errors import Where
 from .files import pretty_json
-from .toolchain import HostCompiler, Nvcc, tool_environment
+from .toolchain import HostCompiler, Nvcc, run_tool
 
 REVISION = 1
 """Raise when the same source and options give another output than before."""
@@ -68,21 +67,9 @@ def compile_device_code(job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, s
         ToolError: nvcc ended with an error; the message has its command, its output and the path of the source.
     """
     command = job.arguments(nvcc.path, host_compiler.path, str(scratch / job.output))
-    done = subprocess.run(
-        command,
-        cwd=job.folder,
-        env=tool_environment() | {"TMPDIR": str(scratch)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from"
-        raise ToolError(command, done.returncode, done.stdout, job.where, remedy)
-    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(done.stdout)}
+    remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from"
+    output = run_tool(command, job.folder, scratch, job.where, remedy)
+    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
     (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
 
@@ -99,19 +86,19 @@ def resource_usage(output: str) -> dict[str, dict[str, int]]:
 
 def script(job: NvccJob, nvcc: Nvcc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
-    arguments = job.arguments("NVCC", "CC", job.output)
+    arguments = job.arguments("@NVCC@", "@CC@", job.output)
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 
 def shell_script(tools: str, folder: str, arguments: Sequence[str]) -> str:
-    """A script that runs one command in ``folder``, relative to itself; NVCC, CC and the like stand for paths."""
-    command = shlex.join(arguments)
-    for name in ("NVCC", "CC", "LAUNCHER", "TVM_FFI"):
-        command = re.sub(rf"(?<![\w=]){name}(?!\w)", f'"${name}"', command)
-    uses = "".join(
-        f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n"
-        for name in ("NVCC", "CC", "LAUNCHER", "TVM_FFI")
-        if f'"${name}"' in command
-    )
+    """A script that runs one command in ``folder``, relative to itself.
+
+    Arguments:
+        arguments: the command; a word like ``@CC@`` in it stands for a path, which the script asks ``kernelwright tool`` for
+            unless the variable of that name has it.
+    """
+    names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(arguments)))
+    uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)
+    command = re.sub(r"@([A-Z_]+)@", r'"$\1"', shlex.join(arguments))
     head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
     return f"{head}{uses}exec {command}\n"

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ToolchainError, Where
+from .errors import ToolchainError, ToolError, Where
 from .files import canonical_json, write_atomically
 
 PROBE_REVISION = 1
@@ -265,6 +265,34 @@ def _probe_lowerer(records: list[Path]) -> dict[str, Any]:
 def tool_environment() -> dict[str, str]:
     """The fixed environment that external tools run in: nothing of the user's may change what they make."""
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+
+
+def run_tool(command: Sequence[str], folder: Path, scratch: Path, where: Where, remedy: str) -> str:
+    """Run a compiler in ``folder`` with a fixed environment and ``scratch`` for its temporary files; what it printed.
+
+    Raises:
+        ToolError: it ended with an error; the message has its command and its output.
+    """
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=tool_environment() | {"TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ToolError(command, done.returncode, done.stdout, where, remedy)
+    return done.stdout
+
+
+def tvm_ffi_includes() -> tuple[Path, Path]:
+    """The folders of tvm-ffi's headers and of DLPack's, which it brings along."""
+    top = find_record("apache_tvm_ffi").parent.parent / "tvm_ffi"
+    return top / "include", top / "3rdparty" / "dlpack" / "include"
 
 
 def _run(command: list[str], tool: str) -> str:

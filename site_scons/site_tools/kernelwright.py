@@ -1,5 +1,13 @@
 """Lets SCons find the tool by name: ``Environment(tools=["kernelwright"])``."""
 
-from kernelwright.scons import exists, generate
+import sys
+from pathlib import Path
+
+# SCons has entered this file into sys.modules under its plain name, which is that of the package, and has put the folder of
+# tools first on the path, where this file would hide the package. It restores the path afterwards.
+sys.modules.pop("kernelwright", None)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from kernelwright.scons import exists, generate  # noqa: E402
 
 __all__ = ["exists", "generate"]

@@ -4,7 +4,7 @@
  *
  *   KW_KERNEL          the kernel's name, a string literal: every error message starts with it
  *   KW_MAX_ARGUMENTS   the number of arguments of the kernel
- *   KW_MAX_DIMS        the largest rank of an output, at least 1
+ *   KW_MAX_DIMS        the number of dimensions of all outputs together, at least 1
  *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
  *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
  *
@@ -33,13 +33,13 @@
 #include "types.h"
 #include "error.h"
 #include "cpu.h"
-#include "threads.h"
 #include "driver.h"
 #include "cuda.h"
 #include "workspace.h"
+#include "threads.h"
 #include "runtime.h"
-#include "call.h"
 #include "mismatch.h"
+#include "call.h"
 #include "output.h"
 #include "dispatch.h"
 

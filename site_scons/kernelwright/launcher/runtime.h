@@ -37,4 +37,10 @@ KW_HIDDEN void (*__TVMFFIErrorSetRaisedFromCStr)(const char *, const char *) = k
 KW_HIDDEN int (*__TVMFFIHandleInitOnce)(void **, int (*)(void **)) = kw_handle_init_once;
 KW_HIDDEN void *__tvm_ffi__library_ctx = NULL;
 
+/* Host code in C calls the services by name. */
+#define TVMBackendParallelLaunch kw_parallel_launch
+#define TVMBackendParallelBarrier kw_parallel_barrier
+#define TVMBackendAllocWorkspace kw_allocate_workspace
+#define TVMBackendFreeWorkspace kw_free_workspace
+
 #endif

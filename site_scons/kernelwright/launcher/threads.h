@@ -23,11 +23,14 @@
 /* A change of this structure, or of what its functions mean, needs a new name. */
 #define KW_POOL_NAME "kernelwright.thread_pool.v1"
 
+/* How a launch ends. The pool may belong to another kernel's library, so it leaves it to its caller to raise errors. */
+enum { KW_POOL_DONE, KW_POOL_TASK_RAISED, KW_POOL_TASK_FAILED, KW_POOL_BAD_SETTING };
+
 /* The pool as other libraries see it. */
 typedef struct kw_pool_interface {
   int (*launch)(FTVMParallelLambda function, void *closure, int num_tasks);
   void (*set_threads)(int threads); /* 0: the default */
-  int (*threads)(void);             /* -1: an error is raised */
+  int (*threads)(void);             /* 0: KERNELWRIGHT_NUM_THREADS is not a valid number */
 } kw_pool_interface;
 
 #define KW_MAX_THREADS 1024
@@ -94,9 +97,7 @@ KW_COLD int kw_default_threads(void) {
   if (!text || !*text) return kw_available_cpus();
   char *end;
   long number = strtol(text, &end, 10);
-  if (*end || number < 1 || number > KW_MAX_THREADS)
-    return kw_raise("ValueError", "KERNELWRIGHT_NUM_THREADS is '%s', expected a number from 1 to %d", text, KW_MAX_THREADS);
-  return (int)number;
+  return *end || number < 1 || number > KW_MAX_THREADS ? 0 : (int)number;
 }
 
 KW_FUNCTION int kw_pool_threads(void) {
@@ -184,8 +185,8 @@ static int kw_start_workers(kw_pool *pool, int threads) {
 static int kw_run_serially(FTVMParallelLambda function, void *closure, int num_tasks) {
   TVMParallelGroupEnv env = {NULL, num_tasks};
   for (int task = 0; task < num_tasks; ++task)
-    if (function(task, &env, closure)) return -1;
-  return 0;
+    if (function(task, &env, closure)) return KW_POOL_TASK_RAISED;
+  return KW_POOL_DONE;
 }
 
 static void kw_publish(kw_pool *pool, int num_tasks) {
@@ -206,12 +207,13 @@ static void kw_wait_for_tasks(kw_pool *pool) {
   atomic_store(&pool->waiting, false);
 }
 
+/* Raises the error of the first task that failed in this thread, the one that waits for the result. */
 static int kw_raise_task_error(kw_pool *pool) {
   TVMFFIObjectHandle error = atomic_exchange(&pool->error, NULL);
-  if (!error) return kw_raise("RuntimeError", "a parallel task failed without saying why");
+  if (!error) return KW_POOL_TASK_FAILED;
   TVMFFIErrorSetRaised(error);
   TVMFFIObjectDecRef(error);
-  return -1;
+  return KW_POOL_TASK_RAISED;
 }
 
 static int kw_run_in_parallel(kw_pool *pool, FTVMParallelLambda function, void *closure, int num_tasks, int threads) {
@@ -223,14 +225,14 @@ static int kw_run_in_parallel(kw_pool *pool, FTVMParallelLambda function, void *
   kw_publish(pool, num_tasks);
   kw_run_tasks(pool, (uint32_t)(atomic_load(&pool->ticket) >> 32));
   kw_wait_for_tasks(pool);
-  return atomic_load(&pool->failed) ? kw_raise_task_error(pool) : 0;
+  return atomic_load(&pool->failed) ? kw_raise_task_error(pool) : KW_POOL_DONE;
 }
 
 /* With num_tasks 0 there are as many tasks as threads take part: one if the pool is busy. */
 static int kw_pool_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
   kw_pool *pool = &kw_own_pool;
   int threads = kw_pool_threads();
-  if (threads < 0) return -1;
+  if (!threads) return KW_POOL_BAD_SETTING;
   bool alone = threads == 1 || num_tasks == 1 || num_tasks > 0xffff;
   if (alone || atomic_exchange(&pool->busy, true)) return kw_run_serially(function, closure, num_tasks ? num_tasks : 1);
   threads = kw_start_workers(pool, threads);
@@ -241,8 +243,33 @@ static int kw_pool_launch(FTVMParallelLambda function, void *closure, int num_ta
 
 /* ---- what generated code calls ---- */
 
+KW_COLD int kw_raise_threads(void) {
+  return kw_raise("ValueError", "KERNELWRIGHT_NUM_THREADS is '%s', expected a number from 1 to %d",
+                  getenv("KERNELWRIGHT_NUM_THREADS"), KW_MAX_THREADS);
+}
+
+/* A task in its own library's hands: that is where the list of workspaces is. */
+typedef struct kw_task {
+  FTVMParallelLambda function;
+  void *closure;
+} kw_task;
+
+static int kw_run_own_task(int number, TVMParallelGroupEnv *env, void *closure) {
+  const kw_task *task = closure;
+  kw_workspace *mark = kw_workspaces;
+  int status = task->function(number, env, task->closure);
+  if (status) kw_drop_workspaces(mark);
+  return status;
+}
+
 KW_FUNCTION int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
-  return kw_shared_pool->launch(function, closure, num_tasks);
+  kw_task task = {function, closure};
+  switch (kw_shared_pool->launch(kw_run_own_task, &task, num_tasks)) {
+    case KW_POOL_DONE: return 0;
+    case KW_POOL_BAD_SETTING: return kw_raise_threads();
+    case KW_POOL_TASK_FAILED: return kw_raise("RuntimeError", "a parallel task failed without saying why");
+    default: return -1;
+  }
 }
 
 /* The environment's handle is the pool of the library that owns it, which may not be this library's. */

@@ -89,8 +89,9 @@ typedef struct kw_variant {
 } kw_variant;
 
 typedef struct kw_kernel {
-  const char *outline; /* "a, b, c=None": the arguments, outputs marked */
+  const char *outline; /* "a, b, [c]": the arguments, outputs in brackets */
   const char *built;   /* "llvm (x86-64-v3), cuda (sm_80, sm_90a)" */
+  const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
   int32_t num_arguments;
   int32_t num_outputs;
   const kw_variant *variants;
@@ -108,5 +109,19 @@ typedef struct kw_call {
   const TVMFFIAny *values[KW_MAX_ARGUMENTS];
   const DLTensor *tensors[KW_MAX_ARGUMENTS];
 } kw_call;
+
+/* Embeds a file, with a zero byte behind it because the driver wants PTX as a C string. The path is relative to the
+ * compiler's working directory. */
+#define KW_IMAGE(symbol, path)                                                                              \
+  extern const unsigned char symbol[] KW_HIDDEN;                                                            \
+  __asm__(".pushsection .rodata.kernelwright, \"a\", @progbits\n\t.balign 64\n" #symbol ":\n\t.incbin \"" path \
+          "\"\n\t.byte 0\n\t.popsection")
+
+/* Around generated host code, whose style is not ours to warn about. */
+#define KW_HOST_BEGIN                                                                                            \
+  _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wunused-variable\"")                         \
+      _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") _Pragma("GCC diagnostic ignored \"-Wtype-limits\"") \
+          _Pragma("GCC diagnostic ignored \"-Wsign-compare\"") _Pragma("GCC diagnostic ignored \"-Wparentheses\"")
+#define KW_HOST_END _Pragma("GCC diagnostic pop")
 
 #endif

@@ -22,8 +22,6 @@ class Kernel(tvm_ffi.Function):  # type: ignore[misc]
     an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.asarray`` views without a copy.
     """
 
-    __slots__ = ("__doc__", "_entry", "_index", "_module", "name")
-
     @property
     def variants(self) -> tuple[dict[str, Any], ...]:
         """The configs that are built, in order; the first is the default."""

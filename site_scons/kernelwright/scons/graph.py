@@ -99,7 +99,7 @@ class PackageGraph:
         records, errors = discover(
             [Path(node.get_abspath()) for node in self.files],
             self.run.top,
-            self.run.state / "discovery",
+            self.run.discovery,
             lambda: self.run.pool,
             self.tools.lowerer.identity,
         )

@@ -31,6 +31,7 @@ class BuildRun:
         self.top = top
         self.state = top / "build" / ".kernelwright"
         self.scratch = self.state / "scratch"
+        self.discovery = self.state / "discovery"
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
         self._worker_timeout = worker_timeout

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..discovery import DefinitionRecord, KernelRecord
-from ..errors import SettingsError, ToolError, Where
-from ..files import pretty_json, write_all
+from ..backends.base import KernelPlan, LinkJob, LinkPlaces, LoweredUnit, VariantPlan
+from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
+from ..errors import SettingsError, Where
+from ..files import pretty_json
+from ..launcher import LAUNCHER
 from ..nvcc import REVISION as NVCC_REVISION
 from ..nvcc import NvccJob, compile_device_code, shell_script
 from ..package.assemble import OUTPUTS, assemble, runtime_sources
 from ..package.manifest import BuiltKernel, BuiltPackage, BuiltUnit, BuiltVariant
 from ..plan import KernelSelection, lowering_arch
-from ..toolchain import Nvcc, describe, tool_environment
+from ..toolchain import HostCompiler, Nvcc, describe, run_tool, tvm_ffi_includes
 from ..version import VERSION
 from ..workers.protocol import CheckRequest, LowerRequest
 from .stage import Stage
@@ -108,10 +109,13 @@ class KernelStages:
         self, slug: str, config: Mapping[str, Any], folder: Any, target: str, arch: str, names: tuple[str, ...]
     ) -> dict[str, Any]:
         record, run = self._record, self._graph.run
-        file = self._definition.file
+        definition = self._definition
+        file = definition.file
 
         def make(scratch: Path) -> None:
-            run.pool.call(LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch)))
+            result = run.pool.call(LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch)))
+            # A definition may import or read something only when it is called; the next run then knows.
+            remember_dependencies(definition, run.top, run.discovery, result["dependencies"])
 
         options = {
             "kernel": record.name,
@@ -152,7 +156,8 @@ class KernelStages:
         signatures = [unit.files["signature.json"] for variant in variants for unit in variant.units]
 
         def make(scratch: Path) -> None:
-            write_all(scratch, backend.emit(self._plan(variants)))
+            for name, text in backend.emit(self._plan(variants)).items():
+                (scratch / name).write_text(text, encoding="utf-8")
 
         options = {
             "backend": backend.name,
@@ -172,23 +177,23 @@ class KernelStages:
             signatures,
         )
 
-    def _plan(self, variants: tuple[VariantNodes, ...]) -> backends.KernelPlan:
+    def _plan(self, variants: tuple[VariantNodes, ...]) -> KernelPlan:
         """What the backend needs to know; paths relative to the package's work folder."""
         top = Path(self._graph.work.get_abspath())
 
         def relative(node: Any) -> str:
             return Path(node.get_abspath()).relative_to(top).as_posix()
 
-        return backends.KernelPlan(
+        return KernelPlan(
             self._record.name,
             tuple(self._record.outputs),
             tuple(
-                backends.VariantPlan(
+                VariantPlan(
                     variant.slug,
                     variant.config,
                     tuple(
-                        backends.LoweredUnit.from_json(
-                            Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"),
+                        LoweredUnit.from_json(
+                            read_signature(unit),
                             relative(unit.files["host.o" if unit.target == "llvm" else "host.c"]),
                             {arch: relative(image) for arch, image in unit.images.items()},
                         )
@@ -202,30 +207,29 @@ class KernelStages:
     def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
         name, graph = self._record.name, self._graph
         backend = backends.get(self._selection.backends[0])
+        compiler = graph.tools.host_compiler
         units = [unit for variant in variants for unit in variant.units]
         objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
         hosts = [unit.files["host.c"] for unit in units if unit.target == "cuda"]
         images = [image for unit in units for image in unit.images.values()]
         where = self._where("link")
         top = Path(graph.work.get_abspath())
-        relative = [Path(node.get_abspath()).relative_to(top).as_posix() for node in objects]
+        job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
+        by_hand = backend.link_command(job, SYMBOLIC_PLACES, f"{name}/{name}.so")
 
         def make(scratch: Path) -> None:
-            arguments = backend.link_arguments(name, relative)
-            link(arguments, graph.tools.host_compiler.path, top, scratch, f"{name}.so", where)
-            text = shell_script(graph.tools.host_compiler.version, "..", ["CC", *arguments, "-o", f"{name}/{name}.so"])
-            (scratch / "compile.sh").write_text(text)
+            command = backend.link_command(job, real_places(compiler), str(scratch / f"{name}.so"))
+            run_tool(command, top, scratch, where, f"the sources are below {top}")
+            (scratch / "compile.sh").write_text(shell_script(compiler.version, "..", by_hand))
 
         options = {
-            "compiler": graph.tools.host_compiler.identity,
-            "arguments": backend.link_arguments(name, relative),
-            "launcher": digest_of(backend.launcher_sources()),
+            "compiler": compiler.identity,
+            "command": by_hand,
+            "launcher": digest_of(backend.link_inputs()),
             "tvm_ffi": graph.tools.lowerer.tvm_ffi,
         }
-        targets = {
-            f"{name}.so": graph.folder.Dir("_lib").File(f"{name}.so"),
-            "compile.sh": self._folder.File("compile.sh"),
-        }
+        library = graph.folder.Dir("_lib").File(f"{name}.so")
+        targets = {f"{name}.so": library, "compile.sh": self._folder.File("compile.sh")}
         sources = [*wrapper.nodes, *objects, *hosts, *images]
         return graph.stage("LINK", name, where, LINK_REVISION, options, make, targets, sources)
 
@@ -244,7 +248,7 @@ class KernelStages:
         file, slug = self._definition.file, variant.slug
 
         def make(scratch: Path) -> None:
-            signature = json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"))
+            signature = read_signature(unit)
             path = library.nodes[0].get_abspath()
             request = CheckRequest(file, record.name, slug, path, index, signature, device, record.tolerance)
             (scratch / output.name).write_text(pretty_json(run.pool.call(request)))
@@ -307,40 +311,23 @@ def _built_kernel(kernel: KernelNodes) -> BuiltKernel:
     return BuiltKernel(kernel.record.name, kernel.record.doc, f"_lib/{kernel.record.name}.so", variants)
 
 
+def read_signature(unit: UnitNodes) -> dict[str, Any]:
+    """The content of a unit's signature.json."""
+    return dict(json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8")))
+
+
 def _built_unit(unit: UnitNodes) -> BuiltUnit:
-    signature = json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8"))
     resources = {arch: Path(node.get_abspath()) for arch, node in unit.resources.items()}
-    return BuiltUnit(signature, Path(unit.files["module.tir"].get_abspath()), resources, unit.archs)
+    return BuiltUnit(read_signature(unit), Path(unit.files["module.tir"].get_abspath()), resources, unit.archs)
 
 
-def link(arguments: list[str], compiler: str, folder: Path, scratch: Path, output: str, where: Where) -> None:
-    """Compile and link a kernel's library, with ``folder`` as working folder so that all its paths are relative.
-
-    Raises:
-        ToolError: the compiler ended with an error.
-    """
-    places = backends.include_folders()
-    command = [compiler, *(expand(argument, places) for argument in arguments), "-o", str(scratch / output)]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=tool_environment() | {"TMPDIR": str(scratch)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        raise ToolError(command, done.returncode, done.stdout, where, f"the sources are below {folder}")
+SYMBOLIC_PLACES = LinkPlaces("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))
+"""Words that compile.sh has in place of this machine's paths."""
 
 
-def expand(argument: str, places: Mapping[str, Path]) -> str:
-    """``-ILAUNCHER`` with the place that the word stands for."""
-    for name, folder in places.items():
-        argument = argument.replace(name, str(folder))
-    return argument
+def real_places(compiler: HostCompiler) -> LinkPlaces:
+    """Where the compiler and the headers are on this machine."""
+    return LinkPlaces(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
 
 
 def digest_of(files: list[Path]) -> str:
@@ -365,6 +352,3 @@ def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
 def has_gpu() -> bool:
     """Whether an NVIDIA driver runs on this machine."""
     return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
-
-
-__all__ = ["KernelNodes", "KernelStages", "assemble_stage", "link", "require_archs"]

@@ -1,0 +1,20 @@
+"""Runs a kernel of the built package on the CPU, and shows the result beside NumPy's."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "build"))
+
+from kw_kernels import softmax  # noqa: E402
+
+x = np.array([[1.0, 2.0, 3.0, 4.0]], dtype=np.float32).repeat(256, axis=1)
+exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+expected = exponentials / exponentials.sum(axis=1, keepdims=True)
+
+y = np.asarray(softmax(x))
+
+print("softmax, kernel:", y[0, ::256])
+print("softmax, NumPy: ", expected[0, ::256])
+print("largest difference:", np.abs(y - expected).max())

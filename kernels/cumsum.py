@@ -1,0 +1,73 @@
+"""Cumulative sums along rows: a TVMScript scan with thread bindings and warp shuffles, and a serial one for the CPU."""
+
+import numpy as np
+from kernelwright import grid, kernel
+from tvm.script import tirx as T
+from tvm.target import Target
+from tvm.tirx import Var
+
+WARP, WARPS, ITEMS = 32, 8, 4
+CHUNK = WARPS * WARP * ITEMS
+"""Elements of a row that a thread block scans at once, ITEMS adjacent ones in each thread."""
+
+
+@kernel(configs=grid(dtype=["float32", "int32"]), outputs=["y"], tolerance=1e-4)
+def cumsum(dtype: str, target: Target):
+    """y[r, c] = x[r, 0] + ... + x[r, c]: x [rows, columns], y [rows, columns]."""
+    rows, columns = Var("rows", "int32"), Var("columns", "int32")
+
+    @T.prim_func(s_tir=True)
+    def cpu(x: T.Buffer((rows, columns), dtype), y: T.Buffer((rows, columns), dtype)):
+        for r in T.parallel(rows):
+            total = T.alloc_buffer((1,), dtype)
+            total[0] = T.Cast(dtype, 0)
+            for c in range(columns):
+                total[0] += x[r, c]
+                y[r, c] = total[0]
+
+    @T.prim_func(s_tir=True)
+    def cuda(x: T.Buffer((rows, columns), dtype), y: T.Buffer((rows, columns), dtype)):
+        for r in T.thread_binding(rows, thread="blockIdx.x"):
+            for thread in T.thread_binding(WARPS * WARP, thread="threadIdx.x"):
+                items = T.alloc_local((ITEMS,), dtype)
+                scan = T.alloc_local((1,), dtype)
+                other = T.alloc_local((1,), dtype)
+                before = T.alloc_local((1,), dtype)
+                carry = T.alloc_local((1,), dtype)
+                warp_totals = T.alloc_shared((WARPS,), dtype)
+                carry[0] = T.Cast(dtype, 0)
+                for chunk in range(T.ceildiv(columns, CHUNK)):
+                    # Scan the thread's own items, then the threads of a warp by their totals.
+                    scan[0] = T.Cast(dtype, 0)
+                    for i in T.unroll(ITEMS):
+                        if chunk * CHUNK + thread * ITEMS + i < columns:
+                            scan[0] += x[r, chunk * CHUNK + thread * ITEMS + i]
+                        items[i] = scan[0]
+                    for step in T.unroll(5):
+                        other[0] = T.tvm_warp_shuffle_up(T.uint32(0xFFFFFFFF), scan[0], 1 << step, WARP, WARP)
+                        if thread % WARP >= 1 << step:
+                            scan[0] += other[0]
+                    if thread % WARP == WARP - 1:
+                        warp_totals[thread // WARP] = scan[0]
+                    T.tvm_storage_sync("shared")
+                    # Add what lies before the thread: earlier chunks, earlier warps, earlier threads of its warp.
+                    other[0] = T.tvm_warp_shuffle_up(T.uint32(0xFFFFFFFF), scan[0], 1, WARP, WARP)
+                    before[0] = carry[0]
+                    if thread % WARP > 0:
+                        before[0] += other[0]
+                    for warp in T.unroll(WARPS):
+                        if warp < thread // WARP:
+                            before[0] += warp_totals[warp]
+                        carry[0] += warp_totals[warp]
+                    T.tvm_storage_sync("shared")
+                    for i in T.unroll(ITEMS):
+                        if chunk * CHUNK + thread * ITEMS + i < columns:
+                            y[r, chunk * CHUNK + thread * ITEMS + i] = before[0] + items[i]
+
+    return cuda if target.kind.name == "cuda" else cpu
+
+
+@cumsum.reference
+def _(x):
+    exact = np.int64 if x.dtype == np.int32 else np.float64
+    return x.cumsum(axis=-1, dtype=exact).astype(x.dtype)

@@ -1,0 +1,242 @@
+"""Matrix product with a symbolic number of rows: register blocks on the CPU, shared-memory tiles and tensor cores on CUDA."""
+
+import numpy as np
+from kernelwright import grid, kernel
+from tvm.script import tirx as T
+from tvm.tirx import Var
+
+
+@kernel(
+    configs=grid(
+        n=[1024, 4096],
+        k=[1024],
+        dtype=["float16", "float32"],
+        block_m=[64, 128],
+        where=lambda n, k, dtype, block_m: n == 1024 or dtype == "float16",
+    ),
+    outputs=["c"],
+)
+def gemm(n: int, k: int, dtype: str, block_m: int, target):
+    """Matrix product ``c = a @ b``, accumulated in float32.
+
+    Shapes: a [m, k], b [k, n], c [m, n]. ``block_m`` is the number of rows that one block of threads (CUDA) or
+    one task (CPU) computes: 64 suits a small m, 128 a large one. On CUDA, float16 runs on the tensor cores.
+    """
+    if target.kind.name == "llvm":
+        return _cpu(n, k, dtype, block_m)
+    return _tensor_cores(n, k, block_m) if dtype == "float16" else _cuda_cores(n, k, block_m)
+
+
+@gemm.reference
+def _(a, b):
+    return (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)
+
+
+@gemm.inputs
+def _(rng, m, n, k, dtype):
+    # Scaled so that an element of c has variance 1 whatever k is.
+    return {
+        "a": rng.standard_normal((m, k)).astype(dtype),
+        "b": (rng.standard_normal((k, n)) / np.sqrt(k)).astype(dtype),
+    }
+
+
+def _cpu(n: int, k: int, dtype: str, block_m: int):
+    """A task computes block_m x 32 elements of c, from panels of b and a that it copies to be contiguous, as float32."""
+    block_n, block_k = 32, 128
+    rows, lanes = 4, 16  # the accumulators of rows x lanes elements stay in vector registers
+    tasks_n = n // block_n
+    itemsize = np.dtype(dtype).itemsize  # NumPy promises no more, and TVM would take 64 bytes for granted
+    m = Var("m", "int32")
+
+    @T.prim_func(s_tir=True)
+    def main(
+        a: T.Buffer((m, k), dtype, align=itemsize),
+        b: T.Buffer((k, n), dtype, align=itemsize),
+        c: T.Buffer((m, n), dtype, align=itemsize),
+    ):
+        for task in T.parallel(T.ceildiv(m, block_m) * tasks_n):
+            i0 = T.meta_var(task // tasks_n * block_m)
+            j0 = T.meta_var(task % tasks_n * block_n)
+            acc = T.alloc_buffer((block_m, block_n), "float32")
+            panel_a = T.alloc_buffer((rows, block_k), "float32")
+            panel_b = T.alloc_buffer((block_n // lanes, block_k, lanes), "float32")
+            for i, j in T.grid(block_m, block_n // lanes):
+                for lane in T.vectorized(lanes):
+                    acc[i, j * lanes + lane] = T.float32(0)
+            for k0 in T.serial(k // block_k):
+                for kk, j in T.grid(block_k, block_n // lanes):
+                    for lane in T.vectorized(lanes):
+                        panel_b[j, kk, lane] = T.cast(b[k0 * block_k + kk, j0 + j * lanes + lane], "float32")
+                for i in T.serial(T.ceildiv(T.min(block_m, m - i0), rows)):
+                    # Rows past the end repeat the last one: they are computed, but never stored in c.
+                    for r, kk in T.grid(rows, block_k // lanes):
+                        for lane in T.vectorized(lanes):
+                            panel_a[r, kk * lanes + lane] = T.cast(
+                                a[T.min(i0 + i * rows + r, m - 1), k0 * block_k + kk * lanes + lane], "float32"
+                            )
+                    for j in T.serial(block_n // lanes):
+                        tile = T.alloc_buffer((rows, lanes), "float32")
+                        for r in T.unroll(rows):
+                            for lane in T.vectorized(lanes):
+                                tile[r, lane] = acc[i * rows + r, j * lanes + lane]
+                        for kk in T.serial(block_k):
+                            for r in T.unroll(rows):
+                                for lane in T.vectorized(lanes):
+                                    tile[r, lane] += panel_a[r, kk] * panel_b[j, kk, lane]
+                        for r in T.unroll(rows):
+                            for lane in T.vectorized(lanes):
+                                acc[i * rows + r, j * lanes + lane] = tile[r, lane]
+            for i, j in T.grid(T.min(block_m, m - i0), block_n // lanes):
+                for lane in T.vectorized(lanes):
+                    c[i0 + i, j0 + j * lanes + lane] = T.cast(acc[i, j * lanes + lane], dtype)
+
+    return main
+
+
+def _cuda_cores(n: int, k: int, block_m: int):
+    """A block of 256 threads computes block_m x 64 elements; a thread computes block_m / 16 x 4 of them, in float32."""
+    block_n, block_k, threads = 64, 16, 256
+    rows = block_m // 16
+    # The tile of a is transposed; its rows are padded so that the stores into it spread over the banks. It is flat
+    # because TVM 0.27 shrinks a buffer to the elements in use, and would undo a padded shape.
+    stride_a = block_m + 4
+    m = Var("m", "int32")
+
+    @T.prim_func(s_tir=True)
+    def main(
+        a: T.Buffer((m, k), "float32", align=16),
+        b: T.Buffer((k, n), "float32", align=16),
+        c: T.Buffer((m, n), "float32", align=16),
+    ):
+        bx = T.launch_thread("blockIdx.x", n // block_n)
+        by = T.launch_thread("blockIdx.y", T.ceildiv(m, block_m))
+        tx = T.launch_thread("threadIdx.x", threads)
+        tile_a = T.alloc_buffer((block_k * stride_a,), "float32", scope="shared")
+        tile_b = T.alloc_buffer((block_k, block_n), "float32", scope="shared")
+        column = T.alloc_buffer((rows,), "float32", scope="local")
+        row = T.alloc_buffer((4,), "float32", scope="local")
+        acc = T.alloc_buffer((rows, 4), "float32", scope="local")
+        i0 = T.meta_var(tx // 16 * rows)
+        j0 = T.meta_var(tx % 16 * 4)
+        for i, j in T.grid(rows, 4):
+            acc[i, j] = T.float32(0)
+        for k0 in T.serial(k // block_k):
+            # Rows past the end repeat the last one: they are computed, but never stored in c.
+            for i in T.serial(rows):
+                tile_a[tx % block_k * stride_a + i * 16 + tx // block_k] = a[
+                    T.min(by * block_m + i * 16 + tx // block_k, m - 1), k0 * block_k + tx % block_k
+                ]
+            for v in T.vectorized(4):
+                tile_b[tx // 16, j0 + v] = b[k0 * block_k + tx // 16, bx * block_n + j0 + v]
+            T.tvm_storage_sync("shared")
+            for kk in T.serial(block_k):
+                for i in T.serial(rows // 4):
+                    for v in T.vectorized(4):
+                        column[i * 4 + v] = tile_a[kk * stride_a + i0 + i * 4 + v]
+                for v in T.vectorized(4):
+                    row[v] = tile_b[kk, j0 + v]
+                for i, j in T.grid(rows, 4):
+                    acc[i, j] += column[i] * row[j]
+            T.tvm_storage_sync("shared")
+        for i in T.serial(rows):
+            if by * block_m + i0 + i < m:
+                for v in T.vectorized(4):
+                    c[by * block_m + i0 + i, bx * block_n + j0 + v] = acc[i, v]
+
+    return main
+
+
+def _tensor_cores(n: int, k: int, block_m: int):
+    """A block of threads computes block_m x 128 elements, each of its warps 64 x 32 of them in 4 x 4 ``mma`` tiles.
+
+    Tiles of a and b arrive in shared memory through ``cp.async``, three steps ahead of the arithmetic. Instructions
+    and fragment layouts: PTX ISA, "Matrix fragments for mma.m16n8k16" and "ldmatrix".
+    """
+    block_n, block_k, stages = 128, 32, 4
+    threads = block_m // 64 * 128
+    steps = k // block_k
+    # Rows are padded by 16 bytes, so that the 8 rows that an ldmatrix phase reads lie in different banks.
+    stride_a, stride_b = block_k + 8, block_n + 8
+    size_a, size_b = block_m * stride_a, block_k * stride_b
+    m = Var("m", "int32")
+
+    @T.prim_func(s_tir=True)
+    def main(
+        a: T.Buffer((m, k), "float16", align=16),
+        b: T.Buffer((k, n), "float16", align=16),
+        c: T.Buffer((m, n), "float16", align=16),
+    ):
+        bx = T.launch_thread("blockIdx.x", n // block_n)
+        by = T.launch_thread("blockIdx.y", T.ceildiv(m, block_m))
+        tx = T.launch_thread("threadIdx.x", threads)
+        # Pointers to these tiles come from access_ptr and never from T.address_of: TVM 0.27 does not see that a PTX
+        # instruction goes on from the address, and would shrink the buffers or let them overlap.
+        tile_a = T.alloc_buffer((stages * size_a,), "float16", scope="shared.dyn")
+        tile_b = T.alloc_buffer((stages * size_b,), "float16", scope="shared.dyn")
+        frag_a = T.alloc_buffer((4, 4), "uint32", scope="local")
+        frag_b = T.alloc_buffer((4, 2), "uint32", scope="local")
+        acc = T.alloc_buffer((4, 4, 4), "float32", scope="local")
+        lane = T.meta_var(tx % 32)
+        i0 = T.meta_var(tx // 128 * 64)
+        j0 = T.meta_var(tx // 32 % 4 * 32)
+
+        @T.inline
+        def load(step):
+            for v in T.unroll(block_m * block_k // 8 // threads):
+                row = T.meta_var((v * threads + tx) // (block_k // 8))
+                col = T.meta_var(tx % (block_k // 8) * 8)
+                # Rows past the end repeat the last one: they are computed, but never stored in c.
+                T.ptx.cp.async_.cg.shared.global_(
+                    tile_a.access_ptr("w", offset=step % stages * size_a + row * stride_a + col),
+                    T.address_of(a[T.min(by * block_m + row, m - 1), step * block_k + col]),
+                    16,
+                )
+            for v in T.unroll(block_k * block_n // 8 // threads):
+                row = T.meta_var((v * threads + tx) // (block_n // 8))
+                col = T.meta_var(tx % (block_n // 8) * 8)
+                T.ptx.cp.async_.cg.shared.global_(
+                    tile_b.access_ptr("w", offset=step % stages * size_b + row * stride_b + col),
+                    T.address_of(b[step * block_k + row, bx * block_n + col]),
+                    16,
+                )
+
+        for i, j, r in T.grid(4, 4, 4):
+            acc[i, j, r] = T.float32(0)
+        for step in T.unroll(stages - 1):
+            load(step)
+            T.ptx.cp.async_.commit_group()
+        for step in T.serial(steps):
+            T.ptx.cp.async_.wait_group(stages - 2)
+            T.tvm_storage_sync("shared.dyn")
+            if step + stages - 1 < steps:
+                load(step + stages - 1)
+            T.ptx.cp.async_.commit_group()
+            for kk in T.unroll(block_k // 16):
+                for i in T.unroll(4):
+                    row = T.meta_var(i0 + i * 16 + lane % 16)
+                    T.ptx.ldmatrix.sync.aligned.m8n8.x4.shared.b16(
+                        *[frag_a[i, r] for r in range(4)],
+                        tile_a.access_ptr("r", offset=step % stages * size_a + row * stride_a + kk * 16 + lane // 16 * 8),
+                    )
+                for j in T.unroll(2):
+                    col = T.meta_var(j0 + j * 16 + lane // 16 * 8)
+                    T.ptx.ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16(
+                        *[frag_b[j * 2 + r // 2, r % 2] for r in range(4)],
+                        tile_b.access_ptr("r", offset=step % stages * size_b + (kk * 16 + lane % 16) * stride_b + col),
+                    )
+                for i, j in T.grid(4, 4):
+                    T.ptx.mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32(
+                        *[acc[i, j, r] for r in range(4)],
+                        *[frag_a[i, r] for r in range(4)],
+                        *[frag_b[j, r] for r in range(2)],
+                        *[acc[i, j, r] for r in range(4)],
+                    )
+        for i, h in T.grid(4, 2):
+            row = T.meta_var(by * block_m + i0 + i * 16 + h * 8 + lane // 4)
+            if row < m:
+                for j in T.unroll(4):
+                    for v in T.vectorized(2):
+                        c[row, bx * block_n + j0 + j * 8 + lane % 4 * 2 + v] = T.cast(acc[i, j, h * 2 + v], "float16")
+
+    return main

@@ -1,0 +1,269 @@
+"""What a backend is, and the plan of a kernel that it gets: what was lowered, and where the files are."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import KernelwrightError, Where
+
+SCHEMA = 1
+"""The schema of signature.json that is understood."""
+
+CPU_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
+"""The archs of target llvm, and their rank."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a lowered kernel.
+
+    Arguments:
+        name: the name in the definition.
+        kind: ``tensor`` or ``scalar``.
+        dtype: as TVM writes it, such as ``float16``.
+        shape: a tensor's sizes: numbers, or expressions over symbols in Python syntax. Empty for a scalar.
+        output: callers may leave it out.
+        alignment: of a tensor's data, in bytes; None for that of its elements.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int | str, ...] = ()
+    output: bool = False
+    alignment: int | None = None
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A device function: its name, the dtypes of its parameters, and TVM's launch parameters, in order."""
+
+    name: str
+    params: tuple[str, ...]
+    launch: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LoweredUnit:
+    """One lowering of a variant: what signature.json says, and where its files are.
+
+    Arguments:
+        kernel, slug, target, arch: whose lowering it is.
+        entry: the C symbol of the packed function.
+        arguments: in call order.
+        symbols: free sizes and their dtypes.
+        device_kernels: for cuda; empty for llvm.
+        host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
+        images: for cuda, arch -> path of its cubin or PTX.
+    """
+
+    kernel: str
+    slug: str
+    target: str
+    arch: str
+    entry: str
+    arguments: tuple[Argument, ...]
+    symbols: Mapping[str, str]
+    device_kernels: tuple[DeviceKernel, ...]
+    host: str
+    images: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def where(self) -> Where:
+        """The place that errors about this unit name."""
+        return Where(self.kernel, self.slug, "wrap")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
+        """Read a parsed signature.json.
+
+        Arguments:
+            data: the parsed file.
+            host: path of host.c or host.o.
+            images: arch -> path of the device image, for cuda.
+
+        Raises:
+            KernelwrightError: the file has another schema, or lacks something.
+        """
+        where = Where(data.get("kernel"), data.get("slug"), "wrap")
+        if data.get("schema") != SCHEMA:
+            raise KernelwrightError(
+                f"signature.json has schema {data.get('schema')!r}, expected {SCHEMA}", where, "rebuild from scratch"
+            )
+        try:
+            return cls(
+                kernel=data["kernel"],
+                slug=data["slug"],
+                target=data["target"],
+                arch=data["arch"],
+                entry=data["entry"],
+                arguments=tuple(_argument(item) for item in data["arguments"]),
+                symbols=dict(data["symbols"]),
+                device_kernels=tuple(
+                    DeviceKernel(item["name"], tuple(item["params"]), tuple(item["launch"]))
+                    for item in data["device_kernels"]
+                ),
+                host=host,
+                images=dict(images or {}),
+            )
+        except KeyError as error:
+            message = f"signature.json has no {error.args[0]!r}"
+            raise KernelwrightError(message, where, "rebuild from scratch") from error
+
+
+def _argument(item: Mapping[str, Any]) -> Argument:
+    return Argument(
+        item["name"],
+        item["kind"],
+        item["dtype"],
+        tuple(item["shape"]) if item["kind"] == "tensor" else (),
+        bool(item["output"]),
+        item.get("alignment"),
+    )
+
+
+@dataclass(frozen=True)
+class VariantPlan:
+    """A variant and its lowerings: at most one for cuda, one per arch for llvm."""
+
+    slug: str
+    config: Mapping[str, Any]
+    units: tuple[LoweredUnit, ...]
+
+    def of(self, target: str) -> tuple[LoweredUnit, ...]:
+        """The lowerings for a target."""
+        return tuple(unit for unit in self.units if unit.target == target)
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """All that a backend has to know of a kernel.
+
+    Arguments:
+        name: the kernel's name.
+        outputs: the names of arguments that callers may leave out, as the definition lists them.
+        variants: in the order of the configs; the first that fits a call is used.
+    """
+
+    name: str
+    outputs: tuple[str, ...]
+    variants: tuple[VariantPlan, ...]
+
+    @property
+    def units(self) -> tuple[LoweredUnit, ...]:
+        """All lowerings of all variants."""
+        return tuple(unit for variant in self.variants for unit in variant.units)
+
+    def check(self) -> None:
+        """Check what every backend relies on.
+
+        Raises:
+            KernelwrightError: something is missing, or the lowerings do not fit together.
+        """
+        where = Where(self.name, stage="wrap")
+        if not self.units or any(not variant.units for variant in self.variants):
+            raise KernelwrightError("a variant has no lowering", where, "list a target and an arch for it")
+        for unit in self.units:
+            self._check_unit(unit)
+        self._check_unique("entry", [unit.entry for unit in self.units])
+        for variant in self.variants:
+            self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
+            if len(variant.of("cuda")) > 1:
+                raise KernelwrightError("a variant has two cuda lowerings", Where(self.name, variant.slug, "wrap"))
+
+    def _check_unit(self, unit: LoweredUnit) -> None:
+        if unit.target not in ("llvm", "cuda"):
+            raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
+        if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
+            raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")
+        if not re.fullmatch(r"[A-Za-z_]\w*", unit.entry, re.ASCII):
+            raise KernelwrightError(f"entry {unit.entry!r} is not a C identifier", unit.where)
+        first = self.units[0]
+        mine, expected = _outline(unit), _outline(first)
+        if mine != expected:
+            raise KernelwrightError(
+                f"its arguments are {mine}, those of variant {first.slug} ({first.target}) are {expected}",
+                unit.where,
+                "give all variants of a kernel the same arguments; only dtypes and shapes may differ",
+            )
+        outputs = tuple(argument.name for argument in unit.arguments if argument.output)
+        if set(outputs) != set(self.outputs):
+            raise KernelwrightError(f"its outputs are {outputs}, the definition lists {self.outputs}", unit.where)
+
+    def _check_unique(self, what: str, values: list[str]) -> None:
+        for value in values:
+            if values.count(value) > 1:
+                raise KernelwrightError(f"{what} {value!r} appears twice", Where(self.name, stage="wrap"))
+
+
+def _outline(unit: LoweredUnit) -> str:
+    """The arguments as far as they must agree: names, tensor or scalar, output or not."""
+    return ", ".join(
+        f"{argument.name}{'[]' if argument.kind == 'tensor' else ''}{' (output)' if argument.output else ''}"
+        for argument in unit.arguments
+    )
+
+
+@dataclass(frozen=True)
+class LinkJob:
+    """What a kernel library is linked from: the kernel's name, and the objects of the llvm lowerings.
+
+    Paths are relative to the folder in which the compiler runs, which is that of the plan's paths.
+    """
+
+    kernel: str
+    objects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LinkPlaces:
+    """How a command names what lies elsewhere: the C compiler, the launcher's folder, and tvm-ffi's include folders."""
+
+    compiler: str
+    launcher: str
+    includes: tuple[str, ...]
+
+
+class Backend(ABC):
+    """How Python calls a kernel: what is written for one kernel so that it can be called that way."""
+
+    name: str
+    """The name in settings and on the command line."""
+
+    targets: tuple[str, ...]
+    """The targets it can call."""
+
+    revision: int
+    """Raise it with every change of what ``emit`` writes for the same plan: it belongs into the stage's signature."""
+
+    @abstractmethod
+    def emit(self, kernel: KernelPlan) -> dict[str, str]:
+        """Write the files of one kernel.
+
+        Arguments:
+            kernel: the plan; paths in it are relative to the folder in which the compiler runs.
+
+        Returns:
+            File name (relative to the kernel's folder) -> text; equal for equal plans.
+
+        Raises:
+            KernelwrightError: the kernel cannot be called through this backend.
+        """
+
+    @property
+    @abstractmethod
+    def files(self) -> tuple[str, ...]:
+        """The names of the files that ``emit`` writes."""
+
+    @abstractmethod
+    def link_command(self, job: LinkJob, places: LinkPlaces, library: str) -> list[str]:
+        """The command that makes the kernel's library out of the emitted files and the lowered objects."""
+
+    @abstractmethod
+    def link_inputs(self) -> list[Path]:
+        """Files of ours that the command reads, and whose content therefore belongs into the stage's signature."""

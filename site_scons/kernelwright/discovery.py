@@ -1,0 +1,337 @@
+"""Which kernels the definition files declare: asked of a worker once, then read from a cache.
+
+A null build reads one small record for each definition file, compares the contents of the files that it was made
+from, and starts no worker. Nothing here imports TVM, NumPy or SCons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import DefinitionError, KernelwrightError, Where
+from .files import sha256_of, write_atomically
+from .workers.pool import WorkerPool
+from .workers.protocol import DiscoverRequest
+
+SCHEMA = 1
+"""Revision of the record's format; another one is a miss."""
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel of a definition file.
+
+    Arguments:
+        name: the kernel's name.
+        doc: the definition's docstring, dedented.
+        location: ``path:line`` of the definition, relative to the project root.
+        configs: the configs in order; the first is the default.
+        slugs: the variants' slugs, in the order of the configs.
+        targets, archs, backends: restrictions of the package's settings; None keeps those.
+        outputs: names of the arguments that callers may leave out.
+        flags: extra nvcc flags.
+        tolerance: largest accepted error in the check, or None for the default of the output's dtype.
+        has_reference: whether the kernel can be checked.
+        takes_target: whether the definition depends on the target.
+    """
+
+    name: str
+    doc: str
+    location: str
+    configs: tuple[Mapping[str, Any], ...]
+    slugs: tuple[str, ...]
+    targets: tuple[str, ...] | None
+    archs: tuple[str, ...] | None
+    backends: tuple[str, ...] | None
+    outputs: tuple[str, ...]
+    flags: tuple[str, ...]
+    tolerance: float | None
+    has_reference: bool
+    takes_target: bool
+
+    @classmethod
+    def from_json(cls, value: Any) -> KernelRecord:
+        """The kernel in a JSON object.
+
+        Raises:
+            ValueError: the object has another form.
+        """
+        fields = _Fields(value)
+        record = cls(
+            fields.text("name"),
+            fields.text("doc"),
+            fields.text("location"),
+            tuple(_config(item) for item in fields.items("configs")),
+            fields.texts("slugs"),
+            fields.texts_or_none("targets"),
+            fields.texts_or_none("archs"),
+            fields.texts_or_none("backends"),
+            fields.texts("outputs"),
+            fields.texts("flags"),
+            fields.number_or_none("tolerance"),
+            fields.truth("has_reference"),
+            fields.truth("takes_target"),
+        )
+        if not record.configs or len(record.configs) != len(record.slugs):
+            raise ValueError("a kernel needs one slug for each config")
+        return record
+
+
+@dataclass(frozen=True)
+class DefinitionRecord:
+    """One definition file.
+
+    Arguments:
+        file: path relative to the project root, with forward slashes.
+        dependencies: the project files that decide what the definitions are, the file itself included, in sorted order:
+            path relative to the project root -> SHA-256 of the content that was executed.
+        kernels: the kernels in the order of their definition.
+    """
+
+    file: str
+    dependencies: Mapping[str, str]
+    kernels: tuple[KernelRecord, ...]
+
+    @classmethod
+    def from_json(cls, value: Any) -> DefinitionRecord:
+        """The record in a JSON object.
+
+        Raises:
+            ValueError: the object has another form.
+        """
+        fields = _Fields(value)
+        if fields.get("schema", int) != SCHEMA:
+            raise ValueError("another schema")
+        dependencies = fields.get("dependencies", dict)
+        if not all(isinstance(digest, str) for digest in dependencies.values()):
+            raise ValueError("a dependency without a digest")
+        kernels = tuple(KernelRecord.from_json(item) for item in fields.items("kernels"))
+        record = cls(fields.text("file"), dict(sorted(dependencies.items())), kernels)
+        if record.file not in record.dependencies:
+            raise ValueError("a definition that does not depend on its own file")
+        return record
+
+
+class Discovery(NamedTuple):
+    """What :func:`discover` found: a record for each good file and an error for each bad one, in their order."""
+
+    records: list[DefinitionRecord]
+    errors: list[KernelwrightError]
+
+
+def discover(
+    files: Iterable[Path],
+    project_root: Path,
+    cache_dir: Path,
+    pool: Callable[[], WorkerPool],
+    identity: str,
+) -> Discovery:
+    """The kernels of some definition files.
+
+    Arguments:
+        files: the definition files.
+        project_root: the folder that paths in records are relative to.
+        cache_dir: where records are kept; created when needed, and safe to delete.
+        pool: gives the workers; called only if a record is missing or stale.
+        identity: what else a record depends on (versions of Python and TVM); a record of another identity is a miss.
+    """
+    cache = _Cache(project_root, cache_dir, identity)
+    paths = list(dict.fromkeys(files))
+    found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
+    stale = [path for path, record in found.items() if record is None]
+    if stale:
+        workers = pool()
+        with ThreadPoolExecutor(min(workers.size, len(stale))) as threads:
+            found.update(threads.map(lambda path: (path, _ask(workers, cache, path)), stale))
+    results = [found[path] for path in paths]
+    records = [result for result in results if isinstance(result, DefinitionRecord)]
+    errors = [result for result in results if isinstance(result, KernelwrightError)]
+    return Discovery(records, errors + _duplicates(records))
+
+
+def remember_dependencies(
+    record: DefinitionRecord, project_root: Path, cache_dir: Path, dependencies: Iterable[str]
+) -> bool:
+    """Note files of which a definition turned out to depend only when it was lowered, such as a function's own imports.
+
+    A compiler's header dependencies work in the same way: the first build needs none, and later ones find them in the
+    record's ``dependencies``. Safe to call from several threads and processes.
+
+    Arguments:
+        record: what :func:`discover` returned for the definition file.
+        dependencies: paths relative to the project root: the ``dependencies`` of a lowering's result.
+
+    Returns:
+        Whether there was anything new.
+    """
+    later = set(dependencies) - set(record.dependencies)
+    return bool(later) and _Cache(project_root, cache_dir, "").add_later(record.file, later)
+
+
+def _ask(workers: WorkerPool, cache: _Cache, path: Path) -> DefinitionRecord | KernelwrightError:
+    """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
+    try:
+        answer = workers.call(DiscoverRequest(str(path)))
+        try:
+            record = DefinitionRecord.from_json(answer)
+        except ValueError as error:
+            raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
+    except KernelwrightError as error:
+        return error
+    return cache.write(path, answer, record)
+
+
+def _duplicates(records: Sequence[DefinitionRecord]) -> list[KernelwrightError]:
+    """An error for each kernel whose name another file has already taken."""
+    first: dict[str, KernelRecord] = {}
+    errors: list[KernelwrightError] = []
+    for kernel in (kernel for record in records for kernel in record.kernels):
+        earlier = first.setdefault(kernel.name, kernel)
+        if earlier is not kernel:
+            errors.append(
+                DefinitionError(
+                    f"a kernel named {kernel.name!r} is also defined at {earlier.location}",
+                    Where(kernel.name, stage="discover", location=kernel.location),
+                    "rename one of the two",
+                )
+            )
+    return errors
+
+
+class _Cache:
+    """The cached records, two lines for each definition file: a digest of the second, then a JSON object with
+
+    ``identity``, the ``record``, and ``later``, the names of files that only a lowering reads. Those do not make the
+    record stale, since the kernels and their configs do not depend on them.
+    """
+
+    def __init__(self, project_root: Path, folder: Path, identity: str) -> None:
+        self._root = project_root
+        self._folder = folder
+        self._identity = identity
+        self._digests: dict[str, str | None] = {}
+
+    def read(self, path: Path) -> DefinitionRecord | None:
+        """The record of a definition file if it is there, undamaged, and of the current contents."""
+        body = self._body(path)
+        if body is None or body["identity"] != self._identity:
+            return None
+        try:
+            record = DefinitionRecord.from_json(body["record"])
+        except ValueError:
+            return None
+        current = all(self._digest(name) == digest for name, digest in record.dependencies.items())
+        return self._with_later(record, body["later"]) if current else None
+
+    def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
+        """Keep a new record, and return it together with what lowerings of the old one have read."""
+        with self._locked():
+            later = (self._body(path) or {"later": []})["later"]
+            self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})
+        return self._with_later(record, later)
+
+    def add_later(self, file: str, names: Iterable[str]) -> bool:
+        """Add files that lowerings read to a kept record."""
+        path = self._root / file
+        with self._locked():
+            body = self._body(path)
+            if body is None or set(names) <= set(body["later"]):
+                return False
+            self._store(path, {**body, "later": sorted({*names, *body["later"]})})
+        return True
+
+    def _with_later(self, record: DefinitionRecord, later: Iterable[str]) -> DefinitionRecord:
+        known = {name: self._digest(name) for name in later}
+        existing = {name: digest for name, digest in known.items() if digest is not None}
+        return replace(record, dependencies=dict(sorted({**existing, **record.dependencies}.items())))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing records."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "lock").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def _store(self, path: Path, body: Mapping[str, Any]) -> None:
+        text = json.dumps(body, separators=(",", ":"))
+        write_atomically(self._place(path), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+
+    def _body(self, path: Path) -> dict[str, Any] | None:
+        """The parsed second line, or None if the file is missing or damaged: then it is a miss and not a failure."""
+        try:
+            digest, _, text = self._place(path).read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if digest.decode("ascii", "replace") != hashlib.sha256(text.rstrip(b"\n")).hexdigest():
+            return None
+        body = json.loads(text)
+        fits = isinstance(body, dict) and set(body) == {"identity", "record", "later"}
+        return body if fits and isinstance(body["later"], list) else None
+
+    def _place(self, path: Path) -> Path:
+        name = str(path)
+        if path.is_absolute() and path.is_relative_to(self._root):
+            name = path.relative_to(self._root).as_posix()
+        readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
+        return self._folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.record"
+
+    def _digest(self, name: str) -> str | None:
+        """SHA-256 of a project file's content, each file read once; None if it cannot be read."""
+        if name not in self._digests:
+            try:
+                self._digests[name] = sha256_of(self._root / name)
+            except OSError:
+                self._digests[name] = None
+        return self._digests[name]
+
+
+class _Fields:
+    """Typed access to a JSON object; everything that does not fit is a ValueError."""
+
+    def __init__(self, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise ValueError(f"{value!r} is not an object")
+        self._value = value
+
+    def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        value = self._value.get(name)
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}")
+        return value
+
+    def text(self, name: str) -> str:
+        return str(self.get(name, str))
+
+    def truth(self, name: str) -> bool:
+        return bool(self.get(name, bool))
+
+    def number_or_none(self, name: str) -> float | None:
+        return None if self._value.get(name) is None else float(self.get(name, (int, float)))
+
+    def items(self, name: str) -> list[Any]:
+        return list(self.get(name, list))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        items = self.items(name)
+        if not all(isinstance(item, str) for item in items):
+            raise ValueError(f"{name} is {items!r}")
+        return tuple(items)
+
+    def texts_or_none(self, name: str) -> tuple[str, ...] | None:
+        return None if self._value.get(name) is None else self.texts(name)
+
+
+def _config(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(item, (bool, int, float, str)) for item in value.values()):
+        raise ValueError(f"{value!r} is not a config")
+    return dict(value)

@@ -1,0 +1,134 @@
+"""Schedules TIR functions that come without a schedule, by the rules of TVM's dlight."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import dlight
+from tvm.target import Target
+
+AS_WRITTEN = "as written"
+"""The name of a schedule that the definition itself made."""
+
+GPU_RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Transpose", "Fallback")
+CPU_RULES = ("GEMV", "Reduction")
+"""Names of dlight's rules in the order in which they are tried, the most specific first."""
+
+
+def candidates(
+    function: tirx.PrimFunc, target: Target, progress: Callable[[str], None], failures: list[str]
+) -> Iterator[tuple[str, tirx.PrimFunc]]:
+    """The function in the schedules that are worth lowering, the best first, each with the name of what made it.
+
+    A function that is scheduled comes back as it is. Of one that is not, the results of the rules that apply follow one
+    another, so that the next can be lowered when one cannot; for the CPU the function itself is the last of them.
+
+    Arguments:
+        failures: receives a line for each rule that did not apply.
+    """
+    gpu = target.kind.name == "cuda"
+    if is_bound_to_threads(function) if gpu else has_loop_annotations(function):
+        yield AS_WRITTEN, function
+        return
+    for name in GPU_RULES if gpu else CPU_RULES:
+        rule = f"dlight.{'gpu' if gpu else 'cpu'}.{name}"
+        progress(f"scheduling with {rule}")
+        scheduled = _apply(rule, function, target, failures)
+        if scheduled is not None:
+            yield rule, scheduled
+    if not gpu:
+        yield AS_WRITTEN, function
+
+
+def is_bound_to_threads(function: tirx.PrimFunc) -> bool:
+    """Whether any loop or region of a function is bound to GPU threads."""
+
+    def binds(node: Any) -> bool:
+        if isinstance(node, tirx.For):
+            return node.thread_binding is not None
+        if isinstance(node, tirx.AttrStmt):
+            return str(node.attr_key) in ("thread_extent", "virtual_thread")
+        return isinstance(node, tirx.stmt.ScopeIdDefStmt)
+
+    return _any_statement(function, binds)
+
+
+def has_loop_annotations(function: tirx.PrimFunc) -> bool:
+    """Whether any loop of a function is parallel, vectorized, unrolled or annotated: then somebody has scheduled it."""
+
+    def annotated(node: Any) -> bool:
+        return isinstance(node, tirx.For) and (int(node.kind) != tirx.ForKind.SERIAL or len(node.annotations) > 0)
+
+    return _any_statement(function, annotated)
+
+
+def _any_statement(function: tirx.PrimFunc, test: Callable[[Any], bool]) -> bool:
+    found: list[bool] = []
+
+    def visit(node: Any) -> Any:
+        if found or not isinstance(node, tirx.Stmt):
+            return tvm_ffi.WalkResult.SKIP if isinstance(node, tirx.expr.Var) else None
+        if test(node):
+            found.append(True)
+        return None
+
+    tvm_ffi.structural_walk(function.body, (object, visit), order="pre")
+    return bool(found)
+
+
+def _apply(rule: str, function: tirx.PrimFunc, target: Target, failures: list[str]) -> tirx.PrimFunc | None:
+    """The result of one rule, or None and a line in ``failures``."""
+    _, group, name = rule.split(".")
+    instance = getattr(getattr(dlight, group), name)()
+
+    def apply() -> Any:
+        with target:
+            return instance.apply(function, target, False)
+
+    if name == "Matmul" and _has_small_types(function) and _crashes(apply):
+        failures.append(f"{rule}: it crashes in TVM")
+        return None
+    try:
+        space = apply()
+    except Exception as error:  # rules raise errors of any type
+        line = next((line for line in str(error).splitlines() if line.strip()), "")
+        failures.append(f"{rule}: {type(error).__name__}: {line.strip()[:300]}")
+        return None
+    if space is None or space == []:
+        failures.append(f"{rule}: it does not apply")
+        return None
+    schedule = space[0] if isinstance(space, list) else space
+    return schedule.mod["main"]
+
+
+def _has_small_types(function: tirx.PrimFunc) -> bool:
+    """Whether a function has tensors of types that are multiplied by tensor cores."""
+    return any(tirx.buffer.is_buffer_var(p) and p.ty.dtype.dtype.bits < 32 for p in function.params)
+
+
+def _crashes(function: Callable[[], Any]) -> bool:
+    """Whether a call ends the process, tried in a child process.
+
+    In TVM 0.27 the Matmul rule does for float16: Tensorize reads an invalid pointer where it should report that a
+    block does not match the intrinsic.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with other threads; the child uses none of them
+        child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints a stack trace
+            with contextlib.suppress(Exception):
+                function()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) != 0

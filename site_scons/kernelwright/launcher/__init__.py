@@ -1,0 +1,6 @@
+"""The C headers that generated libraries include."""
+
+from pathlib import Path
+
+LAUNCHER = Path(__file__).resolve().parent
+"""Folder of the headers."""

@@ -1,0 +1,133 @@
+/* Taking the arguments of a call apart, and comparing them with what a lowering expects. */
+#ifndef KW_CALL_H
+#define KW_CALL_H
+
+/* The tensor in a value, or null: either an FFI tensor object, or a plain DLTensor that lives as long as the call. */
+KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
+  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_ptr + sizeof(TVMFFIObject));
+  return value->type_index == kTVMFFIDLTensorPtr ? value->v_ptr : NULL;
+}
+
+/* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any. */
+KW_FUNCTION int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
+  call->kernel = kernel;
+  call->passed = passed;
+  call->num_passed = count;
+  call->complete = count == kernel->num_arguments;
+  call->device = (DLDevice){kDLCPU, 0};
+  if (!call->complete && count != kernel->num_arguments - kernel->num_outputs) return kw_raise_count(kernel, count);
+  bool located = false;
+  for (int32_t i = 0; i < kernel->num_arguments; ++i) {
+    const kw_argument *argument = &kernel->arguments[i];
+    bool given = call->complete || !argument->output;
+    const TVMFFIAny *value = call->values[i] = given ? passed++ : NULL;
+    call->tensors[i] = NULL;
+    if (!given || argument->kind != KW_TENSOR) continue;
+    const DLTensor *tensor = call->tensors[i] = kw_tensor_of(value);
+    if (__builtin_expect(!tensor, 0)) return kw_raise_not_tensor(argument, value);
+    if (!located) call->device = tensor->device;
+    located = true;
+  }
+  return 0;
+}
+
+/* ---- which lowering fits ---- */
+
+KW_FUNCTION bool kw_same_dtype(DLDataType a, DLDataType b) {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *tensor, bool constants) {
+  if (!kw_same_dtype(argument->dtype, tensor->dtype) || argument->ndim != tensor->ndim) return false;
+  for (int32_t i = 0; constants && i < argument->ndim; ++i)
+    if (argument->shape[i] != KW_ANY && argument->shape[i] != tensor->shape[i]) return false;
+  return true;
+}
+
+/* Python's numbers convert the way TVM's host code converts them. */
+KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
+  if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;
+  return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT);
+}
+
+/* Whether dtypes, ranks, kinds of numbers and, if wanted, constant dimensions are as expected. */
+KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, bool constants) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const kw_argument *argument = &signature->arguments[i];
+    if (call->tensors[i] ? !kw_tensor_matches(argument, call->tensors[i], constants)
+                         : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
+      return false;
+  }
+  return true;
+}
+
+/* ---- what TVM's host code does not check ---- */
+
+/* Sizes are int32 in most kernels, and TVM 0.27 narrows the caller's int64 sizes and strides without a check. */
+KW_FUNCTION bool kw_sizes_fit(const DLTensor *tensor, int64_t limit) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    int64_t size = tensor->shape[i];
+    if (size < 0 || size > limit || __builtin_mul_overflow(count, size, &count) || count > limit) return false;
+    if (tensor->strides && size > 1 && tensor->strides[i] != (int32_t)tensor->strides[i]) return false;
+  }
+  return true;
+}
+
+KW_FUNCTION bool kw_is_aligned(const kw_argument *argument, const DLTensor *tensor) {
+  return !(((uintptr_t)tensor->data + tensor->byte_offset) & (argument->alignment - 1));
+}
+
+KW_FUNCTION bool kw_is_empty(const DLTensor *tensor) {
+  for (int32_t i = 0; i < tensor->ndim; ++i)
+    if (!tensor->shape[i]) return true;
+  return false;
+}
+
+/* Says what is wrong with a tensor, or nothing: with no elements, large other sizes do no harm. */
+KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor, int64_t limit) {
+  int bits = limit == INT32_MAX ? 32 : 64;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    if (tensor->shape[i] < 0 || tensor->shape[i] > limit)
+      return kw_raise_range(argument->name, "has a dimension of", tensor->shape[i], bits, true);
+    if (tensor->strides && tensor->shape[i] > 1 && tensor->strides[i] != (int32_t)tensor->strides[i])
+      return kw_raise_range(argument->name, "has a stride of", tensor->strides[i], 32, true);
+  }
+  if (kw_is_empty(tensor)) return 0;
+  if (!kw_is_aligned(argument, tensor))
+    return kw_raise("ValueError", "argument '%s' has data that is not aligned to %u bytes\n  remedy: pass a copy of it",
+                    argument->name, argument->alignment);
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "argument '%s' of shape ", argument->name);
+  kw_append_shape(&text, tensor->ndim, tensor->shape);
+  kw_append(&text, " has more elements than fit int%d", bits);
+  kw_append(&text, "\n  remedy: split the call, or build the kernel with int64 sizes");
+  return kw_raise_text("ValueError", &text);
+}
+
+KW_FUNCTION bool kw_scalar_fits(const kw_argument *argument, const TVMFFIAny *value) {
+  int bits = argument->dtype.bits;
+  if (argument->kind != KW_INT || value->type_index != kTVMFFIInt) return true;
+  if (argument->dtype.code == kDLUInt) return value->v_int64 >= 0 && (bits == 64 || !(value->v_int64 >> bits));
+  int64_t high = value->v_int64 >> (bits - 1);
+  return high == 0 || high == -1;
+}
+
+KW_FUNCTION int kw_check(const kw_signature *signature, const kw_call *call) {
+  int64_t limit = signature->int32_sizes ? INT32_MAX : INT64_MAX;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const kw_argument *argument = &signature->arguments[i];
+    const DLTensor *tensor = call->tensors[i];
+    if (tensor) {
+      bool fine = kw_sizes_fit(tensor, limit) && kw_is_aligned(argument, tensor);
+      if (__builtin_expect(!fine, 0) && kw_raise_tensor(argument, tensor, limit)) return -1;
+    } else if (call->values[i] && !kw_scalar_fits(argument, call->values[i])) {
+      return kw_raise_range(argument->name, "is", call->values[i]->v_int64, argument->dtype.bits,
+                            argument->dtype.code == kDLInt);
+    }
+  }
+  return 0;
+}
+
+#endif

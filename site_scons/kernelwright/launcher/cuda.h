@@ -1,0 +1,441 @@
+/* Device code: choosing the image for a device, loading it once, launching functions of it.
+ *
+ * Images are loaded with cuLibraryLoadData, which belongs to no context, so one load serves every device of the same
+ * architecture. What is published in a module is complete and never changes, so launches take no lock. */
+#ifndef KW_CUDA_H
+#define KW_CUDA_H
+
+#define KW_CUDA_DEVICE 2 /* kDLCUDA */
+
+/* Beyond this a function must opt in to dynamic shared memory. */
+#define KW_SHARED_LIMIT (48 * 1024)
+
+typedef struct kw_device {
+  atomic_bool ready;
+  CUdevice device;
+  CUcontext context; /* the primary context, retained for the life of the process */
+  int capability;
+  int shared_limit;
+  bool memory_pools;
+} kw_device;
+
+/* The functions of a module on one device. */
+typedef struct kw_loaded {
+  const kw_image *image;
+  struct kw_loaded_function {
+    CUkernel kernel;
+    _Atomic uint32_t shared_limit; /* dynamic shared memory that the function may use so far */
+  } functions[];
+} kw_loaded;
+
+static kw_device kw_devices[KW_MAX_DEVICES] __attribute__((unused));
+
+/* The device that the host code running in this thread has selected. */
+static _Thread_local int kw_current_device __attribute__((unused));
+
+/* CUDA does not survive a fork; without this flag a child would crash or hang in the driver. */
+static atomic_bool kw_forked_after_cuda;
+
+/* ---- driver and devices; the lock is held ---- */
+
+static void kw_note_fork(void) {
+  pthread_mutex_init(&kw_cuda_lock, NULL);
+  atomic_store(&kw_forked_after_cuda, true);
+  for (int id = 0; id < KW_MAX_DEVICES; ++id) atomic_store(&kw_devices[id].ready, false);
+}
+
+KW_COLD int kw_raise_forked(void) {
+  return kw_raise("RuntimeError",
+                  "CUDA was used before this process was forked, and does not survive that\n"
+                  "  remedy: start the process with the spawn method, or fork before the first CUDA call");
+}
+
+KW_COLD int kw_start_cuda(void) {
+  static bool started;
+  if (atomic_load(&kw_forked_after_cuda)) return kw_raise_forked();
+  if (started) return 0;
+  if (kw_resolve_driver(&kw_cuda)) return -1;
+  CUresult status = kw_cuda.init(0);
+  if (status) return kw_raise_cuda(status, "initialising CUDA");
+  started = !pthread_atfork(NULL, NULL, kw_note_fork);
+  return started ? 0 : kw_raise("MemoryError", "no memory for a fork handler");
+}
+
+KW_COLD int kw_query_device(kw_device *device, int id) {
+  int major = 0, minor = 0, pools = 0;
+  CUresult status = kw_cuda.device_get(&device->device, id);
+  if (!status) status = kw_cuda.device_attribute(&major, KW_ATTRIBUTE_MAJOR, device->device);
+  if (!status) status = kw_cuda.device_attribute(&minor, KW_ATTRIBUTE_MINOR, device->device);
+  if (!status) status = kw_cuda.device_attribute(&pools, KW_ATTRIBUTE_MEMORY_POOLS, device->device);
+  if (!status) status = kw_cuda.device_attribute(&device->shared_limit, KW_ATTRIBUTE_MAX_SHARED_OPTIN, device->device);
+  if (!status) status = kw_cuda.primary_retain(&device->context, device->device);
+  if (status) return kw_raise_cuda(status, "opening cuda:%d", id);
+  device->capability = 10 * major + minor;
+  device->memory_pools = pools;
+  return 0;
+}
+
+/* The device of that number, opened, or null with an error raised. */
+KW_COLD kw_device *kw_open_device(int id) {
+  int count = 0;
+  if (kw_start_cuda()) return NULL;
+  CUresult status = kw_cuda.device_count(&count);
+  if (status) return kw_raise_cuda(status, "counting CUDA devices"), NULL;
+  if (count > KW_MAX_DEVICES) count = KW_MAX_DEVICES;
+  if (id < 0 || id >= count)
+    return kw_raise("ValueError", "there is no cuda:%d, the process sees %d CUDA devices", id, count), NULL;
+  kw_device *device = &kw_devices[id];
+  if (!atomic_load(&device->ready) && kw_query_device(device, id)) return NULL;
+  atomic_store(&device->ready, true);
+  return device;
+}
+
+KW_COLD kw_device *kw_find_device(int id) {
+  pthread_mutex_lock(&kw_cuda_lock);
+  kw_device *device = kw_open_device(id);
+  pthread_mutex_unlock(&kw_cuda_lock);
+  return device;
+}
+
+KW_FUNCTION kw_device *kw_get_device(int id) {
+  if (id >= 0 && id < KW_MAX_DEVICES && atomic_load_explicit(&kw_devices[id].ready, memory_order_acquire))
+    return &kw_devices[id];
+  return kw_find_device(id);
+}
+
+/* ---- contexts ---- */
+
+/* Makes a context of the device current; `pushed` tells kw_leave what to undo. A context of the application's own on
+ * the same device is left in place, since that is where its memory is. */
+KW_FUNCTION int kw_enter(const kw_device *device, bool *pushed) {
+  CUcontext current = NULL;
+  CUdevice active;
+  *pushed = false;
+  CUresult status = kw_cuda.context_current(&current);
+  if (!status && current == device->context) return 0;
+  if (!status && current && !kw_cuda.context_device(&active) && active == device->device) return 0;
+  if (!status) status = kw_cuda.context_push(device->context);
+  if (status) return kw_raise_cuda(status, "making the context of cuda:%d current", device->device);
+  *pushed = true;
+  return 0;
+}
+
+KW_FUNCTION void kw_leave(bool pushed) {
+  CUcontext context;
+  if (pushed) kw_cuda.context_pop(&context);
+}
+
+/* ---- choosing an image ---- */
+
+/* How well an image suits a device: 0 not at all, otherwise more is better. Machine code runs on devices of the same
+ * major capability with the same or a higher minor one, PTX on all that are not older than it. With suffix 'a' code
+ * runs on exactly its capability, with 'f' on the same major from its minor on.
+ * Machine code goes before PTX; then exact with 'a', exact, family, and the highest capability. */
+KW_COLD int kw_suitability(const kw_image *image, int capability) {
+  int score = 1 + 2 * image->capability + (image->ptx ? 0 : 10000);
+  bool same_major = image->capability / 10 == capability / 10;
+  if (image->capability > capability) return 0;
+  if (image->suffix == 'a') return image->capability == capability ? score + 2000 : 0;
+  if (image->suffix == 'f') return same_major ? score + 500 : 0;
+  if (image->capability == capability) return score + 1000;
+  return same_major || image->ptx ? score : 0;
+}
+
+KW_COLD int kw_raise_no_image(const kw_module *module, int capability, int id) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "cuda:%d is an sm_%d, and variant %s was built for ", id, capability, module->variant);
+  for (int i = 0; i < module->num_images; ++i) kw_append(&text, "%s%s", i ? ", " : "", module->images[i].arch);
+  kw_append(&text, "%s\n  remedy: add sm_%d to the archs and rebuild: scons ARCHS=...,sm_%d",
+            module->num_images ? "" : "no arch", capability, capability);
+  return kw_raise_text("RuntimeError", &text);
+}
+
+/* The index of the best image for the device, or -1 with an error raised. */
+KW_COLD int kw_choose_image(const kw_module *module, int capability, int id) {
+  int best = -1, best_score = 0;
+  for (int i = 0; i < module->num_images; ++i) {
+    int score = kw_suitability(&module->images[i], capability);
+    if (score > best_score) best = i, best_score = score;
+  }
+  return best >= 0 ? best : kw_raise_no_image(module, capability, id);
+}
+
+/* ---- loading; the lock is held ---- */
+
+KW_COLD CUlibrary kw_load_image(kw_module *module, int index) {
+  if (module->libraries[index]) return module->libraries[index];
+  const kw_image *image = &module->images[index];
+  CUlibrary library = NULL;
+  CUresult status = kw_cuda.library_load(&library, image->data, NULL, NULL, 0, NULL, NULL, 0);
+  bool old = status == KW_CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  const char *hint = old ? " (the driver is older than the nvcc that made the PTX)" : "";
+  if (status) return kw_raise_cuda(status, "loading %s of variant %s%s", image->arch, module->variant, hint), NULL;
+  return module->libraries[index] = library;
+}
+
+/* Looks all functions up, in the current context as well: that makes the driver load their code now and not in the
+ * middle of a graph capture. */
+KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, kw_loaded *loaded) {
+  for (int i = 0; i < module->num_functions; ++i) {
+    CUfunction function;
+    const char *name = module->functions[i].name;
+    CUresult status = kw_cuda.library_kernel(&loaded->functions[i].kernel, library, name);
+    if (!status) status = kw_cuda.kernel_function(&function, loaded->functions[i].kernel);
+    if (status) return kw_raise_cuda(status, "finding the device function %s in %s", name, loaded->image->arch);
+  }
+  return 0;
+}
+
+KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, int id) {
+  bool pushed;
+  int index = kw_choose_image(module, device->capability, id);
+  if (index < 0 || kw_enter(device, &pushed)) return NULL;
+  kw_loaded *loaded = calloc(1, sizeof *loaded + (size_t)module->num_functions * sizeof loaded->functions[0]);
+  CUlibrary library = loaded ? kw_load_image(module, index) : NULL;
+  if (!loaded) kw_raise("MemoryError", "no memory");
+  if (loaded) loaded->image = &module->images[index];
+  if (!library || kw_find_functions(module, library, loaded)) {
+    free(loaded);
+    loaded = NULL;
+  }
+  kw_leave(pushed);
+  return loaded;
+}
+
+KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id) {
+  kw_device *device = kw_open_device(id);
+  if (!device) return NULL;
+  kw_loaded *loaded = atomic_load(&module->loaded[id]);
+  if (!loaded) loaded = kw_load_on(module, device, id);
+  if (loaded) atomic_store(&module->loaded[id], loaded);
+  return loaded;
+}
+
+KW_COLD kw_loaded *kw_load(kw_module *module, int id) {
+  pthread_mutex_lock(&kw_cuda_lock);
+  kw_loaded *loaded = kw_load_locked(module, id);
+  pthread_mutex_unlock(&kw_cuda_lock);
+  return loaded;
+}
+
+/* The module on the device, loaded at the first call, or null with an error raised. */
+KW_FUNCTION kw_loaded *kw_get_loaded(kw_module *module, int id) {
+  if (__builtin_expect(atomic_load_explicit(&kw_forked_after_cuda, memory_order_relaxed), 0))
+    return kw_raise_forked(), NULL;
+  kw_loaded *loaded = NULL;
+  if (id >= 0 && id < KW_MAX_DEVICES) loaded = atomic_load_explicit(&module->loaded[id], memory_order_acquire);
+  return __builtin_expect(loaded != NULL, 1) ? loaded : kw_load(module, id);
+}
+
+/* ---- launching ---- */
+
+/* A launch as the host code asks for it. */
+typedef struct kw_launch {
+  const kw_function *function;
+  const kw_device *device;
+  unsigned int dims[KW_SLOTS];
+} kw_launch;
+
+KW_COLD void kw_append_launch(kw_text *text, const kw_launch *launch) {
+  const unsigned int *d = launch->dims;
+  kw_append(text, "device function %s, ", launch->function->name);
+  kw_append(text, "grid (%u, %u, %u), block (%u, %u, %u), ", d[0], d[1], d[2], d[3], d[4], d[5]);
+  if (launch->function->clusters) kw_append(text, "cluster (%u, %u, %u), ", d[6], d[7], d[8]);
+  kw_append(text, "%u bytes of dynamic shared memory, cuda:%d (sm_%d)", d[KW_SHARED], launch->device->device,
+            launch->device->capability);
+}
+
+KW_COLD int kw_raise_launch(CUresult status, const kw_launch *launch) {
+  kw_text text = {0};
+  kw_append_launch(&text, launch);
+  return kw_raise_cuda(status, "launching %s", text.data);
+}
+
+KW_COLD int kw_raise_shared(const kw_launch *launch, int available) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append_launch(&text, launch);
+  kw_append(&text, ": the device has only %d bytes for it", available);
+  return kw_raise_text("RuntimeError", &text);
+}
+
+/* Opts a function in to more dynamic shared memory than every function gets; the lock is held. */
+KW_COLD int kw_opt_in_shared(const kw_launch *launch, struct kw_loaded_function *function) {
+  int fixed = 0;
+  uint32_t wanted = launch->dims[KW_SHARED];
+  if (wanted <= atomic_load(&function->shared_limit)) return 0;
+  CUresult status = kw_cuda.kernel_get(&fixed, KW_FUNCTION_STATIC_SHARED, function->kernel, launch->device->device);
+  int available = launch->device->shared_limit - fixed;
+  if (!status && (available < 0 || wanted > (uint32_t)available)) return kw_raise_shared(launch, available);
+  if (!status)
+    status = kw_cuda.kernel_set(KW_FUNCTION_MAX_DYNAMIC_SHARED, (int)wanted, function->kernel, launch->device->device);
+  if (status) return kw_raise_launch(status, launch);
+  atomic_store_explicit(&function->shared_limit, wanted, memory_order_release);
+  return 0;
+}
+
+KW_COLD int kw_extend_shared(const kw_launch *launch, struct kw_loaded_function *function) {
+  pthread_mutex_lock(&kw_cuda_lock);
+  int status = kw_opt_in_shared(launch, function);
+  pthread_mutex_unlock(&kw_cuda_lock);
+  return status;
+}
+
+/* Reads the launch arguments. Returns 1 when there is nothing to do because a dimension is zero. */
+static int kw_read_launch(kw_launch *launch, const TVMFFIAny *arguments) {
+  for (int i = 0; i < KW_DIMS; ++i) launch->dims[i] = 1;
+  launch->dims[KW_SHARED] = 0;
+  for (int i = 0; i < launch->function->num_slots; ++i) {
+    int slot = launch->function->slots[i];
+    int64_t value = arguments[i].v_int64;
+    if (value < 0 || value > UINT32_MAX)
+      return kw_raise("ValueError", "device function %s would be launched with a dimension of %" PRId64,
+                      launch->function->name, value);
+    if (!value && slot != KW_SHARED) return 1;
+    launch->dims[slot] = (unsigned int)value;
+  }
+  return 0;
+}
+
+static void kw_add_flag(kw_launch_config *config, unsigned int id) {
+  kw_launch_attribute *attribute = &config->attributes[config->num_attributes++];
+  attribute->id = id;
+  attribute->value.flag = 1;
+}
+
+static void kw_add_dims(kw_launch_config *config, unsigned int id, const unsigned int *dims) {
+  kw_launch_attribute *attribute = &config->attributes[config->num_attributes++];
+  attribute->id = id;
+  memcpy(attribute->value.dims, dims, 3 * sizeof *dims);
+}
+
+static void kw_add_attributes(kw_launch_config *config, const kw_launch *launch) {
+  const unsigned int *preferred = launch->dims + KW_PREFERRED_CLUSTER;
+  if (launch->function->clusters) kw_add_dims(config, KW_LAUNCH_CLUSTER, launch->dims + KW_CLUSTER);
+  bool prefers = preferred[0] > 1 || preferred[1] > 1 || preferred[2] > 1;
+  if (prefers) kw_add_dims(config, KW_LAUNCH_PREFERRED_CLUSTER, preferred);
+  if (launch->function->dependent) kw_add_flag(config, KW_LAUNCH_DEPENDENT);
+  if (launch->function->cooperative) kw_add_flag(config, KW_LAUNCH_COOPERATIVE);
+}
+
+typedef union kw_parameter {
+  float float32;
+#ifdef __FLT16_MANT_DIG__
+  _Float16 float16;
+#endif
+} kw_parameter;
+
+/* Points at each parameter with the type the device function has. An integer's low bytes come first in memory. */
+static void kw_read_parameters(const kw_function *function, const TVMFFIAny *arguments, kw_parameter *converted,
+                               void **parameters) {
+  for (int i = 0; i < function->num_parameters; ++i) {
+    parameters[i] = (void *)&arguments[i].v_int64;
+    if (function->parameters[i] == 'f') {
+      converted[i].float32 = (float)arguments[i].v_float64;
+      parameters[i] = &converted[i];
+    }
+#ifdef __FLT16_MANT_DIG__
+    if (function->parameters[i] == 'h') {
+      converted[i].float16 = (_Float16)arguments[i].v_float64;
+      parameters[i] = &converted[i];
+    }
+#endif
+  }
+}
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integer parameters are passed by their low bytes");
+
+static int kw_start_function(const kw_launch *launch, CUkernel kernel, int id, const TVMFFIAny *arguments) {
+  void *parameters[KW_MAX_PARAMETERS];
+  kw_parameter converted[KW_MAX_PARAMETERS];
+  kw_launch_attribute attributes[4];
+  const unsigned int *d = launch->dims;
+  kw_launch_config config = {{d[0], d[1], d[2]}, {d[3], d[4], d[5]}, d[KW_SHARED], NULL, attributes, 0};
+  bool pushed;
+  config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
+  kw_read_parameters(launch->function, arguments, converted, parameters);
+  kw_add_attributes(&config, launch);
+  if (kw_enter(launch->device, &pushed)) return -1;
+  CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
+  kw_leave(pushed);
+  return __builtin_expect(status, 0) ? kw_raise_launch(status, launch) : 0;
+}
+
+static int kw_launch_function(const kw_function *function, const TVMFFIAny *arguments, int32_t count) {
+  int id = kw_current_device;
+  kw_launch launch = {.function = function};
+  if (count != function->num_parameters + function->num_slots)
+    return kw_raise("RuntimeError", "device function %s was given %d arguments, it has %d", function->name, count,
+                    function->num_parameters + function->num_slots);
+  int status = kw_read_launch(&launch, arguments + function->num_parameters);
+  if (status) return status < 0 ? -1 : 0;
+  kw_loaded *loaded = kw_get_loaded(function->module, id);
+  if (!loaded) return -1;
+  launch.device = &kw_devices[id];
+  struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
+  uint32_t limit = atomic_load_explicit(&own->shared_limit, memory_order_acquire);
+  bool fits = launch.dims[KW_SHARED] <= (limit ? limit : KW_SHARED_LIMIT);
+  if (!fits && kw_extend_shared(&launch, own)) return -1;
+  return kw_start_function(&launch, own->kernel, id, arguments);
+}
+
+/* ---- what generated host code calls; the wrapper redirects it here with macros ---- */
+
+static const char kw_set_device_handle __attribute__((unused)) = 0;
+
+static int kw_lookup(TVMFFIObjectHandle context, const char *name, TVMFFIObjectHandle *result);
+
+/* Answers the lookup of a packed function: a device function, the selection of a device, or a global function. */
+KW_COLD int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result) {
+  if (!strcmp(name, "__tvm_set_device")) {
+    *result = (void *)&kw_set_device_handle;
+    return 0;
+  }
+  for (int i = 0; i < module->num_functions; ++i)
+    if (!strcmp(name, module->functions[i].name)) {
+      *result = (void *)&module->functions[i];
+      return 0;
+    }
+  return kw_lookup(NULL, name, result);
+}
+
+KW_FUNCTION int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,
+                             TVMFFIAny *result) {
+  uintptr_t offset = (uintptr_t)handle - (uintptr_t)module->functions;
+  bool own = offset < (uintptr_t)module->num_functions * sizeof(kw_function);
+  if (own) return kw_launch_function(handle, arguments, count);
+  if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
+  kw_current_device = (int)arguments[1].v_int64;
+  return 0;
+}
+
+/* ---- memory ---- */
+
+/* Stream-ordered where the device can, so that the memory may be freed while the kernel still runs. */
+KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes) {
+  CUdeviceptr pointer = 0;
+  bool pushed;
+  const kw_device *device = kw_get_device(id);
+  if (!device || kw_enter(device, &pushed)) return NULL;
+  size_t size = bytes ? bytes : 1;
+  CUresult status = device->memory_pools
+                        ? kw_cuda.memory_allocate_async(&pointer, size, TVMFFIEnvGetStream(KW_CUDA_DEVICE, id))
+                        : kw_cuda.memory_allocate(&pointer, size);
+  kw_leave(pushed);
+  if (status) kw_raise_cuda(status, "allocating a workspace of %" PRIu64 " bytes on cuda:%d", bytes, id);
+  return status ? NULL : (void *)(uintptr_t)pointer;
+}
+
+KW_FUNCTION int kw_cuda_free_workspace(int id, void *data) {
+  bool pushed;
+  const kw_device *device = kw_get_device(id);
+  if (!device || kw_enter(device, &pushed)) return -1;
+  CUdeviceptr pointer = (uintptr_t)data;
+  CUresult status = device->memory_pools ? kw_cuda.memory_free_async(pointer, TVMFFIEnvGetStream(KW_CUDA_DEVICE, id))
+                                         : kw_cuda.memory_free(pointer);
+  kw_leave(pushed);
+  return status ? kw_raise_cuda(status, "freeing a workspace on cuda:%d", id) : 0;
+}
+
+#endif

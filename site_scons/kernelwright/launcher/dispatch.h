@@ -1,0 +1,105 @@
+/* From a call of the FFI function to the variant that does the work. */
+#ifndef KW_DISPATCH_H
+#define KW_DISPATCH_H
+
+KW_FUNCTION const kw_signature *kw_signature_on(const kw_variant *variant, DLDeviceType device) {
+  if (device == kDLCPU) return variant->cpu_signature;
+  return device == kDLCUDA ? variant->cuda_signature : NULL;
+}
+
+KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDeviceType device) {
+  if (device == kDLCUDA) return variant->cuda_entry;
+  const kw_cpu_unit *unit = kw_cpu_pick(variant);
+  return unit ? unit->entry : NULL;
+}
+
+/* Runs generated host code; what it leaves allocated when it fails is freed. */
+KW_FUNCTION int kw_run_host(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+  TVMFFIAny ignored = {.type_index = kTVMFFINone};
+  kw_workspace *mark = kw_workspaces;
+  int status = entry(NULL, (void *)arguments, count, &ignored);
+  if (__builtin_expect(status, 0)) kw_drop_workspaces(mark);
+  return status;
+}
+
+KW_FUNCTION int kw_run_allocating(const kw_call *call, const kw_signature *signature, kw_entry entry,
+                                  TVMFFIAny *result) {
+  TVMFFIAny arguments[KW_MAX_ARGUMENTS];
+  if (kw_complete_arguments(call, signature, arguments)) return -1;
+  if (!kw_run_host(entry, arguments, call->kernel->num_arguments)) return kw_return_outputs(call, arguments, result);
+  kw_release_outputs(call, arguments, call->kernel->num_arguments);
+  return -1;
+}
+
+KW_FUNCTION int kw_run(const kw_call *call, const kw_variant *variant, TVMFFIAny *result) {
+  const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
+  if (kw_check(signature, call)) return -1;
+  kw_entry entry = kw_entry_on(variant, call->device.device_type);
+  if (!entry) return -1;
+  if (call->complete) return kw_run_host(entry, call->passed, call->num_passed);
+  return kw_run_allocating(call, signature, entry, result);
+}
+
+/* ---- no variant fits ---- */
+
+/* A TypeError, unless only constant dimensions are wrong. */
+KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, int32_t count) {
+  kw_text text;
+  const char *kind = "TypeError";
+  kw_begin(&text);
+  kw_append(&text, "no built variant accepts these arguments");
+  kw_append_passed(&text, call);
+  for (int32_t i = 0; i < count; ++i) {
+    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+    if (!signature) continue;
+    kw_append_expected(&text, call, variants[i].slug, signature);
+    if (kw_matches(signature, call, false)) kind = "ValueError";
+  }
+  kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition and rebuild");
+  return kw_raise_text(kind, &text);
+}
+
+/* With one candidate, TVM's own check names the first thing that is wrong with it. */
+KW_COLD int kw_handle_no_match(const kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
+  const kw_variant *only = NULL;
+  int32_t candidates = 0;
+  for (int32_t i = 0; i < count; ++i)
+    if (kw_signature_on(&variants[i], call->device.device_type)) only = &variants[i], ++candidates;
+  if (!candidates) return kw_raise_no_target(call, count == call->kernel->num_variants ? "it" : variants->slug);
+  if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, count);
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (call->tensors[i] && !kw_sizes_fit(call->tensors[i], INT32_MAX)) return kw_raise_no_match(call, variants, count);
+  return kw_run(call, only, result);
+}
+
+/* ---- the two ways in ---- */
+
+/* Runs the first of the variants that the arguments fit. */
+KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                            int32_t num_passed, TVMFFIAny *result) {
+  kw_call call;
+  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  for (int32_t i = 0; i < count; ++i) {
+    const kw_signature *signature = kw_signature_on(&variants[i], call.device.device_type);
+    if (signature && kw_matches(signature, &call, true)) return kw_run(&call, &variants[i], result);
+  }
+  return kw_handle_no_match(&call, variants, count, result);
+}
+
+/* Loads all that a call on the device would load; `only_check` stops short of loading device code. */
+KW_COLD int kw_prepare_variant(const kw_kernel *kernel, const kw_variant *variant, DLDevice device, bool only_check) {
+  kw_call call = {.kernel = kernel, .device = device};
+  if (!kw_signature_on(variant, device.device_type)) return kw_raise_no_target(&call, variant->slug);
+  if (device.device_type == kDLCPU) return kw_cpu_pick(variant) ? 0 : -1;
+  if (!only_check) return kw_get_loaded(variant->module, device.device_id) ? 0 : -1;
+  const kw_device *opened = kw_get_device(device.device_id);
+  return opened && kw_choose_image(variant->module, opened->capability, device.device_id) >= 0 ? 0 : -1;
+}
+
+KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check) {
+  for (int32_t i = 0; i < kernel->num_variants; ++i)
+    if (kw_prepare_variant(kernel, &kernel->variants[i], device, only_check)) return -1;
+  return 0;
+}
+
+#endif

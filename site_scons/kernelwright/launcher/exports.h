@@ -1,0 +1,74 @@
+/* The FFI functions of a library: the kernel, its variants by number, and four services.
+ *
+ * The wrapper includes this after its table `kw_this`, and names the kernel with KW_EXPORT_KERNEL and
+ * KW_EXPORT_VARIANT. */
+#ifndef KW_EXPORTS_H
+#define KW_EXPORTS_H
+
+#define KW_FFI(name) \
+  KW_EXPORT int __tvm_ffi_##name(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result)
+
+/* The kernel: runs the first variant that the arguments fit. */
+#define KW_EXPORT_KERNEL(name)                                                                       \
+  KW_FFI(name) {                                                                                     \
+    (void)self;                                                                                      \
+    return kw_dispatch(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);  \
+  }
+
+/* One variant. */
+#define KW_EXPORT_VARIANT(name, number)                                                              \
+  KW_FFI(name##__##number) {                                                                         \
+    (void)self;                                                                                      \
+    return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);            \
+  }
+
+/* Checks the signature of a service: that many integers. */
+KW_COLD int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
+  bool integers = count == expected;
+  for (int32_t i = 0; integers && i < count; ++i) integers = arguments[i].type_index == kTVMFFIInt;
+  return integers ? 0 : kw_raise("TypeError", "%s takes %d integers", name, expected);
+}
+
+static DLDevice kw_device_of(const TVMFFIAny *arguments) {
+  return (DLDevice){(DLDeviceType)arguments[0].v_int64, (int32_t)arguments[1].v_int64};
+}
+
+/* kw_preload(device_type, device_id): loads ahead of the first call; raises where a call would. */
+KW_FFI(kw_preload) {
+  (void)self, (void)result;
+  if (kw_take_integers("kw_preload", arguments, count, 2)) return -1;
+  return kw_prepare(&kw_this, kw_device_of(arguments), false);
+}
+
+/* kw_supported(device_type, device_id) -> str: why the kernel cannot run on the device; empty if it can. */
+KW_FFI(kw_supported) {
+  kw_text reason = {0};
+  (void)self;
+  if (kw_take_integers("kw_supported", arguments, count, 2)) return -1;
+  if (kw_prepare(&kw_this, kw_device_of(arguments), true)) kw_append_raised(&reason);
+  TVMFFIByteArray bytes = {reason.data, reason.used};
+  return TVMFFIStringFromByteArray(&bytes, result);
+}
+
+/* kw_set_num_threads(n): how many threads a parallel loop uses, for all kernels of the process; 0 is the default. */
+KW_FFI(kw_set_num_threads) {
+  (void)self, (void)result;
+  if (kw_take_integers("kw_set_num_threads", arguments, count, 1)) return -1;
+  int64_t threads = arguments[0].v_int64;
+  if (threads < 0 || threads > KW_MAX_THREADS)
+    return kw_raise("ValueError", "the number of threads is %" PRId64 ", expected 1 to %d, or 0 for the default",
+                    threads, KW_MAX_THREADS);
+  kw_shared_pool->set_threads((int)threads);
+  return 0;
+}
+
+/* kw_num_threads() -> int. */
+KW_FFI(kw_num_threads) {
+  (void)self;
+  if (kw_take_integers("kw_num_threads", arguments, count, 0)) return -1;
+  int threads = kw_shared_pool->threads();
+  *result = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = threads};
+  return threads ? 0 : kw_raise_threads();
+}
+
+#endif

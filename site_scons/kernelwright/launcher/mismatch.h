@@ -1,0 +1,108 @@
+/* Messages for calls that do not fit the kernel. All of this is off the hot path. */
+#ifndef KW_MISMATCH_H
+#define KW_MISMATCH_H
+
+KW_COLD void kw_append_device(kw_text *text, DLDevice device) {
+  if (device.device_type == kDLCPU) kw_append(text, "cpu");
+  else if (device.device_type == kDLCUDA) kw_append(text, "cuda:%d", device.device_id);
+  else kw_append(text, "device %d of DLPack type %d", device.device_id, (int)device.device_type);
+}
+
+KW_COLD void kw_append_dtype(kw_text *text, DLDataType dtype) {
+  TVMFFIAny name = {.type_index = kTVMFFINone};
+  if (TVMFFIDataTypeToString(&dtype, &name)) {
+    kw_append_raised(text);
+  } else if (name.type_index == kTVMFFISmallStr) {
+    kw_append(text, "%.*s", (int)name.small_str_len, name.v_bytes);
+  } else {
+    const TVMFFIByteArray *bytes = (const TVMFFIByteArray *)((const char *)name.v_ptr + sizeof(TVMFFIObject));
+    kw_append(text, "%.*s", (int)bytes->size, bytes->data);
+    TVMFFIObjectDecRef(name.v_ptr);
+  }
+}
+
+KW_COLD void kw_append_shape(kw_text *text, int32_t ndim, const int64_t *shape) {
+  kw_append(text, "[");
+  for (int32_t i = 0; i < ndim; ++i) kw_append(text, "%s%" PRId64, i ? ", " : "", shape[i]);
+  kw_append(text, "]");
+}
+
+KW_COLD void kw_append_tensor(kw_text *text, const DLTensor *tensor) {
+  kw_append_dtype(text, tensor->dtype);
+  kw_append_shape(text, tensor->ndim, tensor->shape);
+  kw_append(text, " on ");
+  kw_append_device(text, tensor->device);
+}
+
+/* What an argument is that is not a tensor, as a Python programmer would say it. */
+KW_COLD void kw_append_value(kw_text *text, const TVMFFIAny *value) {
+  switch (value->type_index) {
+    case kTVMFFINone: kw_append(text, "None"); return;
+    case kTVMFFIInt: kw_append(text, "the int %" PRId64, value->v_int64); return;
+    case kTVMFFIBool: kw_append(text, "the bool %s", value->v_int64 ? "True" : "False"); return;
+    case kTVMFFIFloat: kw_append(text, "the float %g", value->v_float64); return;
+    case kTVMFFIRawStr:
+    case kTVMFFISmallStr:
+    case kTVMFFIStr: kw_append(text, "a str"); return;
+    case kTVMFFIOpaquePyObject: kw_append(text, "a Python object that is not a tensor"); return;
+    default: break;
+  }
+  const TVMFFITypeInfo *info = TVMFFIGetTypeInfo(value->type_index);
+  if (info) kw_append(text, "a %.*s", (int)info->type_key.size, info->type_key.data);
+  else kw_append(text, "an object of TVM-FFI type %d", value->type_index);
+}
+
+KW_COLD void kw_append_passed(kw_text *text, const kw_call *call) {
+  kw_append(text, "\n  passed:");
+  for (int32_t i = 0, first = 1; i < call->kernel->num_arguments; ++i) {
+    if (!call->values[i]) continue;
+    kw_append(text, "%s%s = ", first ? " " : ", ", call->kernel->arguments[i].name);
+    if (call->tensors[i]) kw_append_tensor(text, call->tensors[i]);
+    else kw_append_value(text, call->values[i]);
+    first = 0;
+  }
+}
+
+KW_COLD void kw_append_expected(kw_text *text, const kw_call *call, const char *slug, const kw_signature *signature) {
+  kw_append(text, "\n  %s expects: ", slug);
+  for (int32_t i = 0, first = 1; i < call->kernel->num_arguments; ++i) {
+    if (!call->values[i]) continue;
+    kw_append(text, "%s%s = %s", first ? "" : ", ", signature->arguments[i].name, signature->arguments[i].text);
+    first = 0;
+  }
+}
+
+KW_COLD int kw_raise_count(const kw_kernel *kernel, int32_t count) {
+  int32_t all = kernel->num_arguments;
+  if (!kernel->num_outputs)
+    return kw_raise("TypeError", "takes %d arguments (%s), %d were given", all, kernel->outline, count);
+  return kw_raise("TypeError", "takes %d arguments (%s), or %d with the outputs left out; %d were given", all,
+                  kernel->outline, all - kernel->num_outputs, count);
+}
+
+KW_COLD int kw_raise_not_tensor(const kw_argument *argument, const TVMFFIAny *value) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "argument '%s' is ", argument->name);
+  kw_append_value(&text, value);
+  kw_append(&text, ", expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack");
+  return kw_raise_text("TypeError", &text);
+}
+
+KW_COLD int kw_raise_no_target(const kw_call *call, const char *subject) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "it cannot run on ");
+  kw_append_device(&text, call->device);
+  kw_append(&text, ": %s was built for %s only", subject, call->kernel->built);
+  kw_append(&text, "\n  remedy: use a device that it was built for, or add an arch and rebuild: scons ARCHS=...");
+  return kw_raise_text("ValueError", &text);
+}
+
+/* A range of values that an argument or one of its dimensions is outside of. */
+KW_COLD int kw_raise_range(const char *argument, const char *what, int64_t value, int bits, bool is_signed) {
+  return kw_raise("ValueError", "argument '%s' %s %" PRId64 ", which does not fit %sint%d", argument, what, value,
+                  is_signed ? "" : "u", bits);
+}
+
+#endif

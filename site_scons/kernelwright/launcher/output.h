@@ -1,0 +1,153 @@
+/* Outputs that the caller left out: their shapes, their memory, and how they are returned. */
+#ifndef KW_OUTPUT_H
+#define KW_OUTPUT_H
+
+#include <stdlib.h>
+
+/* Python's // and % for the expressions in shapes. A zero divisor gives a size that is refused later. */
+KW_FUNCTION int64_t kw_floordiv(int64_t a, int64_t b) {
+  if (!b) return INT64_MIN;
+  return a / b - (a % b && (a < 0) != (b < 0));
+}
+KW_FUNCTION int64_t kw_floormod(int64_t a, int64_t b) {
+  if (!b) return INT64_MIN;
+  return a % b + (a % b && (a < 0) != (b < 0) ? b : 0);
+}
+KW_FUNCTION int64_t kw_min(int64_t a, int64_t b) { return a < b ? a : b; }
+KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- memory of our own, where no framework offers any ---- */
+
+/* A tensor with its shape and strides behind it. */
+typedef struct kw_own_tensor {
+  DLManagedTensorVersioned managed;
+  int64_t dims[];
+} kw_own_tensor;
+
+static void kw_free_cuda_data(DLManagedTensorVersioned *managed) {
+  bool pushed;
+  const kw_device *device = kw_get_device(managed->dl_tensor.device.device_id);
+  if (!device || kw_enter(device, &pushed)) return;
+  kw_cuda.memory_free((uintptr_t)managed->dl_tensor.data);
+  kw_leave(pushed);
+}
+
+static void kw_free_own_tensor(DLManagedTensorVersioned *managed) {
+  if (managed->dl_tensor.device.device_type == kDLCPU) free(managed->dl_tensor.data);
+  else kw_free_cuda_data(managed);
+  free(managed);
+}
+
+KW_FUNCTION int kw_allocate_cuda_data(DLTensor *tensor, size_t bytes) {
+  bool pushed;
+  CUdeviceptr pointer = 0;
+  const kw_device *device = kw_get_device(tensor->device.device_id);
+  if (!device || kw_enter(device, &pushed)) return -1;
+  CUresult status = kw_cuda.memory_allocate(&pointer, bytes);
+  kw_leave(pushed);
+  tensor->data = (void *)(uintptr_t)pointer;
+  return status ? kw_raise_cuda(status, "allocating %zu bytes for an output", bytes) : 0;
+}
+
+KW_FUNCTION int kw_allocate_data(DLTensor *tensor, int64_t count) {
+  uint64_t bits = (uint64_t)tensor->dtype.bits * tensor->dtype.lanes;
+  size_t bytes = ((uint64_t)count * bits + 7) / 8;
+  if (!bytes) bytes = 1;
+  if (tensor->device.device_type != kDLCPU) return kw_allocate_cuda_data(tensor, bytes);
+  if (!posix_memalign(&tensor->data, KW_ALIGNMENT, bytes)) return 0;
+  return kw_raise("MemoryError", "no memory for an output of %zu bytes", bytes);
+}
+
+KW_FUNCTION int kw_allocate_own(const DLTensor *prototype, int64_t count, TVMFFIObjectHandle *result) {
+  int32_t ndim = prototype->ndim;
+  kw_own_tensor *own = calloc(1, sizeof *own + 2 * (size_t)ndim * sizeof own->dims[0]);
+  if (!own) return kw_raise("MemoryError", "no memory for an output");
+  DLTensor *tensor = &own->managed.dl_tensor;
+  own->managed.version = (DLPackVersion){DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  own->managed.deleter = kw_free_own_tensor;
+  *tensor = *prototype;
+  tensor->shape = own->dims;
+  tensor->strides = own->dims + ndim;
+  int64_t stride = 1;
+  for (int32_t i = ndim - 1; i >= 0; --i) {
+    tensor->shape[i] = prototype->shape[i];
+    tensor->strides[i] = stride;
+    stride *= prototype->shape[i];
+  }
+  if (kw_allocate_data(tensor, count)) return free(own), -1;
+  if (!TVMFFITensorFromDLPackVersioned(&own->managed, 0, 0, result)) return 0;
+  kw_free_own_tensor(&own->managed);
+  return -1;
+}
+
+/* ---- one output ---- */
+
+KW_COLD int kw_raise_output(const kw_argument *argument, const int64_t *dims, int64_t limit) {
+  kw_text text;
+  kw_begin(&text);
+  kw_append(&text, "output '%s' would have the shape ", argument->name);
+  kw_append_shape(&text, argument->ndim, dims);
+  kw_append(&text, ", expected sizes from 0, with a product that fits int%d", limit == INT32_MAX ? 32 : 64);
+  return kw_raise_text("ValueError", &text);
+}
+
+/* From the framework of the caller's tensors if it offers an allocator, otherwise our own. */
+KW_FUNCTION int kw_allocate_output(const kw_call *call, const kw_signature *signature, int32_t position, int64_t *dims,
+                                   TVMFFIObjectHandle *result) {
+  const kw_argument *argument = &signature->arguments[position];
+  DLTensor prototype = {NULL, call->device, argument->ndim, argument->dtype, dims, NULL, 0};
+  int64_t limit = signature->int32_sizes ? INT32_MAX : INT64_MAX / 128, count = 1;
+  if (!kw_sizes_fit(&prototype, limit)) return kw_raise_output(argument, dims, limit);
+  for (int32_t i = 0; i < argument->ndim; ++i) count *= dims[i];
+  if (TVMFFIEnvGetDLPackManagedTensorAllocator()) return TVMFFIEnvTensorAlloc(&prototype, result);
+  return kw_allocate_own(&prototype, count, result);
+}
+
+/* ---- all outputs ---- */
+
+KW_FUNCTION void kw_release_outputs(const kw_call *call, TVMFFIAny *arguments, int32_t end) {
+  for (int32_t i = 0; i < end; ++i)
+    if (!call->values[i]) TVMFFIObjectDecRef(arguments[i].v_ptr);
+}
+
+/* Fills in the complete argument list, with new tensors for the outputs. */
+KW_FUNCTION int kw_complete_arguments(const kw_call *call, const kw_signature *signature, TVMFFIAny *arguments) {
+  int64_t dims[KW_MAX_DIMS], *next = dims;
+  signature->output_shapes(call, dims);
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    if (call->values[i]) {
+      arguments[i] = *call->values[i];
+      continue;
+    }
+    TVMFFIObjectHandle tensor = NULL;
+    if (kw_allocate_output(call, signature, i, next, &tensor)) return kw_release_outputs(call, arguments, i), -1;
+    arguments[i] = (TVMFFIAny){.type_index = kTVMFFITensor, .v_ptr = tensor};
+    next += signature->arguments[i].ndim;
+  }
+  return 0;
+}
+
+KW_FUNCTION int kw_return_array(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
+  static const TVMFFIByteArray name = {"ffi.Array", 9};
+  TVMFFIAny outputs[KW_MAX_ARGUMENTS];
+  TVMFFIObjectHandle make_array = NULL;
+  int32_t count = 0;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (!call->values[i]) outputs[count++] = arguments[i];
+  int status = TVMFFIFunctionGetGlobal(&name, &make_array);
+  if (!status && !make_array) status = kw_raise("RuntimeError", "TVM-FFI has no function ffi.Array");
+  if (!status) status = TVMFFIFunctionCall(make_array, outputs, count, result);
+  if (make_array) TVMFFIObjectDecRef(make_array);
+  kw_release_outputs(call, arguments, call->kernel->num_arguments);
+  return status;
+}
+
+/* Hands the new tensors to the caller: one as it is, several as an FFI array. */
+KW_FUNCTION int kw_return_outputs(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
+  if (call->kernel->num_outputs > 1) return kw_return_array(call, arguments, result);
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (!call->values[i]) *result = arguments[i];
+  return 0;
+}
+
+#endif

@@ -1,0 +1,353 @@
+"""Compares a built variant with its NumPy reference, at sizes that tiles and vectors do not divide."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+
+from ..declare import Kernel, Variant
+from ..errors import CheckError, Where
+from .protocol import CheckRequest
+
+Array = NDArray[Any]
+Values = dict[str, Any]
+
+SIZES = (33, 1, 130, 7, 0)
+"""Values that the size variables take in turn: none of them is a multiple of a tile, and an empty tensor is one too."""
+
+TOLERANCES = {
+    "float64": 1e-10,
+    "float32": 2e-5,
+    "float16": 2e-3,
+    "bfloat16": 2e-2,
+    "float8_e4m3fn": 1e-1,
+    "float8_e5m2": 2e-1,
+}
+"""Largest accepted error relative to 1 + abs(reference), by the output's dtype; all other types must be equal."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Where an array differs most visibly from what was expected.
+
+    Arguments:
+        index: the first index at which it differs too much.
+        expected, got: the two values there.
+        error: the largest error of the array.
+        count: how many elements differ too much.
+    """
+
+    index: tuple[int, ...]
+    expected: Any
+    got: Any
+    error: float
+    count: int
+
+
+class Check:
+    """The comparison of one variant on one device.
+
+    Arguments:
+        request: what to check.
+        kernel, variant: the definition.
+        call: calls a function of the definition, given its name for errors.
+        progress: called with what is about to be done.
+    """
+
+    def __init__(
+        self,
+        request: CheckRequest,
+        kernel: Kernel,
+        variant: Variant,
+        call: Callable[[str, Callable[[], Any]], Any],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._request = request
+        self._kernel = kernel
+        self._variant = variant
+        self._call = call
+        self._progress = progress
+        self._arguments: list[Mapping[str, Any]] = list(request.signature["arguments"])
+        self._symbols = list(request.signature["symbols"])
+        seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
+        self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
+        kind, _, index = request.device.partition(":")
+        self._device = tvm.device(kind, int(index or 0))
+
+    def run(self) -> dict[str, Any]:
+        """Check all sizes.
+
+        Returns:
+            ``cases``, the number of calls compared; ``worst_error``, relative to 1 + abs(reference); ``sizes``,
+            the size variables of each case; ``device``.
+
+        Raises:
+            CheckError: the kernel has no reference, or does not agree with it.
+        """
+        if self._kernel.reference_function is None:
+            raise CheckError("the kernel has no reference", remedy=f"add one with @{self._kernel.name}.reference")
+        function = self._function()
+        worst = 0.0
+        checked: list[dict[str, int]] = []
+        for sizes in size_sets(self._symbols):
+            inputs = self._inputs(sizes)
+            if inputs is not None:
+                self._progress(f"running it with {_listed(sizes)}")
+                worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
+                if not checked and self._outputs:
+                    worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
+                checked.append(sizes)
+        if not checked:
+            raise CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+        cases = len(checked) + bool(self._outputs)
+        return {"cases": cases, "worst_error": worst, "sizes": checked, "device": self._request.device}
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [argument["name"] for argument in self._arguments if argument["output"]]
+
+    def _function(self) -> Any:
+        name = f"{self._kernel.name}__{self._request.variant_index}"
+        try:
+            return tvm_ffi.load_module(self._request.library)[name]
+        except Exception as error:  # dlopen and the lookup raise errors of several types
+            raise CheckError(f"cannot load {name} from the built library: {error}") from error
+
+    def _inputs(self, sizes: Mapping[str, int]) -> Values | None:
+        """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
+        values: Values = {}
+        for argument in self._arguments:
+            if argument["output"]:
+                continue
+            name, dtype = argument["name"], np_dtype(argument["dtype"])
+            if argument["kind"] == "tensor":
+                values[name] = random_array(self._rng, self._shape(argument, sizes), dtype)
+            else:
+                values[name] = sizes[name] if name in sizes else random_array(self._rng, (), dtype).item()
+        hook = self._kernel.inputs_function
+        if hook is None:
+            return values
+        keywords = _accepted(hook, {**sizes, **self._variant.config})
+        given = self._call("inputs", lambda: hook(self._rng, **keywords))
+        return None if given is None else values | self._given(given, values)
+
+    def _given(self, given: Any, values: Values) -> Values:
+        """What the inputs function returned, in the types of the arguments."""
+        if not isinstance(given, Mapping) or not set(given) <= set(values):
+            raise CheckError(
+                f"the inputs function returned {given!r:.200}, expected a dict with some of the keys {sorted(values)}"
+            )
+        result: Values = {}
+        for name, value in given.items():
+            if isinstance(values[name], np.ndarray):
+                array = np.ascontiguousarray(value, values[name].dtype)
+                if array.shape != values[name].shape:
+                    raise CheckError(
+                        f"the inputs function gives {name} the shape {array.shape}, expected {values[name].shape}"
+                    )
+                result[name] = array
+            else:
+                result[name] = value
+        return result
+
+    def _shape(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
+
+    def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
+        """Call the kernel and the reference with the same inputs and return the largest error."""
+        expected = self._expected(inputs)
+        got = self._got(function, sizes, inputs, leave_out)
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                expected.setdefault(name, value)  # what the reference does not mention must not change
+        worst = 0.0
+        for argument in self._arguments:
+            if argument["kind"] == "tensor":
+                name = argument["name"]
+                worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
+        return worst
+
+    def _expected(self, inputs: Values) -> Values:
+        """The reference's arrays by argument name."""
+        reference = self._kernel.reference_function
+        copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
+        if reference is None:
+            return {}
+        keywords = _accepted(reference, self._variant.config, skip=len(copies))
+        result = self._call("reference", lambda: reference(*copies, **keywords))
+        tensors = {argument["name"] for argument in self._arguments if argument["kind"] == "tensor"}
+        if isinstance(result, Mapping):
+            if not set(self._outputs) <= set(result) <= tensors:
+                raise CheckError(f"the reference returned arrays for {sorted(result)}, expected {self._outputs}")
+            return {name: np.asarray(value) for name, value in result.items()}
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        if not self._outputs:
+            raise CheckError(
+                "the reference of a kernel without outputs must return a dict",
+                remedy="return {argument name: expected array}, or name the outputs with @kernel(outputs=[...])",
+            )
+        if len(results) != len(self._outputs):
+            raise CheckError(f"the reference returned {len(results)} arrays, expected one for each of {self._outputs}")
+        return dict(zip(self._outputs, map(np.asarray, results), strict=True))
+
+    def _got(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> dict[str, Array]:
+        """The kernel's tensors after a call, by argument name."""
+        arguments: list[Any] = []
+        tensors: dict[str, Any] = {}
+        for argument in self._arguments:
+            name = argument["name"]
+            if argument["output"] and leave_out:
+                continue
+            value = self._garbage(argument, sizes) if argument["output"] else inputs[name]
+            if isinstance(value, np.ndarray):
+                tensors[name] = value = to_device(value, argument["dtype"], self._device)
+            arguments.append(value)
+        try:
+            returned = function(*arguments)
+            if leave_out:
+                several = list(returned) if len(self._outputs) > 1 else [returned]
+                tensors |= dict(zip(self._outputs, several, strict=True))
+            return {name: from_device(tensor) for name, tensor in tensors.items()}
+        except Exception as error:  # the library raises errors of any type
+            how = "without its outputs" if leave_out else "with all arguments"
+            raise CheckError(
+                f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+        """An output as it may be before the call: what the kernel does not write shows."""
+        dtype = np_dtype(argument["dtype"])
+        fill: Any = np.nan if _is_float(dtype) else 1 if dtype == np.bool_ else 113
+        return np.full(self._shape(argument, sizes), fill, dtype)
+
+    def _compared(
+        self, argument: Mapping[str, Any], expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
+    ) -> float:
+        name = argument["name"]
+        if expected.shape != got.shape:
+            raise CheckError(
+                f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
+            )
+        untouched = expected is inputs.get(name)
+        tolerance = 0.0 if untouched else self._tolerance(argument["dtype"])
+        error, mismatch = compare(expected, got, tolerance)
+        if mismatch is not None:
+            raise self._failure(name, sizes, mismatch, tolerance, untouched)
+        return error
+
+    def _tolerance(self, dtype: str) -> float:
+        if self._request.tolerance is not None and _is_float(np_dtype(dtype)):
+            return self._request.tolerance
+        return TOLERANCES.get(dtype, 0.0)
+
+    def _failure(
+        self, name: str, sizes: Mapping[str, int], mismatch: Mismatch, tolerance: float, untouched: bool
+    ) -> CheckError:
+        index = ", ".join(map(str, mismatch.index))
+        what = "changed, and the reference does not say so" if untouched else "differs from the reference"
+        return CheckError(
+            f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
+            f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
+            Where(variant=self._variant.slug),
+            detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to 1 + abs(expected))",
+        )
+
+
+def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
+    """Values for the size variables: each takes each of SIZES once, in other combinations with its neighbours."""
+    if not symbols:
+        return [{}]
+    count = len(SIZES)
+    return [{name: SIZES[(case + 2 * place) % count] for place, name in enumerate(symbols)} for case in range(count)]
+
+
+def evaluate(expression: str, symbols: Mapping[str, int]) -> int:
+    """The value of a shape expression of signature.json."""
+    names = {"__builtins__": {}, "min": min, "max": max, **symbols}
+    return int(eval(compile(expression, "<signature.json>", "eval"), names))
+
+
+def np_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of a TVM dtype; those that NumPy does not have come from ml_dtypes."""
+    if name == "bool":
+        return np.dtype(np.bool_)
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extended
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Random values that every type of the kind can hold: standard normal numbers, or integers from -8 (or 0) to 7."""
+    if dtype == np.bool_:
+        return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+    if dtype.kind in "iu":
+        return np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 8, shape)).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def compare(expected: Array, got: Array, tolerance: float) -> tuple[float, Mismatch | None]:
+    """The largest error relative to 1 + abs(expected), and where it is too large; infinities and NaNs must be equal."""
+    floats = _is_float(got.dtype) or _is_float(expected.dtype)
+    wide = np.float64 if floats else np.int64 if got.dtype != np.uint64 else np.uint64
+    left, right = expected.astype(wide), got.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.abs(right - left) / (1 + np.abs(left)) if floats else (right != left).astype(np.float64)
+        same = (left == right) | (np.isnan(left) & np.isnan(right)) if floats else left == right
+    errors = np.where(same, 0.0, np.where(np.isfinite(errors), errors, np.inf))
+    largest = float(errors.max(initial=0.0))
+    wrong = errors > tolerance
+    if not wrong.any():
+        return largest, None
+    index = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return largest, Mismatch(index, expected[index], got[index], largest, int(wrong.sum()))
+
+
+def to_device(array: Array, dtype: str, device: Any) -> Any:
+    """A new tensor on a device with the content of an array."""
+    tensor = tvm.runtime.empty(array.shape, dtype, device)
+    if array.size:
+        tensor.copyfrom(array)
+    return tensor
+
+
+def from_device(tensor: Any) -> Array:
+    """The content of a tensor, after the work that was submitted before it."""
+    return np.asarray(tensor.numpy())
+
+
+def devices() -> list[str]:
+    """The arch of each CUDA device of this machine, in order; architecture-specific code can run from sm_90 on."""
+    archs: list[str] = []
+    while (device := tvm.cuda(len(archs))).exist:
+        major, minor = str(device.compute_version).split(".")
+        archs.append(f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""))
+    return archs
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
+
+
+def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
+    """Those of some values for which a function has a parameter, not counting the first ``skip`` parameters."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return dict(values)
+    names = {p.name for p in parameters[skip:]}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "its fixed sizes"

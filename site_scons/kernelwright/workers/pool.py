@@ -1,0 +1,331 @@
+"""The client's side of the worker processes: starts them when needed, talks to them, and survives their deaths.
+
+Callers are threads of the build (SCons runs Python actions in threads), so a call only blocks on a pipe. Nothing here
+imports TVM, NumPy or SCons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import Where, WorkerError
+from . import protocol
+from .protocol import Answer, Hello, Progress, Request
+
+TAIL = 4000
+"""Bytes of a dead worker's log that an error shows."""
+
+_PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+"""The variables of the build's environment that a worker sees; none of them changes what it generates."""
+
+
+class WorkerPool:
+    """At most ``size`` worker processes, started when calls need them and reused for later calls.
+
+    Safe to use from several threads. As a context manager it closes itself.
+
+    Arguments:
+        size: largest number of workers, at least 1.
+        project_root: the folder that definition files and their imports are relative to.
+        timeout_s: seconds that starting a worker, or answering one request, may take.
+        python: the interpreter that has TVM installed.
+        on_output: called with a request and with what the worker printed while it worked on it (the prints of user
+            definitions, TVM's warnings); from the thread that made the call. None drops the text.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        project_root: Path,
+        timeout_s: float = 300.0,
+        python: str = sys.executable,
+        on_output: Callable[[Request, str], None] | None = None,
+    ) -> None:
+        self.size = max(1, size)
+        self._command = [python, "-m", "kernelwright.workers.server", str(project_root)]
+        self._timeout_s = timeout_s
+        self._on_output = on_output
+        self._slots = threading.BoundedSemaphore(self.size)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._closed = False
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def started(self) -> int:
+        """How many workers are alive or starting."""
+        with self._lock:
+            return len(self._all)
+
+    def call(self, request: Request) -> dict[str, Any]:
+        """Have a worker do a request, and return the result; blocks until there is a free worker and it has answered.
+
+        Raises:
+            DefinitionError, LoweringError, CheckError: what the worker found wrong.
+            WorkerError: the worker died, took too long or answered nonsense, or the pool was closed. Only this request
+                is lost: the next call gets another worker.
+        """
+        with self._slots:
+            worker = self._take(request.where)
+            try:
+                return worker.call(request, self._timeout_s)
+            finally:
+                self._pass_on_output(request, worker)
+                self._put_back(worker)
+
+    def close(self) -> None:
+        """End all workers now, also those that are at work; their calls, and any later call, raise a WorkerError."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for worker in self._all:
+                worker.end()
+        for worker in idle:
+            self._discard(worker)
+
+    def _take(self, where: Where) -> _Worker:
+        with self._lock:
+            self._refuse_if_closed(where)
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(self._command, self._environment(), where)
+            self._all.add(worker)
+        try:
+            worker.greet(self._timeout_s, where)
+        except BaseException:
+            self._discard(worker)
+            raise
+        return worker
+
+    def _refuse_if_closed(self, where: Where) -> None:
+        if self._closed:
+            raise _ending(where)
+
+    def _put_back(self, worker: _Worker) -> None:
+        with self._lock:
+            if worker.reusable and not self._closed:
+                self._idle.append(worker)
+                return
+        self._discard(worker)
+
+    def _discard(self, worker: _Worker) -> None:
+        worker.dispose()
+        with self._lock:
+            self._all.discard(worker)
+
+    def _pass_on_output(self, request: Request, worker: _Worker) -> None:
+        if self._on_output is None or not worker.reusable:
+            return  # a dead worker's output is part of the error
+        if text := worker.new_output():
+            self._on_output(request, text)
+
+    def _environment(self) -> dict[str, str]:
+        """A fixed environment, in which kernelwright is imported from where this process imported it."""
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        return {
+            **kept,
+            "PYTHONPATH": str(_PACKAGE_PARENT),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUTF8": "1",
+        }
+
+
+class _Worker:
+    """One worker process, used by one thread at a time (``kill`` may come from any)."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], where: Where) -> None:
+        # The log has no name: it is gone when the last process that has it open is.
+        self._log = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
+        self._log_seen = 0
+        self._buffer = b""
+        self._next_id = 0
+        self._doing = "starting"
+        self._ended_by_us = False
+        self._kill_lock = threading.Lock()
+        self.reusable = False
+        self.versions: Mapping[str, str] = {}
+        try:
+            # A session of its own: Ctrl-C at the terminal reaches the build, which then ends its workers, and a
+            # worker's children can be ended with it. "python -m" would put the working folder in front of sys.path.
+            self._process = subprocess.Popen(
+                command,
+                cwd=_PACKAGE_PARENT,
+                env=dict(environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkerError(f"cannot start a worker with {command[0]}: {error}", where) from error
+
+    def greet(self, timeout_s: float, where: Where) -> None:
+        """Wait until the worker is ready."""
+        hello: Hello = protocol.decode_hello(self._read_line(time.monotonic() + timeout_s, timeout_s, where))
+        self.versions = hello.versions
+        self.reusable = True
+
+    def call(self, request: Request, timeout_s: float) -> dict[str, Any]:
+        """Send a request and wait for its answer; only an answer, good or bad, leaves the worker reusable."""
+        self._next_id += 1
+        self.reusable = False
+        self._doing = f"working on {request.op}"
+        deadline = time.monotonic() + timeout_s
+        self._write(protocol.encode_request(self._next_id, request), request.where)
+        answer = self._read_answer(deadline, timeout_s, request.where)
+        self.reusable = not answer.result.get("retiring", False)
+        if answer.error is not None:
+            raise answer.error
+        return {name: value for name, value in answer.result.items() if name != "retiring"}
+
+    def end(self) -> None:
+        """Kill the process and everything that it started; may be called from any thread."""
+        self._ended_by_us = True
+        with self._kill_lock:
+            # The session's number is the process id, which stays ours until the process was waited for.
+            if self._process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def dispose(self) -> None:
+        """End the process, reap it and close its pipes; only for the thread that uses the worker."""
+        self.reusable = False
+        self.end()
+        self._reap(None)
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _reap(self, timeout_s: float | None) -> int | None:
+        """Exit status, or None if the process has not ended yet."""
+        end = time.monotonic() + (timeout_s or 0)
+        while True:
+            with self._kill_lock:
+                status = self._process.poll()
+            if status is not None or (timeout_s is not None and time.monotonic() > end):
+                return status
+            time.sleep(0.005)
+
+    def new_output(self) -> str:
+        """What the worker printed since the last call of this method."""
+        size = os.fstat(self._log.fileno()).st_size
+        start, self._log_seen = self._log_seen, size
+        return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace")
+
+    def _write(self, line: bytes, where: Where) -> None:
+        stream = self._process.stdin
+        try:
+            view = memoryview(line)
+            while view and stream is not None:
+                view = view[stream.write(view) or 0 :]
+        except OSError as error:
+            raise self._death(where) from error
+
+    def _read_answer(self, deadline: float, timeout_s: float, where: Where) -> Answer:
+        while True:
+            message = protocol.decode_answer(self._read_line(deadline, timeout_s, where))
+            if message.id != self._next_id:
+                raise WorkerError(f"a worker answered request {message.id} instead of {self._next_id}", where)
+            if isinstance(message, Answer):
+                return message
+            self._note(message)
+
+    def _note(self, progress: Progress) -> None:
+        self._doing = progress.doing
+
+    def _read_line(self, deadline: float, timeout_s: float, where: Where) -> bytes:
+        while b"\n" not in self._buffer:
+            block = self._read_block(deadline, timeout_s, where)
+            if not block:
+                raise self._death(where)
+            self._buffer += block
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def _read_block(self, deadline: float, timeout_s: float, where: Where) -> bytes:
+        stream = self._process.stdout
+        if stream is None:
+            raise self._death(where)
+        try:
+            poll = select.poll()
+            poll.register(stream.fileno(), select.POLLIN)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise self._late(timeout_s, where)
+            return os.read(stream.fileno(), 1 << 16)
+        except OSError as error:
+            raise self._death(where) from error
+
+    def _late(self, timeout_s: float, where: Where) -> WorkerError:
+        return WorkerError(
+            f"a worker took longer than {timeout_s:g} s while {self._doing}, and was ended",
+            where,
+            "raise the setting worker_timeout, or look for an endless loop in the definition",
+            self._tail(),
+        )
+
+    def _death(self, where: Where) -> WorkerError:
+        """The error that explains why the worker is gone."""
+        if self._ended_by_us:
+            return _ending(where)
+        status = self._reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
+        return WorkerError(
+            f"a worker {describe_status(status)} while {self._doing}", where, remedy_for(status), self._tail()
+        )
+
+    def _tail(self) -> str | None:
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(0, size - TAIL, self._log_seen)
+        text = os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+        return f"the end of its log:\n{text}" if text else None
+
+
+def _ending(where: Where) -> WorkerError:
+    return WorkerError("the build is ending, so no worker takes requests any more", where)
+
+
+def describe_status(status: int | None) -> str:
+    """How a process ended, in words; None: it closed its pipe but is still there."""
+    if status is None:
+        return "closed its pipe"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was ended by {name}"
+
+
+def remedy_for(status: int | None) -> str:
+    """What a user can do about a worker that ended like this."""
+    if status == -signal.SIGKILL:
+        return "the system may have run out of memory: try fewer jobs (-j), or a smaller configuration"
+    if status is not None and status < 0:
+        return "the kernel crashes TVM, or crashes itself: change its definition or its schedule"
+    return "a definition must not end the process it runs in: look for os._exit and for closed file descriptors"

@@ -1,0 +1,247 @@
+"""The worker process: ``python -m kernelwright.workers.server PROJECT_ROOT``.
+
+It reads requests from stdin and answers on stdout (see ``protocol``) until stdin ends, which it also does when the
+build dies. Everything that other code prints, in Python or C++, goes to stderr, which the pool has connected to a log.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import queue
+import resource
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ..declare import Kernel
+from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError
+from . import protocol
+from .definitions import Definition, Definitions
+from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+
+MEMORY_LIMIT_KIB = 3 * 1024 * 1024
+"""A worker whose memory has grown beyond this asks to be replaced."""
+
+RECURSION_LIMIT = 10_000
+"""TVMScript's parser recurses for each level of a definition's syntax."""
+
+
+class Server:
+    """Answers requests, one after the other.
+
+    Arguments:
+        root: the project root.
+        send: writes one line to the client.
+    """
+
+    def __init__(self, root: Path, send: Callable[[bytes], None]) -> None:
+        self._definitions = Definitions(root)
+        self._send = send
+
+    def answer(self, line: bytes) -> None:
+        """Do what a line asks for and send the answer, whatever happens."""
+        number, request = protocol.decode_request(line)
+
+        def progress(doing: str) -> None:
+            self._send(protocol.encode_progress(number, doing))
+
+        try:
+            result = self._do(request, progress)
+        except KernelwrightError as error:
+            self._send(protocol.encode_error(number, self._placed(error, request)))
+        except Exception as error:  # a defect of ours must not look like a death
+            self._send(protocol.encode_error(number, _defect(error, request)))
+        else:
+            retiring = {"retiring": True} if peak_memory_kib() > MEMORY_LIMIT_KIB else {}
+            self._send(protocol.encode_result(number, {**result, **retiring}))
+        gc.collect()
+
+    def _do(self, request: Request, progress: Callable[[str], None]) -> dict[str, Any]:
+        if isinstance(request, DiscoverRequest):
+            return self._discover(request)
+        if isinstance(request, LowerRequest):
+            return self._lower(request, progress)
+        if isinstance(request, CheckRequest):
+            return self._check(request, progress)
+        if isinstance(request, DevicesRequest):
+            from .check import devices
+
+            return {"cuda": devices()}
+        raise WorkerError(f"no operation for {request!r}")
+
+    def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
+        definition = self._definitions.load(request.file)
+        return {
+            "schema": 1,
+            "file": definition.file,
+            "dependencies": definition.dependencies,
+            "kernels": [self._kernel_record(kernel) for kernel in definition.kernels],
+        }
+
+    def _kernel_record(self, kernel: Kernel) -> dict[str, Any]:
+        return {
+            "name": kernel.name,
+            "doc": kernel.doc,
+            "location": self._definitions.project.location(kernel.location),
+            "configs": [dict(config) for config in kernel.configs],
+            "slugs": [variant.slug for variant in kernel.variants],
+            "targets": kernel.targets,
+            "archs": kernel.archs,
+            "backends": kernel.backends,
+            "outputs": kernel.outputs,
+            "flags": kernel.flags,
+            "tolerance": kernel.tolerance,
+            "has_reference": kernel.reference_function is not None,
+            "takes_target": kernel.takes_target,
+        }
+
+    def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
+        from ..frontends import Unit, tir
+
+        start = time.monotonic()
+        progress("executing the definition")
+        definition = self._definitions.load(request.file)
+        kernel, variant = definition.find(request.kernel, request.slug)
+        if dict(request.config) != dict(variant.config):
+            raise _edited(request, definition)
+        unit = Unit(
+            kernel.name,
+            variant.slug,
+            tuple(other.slug for other in kernel.variants),
+            variant.config,
+            kernel.outputs,
+            request.target,
+            request.arch,
+            self._definitions.project.location(kernel.location) or definition.file,
+        )
+        target = tir.target_for(request.target, request.arch, unit)
+        made = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(variant.config, target))
+        lowered = tir.lower(made, unit, target, progress)
+        for name, content in lowered.files.items():
+            (Path(request.out) / name).write_bytes(content)
+        return {
+            "files": sorted(lowered.files),
+            "schedule": lowered.schedule,
+            "seconds": round(time.monotonic() - start, 4),
+            "dependencies": definition.dependencies,
+        }
+
+    def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
+        from .check import Check
+
+        progress("executing the definition")
+        definition = self._definitions.load(request.file)
+        kernel, variant = definition.find(request.kernel, request.slug)
+
+        def call(what: str, function: Callable[[], Any]) -> Any:
+            return self._definitions.call(definition, kernel, what, function)
+
+        return Check(request, kernel, variant, call, progress).run()
+
+    def _placed(self, error: KernelwrightError, request: Request) -> KernelwrightError:
+        """The error with what the request knows about its place, and with paths relative to the project root."""
+        asked, where = request.where, error.where
+        location = self._definitions.project.location(where.location) or asked.location
+        error.where = Where(where.kernel or asked.kernel, where.variant or asked.variant, asked.stage, location)
+        return error
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    root = Path(sys.argv[1]).absolute()
+    requests, send = _take_over_streams()
+    os.chdir(root)
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    try:
+        versions = _versions()
+    except KernelwrightError as error:
+        send(protocol.encode_failed_hello(error))
+        return
+    server = Server(root, send)
+    gc.collect()
+    gc.freeze()  # TVM's own objects stay; later collections need not look at them
+    send(protocol.encode_hello(versions))
+    while True:
+        server.answer(requests.get())
+
+
+def peak_memory_kib() -> int:
+    """The largest amount of memory in KiB that this process has had (Linux; other systems count in bytes)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _take_over_streams() -> tuple[queue.Queue[bytes], Callable[[bytes], None]]:
+    """Keep the protocol's pipes for ourselves: stdin becomes empty, and stdout the same as stderr."""
+    incoming = os.fdopen(os.dup(0), "rb")
+    outgoing = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    requests: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        # In a thread of its own, so that the end of the build also ends a request that takes forever.
+        for line in incoming:
+            requests.put(line)
+        _end()
+
+    def send(line: bytes) -> None:
+        sys.stdout.flush()
+        while line:
+            line = line[os.write(outgoing, line) :]
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    return requests, send
+
+
+def _end() -> None:
+    """End this process at once, and with it every process that definitions have left running."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _versions() -> dict[str, str]:
+    """Import TVM, and say what this worker runs.
+
+    Raises:
+        ToolchainError: TVM cannot be imported.
+    """
+    try:
+        import tvm  # noqa: F401 (so that the first request does not wait for it)
+    except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
+        raise ToolchainError(
+            f"TVM cannot be imported: {error}",
+            remedy="install apache-tvm and the apache-tvm-ffi that it was built for, as pinned in pyproject.toml",
+            detail=traceback.format_exc(),
+        ) from error
+    return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
+
+
+def _edited(request: LowerRequest, definition: Definition) -> DefinitionError:
+    return DefinitionError(
+        f"variant {request.slug!r} has another config than when the kernels were discovered",
+        Where(location=definition.file),
+        "the file was edited during the build: run scons again",
+    )
+
+
+def _defect(error: Exception, request: Request) -> WorkerError:
+    return WorkerError(
+        f"an unexpected {type(error).__name__} in a worker: {error}",
+        replace(request.where),
+        "report this as a defect of Kernelwright",
+        "".join(traceback.format_exception(error)),
+    )
+
+
+if __name__ == "__main__":
+    main()

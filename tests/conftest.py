@@ -1,0 +1,171 @@
+"""Fixtures for all tests: tiny projects in temporary folders, and real ``scons`` runs in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE_SCONS = ROOT / "site_scons"
+
+SCONSTRUCT = """\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+package = env.KernelPackage("demo", Glob("kernels/*.py"))
+Default(package)
+"""
+
+# `FACTOR` and `TYPES` are replaced by tests that edit the definition.
+SCALE = '''\
+from kernelwright import grid, kernel
+from tvm.script import tirx as T
+
+
+@kernel(configs=grid(dtype=["float32", "float16"]), outputs=["y"])
+def scale(dtype: str):
+    """y[i] = 2 x[i]"""
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), dtype)
+        y = T.match_buffer(y_handle, (n,), dtype)
+        for i in T.parallel(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = x[j] * T.cast(2.0, dtype)
+
+    return main
+
+
+@scale.reference
+def _(x):
+    return x * 2
+'''
+
+ADD = '''\
+from kernelwright import kernel
+from tvm import te
+
+
+@kernel(outputs=["y"])
+def add_one():
+    """y = x + 1, x: [n, 4] float32"""
+    n = te.var("n")
+    x = te.placeholder((n, 4), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n, 4), lambda i, j: x[i, j] + 1.0, name="y")])
+
+
+@add_one.reference
+def _(x):
+    return x + 1
+'''
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a ``scons`` run gave."""
+
+    status: int
+    output: str
+
+    @property
+    def stages(self) -> list[str]:
+        """The progress lines, such as ``LOWER scale/dtype-float32 cuda``, sorted."""
+        return sorted(f"{a} {b}" for a, b in re.findall(r"^\[ (\w+) \] (.*)$", self.output, re.M))
+
+    @property
+    def labels(self) -> dict[str, int]:
+        """How many actions of each kind ran."""
+        labels = [stage.split()[0] for stage in self.stages]
+        return {label: labels.count(label) for label in sorted(set(labels))}
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Built, reused and failed, from the last line."""
+        match = re.search(r"kernelwright: (\d+) built, (\d+) reused, (\d+) failed in ", self.output)
+        assert match, self.output
+        return int(match[1]), int(match[2]), int(match[3])
+
+
+class Project:
+    """A project in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def scons(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True) -> Run:
+        """Run ``scons`` in the project; ``ok`` says whether it is expected to succeed."""
+        command = [sys.executable, "-m", "SCons", *arguments]
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
+        variables |= {"PYTHONPATH": str(SITE_SCONS)} | (env or {})
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+        )
+        assert (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
+        assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
+        return Run(done.returncode, done.stdout)
+
+    def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
+        """Run Python with the build folder as the only addition to its path; its output."""
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            cwd=self.folder,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def files(self, *under: str) -> dict[str, bytes]:
+        """Content of every file below some folders, by relative path."""
+        paths = (p for top in under for p in sorted((self.folder / top).rglob("*")) if p.is_file())
+        return {str(p.relative_to(self.folder)): p.read_bytes() for p in paths if "__pycache__" not in p.parts}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project with two small kernels for the CPU and one GPU arch."""
+    project = Project(tmp_path)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80"]\n')
+    project.write("kernels/scale.py", SCALE)
+    project.write("kernels/add_one.py", ADD)
+    return project
+
+
+@pytest.fixture
+def cpu_project(project: Project) -> Project:
+    """The same without CUDA, which builds faster."""
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    return project

@@ -1,0 +1,172 @@
+"""The ways to write a build file, and what ``scons -h`` and the quiet modes print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from conftest import ADD, ROOT, SCALE, Project
+
+
+def test_help_lists_settings_with_their_values(project):
+    run = project.scons("-h", "ARCHS=sm_90a")
+    for name in ("TARGETS", "ARCHS", "BACKENDS", "NVCC", "NVCC_FLAGS", "HOST_COMPILER", "WORKER_TIMEOUT"):
+        assert re.search(rf"^  {name}=", run.output, re.M), run.output
+    assert "  ARCHS=sm_90a\n" in run.output
+    assert "  TARGETS=llvm,cuda\n" in run.output
+    assert not (project.folder / "build").exists()
+
+
+def test_dry_run_makes_nothing(cpu_project):
+    run = cpu_project.scons("-n")
+    assert run.labels == {"LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
+    assert not (cpu_project.folder / "build/demo").exists()
+
+
+def test_silent_mode_prints_nothing(cpu_project):
+    assert cpu_project.scons("-s").output == ""
+
+
+def test_quiet_mode_keeps_our_lines_and_drops_those_of_scons(cpu_project):
+    output = cpu_project.scons("-Q").output
+    assert "scons: Reading" not in output and "[ LINK ] scale" in output
+
+
+def test_terminal_gets_one_live_line(cpu_project):
+    command = f"{sys.executable} -m SCons -Q"
+    run = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], cwd=cpu_project.folder, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout
+    assert "\r\x1b[K" in run.stdout
+    assert re.search(r"\d+/9 \[ LOWER \] ", run.stdout)
+    assert not re.search(r"^\[ LOWER \]", run.stdout, re.M)
+    assert "9 built, 0 reused, 0 failed in" in run.stdout
+
+
+def test_settings_of_a_package_win_over_pyproject_and_the_command_line_over_both(cpu_project):
+    cpu_project.replace("SConstruct", 'Glob("kernels/*.py"))', 'Glob("kernels/*.py"), archs=["x86-64-v2"])')
+    assert "LOWER add_one/default x86-64-v2" in cpu_project.scons("-n").stages
+    assert "LOWER add_one/default x86-64" in cpu_project.scons("-n", "ARCHS=x86-64").stages
+
+
+def test_unknown_setting_of_a_package_is_named(cpu_project):
+    cpu_project.replace("SConstruct", 'Glob("kernels/*.py"))', 'Glob("kernels/*.py"), arch="sm_80")')
+    run = cpu_project.scons(ok=False)
+    assert "KernelPackage('demo') has no setting 'arch'" in run.output
+
+
+def test_several_packages_in_one_build_with_different_settings(cpu_project):
+    cpu_project.write(
+        "SConstruct",
+        """\
+        from kernelwright.scons import generate
+        env = Environment(tools=[generate])
+        env.KernelPackage("first", ["kernels/scale.py"])
+        env.KernelPackage("second", ["kernels/scale.py", "kernels/add_one.py"], archs=["x86-64-v2"])
+        """,
+    )
+    run = cpu_project.scons("-j2")
+    assert run.labels["PACKAGE"] == 2
+    code = "import first, second, numpy as n; print(first.scale(n.ones(1, 'f4')).numpy(), second.scale(n.ones(1, 'f4')).numpy())"
+    assert cpu_project.python(code) == "[2.] [2.]\n"
+
+
+def test_subordinate_sconscript_with_variant_dir(tmp_path):
+    project = Project(tmp_path)
+    project.write(
+        "SConstruct",
+        """\
+        from kernelwright.scons import generate
+        env = Environment(tools=[generate])
+        SConscript("sub/SConscript", variant_dir="out/release", exports="env")
+        """,
+    )
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.write("sub/SConscript", 'Import("env")\nenv.KernelPackage("demo", Glob("kernels/*.py"))\n')
+    project.write("sub/kernels/add_one.py", ADD)
+    run = project.scons("-j2")
+    assert "PACKAGE demo" in run.stages
+    assert (tmp_path / "out/release/demo/_lib/add_one.so").exists()
+    assert not (tmp_path / "sub/demo").exists()
+    assert project.scons("-j2").stages == []
+
+
+def test_subordinate_sconscript_without_variant_dir(tmp_path):
+    project = Project(tmp_path)
+    project.write(
+        "SConstruct",
+        'from kernelwright.scons import generate\nenv = Environment(tools=[generate])\nSConscript("sub/SConscript", exports="env")\n',
+    )
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.write("sub/SConscript", 'Import("env")\nenv.KernelPackage("demo", Glob("kernels/*.py"))\n')
+    project.write("sub/kernels/add_one.py", ADD)
+    project.scons("-j2")
+    assert (tmp_path / "build/demo/_lib/add_one.so").exists()
+
+
+def test_beside_builders_of_scons(cpu_project):
+    cpu_project.write("hello.c", "int hello(void) { return 7; }\n")
+    cpu_project.write(
+        "SConstruct",
+        """\
+        from kernelwright.scons import generate
+        env = Environment(tools=["default", generate])
+        library = env.SharedLibrary("build/hello", ["hello.c"])
+        package = env.KernelPackage("demo", Glob("kernels/*.py"))
+        listing = env.Command("build/listing.txt", package, "ls build/demo > $TARGET")
+        Default(library, package, listing)
+        """,
+    )
+    cpu_project.scons("-j2")
+    assert (cpu_project.folder / "build/libhello.so").exists()
+    assert "_lib" in (cpu_project.folder / "build/listing.txt").read_text()
+    assert cpu_project.scons("-j2").stages == []
+
+
+def test_by_name_from_site_scons(tmp_path):
+    project = Project(tmp_path)
+    (tmp_path / "site_scons").symlink_to(ROOT / "site_scons")
+    project.write(
+        "SConstruct", 'env = Environment(tools=["kernelwright"])\nDefault(env.KernelPackage("demo", Glob("kernels/*.py")))\n'
+    )
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.write("kernels/scale.py", SCALE)
+    assert "PACKAGE demo" in project.scons("-j2", env={"PYTHONPATH": ""}).stages
+
+
+def test_installed_with_pip_in_a_project_elsewhere(cpu_project, tmp_path_factory):
+    place = tmp_path_factory.mktemp("installed")
+    source = place / "source"
+    subprocess.run(["git", "-C", str(ROOT), "rev-parse"], check=True, capture_output=True)
+    copy_sources(source)
+    venv.create(place / "venv", with_pip=True, system_site_packages=False)
+    python = place / "venv/bin/python"
+    (link,) = (place / "venv/lib").glob("python*/site-packages")
+    # TVM and SCons come from the environment of the tests, which saves their installation; Kernelwright does not.
+    packages = next(p for p in sys.path if p.endswith("site-packages"))
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", str(source)], check=True, timeout=300)
+    (link / "others.pth").write_text(packages + "\n")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    run = subprocess.run(
+        [python, "-m", "SCons", "-j2"], cwd=cpu_project.folder, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "[ PACKAGE ] demo" in run.stdout
+    where = subprocess.run([python, "-c", "import kernelwright; print(kernelwright.__file__)"], capture_output=True, text=True, env=env)
+    assert where.stdout.startswith(str(place))
+
+
+def copy_sources(folder: Path) -> None:
+    """What git tracks, as a clean checkout has it."""
+    names = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"], check=True, capture_output=True, text=True
+    )
+    for name in names.stdout.split("\n"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())

@@ -1,0 +1,226 @@
+/* A stand-in for libcuda.so.1: the functions that the launcher uses, on a machine without a GPU.
+ *
+ * It runs nothing; it writes what it is asked for to the file $STANDIN_LOG, one line a call. An image is a text, the
+ * name of its arch. The environment says what machine it plays:
+ *
+ *   STANDIN_CAPABILITY  compute capability of all devices, such as 90
+ *   STANDIN_DEVICES     how many devices there are; default 2
+ *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
+ *   STANDIN_STATIC      static shared memory of each function; default 0
+ *   STANDIN_POOLS       whether devices have memory pools; default 1
+ *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, i int32, l int64, f float32, d float64,
+ *                       h float16
+ *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+  unsigned int grid[3], block[3], shared;
+  void *stream;
+  struct {
+    unsigned int id, pad, value[16];
+  } *attributes;
+  unsigned int num_attributes;
+} launch_config;
+
+typedef struct {
+  char name[128], arch[32];
+} kernel;
+
+static int contexts[64];
+static _Thread_local int *current[16];
+static _Thread_local int depth;
+
+static int number(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? atoi(text) : otherwise;
+}
+
+static void say(const char *format, ...) {
+  const char *path = getenv("STANDIN_LOG");
+  FILE *file = path ? fopen(path, "a") : NULL;
+  va_list values;
+  if (!file) return;
+  va_start(values, format);
+  vfprintf(file, format, values);
+  va_end(values);
+  fclose(file);
+}
+
+static int status_of(const char *name) {
+  const char *fail = getenv("STANDIN_FAIL");
+  size_t length = strlen(name);
+  return fail && !strncmp(fail, name, length) && fail[length] == '=' ? atoi(fail + length + 1) : 0;
+}
+
+#define ENTER(name) \
+  do { \
+    int status = status_of(name); \
+    if (status) return status; \
+  } while (0)
+
+int cuInit(unsigned int flags) {
+  (void)flags;
+  ENTER("cuInit");
+  say("init\n");
+  return 0;
+}
+
+int cuGetErrorName(int status, const char **name) {
+  *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : status == 222 ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" : NULL;
+  return *name ? 0 : 1;
+}
+
+int cuGetErrorString(int status, const char **text) {
+  *text = status == 700 ? "an illegal memory access was encountered" : NULL;
+  return *text ? 0 : 1;
+}
+
+int cuDeviceGetCount(int *count) {
+  ENTER("cuDeviceGetCount");
+  *count = number("STANDIN_DEVICES", 2);
+  return 0;
+}
+
+int cuDeviceGet(int *device, int ordinal) {
+  *device = ordinal;
+  return 0;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  int capability = number("STANDIN_CAPABILITY", 80);
+  (void)device;
+  switch (attribute) {
+    case 75: *value = capability / 10; return 0;
+    case 76: *value = capability % 10; return 0;
+    case 97: *value = number("STANDIN_SHARED", 101376); return 0;
+    case 115: *value = number("STANDIN_POOLS", 1); return 0;
+    default: return 1;
+  }
+}
+
+int cuDevicePrimaryCtxRetain(int **context, int device) {
+  ENTER("cuDevicePrimaryCtxRetain");
+  contexts[device] = device;
+  *context = &contexts[device];
+  return 0;
+}
+
+int cuCtxGetCurrent(int **context) {
+  *context = depth ? current[depth - 1] : NULL;
+  return 0;
+}
+
+int cuCtxGetDevice(int *device) {
+  if (!depth) return 201;
+  *device = *current[depth - 1];
+  return 0;
+}
+
+int cuCtxPushCurrent_v2(int *context) {
+  say("push cuda:%d\n", *context);
+  current[depth++] = context;
+  return 0;
+}
+
+int cuCtxPopCurrent_v2(int **context) {
+  *context = current[--depth];
+  say("pop cuda:%d\n", **context);
+  return 0;
+}
+
+int cuLibraryLoadData(void **library, const void *code, void *a, void **b, unsigned int c, void *d, void **e,
+                      unsigned int f) {
+  (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+  ENTER("cuLibraryLoadData");
+  say("load %s\n", (const char *)code);
+  *library = (void *)code;
+  return 0;
+}
+
+int cuLibraryGetKernel(kernel **result, void *library, const char *name) {
+  ENTER("cuLibraryGetKernel");
+  *result = calloc(1, sizeof **result);
+  snprintf((*result)->name, sizeof (*result)->name, "%s", name);
+  snprintf((*result)->arch, sizeof (*result)->arch, "%s", (const char *)library);
+  return 0;
+}
+
+int cuKernelGetFunction(void **function, kernel *own) {
+  if (!depth) return 201;
+  *function = own;
+  return 0;
+}
+
+int cuKernelGetAttribute(int *value, int attribute, kernel *own, int device) {
+  (void)own, (void)device;
+  *value = attribute == 1 ? number("STANDIN_STATIC", 0) : 0;
+  return 0;
+}
+
+int cuKernelSetAttribute(int attribute, int value, kernel *own, int device) {
+  say("set %s attribute %d to %d on cuda:%d\n", own->name, attribute, value, device);
+  return 0;
+}
+
+static void say_parameter(char type, const void *value) {
+  switch (type) {
+    case 'p': say(" %#llx", *(unsigned long long *)value); break;
+    case 'i': say(" %d", *(int32_t *)value); break;
+    case 'l': say(" %lld", *(long long *)value); break;
+    case 'f': say(" %g", *(float *)value); break;
+    case 'd': say(" %g", *(double *)value); break;
+    default: say(" %#x", *(uint16_t *)value); break;
+  }
+}
+
+int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters, void **extra) {
+  const unsigned int *g = config->grid, *b = config->block;
+  const char *types = getenv("STANDIN_PARAMETERS");
+  (void)extra;
+  if (!depth) return 201;
+  ENTER("cuLaunchKernelEx");
+  say("launch %s %s grid %u %u %u block %u %u %u shared %u stream %#llx on cuda:%d", own->name, own->arch, g[0], g[1], g[2],
+      b[0], b[1], b[2], config->shared, (unsigned long long)(uintptr_t)config->stream, *current[depth - 1]);
+  for (unsigned int i = 0; i < config->num_attributes; ++i)
+    say(" attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
+  for (int i = 0; types && types[i]; ++i) {
+    if (!i) say(" parameters");
+    say_parameter(types[i], parameters[i]);
+  }
+  say("\n");
+  return 0;
+}
+
+int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes) {
+  if (!depth) return 201;
+  ENTER("cuMemAlloc_v2");
+  *pointer = (unsigned long long)(uintptr_t)malloc(bytes);
+  say("allocate %zu\n", bytes);
+  return 0;
+}
+
+int cuMemFree_v2(unsigned long long pointer) {
+  if (!depth) return 201;
+  free((void *)(uintptr_t)pointer);
+  say("free\n");
+  return 0;
+}
+
+int cuMemAllocAsync(unsigned long long *pointer, size_t bytes, void *stream) {
+  if (!depth) return 201;
+  ENTER("cuMemAllocAsync");
+  *pointer = (unsigned long long)(uintptr_t)malloc(bytes);
+  say("allocate %zu in stream %#llx\n", bytes, (unsigned long long)(uintptr_t)stream);
+  return 0;
+}
+
+int cuMemFreeAsync(unsigned long long pointer, void *stream) {
+  if (!depth) return 201;
+  free((void *)(uintptr_t)pointer);
+  say("free in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
+  return 0;
+}

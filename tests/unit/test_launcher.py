@@ -1,0 +1,473 @@
+"""Kernel libraries for the CPU, called through tvm-ffi: dispatch, outputs, messages, CPU levels."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from launcher_build import FakeTensor, build, c_unit, llvm_unit, plan, scalar, signature, tensor
+
+# x, y, [z]: z = x + y. Written by hand, in C, with only the checks that the launcher leaves to the host code.
+ADD = """
+BEGIN
+  DLTensor *x = tensor(argument), *y = tensor(argument + 1), *z = tensor(argument + 2);
+  int64_t size = 1;
+  for (int i = 0; i < x->ndim; ++i) size *= x->shape[i];
+  for (int64_t i = 0; i < size; ++i) ((TYPE *)z->data)[i] = ((TYPE *)x->data)[i] + ((TYPE *)y->data)[i];
+END
+"""
+
+# x, factor, [sum, product], named so that outputs are not at the end.
+PAIR = """
+BEGIN
+  DLTensor *sum = tensor(argument), *x = tensor(argument + 1), *product = tensor(argument + 3);
+  double factor = argument[2].type_index == kTVMFFIFloat ? argument[2].v_float64 : argument[2].v_int64;
+  if (factor == 13) {
+    TVMFFIErrorSetRaisedFromCStr("ValueError", "thirteen");
+    return -1;
+  }
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    ((float *)sum->data)[i] = ((float *)x->data)[i] + factor;
+    ((float *)product->data)[i] = ((float *)x->data)[i] * factor;
+  }
+END
+"""
+
+NOTHING = "BEGIN (void)tensor, (void)argument; END"
+
+
+def load(library: Path) -> Any:
+    return tvm_ffi.load_module(str(library))
+
+
+def values(result: Any) -> np.ndarray:
+    return np.from_dlpack(result)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("launcher")
+
+
+@pytest.fixture(scope="module")
+def add(folder: Path) -> Any:
+    """Three variants: float32 of 4 columns, float32 of any shape, int32."""
+
+    def unit(slug: str, dtype: str, shape: list[int | str], c_type: str) -> Any:
+        arguments = [tensor(name, dtype, shape, output=name == "z") for name in "xyz"]
+        symbols = {size: "int32" for size in shape if isinstance(size, str)}
+        return c_unit(folder, ADD.replace("TYPE", c_type), signature("add", arguments, slug=slug, symbols=symbols))
+
+    units = [unit("columns-4", "float32", ["n", 4], "float"), unit("any", "float32", ["n", "m"], "float")]
+    units.append(unit("integer", "int32", ["n", "m"], "int"))
+    return load(build(folder, plan("add", *units, outputs=["z"])))
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Any:
+    arguments = [tensor("sum", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
+    arguments += [scalar("factor", "float32"), tensor("product", "float32", ["n"], output=True)]
+    unit = c_unit(folder, PAIR, signature("pair", arguments, symbols={"n": "int32"}))
+    return load(build(folder, plan("pair", unit, outputs=["sum", "product"])))
+
+
+# ---- a kernel that TVM lowered
+
+
+@pytest.fixture(scope="module")
+def saxpy(folder: Path) -> Path:
+    """The library of out = alpha * x + y for float32 and float64, lowered by TVM for two CPU levels."""
+    from tvm.script import tirx as T
+
+    def define(dtype: str) -> Any:
+        @T.prim_func(s_tir=True)
+        def main(x_handle: T.handle, y_handle: T.handle, out_handle: T.handle, alpha: T.float32):
+            n = T.int32()
+            x = T.match_buffer(x_handle, (n,), dtype, align=4)
+            y = T.match_buffer(y_handle, (n,), dtype, align=4)
+            out = T.match_buffer(out_handle, (n,), dtype, align=4)
+            for i in T.parallel(n):
+                with T.sblock("out"):
+                    j = T.axis.spatial(n, i)
+                    out[j] = T.cast(alpha, dtype) * x[j] + y[j]
+
+        return main
+
+    units = []
+    for dtype in ("float32", "float64"):
+        arguments = [tensor(name, dtype, ["n"], output=name == "out") for name in ("x", "y", "out")]
+        for arch in ("x86-64-v2", "x86-64-v3"):
+            data = signature("saxpy", [*arguments, scalar("alpha", "float32")], slug=dtype, arch=arch)
+            units.append(llvm_unit(folder, define(dtype), data | {"symbols": {"n": "int32"}}))
+    return build(folder, plan("saxpy", *units, outputs=["out"]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_lowered_kernel_computes_in_place_and_with_a_new_output(saxpy: Path, dtype: str) -> None:
+    module = load(saxpy)
+    x, y = np.arange(10007, dtype=dtype), np.ones(10007, dtype)
+    out = np.zeros_like(x)
+    assert module["saxpy"](x, y, out, 2.0) is None
+    np.testing.assert_array_equal(out, 2 * x + 1)
+    np.testing.assert_array_equal(values(module["saxpy"](x, y, 3)), 3 * x + 1)
+
+
+def test_what_the_host_code_checks_is_reported_in_its_words(saxpy: Path) -> None:
+    module = load(saxpy)
+    x = np.zeros(8, "float32")
+    with pytest.raises(ValueError, match=r"Mismatched y.*shape\[0\] on argument #1 when calling:\n  `saxpy\("):
+        module["saxpy"](x, x[:4], x, 1.0)
+    with pytest.raises(ValueError, match="expected to be compact array"):
+        module["saxpy"](x[::2], x[:4], x[:4], 1.0)
+    with pytest.raises(TypeError, match="expected float64"):
+        module["saxpy__1"](x, x, x, 1.0)
+
+
+def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi(saxpy: Path) -> None:
+    listing = subprocess.run(["nm", "-D", "--undefined-only", saxpy], capture_output=True, text=True, check=True).stdout
+    wanted = [line.split()[1:] for line in listing.splitlines() if " w " not in line]
+    wanted = [entry[-1] for entry in wanted]
+    assert [name for name in wanted if "@GLIBC" not in name and not name.startswith("TVMFFI")] == []
+    needed = subprocess.run(["readelf", "-d", saxpy], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread"}
+
+
+def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
+    listing = subprocess.run(["nm", "-D", "--defined-only", saxpy], capture_output=True, text=True, check=True).stdout
+    services = ["kw_num_threads", "kw_preload", "kw_set_num_threads", "kw_supported"]
+    names = ["saxpy", "saxpy__0", "saxpy__1", *services]
+    assert sorted(line.split()[-1] for line in listing.splitlines()) == sorted(f"__tvm_ffi_{name}" for name in names)
+
+
+def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) -> None:
+    from kernelwright.backends.tvm_ffi import build_command
+    from launcher_build import include_folders
+
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(saxpy.parent / "saxpy", copy / "saxpy")
+    objects = sorted(str(path.relative_to(copy)) for path in copy.rglob("host.o"))
+    original = sorted(str(path.relative_to(saxpy.parent)) for path in (saxpy.parent / "saxpy").rglob("host.o"))
+    assert objects == original
+    for cwd in (copy, saxpy.parent):
+        command = build_command("gcc", "saxpy/wrapper.c", objects, "again.so", include_folders())
+        subprocess.run(command, cwd=cwd, check=True)
+    assert (copy / "again.so").read_bytes() == (saxpy.parent / "again.so").read_bytes()
+
+
+# ---- which CPU build
+
+
+def in_process(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import sys, numpy as np, tvm_ffi\n" + code, *map(str, arguments)]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+CALL = """
+module = tvm_ffi.load_module(sys.argv[1])
+print(repr(module["kw_supported"](1, 0)))
+x = np.ones(3, "float32")
+print(np.from_dlpack(module["saxpy"](x, x, 2.0)))
+"""
+
+
+def test_a_cpu_below_all_builds_gets_an_error_and_not_an_illegal_instruction(saxpy: Path) -> None:
+    done = in_process(CALL, saxpy, KERNELWRIGHT_CPU_LEVEL="x86-64")
+    message = "RuntimeError: kernel 'saxpy': this CPU supports x86-64, and variant float32 was built for x86-64-v3, "
+    assert message + "x86-64-v2 only\n  remedy: add x86-64 to the archs and rebuild: scons ARCHS=...,x86-64" in done.stderr
+    assert "this CPU supports x86-64" in done.stdout, "kw_supported gives the reason"
+
+
+def test_a_build_below_the_cpu_level_is_used(saxpy: Path) -> None:
+    done = in_process(CALL, saxpy, KERNELWRIGHT_CPU_LEVEL="x86-64-v2")
+    assert done.stdout == "''\n[3. 3. 3.]\n", done.stderr
+
+
+def test_an_invalid_cpu_level_is_refused(saxpy: Path) -> None:
+    done = in_process(CALL, saxpy, KERNELWRIGHT_CPU_LEVEL="haswell")
+    assert "ValueError: kernel 'saxpy': KERNELWRIGHT_CPU_LEVEL is 'haswell', expected x86-64, " in done.stderr
+
+
+@pytest.mark.parametrize("level", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_the_highest_level_that_fits_is_called(folder: Path, level: str) -> None:
+    levels = ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
+    if level == "x86-64-v4" and "avx512vl" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no AVX-512")
+    if not (folder / "level.so").exists():
+        body = "BEGIN *(int *)tensor(argument)->data = {}; END"
+        units = [
+            c_unit(folder, body.format(i), signature("level", [tensor("x", "int32", [1])], arch=arch))
+            for i, arch in enumerate(levels)
+        ]
+        build(folder, plan("level", *units))
+    code = "x = np.zeros(1, 'int32'); tvm_ffi.load_module(sys.argv[1])['level'](x); print(x[0])"
+    done = in_process(code, folder / "level.so", KERNELWRIGHT_CPU_LEVEL=level)
+    assert done.stdout == f"{levels.index(level)}\n", done.stderr
+
+
+# ---- dispatch
+
+
+def test_the_first_variant_that_fits_is_called(folder: Path) -> None:
+    def unit(number: int, slug: str, dtype: str, shape: list[int | str]) -> Any:
+        arguments = [tensor("x", dtype, shape), tensor("called", "int32", [1], output=True)]
+        body = f"BEGIN *(int *)tensor(argument + 1)->data = {number}; END"
+        return c_unit(folder, body, signature("choose", arguments, slug=slug, symbols={"n": "int32"}))
+
+    shapes: list[tuple[str, list[int | str]]] = [("float32", ["n", 64]), ("float32", ["n", "n"]), ("float16", ["n"])]
+    shapes += [("int8", ["n"]), ("bool", ["n"]), ("float32", ["n", 32]), ("float32", [])]
+    units = [unit(number, f"v{number}", *shape) for number, shape in enumerate(shapes)]
+    choose = load(build(folder, plan("choose", *units, outputs=["called"])))["choose"]
+
+    def called(shape: tuple[int, ...], dtype: str) -> int:
+        return int(values(choose(np.zeros(shape, dtype)))[0])
+
+    assert called((3, 64), "float32") == 0
+    assert called((3, 32), "float32") == 1, "the order of the configs decides"
+    assert called((3,), "float16") == 2
+    assert called((3,), "int8") == 3
+    assert called((3,), "bool") == 4
+    assert called((), "float32") == 6
+    assert called((0, 64), "float32") == 0
+
+
+def test_a_variant_is_called_by_number(add: Any) -> None:
+    x = np.ones((2, 4), "int32")
+    np.testing.assert_array_equal(values(add["add__2"](x, x)), 2 * x)
+
+
+def test_arguments_that_no_variant_takes_are_shown_with_what_each_expects(add: Any) -> None:
+    x = np.zeros((2, 4), "float32")
+    with pytest.raises(TypeError) as caught:
+        add["add"](x, x.astype("int8"), x)
+    assert str(caught.value).splitlines()[:5] == [
+        "kernel 'add': no built variant accepts these arguments",
+        "  passed: x = float32[2, 4] on cpu, y = int8[2, 4] on cpu, z = float32[2, 4] on cpu",
+        "  columns-4 expects: x = float32[n, 4], y = float32[n, 4], z = float32[n, 4]",
+        "  any expects: x = float32[n, m], y = float32[n, m], z = float32[n, m]",
+        "  integer expects: x = int32[n, m], y = int32[n, m], z = int32[n, m]",
+    ]
+
+
+def test_a_wrong_constant_size_is_a_value_error(add: Any) -> None:
+    x = np.zeros((2, 5), "float32")
+    with pytest.raises(ValueError, match=r"columns-4 expects: x = float32\[n, 4\]"):
+        add["add__0"](x, x)
+
+
+def test_a_wrong_number_of_arguments_is_a_type_error(add: Any, pair: Any) -> None:
+    x = np.zeros((2, 4), "float32")
+    expected = r"kernel 'add': takes 3 arguments \(x, y, \[z\]\), or 2 with the outputs left out; {} were given"
+    with pytest.raises(TypeError, match=expected.format(1)):
+        add["add"](x)
+    with pytest.raises(TypeError, match=expected.format(4)):
+        add["add"](x, x, x, x)
+    with pytest.raises(TypeError, match=r"kernel 'pair': takes 4 arguments \(\[sum\], x, factor, \[product\]\)"):
+        pair["pair"](x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("text", "a str"), (None, "None"), (3, "the int 3"), ([1], "a ffi.Array"), (2.5, "the float 2.5")]
+)
+def test_what_is_not_a_tensor_is_named(add: Any, value: Any, shown: str) -> None:
+    x = np.zeros((2, 4), "float32")
+    with pytest.raises(TypeError, match=f"kernel 'add': argument 'y' is {shown}, expected a tensor"):
+        add["add"](x, value, x)
+
+
+def test_a_device_without_a_build_is_refused_with_what_was_built(add: Any) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((2, 4), device=(2, 1)))
+    expected = r"kernel 'add': it cannot run on cuda:1: it was built for llvm \(x86-64\) only\n  remedy: .*scons ARCHS="
+    with pytest.raises(ValueError, match=expected):
+        add["add"](x, x, x)
+    with pytest.raises(ValueError, match=r"cannot run on cuda:0"):
+        add["kw_preload"](2, 0)
+    assert "cannot run on cuda:0" in add["kw_supported"](2, 0)
+    with pytest.raises(ValueError, match=r"cannot run on device 3 of DLPack type 10"):
+        add["add"](*[tvm_ffi.from_dlpack(FakeTensor((2, 4), device=(10, 3)))] * 3)
+
+
+def test_the_services_check_their_arguments(add: Any) -> None:
+    assert add["kw_preload"](1, 0) is None
+    assert add["kw_supported"](1, 0) == ""
+    for name, arguments in {"kw_preload": (1,), "kw_supported": ("cpu", 0), "kw_num_threads": (1,)}.items():
+        with pytest.raises(TypeError, match=f"{name} takes . integers"):
+            add[name](*arguments)
+
+
+# ---- numbers
+
+
+@pytest.fixture(scope="module")
+def numbers(folder: Path) -> Any:
+    arguments = [scalar("a", "int8"), scalar("b", "uint16"), scalar("c", "int64"), scalar("d", "bool"), scalar("e", "float64")]
+    unit = c_unit(folder, NOTHING, signature("numbers", [tensor("x", "int8", [1]), *arguments]))
+    return load(build(folder, plan("numbers", unit)))["numbers"]
+
+
+def test_numbers_in_range_are_passed(numbers: Any) -> None:
+    x = np.zeros(1, "int8")
+    for good in [(127, 65535, 2**63 - 1, True, 1.5), (-128, 0, -(2**63), 0, 7), (True, True, True, False, True)]:
+        assert numbers(x, *good) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({0: 128}, "argument 'a' is 128, which does not fit int8"),
+        ({0: -129}, "argument 'a' is -129, which does not fit int8"),
+        ({1: 65536}, "argument 'b' is 65536, which does not fit uint16"),
+        ({1: -1}, "argument 'b' is -1, which does not fit uint16"),
+    ],
+)
+def test_integers_out_of_range_are_refused(numbers: Any, changed: dict[int, int], message: str) -> None:
+    arguments: list[Any] = [0, 0, 0, False, 0.0]
+    for position, value in changed.items():
+        arguments[position] = value
+    with pytest.raises(ValueError, match=f"kernel 'numbers': {message}"):
+        numbers(np.zeros(1, "int8"), *arguments)
+
+
+# ---- sizes that the int32 arithmetic of the kernel would get wrong
+
+
+def test_a_dimension_beyond_int32_is_refused(add: Any) -> None:
+    big = tvm_ffi.from_dlpack(FakeTensor((2**32 + 4, 1)))
+    with pytest.raises(ValueError, match=r"kernel 'add': argument 'x' has a dimension of 4294967300.*not fit int32"):
+        add["add"](big, big, big)
+    with pytest.raises(ValueError, match=r"argument 'x' has a dimension of 4294967300"):
+        add["add"](big, big)
+
+
+def test_more_elements_than_int32_are_refused(add: Any) -> None:
+    big = tvm_ffi.from_dlpack(FakeTensor((2**16, 2**15)))
+    with pytest.raises(ValueError, match=r"'x' of shape \[65536, 32768\] has more elements than fit int32\n  remedy: split"):
+        add["add"](big, big, big)
+
+
+def test_large_dimensions_of_an_empty_tensor_are_accepted(add: Any) -> None:
+    empty = tvm_ffi.from_dlpack(FakeTensor((2**31 - 1, 0)))
+    assert add["add"](empty, empty, empty) is None
+
+
+def test_a_stride_beyond_int32_is_refused(add: Any) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((2, 4), strides=(4, 2**32 + 1)))
+    with pytest.raises(ValueError, match=r"argument 'x' has a stride of 4294967297"):
+        add["add"](x, x, x)
+
+
+def test_a_negative_dimension_is_refused(add: Any) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((-2, 4)))
+    with pytest.raises(ValueError, match=r"argument 'x' has a dimension of -2"):
+        add["add"](x, x, x)
+
+
+def test_a_size_that_is_right_in_its_low_32_bits_only_is_refused(folder: Path) -> None:
+    unit = c_unit(folder, NOTHING, signature("fixed", [tensor("x", "int8", [1024])]))
+    x = tvm_ffi.from_dlpack(FakeTensor((2**32 + 1024,), (0, 8, 1)))
+    with pytest.raises(ValueError, match=r"kernel 'fixed': no built variant accepts"):
+        load(build(folder, plan("fixed", unit)))["fixed"](x)
+
+
+def test_kernels_with_int64_sizes_take_large_tensors(folder: Path) -> None:
+    data = signature("large", [tensor("x", "int8", ["n", "m"])], symbols={"n": "int64", "m": "int64"})
+    large = load(build(folder, plan("large", c_unit(folder, NOTHING, data))))["large"]
+    assert large(tvm_ffi.from_dlpack(FakeTensor((2**32, 2**30), (0, 8, 1)))) is None
+    with pytest.raises(ValueError, match="has more elements than fit int64"):
+        large(tvm_ffi.from_dlpack(FakeTensor((2**32, 2**32), (0, 8, 1))))
+
+
+def test_misaligned_data_is_refused(add: Any) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((2, 4), data=0x10002))
+    with pytest.raises(ValueError, match=r"argument 'x' has data that is not aligned to 4 bytes\n  remedy: pass a copy"):
+        add["add"](x, x, x)
+
+
+# ---- outputs
+
+
+def test_several_outputs_are_returned_in_order_wherever_they_are(pair: Any) -> None:
+    x = np.arange(5, dtype="float32")
+    total, product = pair["pair"](x, 3.0)
+    np.testing.assert_array_equal(values(total), x + 3)
+    np.testing.assert_array_equal(values(product), x * 3)
+    given = np.zeros_like(x), np.zeros_like(x)
+    assert pair["pair"](given[0], x, 2, given[1]) is None
+    np.testing.assert_array_equal(given, [x + 2, x * 2])
+
+
+def test_new_outputs_are_aligned_and_live_as_long_as_they_are_used(add: Any) -> None:
+    x = np.ones((3, 5), "float32")
+    views = [values(add["add"](x, x)) for _ in range(50)]
+    assert all(view.ctypes.data % 64 == 0 and (view == 2).all() for view in views)
+    assert values(add["add"](np.zeros((0, 5), "float32"), np.zeros((0, 5), "float32"))).shape == (0, 5)
+
+
+def virtual_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("factor", [2.0, 13.0], ids=["success", "failure"])
+def test_outputs_are_freed(pair: Any, factor: float) -> None:
+    x = np.zeros(2**22, "float32")  # outputs of 16 MiB
+
+    def call() -> None:
+        if factor == 13:
+            with pytest.raises(ValueError, match="thirteen"):
+                pair["pair"](x, factor)
+        else:
+            pair["pair"](x, factor)
+
+    call()
+    before = virtual_memory()
+    for _ in range(40):
+        call()
+    assert virtual_memory() - before < 100 * 2**20
+
+
+def test_sizes_of_outputs_are_computed_as_in_python(folder: Path) -> None:
+    expressions = ["n - m", "(n - m) // 3 + 100", "(n - m) % 7", "(m - n) % 7", "min(n, m) * 2", "max(n, m, 5)", "k + 1"]
+    arguments = [tensor("x", "int8", ["n"]), tensor("y", "int8", ["m"]), scalar("k", "int32")]
+    outputs = [tensor(f"o{i}", "int8", [text], output=True) for i, text in enumerate(expressions)]
+    data = signature("sizes", [*arguments, *outputs], symbols={"n": "int32", "m": "int32"})
+    names = [output["name"] for output in outputs]
+    sizes = load(build(folder, plan("sizes", c_unit(folder, NOTHING, data), outputs=names)))["sizes"]
+    for n, m, k in [(10, 3, 4), (100, 100, 0), (23, 4, 7)]:
+        result = sizes(np.zeros(n, "int8"), np.zeros(m, "int8"), k)
+        assert [item.shape[0] for item in result] == [eval(text) for text in expressions]
+    with pytest.raises(ValueError, match=r"kernel 'sizes': output 'o0' would have the shape \[-1\], expected sizes from 0"):
+        sizes(np.zeros(3, "int8"), np.zeros(4, "int8"), 1)
+
+
+def test_outputs_come_from_the_allocator_of_the_environment(add: Any) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.ones(2, 4)
+    result = add["add"](x, x)
+    assert isinstance(result, torch.Tensor) and (result == 2).all()
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp_path: Path) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    from kernelwright.backends.tvm_ffi import LAUNCHER, compile_flags
+    from launcher_build import include_folders
+
+    source = '#define KW_KERNEL "k"\n' + "".join(
+        f"#define KW_MAX_{name} 1\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
+    )
+    source += '#include "kernelwright.h"\nstatic const kw_kernel kw_this = {.outline = "x", .num_arguments = 1};\n#include "exports.h"\nKW_EXPORT_KERNEL(k)\n'
+    (tmp_path / "k.c").write_text(source)
+    folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
+    options = [*compile_flags(), "-Wall", "-Wextra", "-Werror", *folders]
+    for dialect in ("-std=gnu11", "-std=c11"):
+        subprocess.run([compiler, *options, dialect, "-c", "k.c"], cwd=tmp_path, check=True)
+
+

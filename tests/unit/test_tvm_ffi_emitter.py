@@ -1,0 +1,220 @@
+"""The text that the tvm_ffi backend writes, and what it refuses to write."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.backends import get, names
+from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.tvm_ffi import launcher_sources, link_flags, size_expression, symbols_of
+from kernelwright.errors import KernelwrightError, SettingsError
+from launcher_build import plan, scalar, signature, tensor
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+KERNEL = {
+    "name": "gemm_kernel",
+    "params": ["handle", "handle", "handle", "float32", "int32", "float16", "int64", "bool"],
+    "launch": ["blockIdx.x", "blockIdx.y", "clusterCtaIdx.x", "threadIdx.x", "tirx.use_cooperative_launch"],
+}
+KERNEL["launch"] += ["tirx.use_programtic_dependent_launch", "tirx.use_dyn_shared_memory"]
+
+
+def gemm(dtype: str, **options: Any) -> dict[str, Any]:
+    """The signature of one lowering of a kernel with all kinds of arguments."""
+    arguments = [
+        tensor("a", dtype, ["m", 4096]),
+        tensor("b", dtype, [4096, "n"]),
+        tensor("c", dtype, ["m", "min(2 * n, m // 3)"], output=True),
+        scalar("alpha", "float32"),
+        scalar("k", "int32"),
+        tensor("total", "float32", [], output=True),
+    ]
+    return signature("gemm", arguments, slug=f"dtype-{dtype}", symbols={"m": "int32", "n": "int32"}, **options)
+
+
+def cuda_unit(dtype: str, **changes: Any) -> LoweredUnit:
+    data = gemm(dtype, target="cuda", arch="sm_80", device_kernels=[KERNEL | changes])
+    base = f"gemm/dtype-{dtype}/cuda"
+    images = {arch: f"{base}/{arch}.bin" for arch in ("sm_80", "sm_90a", "sm_100f", "compute_80")}
+    return LoweredUnit.from_json(data, f"{base}/host.c", images)
+
+
+def cpu_unit(dtype: str, arch: str) -> LoweredUnit:
+    return LoweredUnit.from_json(gemm(dtype, arch=arch), f"gemm/dtype-{dtype}/llvm/{arch}/host.o")
+
+
+def whole_plan() -> KernelPlan:
+    units = [cpu_unit("float16", "x86-64"), cpu_unit("float16", "x86-64-v3"), cuda_unit("float16")]
+    units += [cpu_unit("bfloat16", "x86-64-v3"), cuda_unit("bfloat16")]
+    return plan("gemm", *units, outputs=["c", "total"])
+
+
+def emit(kernel: KernelPlan) -> str:
+    return get("tvm_ffi").emit(kernel)["wrapper.c"]
+
+
+def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, Any]) -> KernelPlan:
+    arguments = [*inputs, tensor("y", "float32", shape, output=True)]
+    data = signature("k", arguments, symbols=dict.fromkeys(symbols, "int32"))
+    return plan("k", LoweredUnit.from_json(data, "host.o"), outputs=["y"])
+
+
+def test_the_wrapper_is_the_golden_one() -> None:
+    golden = GOLDEN / "wrapper_gemm.c"
+    text = emit(whole_plan())
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
+
+
+def test_equal_plans_give_equal_text() -> None:
+    kernel = whole_plan()
+    reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]
+    assert emit(plan("gemm", *reordered, outputs=["total", "c"])) == emit(kernel)
+
+
+def test_the_first_backend_is_tvm_ffi_and_unknown_ones_are_refused_with_the_list() -> None:
+    assert names()[0] == get("tvm_ffi").name == "tvm_ffi"
+    with pytest.raises(SettingsError, match=r"unknown backend 'dcom'\n.*the backends are: tvm_ffi"):
+        get("dcom")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n", "n_"),
+        ("n * 2 + 1", "((n_ * INT64_C(2)) + INT64_C(1))"),
+        ("(n + 31) // 32", "kw_floordiv((n_ + INT64_C(31)), INT64_C(32))"),
+        ("n % m - -1", "(kw_floormod(n_, m_) - (-INT64_C(1)))"),
+        ("max(n, m, 4)", "kw_max(kw_max(n_, m_), INT64_C(4))"),
+    ],
+)
+def test_sizes_are_translated_to_c(text: str, expected: str) -> None:
+    assert size_expression(text, "{}_".format) == expected
+
+
+@pytest.mark.parametrize("text", ["n / 2", "f(n)", "n if m else 2", "n.x", "max(n)", "True", "1.5", "n ** 2", "min(*n)"])
+def test_other_python_is_refused_as_a_size(text: str) -> None:
+    with pytest.raises(ValueError, match="cannot translate"):
+        size_expression(text, str)
+
+
+def test_symbols_are_listed_once_in_order() -> None:
+    assert symbols_of("m * n + m") == ["m", "n"]
+    assert symbols_of(7) == []
+
+
+def test_a_size_of_an_output_may_come_from_a_number() -> None:
+    assert "const int64_t size_n = call->values[0]->v_int64;" in emit(one_output(["n"], ["n"], scalar("n", "int32")))
+
+
+def test_a_size_of_an_output_that_no_input_tells_is_refused() -> None:
+    x = tensor("x", "float32", ["2 * n"])
+    with pytest.raises(KernelwrightError, match=r"k/default \[wrap\]: output 'y' has the size 'n'.*no input tells"):
+        emit(one_output(["n"], ["n"], x))
+
+
+def test_a_size_of_an_output_that_cannot_be_computed_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="the size 'f\\(n\\)' of an output cannot be computed"):
+        emit(one_output(["f(n)"], ["n"], tensor("x", "float32", ["n"])))
+
+
+def test_an_unknown_launch_parameter_is_refused() -> None:
+    unit = cuda_unit("float16", launch=["blockIdx.x", "vthread"])
+    with pytest.raises(KernelwrightError, match="'gemm_kernel' has the launch parameter 'vthread'"):
+        emit(plan("gemm", unit, outputs=["c", "total"]))
+
+
+def test_dynamic_shared_memory_must_be_the_last_launch_parameter() -> None:
+    unit = cuda_unit("float16", launch=["tirx.use_dyn_shared_memory", "blockIdx.x"])
+    with pytest.raises(KernelwrightError, match="launch parameter 'tirx.use_dyn_shared_memory'"):
+        emit(plan("gemm", unit, outputs=["c", "total"]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32x4", "TensorMap"])
+def test_a_device_parameter_that_cannot_be_passed_is_refused(dtype: str) -> None:
+    unit = cuda_unit("float16", params=["handle", dtype])
+    with pytest.raises(KernelwrightError, match=f"parameter of dtype '{dtype}'"):
+        emit(plan("gemm", unit, outputs=["c", "total"]))
+
+
+@pytest.mark.parametrize("arch", ["sm80", "sm_90b", "gfx90a"])
+def test_an_unknown_cuda_arch_is_refused(arch: str) -> None:
+    unit = replace(cuda_unit("float16"), images={arch: "x"})
+    with pytest.raises(KernelwrightError, match=f"unknown CUDA arch '{arch}'"):
+        emit(plan("gemm", unit, outputs=["c", "total"]))
+
+
+def test_an_unknown_cpu_arch_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="unknown CPU arch 'znver4'"):
+        emit(plan("gemm", cpu_unit("float16", "znver4"), outputs=["c", "total"]))
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="dtype 'quaternion' cannot be an argument"):
+        emit(one_output([1], [], tensor("x", "quaternion", [1])))
+
+
+def test_a_cuda_lowering_without_images_is_refused() -> None:
+    unit = replace(cuda_unit("float16"), images={})
+    with pytest.raises(KernelwrightError, match="has no device code"):
+        emit(plan("gemm", unit, outputs=["c", "total"]))
+
+
+def test_variants_with_different_arguments_are_refused() -> None:
+    other = signature("gemm", [tensor("a", "float32", [1])], slug="other")
+    kernel = plan("gemm", cpu_unit("float16", "x86-64"), LoweredUnit.from_json(other, "host.o"), outputs=["c", "total"])
+    with pytest.raises(KernelwrightError, match=r"gemm/other \[wrap\]: its arguments are a\[\], those of variant"):
+        emit(kernel)
+
+
+def test_outputs_that_differ_from_the_definition_are_refused() -> None:
+    with pytest.raises(KernelwrightError, match="its outputs are"):
+        emit(plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c"]))
+
+
+def test_a_variant_without_a_lowering_is_refused() -> None:
+    kernel = plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
+    with pytest.raises(KernelwrightError, match="a variant has no lowering"):
+        emit(replace(kernel, variants=(*kernel.variants, VariantPlan("empty", {}, ()))))
+
+
+def test_one_entry_symbol_for_two_lowerings_is_refused() -> None:
+    first, second = cpu_unit("float16", "x86-64"), cpu_unit("float16", "x86-64-v3")
+    with pytest.raises(KernelwrightError, match="entry .* appears twice"):
+        emit(plan("gemm", first, replace(second, entry=first.entry), outputs=["c", "total"]))
+
+
+@pytest.mark.parametrize("name", ["kw_preload", "main"])
+def test_names_that_the_library_needs_are_refused(name: str) -> None:
+    data = signature(name, [tensor("x", "float32", [1])])
+    with pytest.raises(KernelwrightError, match="cannot be a kernel's name"):
+        emit(plan(name, LoweredUnit.from_json(data, "host.o")))
+
+
+def test_a_signature_of_another_schema_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="schema 2, expected 1"):
+        LoweredUnit.from_json(gemm("float16") | {"schema": 2}, "host.o")
+
+
+def test_an_incomplete_signature_is_refused() -> None:
+    data = gemm("float16")
+    del data["entry"]
+    with pytest.raises(KernelwrightError, match="has no 'entry'"):
+        LoweredUnit.from_json(data, "host.o")
+
+
+def test_text_in_the_wrapper_is_escaped() -> None:
+    kernel = one_output([1], [], tensor("x", "float32", [1]))
+    odd = replace(kernel, variants=(replace(kernel.variants[0], slug='a"b\\ü??'),))
+    assert '.slug = "a\\042b\\134\\303\\274\\077\\077"' in emit(odd)
+
+
+def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
+    assert {"kernelwright.h", "exports.map", "base.h"} <= {path.name for path in launcher_sources()}
+    assert "-Wl,--version-script=../launcher/exports.map" in link_flags("../launcher")
