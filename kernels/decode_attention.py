@@ -26,7 +26,7 @@ def decode_attention(heads: int, kv_heads: int, head_dim: int, dtype: str, targe
 
 @decode_attention.reference
 def _(q, k_cache, v_cache, lengths):
-    batch, heads, head_dim = q.shape
+    heads, head_dim = q.shape[1:]
     group = heads // k_cache.shape[2]
     out = np.zeros(q.shape, np.float32)
     for b, length in enumerate(np.clip(lengths, 0, k_cache.shape[1])):
@@ -107,7 +107,7 @@ def _cpu(heads: int, kv_heads: int, head_dim: int, dtype: str):
 
 
 def _cuda(heads: int, kv_heads: int, head_dim: int, dtype: str):
-    """A block computes the heads that share a head of keys. Its warps take turns over the positions, and merge at the end."""
+    """A block computes the heads that share a head of keys; its warps take turns over the positions, then merge."""
     group, warps = heads // kv_heads, 8
     width = head_dim // 32  # elements of a key that a lane holds
     scale = LOG2_E * head_dim**-0.5

@@ -1,4 +1,4 @@
-"""Matrix product with a symbolic number of rows: register blocks on the CPU, shared-memory tiles and tensor cores on CUDA."""
+"""Matrix product: register blocks on the CPU; on CUDA tiles in shared memory, and tensor cores for float16."""
 
 import numpy as np
 from kernelwright import grid, kernel
@@ -42,7 +42,7 @@ def _(rng, m, n, k, dtype):
 
 
 def _cpu(n: int, k: int, dtype: str, block_m: int):
-    """A task computes block_m x 32 elements of c, from panels of b and a that it copies to be contiguous, as float32."""
+    """A task computes block_m x 32 elements of c, from panels of a and b that it copies and converts to float32."""
     block_n, block_k = 32, 128
     rows, lanes = 4, 16  # the accumulators of rows x lanes elements stay in vector registers
     tasks_n = n // block_n
@@ -183,12 +183,13 @@ def _tensor_cores(n: int, k: int, block_m: int):
 
         @T.inline
         def load(step):
+            stage = T.meta_var(step % stages)
             for v in T.unroll(block_m * block_k // 8 // threads):
                 row = T.meta_var((v * threads + tx) // (block_k // 8))
                 col = T.meta_var(tx % (block_k // 8) * 8)
                 # Rows past the end repeat the last one: they are computed, but never stored in c.
                 T.ptx.cp.async_.cg.shared.global_(
-                    tile_a.access_ptr("w", offset=step % stages * size_a + row * stride_a + col),
+                    tile_a.access_ptr("w", offset=stage * size_a + row * stride_a + col),
                     T.address_of(a[T.min(by * block_m + row, m - 1), step * block_k + col]),
                     16,
                 )
@@ -196,7 +197,7 @@ def _tensor_cores(n: int, k: int, block_m: int):
                 row = T.meta_var((v * threads + tx) // (block_n // 8))
                 col = T.meta_var(tx % (block_n // 8) * 8)
                 T.ptx.cp.async_.cg.shared.global_(
-                    tile_b.access_ptr("w", offset=step % stages * size_b + row * stride_b + col),
+                    tile_b.access_ptr("w", offset=stage * size_b + row * stride_b + col),
                     T.address_of(b[step * block_k + row, bx * block_n + col]),
                     16,
                 )
@@ -212,18 +213,21 @@ def _tensor_cores(n: int, k: int, block_m: int):
             if step + stages - 1 < steps:
                 load(step + stages - 1)
             T.ptx.cp.async_.commit_group()
+            stage = T.meta_var(step % stages)
             for kk in T.unroll(block_k // 16):
                 for i in T.unroll(4):
                     row = T.meta_var(i0 + i * 16 + lane % 16)
+                    col = T.meta_var(kk * 16 + lane // 16 * 8)
                     T.ptx.ldmatrix.sync.aligned.m8n8.x4.shared.b16(
                         *[frag_a[i, r] for r in range(4)],
-                        tile_a.access_ptr("r", offset=step % stages * size_a + row * stride_a + kk * 16 + lane // 16 * 8),
+                        tile_a.access_ptr("r", offset=stage * size_a + row * stride_a + col),
                     )
                 for j in T.unroll(2):
+                    row = T.meta_var(kk * 16 + lane % 16)
                     col = T.meta_var(j0 + j * 16 + lane // 16 * 8)
                     T.ptx.ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16(
                         *[frag_b[j * 2 + r // 2, r % 2] for r in range(4)],
-                        tile_b.access_ptr("r", offset=step % stages * size_b + (kk * 16 + lane % 16) * stride_b + col),
+                        tile_b.access_ptr("r", offset=stage * size_b + row * stride_b + col),
                     )
                 for i, j in T.grid(4, 4):
                     T.ptx.mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32(

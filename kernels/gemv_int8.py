@@ -1,4 +1,4 @@
-"""Product of a few rows of activations with int8 weights that have a scale for each group: decoding a quantised layer."""
+"""Product of a few rows with int8 weights that have a scale for each group: decoding with a quantised layer."""
 
 import numpy as np
 from kernelwright import grid, kernel

@@ -56,7 +56,8 @@ def _value(key, dtype):
 
 def _index(key):
     """The index in a key; -1 for key 0."""
-    return T.if_then_else(key == T.uint64(0), T.int32(-1), T.cast(T.uint32(0xFFFFFFFF) - T.cast(key, "uint32"), "int32"))
+    index = T.cast(T.uint32(0xFFFFFFFF) - T.cast(key, "uint32"), "int32")
+    return T.if_then_else(key == T.uint64(0), T.int32(-1), index)
 
 
 def _cpu(k: int, dtype: str):

@@ -6,11 +6,11 @@ from tvm.script import tirx as T
 from tvm.tirx import Var
 
 BITS = 30
-"""A probability is rounded down to a multiple of 2**-BITS and counted as an integer weight, so that sums are exact and do
-not depend on the order of summation: CPU, GPU and NumPy draw the same tokens."""
+"""A probability is rounded down to a multiple of 2**-BITS and counted as an integer weight, so that sums are exact and
+do not depend on the order of summation: CPU, GPU and NumPy draw the same tokens."""
 
 FRACTION = 24
-"""top_p and the uniform numbers are rounded down to multiples of 2**-FRACTION, which loses nothing for usual generators."""
+"""top_p and uniform are rounded down to multiples of 2**-FRACTION; usual generators make nothing finer."""
 
 
 @kernel(outputs=["token"])
@@ -32,7 +32,7 @@ def top_p_sampling(target):
 def _(probs, uniform, top_p):
     token = np.full(len(probs), -1, np.int32)
     weights = (np.clip(probs, 0, 1) * np.float32(2**BITS)).astype(np.int64)
-    for row, (weight, u) in enumerate(zip(weights, uniform)):
+    for row, (weight, u) in enumerate(zip(weights, uniform, strict=True)):
         if not weight.any():
             continue
         levels = np.unique(weight)[::-1]
@@ -54,7 +54,11 @@ def _(rng, rows, n):
     uniform = rng.integers(0, 2**24, rows) / 2**24
     uniform[::7] = 0
     uniform[1::7] = 1 - 2**-24
-    return {"probs": probs.astype(np.float32), "uniform": uniform.astype(np.float32), "top_p": 0.9}
+    return {
+        "probs": probs.astype(np.float32),
+        "uniform": uniform.astype(np.float32),
+        "top_p": float(rng.choice([0, 0.3, 0.9, 1])),
+    }
 
 
 def _weight(prob):

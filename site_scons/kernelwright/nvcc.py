@@ -94,8 +94,8 @@ def shell_script(tools: str, folder: str, arguments: Sequence[str]) -> str:
     """A script that runs one command in ``folder``, relative to itself.
 
     Arguments:
-        arguments: the command; a word like ``@CC@`` in it stands for a path, which the script asks ``kernelwright tool`` for
-            unless the variable of that name has it.
+        arguments: the command; a word like ``@CC@`` in it stands for a path, which the script asks ``kernelwright tool``
+            for unless the variable of that name has it.
     """
     names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(arguments)))
     uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)

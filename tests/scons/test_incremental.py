@@ -51,7 +51,7 @@ def test_constant_rebuilds_that_kernel_only(project):
     run = project.scons("-j2")
     assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1}
     assert all("add_one" not in stage for stage in run.stages)
-    assert project.python("import numpy, demo; print(numpy.asarray(demo.scale(numpy.ones(2, 'float32'))))") == "[3. 3.]\n"
+    assert project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(2, 'float32'))))") == "[3. 3.]\n"
 
 
 def test_same_size_edit_within_a_second_is_seen(cpu_project):

@@ -136,7 +136,7 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
 
 
 def c_unit(folder: Path, source: str, data: dict[str, Any]) -> LoweredUnit:
-    """A CPU lowering written by hand: `source` is the body of the entry function, in which `argument` is the arguments."""
+    """A CPU lowering written by hand, in C: `source` has the entry function between BEGIN and END."""
     path = Path(data["kernel"], data["slug"], "llvm", data["arch"], "host.o")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     text = HAND_WRITTEN.replace("ENTRY", data["entry"]).replace("BODY", source)

@@ -131,13 +131,36 @@ def test_what_the_host_code_checks_is_reported_in_its_words(saxpy: Path) -> None
         module["saxpy__1"](x, x, x, 1.0)
 
 
+def test_a_lowered_kernel_may_call_packed_functions(folder: Path) -> None:
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32", align=4)
+        for i in range(n):
+            with T.sblock("x"):
+                j = T.axis.spatial(n, i)
+                x[j] = T.call_extern("float32", "sinf", x[j])
+        T.evaluate(T.call_packed("kernelwright.test.notice", n))
+
+    data = signature("packed", [tensor("x", "float32", ["n"])], symbols={"n": "int32"})
+    packed = load(build(folder, plan("packed", llvm_unit(folder, main, data))))["packed"]
+    x, seen = np.ones(5, "float32"), []
+    with pytest.raises(RuntimeError, match="kernel 'packed': it calls the packed function 'kernelwright.test.notice'"):
+        packed(x)
+    tvm_ffi.register_global_func("kernelwright.test.notice", seen.append)
+    packed(x)
+    assert seen == [5]
+
+
 def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi(saxpy: Path) -> None:
     listing = subprocess.run(["nm", "-D", "--undefined-only", saxpy], capture_output=True, text=True, check=True).stdout
     wanted = [line.split()[1:] for line in listing.splitlines() if " w " not in line]
     wanted = [entry[-1] for entry in wanted]
     assert [name for name in wanted if "@GLIBC" not in name and not name.startswith("TVMFFI")] == []
     needed = subprocess.run(["readelf", "-d", saxpy], capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread"}
+    assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread", "ld"}
 
 
 def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
@@ -167,7 +190,9 @@ def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) 
 
 def in_process(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "import sys, numpy as np, tvm_ffi\n" + code, *map(str, arguments)]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 CALL = """
@@ -181,7 +206,9 @@ print(np.from_dlpack(module["saxpy"](x, x, 2.0)))
 def test_a_cpu_below_all_builds_gets_an_error_and_not_an_illegal_instruction(saxpy: Path) -> None:
     done = in_process(CALL, saxpy, KERNELWRIGHT_CPU_LEVEL="x86-64")
     message = "RuntimeError: kernel 'saxpy': this CPU supports x86-64, and variant float32 was built for x86-64-v3, "
-    assert message + "x86-64-v2 only\n  remedy: add x86-64 to the archs and rebuild: scons ARCHS=...,x86-64" in done.stderr
+    assert (
+        message + "x86-64-v2 only\n  remedy: add x86-64 to the archs and rebuild: scons ARCHS=...,x86-64" in done.stderr
+    )
     assert "this CPU supports x86-64" in done.stdout, "kw_supported gives the reason"
 
 
@@ -274,7 +301,8 @@ def test_a_wrong_number_of_arguments_is_a_type_error(add: Any, pair: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [("text", "a str"), (None, "None"), (3, "the int 3"), ([1], "a ffi.Array"), (2.5, "the float 2.5")]
+    ("value", "shown"),
+    [("text", "a str"), (None, "None"), (3, "the int 3"), ([1], "a ffi.Array"), (2.5, "the float 2.5")],
 )
 def test_what_is_not_a_tensor_is_named(add: Any, value: Any, shown: str) -> None:
     x = np.zeros((2, 4), "float32")
@@ -307,7 +335,13 @@ def test_the_services_check_their_arguments(add: Any) -> None:
 
 @pytest.fixture(scope="module")
 def numbers(folder: Path) -> Any:
-    arguments = [scalar("a", "int8"), scalar("b", "uint16"), scalar("c", "int64"), scalar("d", "bool"), scalar("e", "float64")]
+    arguments = [
+        scalar("a", "int8"),
+        scalar("b", "uint16"),
+        scalar("c", "int64"),
+        scalar("d", "bool"),
+        scalar("e", "float64"),
+    ]
     unit = c_unit(folder, NOTHING, signature("numbers", [tensor("x", "int8", [1]), *arguments]))
     return load(build(folder, plan("numbers", unit)))["numbers"]
 
@@ -348,7 +382,9 @@ def test_a_dimension_beyond_int32_is_refused(add: Any) -> None:
 
 def test_more_elements_than_int32_are_refused(add: Any) -> None:
     big = tvm_ffi.from_dlpack(FakeTensor((2**16, 2**15)))
-    with pytest.raises(ValueError, match=r"'x' of shape \[65536, 32768\] has more elements than fit int32\n  remedy: split"):
+    with pytest.raises(
+        ValueError, match=r"'x' of shape \[65536, 32768\] has more elements than fit int32\n  remedy: split"
+    ):
         add["add"](big, big, big)
 
 
@@ -386,7 +422,9 @@ def test_kernels_with_int64_sizes_take_large_tensors(folder: Path) -> None:
 
 def test_misaligned_data_is_refused(add: Any) -> None:
     x = tvm_ffi.from_dlpack(FakeTensor((2, 4), data=0x10002))
-    with pytest.raises(ValueError, match=r"argument 'x' has data that is not aligned to 4 bytes\n  remedy: pass a copy"):
+    with pytest.raises(
+        ValueError, match=r"argument 'x' has data that is not aligned to 4 bytes\n  remedy: pass a copy"
+    ):
         add["add"](x, x, x)
 
 
@@ -433,7 +471,15 @@ def test_outputs_are_freed(pair: Any, factor: float) -> None:
 
 
 def test_sizes_of_outputs_are_computed_as_in_python(folder: Path) -> None:
-    expressions = ["n - m", "(n - m) // 3 + 100", "(n - m) % 7", "(m - n) % 7", "min(n, m) * 2", "max(n, m, 5)", "k + 1"]
+    expressions = [
+        "n - m",
+        "(n - m) // 3 + 100",
+        "(n - m) % 7",
+        "(m - n) % 7",
+        "min(n, m) * 2",
+        "max(n, m, 5)",
+        "k + 1",
+    ]
     arguments = [tensor("x", "int8", ["n"]), tensor("y", "int8", ["m"]), scalar("k", "int32")]
     outputs = [tensor(f"o{i}", "int8", [text], output=True) for i, text in enumerate(expressions)]
     data = signature("sizes", [*arguments, *outputs], symbols={"n": "int32", "m": "int32"})
@@ -441,8 +487,11 @@ def test_sizes_of_outputs_are_computed_as_in_python(folder: Path) -> None:
     sizes = load(build(folder, plan("sizes", c_unit(folder, NOTHING, data), outputs=names)))["sizes"]
     for n, m, k in [(10, 3, 4), (100, 100, 0), (23, 4, 7)]:
         result = sizes(np.zeros(n, "int8"), np.zeros(m, "int8"), k)
-        assert [item.shape[0] for item in result] == [eval(text) for text in expressions]
-    with pytest.raises(ValueError, match=r"kernel 'sizes': output 'o0' would have the shape \[-1\], expected sizes from 0"):
+        expected = [eval(text, {"n": n, "m": m, "k": k}) for text in expressions]
+        assert [item.shape[0] for item in result] == expected
+    with pytest.raises(
+        ValueError, match=r"kernel 'sizes': output 'o0' would have the shape \[-1\], expected sizes from 0"
+    ):
         sizes(np.zeros(3, "int8"), np.zeros(4, "int8"), 1)
 
 
@@ -460,14 +509,13 @@ def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp
     from kernelwright.backends.tvm_ffi import LAUNCHER, compile_flags
     from launcher_build import include_folders
 
-    source = '#define KW_KERNEL "k"\n' + "".join(
-        f"#define KW_MAX_{name} 1\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
+    limits = "".join(f"#define KW_MAX_{name} 1\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES"))
+    table = 'static const kw_kernel kw_this = {.outline = "x", .num_arguments = 1};\n'
+    source = (
+        f'#define KW_KERNEL "k"\n{limits}#include "kernelwright.h"\n{table}#include "exports.h"\nKW_EXPORT_KERNEL(k)\n'
     )
-    source += '#include "kernelwright.h"\nstatic const kw_kernel kw_this = {.outline = "x", .num_arguments = 1};\n#include "exports.h"\nKW_EXPORT_KERNEL(k)\n'
     (tmp_path / "k.c").write_text(source)
     folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
     options = [*compile_flags(), "-Wall", "-Wextra", "-Werror", *folders]
     for dialect in ("-std=gnu11", "-std=c11"):
         subprocess.run([compiler, *options, dialect, "-c", "k.c"], cwd=tmp_path, check=True)
-
-

@@ -98,7 +98,9 @@ def test_sizes_are_translated_to_c(text: str, expected: str) -> None:
     assert size_expression(text, "{}_".format) == expected
 
 
-@pytest.mark.parametrize("text", ["n / 2", "f(n)", "n if m else 2", "n.x", "max(n)", "True", "1.5", "n ** 2", "min(*n)"])
+@pytest.mark.parametrize(
+    "text", ["n / 2", "f(n)", "n if m else 2", "n.x", "max(n)", "True", "1.5", "n ** 2", "min(*n)"]
+)
 def test_other_python_is_refused_as_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="cannot translate"):
         size_expression(text, str)
@@ -132,7 +134,7 @@ def test_an_unknown_launch_parameter_is_refused() -> None:
 
 def test_dynamic_shared_memory_must_be_the_last_launch_parameter() -> None:
     unit = cuda_unit("float16", launch=["tirx.use_dyn_shared_memory", "blockIdx.x"])
-    with pytest.raises(KernelwrightError, match="launch parameter 'tirx.use_dyn_shared_memory'"):
+    with pytest.raises(KernelwrightError, match=r"launch parameter 'tirx\.use_dyn_shared_memory'"):
         emit(plan("gemm", unit, outputs=["c", "total"]))
 
 
@@ -158,6 +160,11 @@ def test_an_unknown_cpu_arch_is_refused() -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(KernelwrightError, match="dtype 'quaternion' cannot be an argument"):
         emit(one_output([1], [], tensor("x", "quaternion", [1])))
+
+
+def test_an_alignment_that_is_no_power_of_two_is_refused() -> None:
+    with pytest.raises(KernelwrightError, match="argument 'x' has the alignment 24, expected a power of two"):
+        emit(one_output([1], [], tensor("x", "float32", [1]) | {"alignment": 24}))
 
 
 def test_a_cuda_lowering_without_images_is_refused() -> None:
@@ -186,7 +193,7 @@ def test_a_variant_without_a_lowering_is_refused() -> None:
 
 def test_one_entry_symbol_for_two_lowerings_is_refused() -> None:
     first, second = cpu_unit("float16", "x86-64"), cpu_unit("float16", "x86-64-v3")
-    with pytest.raises(KernelwrightError, match="entry .* appears twice"):
+    with pytest.raises(KernelwrightError, match=r"entry .* appears twice"):
         emit(plan("gemm", first, replace(second, entry=first.entry), outputs=["c", "total"]))
 
 

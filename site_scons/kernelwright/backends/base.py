@@ -191,6 +191,10 @@ class KernelPlan:
                 unit.where,
                 "give all variants of a kernel the same arguments; only dtypes and shapes may differ",
             )
+        for argument in unit.arguments:
+            if argument.alignment is not None and argument.alignment.bit_count() != 1:
+                message = f"argument {argument.name!r} has the alignment {argument.alignment}, expected a power of two"
+                raise KernelwrightError(message, unit.where)
         outputs = tuple(argument.name for argument in unit.arguments if argument.output)
         if set(outputs) != set(self.outputs):
             raise KernelwrightError(f"its outputs are {outputs}, the definition lists {self.outputs}", unit.where)

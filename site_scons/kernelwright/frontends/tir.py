@@ -23,8 +23,9 @@ from tvm.target import Target
 from ..errors import DefinitionError, LoweringError
 from ..files import pretty_json
 from . import LoweredKernel, Unit
+from .tir_alignment import relaxed
 from .tir_schedule import AS_WRITTEN, candidates, is_bound_to_threads
-from .tir_signature import Argument, arguments_of, symbols_of
+from .tir_signature import Argument, arguments_of, symbols_of, with_alignments
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
@@ -85,13 +86,14 @@ def lower(definition: Any, unit: Unit, target: Target, progress: Callable[[str],
     for rule, scheduled in _scheduled(module, name, unit, target, progress, failures):
         progress(f"lowering ({rule})")
         try:
-            code = _generate(scheduled, unit, target)
+            code = _generate(scheduled, name, unit, target)
         except Exception as error:  # TVM's passes raise errors of any type
             if rule == AS_WRITTEN:
                 raise _lowering_error(error, unit) from error
             failures.append(f"{rule}: its result cannot be lowered: {_first_line(error)}")
             continue
-        signature = _signature(unit, rule, arguments, symbols, code.device_kernels)
+        aligned = with_alignments(arguments, scheduled[name], unit.target == "cuda")
+        signature = _signature(unit, rule, aligned, symbols, code.device_kernels)
         files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
         return LoweredKernel(files | code.files, rule)
     raise LoweringError(
@@ -169,16 +171,23 @@ def _scheduled(
         if target.kind.name == "cuda" and not is_bound_to_threads(function):
             failures.append(f"{rule}: it made no thread bindings")
             continue
-        changed = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
-        changed[module.get_global_var(name)] = function.with_attr("global_symbol", unit.kernel)
-        yield rule, changed
+        yield rule, _replaced(module, name, function.with_attr("global_symbol", unit.kernel))
 
 
-def _generate(module: tvm.IRModule, unit: Unit, target: Target) -> _Code:
+def _replaced(module: tvm.IRModule, name: str, function: tirx.PrimFunc) -> tvm.IRModule:
+    """A copy of a module with another function of that name."""
+    functions = dict(module.functions_items())
+    functions[module.get_global_var(name)] = function
+    return tvm.IRModule(functions, attrs=module.attrs)
+
+
+def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _Code:
     """Run TVM's passes, split host from device, and generate code for both."""
     build = importlib.import_module("tvm.tirx.build")  # the attribute of that name is a function
     host_target = Target({"kind": "c"}) if unit.target == "cuda" else target
-    entry = next(f for f in module.functions.values() if "global_symbol" in f.attrs)
+    entry = module[name]
+    if unit.target == "llvm":
+        module = _replaced(module, name, relaxed(entry))
     # TVM's default pipeline is that of scheduled TIR; plain TIRx, with its own primitives, has another.
     pipeline = "s_tir" if entry.attrs.get("s_tir", False) else "tirx"
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)

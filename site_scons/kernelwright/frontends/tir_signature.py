@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -16,6 +16,7 @@ from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..errors import DefinitionError
 from . import Unit
+from .tir_alignment import element_bytes, required_alignment
 
 _INFIX = {
     tirx.Add: "+",
@@ -49,6 +50,7 @@ class Argument:
         output: whether callers may leave it out.
         written: whether the function may write to it.
         text: the shape for signature.json.
+        alignment: bytes to which a tensor's data must be aligned, where that is more than its elements ask for.
     """
 
     name: str
@@ -57,10 +59,13 @@ class Argument:
     output: bool
     written: bool
     text: tuple[int | str, ...] = ()
+    alignment: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The argument in signature.json."""
-        tensor = {} if self.shape is None else {"shape": list(self.text)}
+        tensor: dict[str, Any] = {} if self.shape is None else {"shape": list(self.text)}
+        if self.alignment is not None:
+            tensor["alignment"] = self.alignment
         kind = "scalar" if self.shape is None else "tensor"
         plain = {"dtype": self.dtype, "kind": kind, "name": self.name, "output": self.output, "written": self.written}
         return dict(sorted({**plain, **tensor}.items()))
@@ -78,24 +83,34 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     return arguments
 
 
+def with_alignments(arguments: list[Argument], function: tirx.PrimFunc, gpu: bool) -> list[Argument]:
+    """The arguments of a scheduled function, with the alignment that its code needs."""
+
+    def aligned(argument: Argument, parameter: Any) -> Argument:
+        if argument.shape is None:
+            return argument
+        needed = required_alignment(function, parameter, gpu)
+        return replace(argument, alignment=needed if needed > element_bytes(parameter) else None)
+
+    return [aligned(argument, parameter) for argument, parameter in zip(arguments, function.params, strict=True)]
+
+
 def symbols_of(arguments: list[Argument], unit: Unit) -> dict[str, str]:
     """The size variables of the arguments' shapes with their types, in order of first appearance.
 
     Raises:
         DefinitionError: two variables have one name.
     """
+    uses: list[Any] = []
+    for size in (size for argument in arguments for size in argument.shape or ()):
+        if not isinstance(size, int):
+            tvm_ffi.structural_walk(size, (tvm.ir.Var, uses.append))
     variables: dict[str, Any] = {}
-
-    def note(variable: Any) -> None:
-        known = variables.setdefault(str(variable.name), variable)
-        if not known.same_as(variable):
+    for variable in uses:
+        if not variables.setdefault(str(variable.name), variable).same_as(variable):
             raise DefinitionError(
                 f"two different size variables are named {variable.name!r}", unit.where, "give each its own name"
             )
-
-    for size in (size for argument in arguments for size in argument.shape or ()):
-        if not isinstance(size, int):
-            tvm_ffi.structural_walk(size, (tvm.ir.Var, note))
     return {name: str(variable.ty.dtype) for name, variable in variables.items()}
 
 

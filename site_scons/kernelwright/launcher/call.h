@@ -69,7 +69,7 @@ KW_FUNCTION bool kw_sizes_fit(const DLTensor *tensor, int64_t limit) {
   for (int32_t i = 0; i < tensor->ndim; ++i) {
     int64_t size = tensor->shape[i];
     if (size < 0 || size > limit || __builtin_mul_overflow(count, size, &count) || count > limit) return false;
-    if (tensor->strides && size > 1 && tensor->strides[i] != (int32_t)tensor->strides[i]) return false;
+    if (tensor->strides && size > 1 && (tensor->strides[i] > limit || tensor->strides[i] < -limit)) return false;
   }
   return true;
 }
@@ -90,8 +90,9 @@ KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor,
   for (int32_t i = 0; i < tensor->ndim; ++i) {
     if (tensor->shape[i] < 0 || tensor->shape[i] > limit)
       return kw_raise_range(argument->name, "has a dimension of", tensor->shape[i], bits, true);
-    if (tensor->strides && tensor->shape[i] > 1 && tensor->strides[i] != (int32_t)tensor->strides[i])
-      return kw_raise_range(argument->name, "has a stride of", tensor->strides[i], 32, true);
+    int64_t stride = tensor->strides && tensor->shape[i] > 1 ? tensor->strides[i] : 0;
+    if (stride > limit || stride < -limit)
+      return kw_raise_range(argument->name, "has a stride of", stride, bits, true);
   }
   if (kw_is_empty(tensor)) return 0;
   if (!kw_is_aligned(argument, tensor))

@@ -35,8 +35,8 @@ KW_FUNCTION void *kw_allocate_workspace(int device_type, int device_id, uint64_t
   (void)code, (void)bits;
   void *block = NULL, *data = NULL;
   bool cpu = device_type == kDLCPU;
-  uint64_t size = sizeof(kw_workspace) + (cpu ? bytes : 0);
-  if (size < bytes || posix_memalign(&block, KW_ALIGNMENT, size)) {
+  bool possible = bytes <= SIZE_MAX / 2;
+  if (!possible || posix_memalign(&block, KW_ALIGNMENT, sizeof(kw_workspace) + (cpu ? bytes : 0))) {
     kw_raise("MemoryError", "no memory for a workspace of %" PRIu64 " bytes", bytes);
     return NULL;
   }

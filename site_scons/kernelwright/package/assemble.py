@@ -21,6 +21,11 @@ OUTPUTS = (
 """Files that :func:`assemble` makes, relative to the package."""
 
 
+def library_of(kernel: str) -> str:
+    """Path of a kernel's library, relative to the package."""
+    return f"_lib/{kernel}.so"
+
+
 def runtime_sources() -> list[Path]:
     """The modules that are copied, so that a build can depend on them."""
     return [Path(__file__).with_name(name) for name in RUNTIME]

@@ -19,7 +19,7 @@ class Kernel(tvm_ffi.Function):  # type: ignore[misc]
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
     new ones. Arguments are positional: NumPy, PyTorch, JAX or CuPy arrays and numbers. New outputs come from PyTorch if
-    an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.asarray`` views without a copy.
+    an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy.
     """
 
     @property

@@ -133,6 +133,9 @@ class PackageGraph:
     def _alias_checks(self, kernels: list[stages.KernelNodes]) -> None:
         nodes = [check.nodes[0] for kernel in kernels for check in kernel.checks]
         self._user_env.Alias("check", nodes)
+        for node in nodes:
+            # Without this, a build file without Default(), which builds everything, would run all checks.
+            self._user_env.Ignore(node.dir, node)
         if "check" in SCons.Script.COMMAND_LINE_TARGETS:
             for kernel in kernels:
                 if not kernel.record.has_reference:

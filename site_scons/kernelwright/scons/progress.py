@@ -43,7 +43,7 @@ class Progress:
             self._done += 1
             if line in self._running:
                 self._running.remove(line)
-            if self._live:
+            if self._live and self._running:
                 self._redraw()
 
     def note(self, text: str) -> None:

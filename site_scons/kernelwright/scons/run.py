@@ -23,11 +23,13 @@ class BuildRun:
     """One run of scons in one tree. Nothing is started or probed before it is needed.
 
     Arguments:
+        env: an environment, for looking targets up.
         top: the folder of the top SConstruct.
         worker_timeout: seconds that one request to a worker may take.
     """
 
-    def __init__(self, top: Path, worker_timeout: float) -> None:
+    def __init__(self, env: Any, top: Path, worker_timeout: float) -> None:
+        self.env = env
         self.top = top
         self.state = top / "build" / ".kernelwright"
         self.scratch = self.state / "scratch"
@@ -63,7 +65,6 @@ class BuildRun:
     def add(self, stage: Stage) -> None:
         """Register a stage, and have its outputs made again if somebody changed them since they were built."""
         self.stages.append(stage)
-        self.progress.total += 1
         if self.passive:
             return
         for node in stage.nodes:
@@ -73,6 +74,31 @@ class BuildRun:
                     f"kernelwright: {os.path.relpath(path, self.top)} is not as it was built: making it again"
                 )
                 path.unlink()
+
+    def started(self, line: str) -> None:
+        """Show that an action begins; the first time, find out how many there are going to be at most."""
+        if not self.progress.total:
+            self.progress.total = len(self._wanted())
+        self.progress.started(line)
+
+    def _wanted(self) -> set[int]:
+        """The stages that the requested targets need, up to date or not."""
+        makers = {node: stage for stage in self.stages for node in stage.nodes}
+        todo = [node for target in SCons.Script.BUILD_TARGETS for node in self._resolve(target)]
+        wanted: set[int] = set()
+        seen = set(todo)
+        while todo:
+            node = todo.pop()
+            stage = makers.get(node)
+            if stage is not None:
+                wanted.add(id(stage))
+            found = [source for source in (stage.sources if stage else node.sources) if source not in seen]
+            seen.update(found)
+            todo += found
+        return wanted or {id(stage) for stage in self.stages if stage.label != "CHECK"}
+
+    def _resolve(self, target: Any) -> list[Any]:
+        return self.env.arg2nodes(target) if isinstance(target, str) else [target]
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
@@ -107,7 +133,7 @@ def current_run(env: Any, worker_timeout: float) -> BuildRun:
     top = Path(env.Dir("#").get_abspath())
     runs = _RUNS.setdefault(str(top), [])
     if not runs:
-        runs.append(BuildRun(top, worker_timeout))
+        runs.append(BuildRun(env, top, worker_timeout))
     return runs[0]
 
 

@@ -91,7 +91,7 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
 
     def print_cmd_line(self, text: str, target: Any, source: Any, env: Any) -> None:
         """Show the line as the progress display does, instead of printing it."""
-        self.run.progress.started(text)
+        self.run.started(text)
 
     def execute(self, target: Any, source: Any, env: Any, executor: Any = None) -> Any:
         """Make the targets; None, or a BuildError that shows the whole message."""

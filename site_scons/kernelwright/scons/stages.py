@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..files import pretty_json
 from ..launcher import LAUNCHER
 from ..nvcc import REVISION as NVCC_REVISION
 from ..nvcc import NvccJob, compile_device_code, shell_script
-from ..package.assemble import OUTPUTS, assemble, runtime_sources
+from ..package.assemble import OUTPUTS, assemble, library_of, runtime_sources
 from ..package.manifest import BuiltKernel, BuiltPackage, BuiltUnit, BuiltVariant
 from ..plan import KernelSelection, lowering_arch
 from ..toolchain import HostCompiler, Nvcc, describe, run_tool, tvm_ffi_includes
@@ -28,7 +29,7 @@ from .stage import Stage
 if TYPE_CHECKING:
     from .graph import PackageGraph
 
-LOWER_REVISION = 1
+LOWER_REVISION = 2
 WRAP_REVISION = 1
 LINK_REVISION = 1
 ASSEMBLE_REVISION = 1
@@ -228,8 +229,7 @@ class KernelStages:
             "launcher": digest_of(backend.link_inputs()),
             "tvm_ffi": graph.tools.lowerer.tvm_ffi,
         }
-        library = graph.folder.Dir("_lib").File(f"{name}.so")
-        targets = {f"{name}.so": library, "compile.sh": self._folder.File("compile.sh")}
+        targets = {output: self._folder.File(output) for output in (f"{name}.so", "compile.sh")}
         sources = [*wrapper.nodes, *objects, *hosts, *images]
         return graph.stage("LINK", name, where, LINK_REVISION, options, make, targets, sources)
 
@@ -269,14 +269,16 @@ def assemble_stage(
     tool_data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
     if tools.nvcc is not None:
         tool_data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
-    folder = Path(graph.folder.get_abspath())
     ordered = sorted(kernels, key=lambda kernel: kernel.record.name)
     flags = {k.record.name: (*graph.settings.nvcc_flags, *k.record.flags) for k in ordered}
 
     def make(scratch: Path) -> None:
         built = tuple(_built_kernel(kernel) for kernel in ordered)
         package = BuiltPackage(name, VERSION, tool_data, flags, graph.settings.backends, built)
-        for relative, text in assemble(package, folder).items():
+        (scratch / "_lib").mkdir()
+        for kernel, entry in zip(ordered, built, strict=True):
+            shutil.copyfile(kernel.library.nodes[0].get_abspath(), scratch / entry.library)
+        for relative, text in assemble(package, scratch).items():
             (scratch / relative).parent.mkdir(exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
         sweep()
@@ -290,9 +292,12 @@ def assemble_stage(
         "kernels": [[k.record.name, k.record.doc, [v.slug for v in k.variants]] for k in ordered],
         "runtime": digest_of(runtime_sources()),
     }
+    # The package gets copies of the libraries, so that building one kernel alone never leaves it with a stale manifest.
     sources = [node for kernel in ordered for node in _assembly_sources(kernel)]
     sources += [stage.nodes[0] for stage in failing]
-    targets = {output: graph.folder.File(output) for output in OUTPUTS}
+    targets = {
+        output: graph.folder.File(output) for output in (*OUTPUTS, *(library_of(k.record.name) for k in ordered))
+    }
     where = Where(stage="assemble")
     return Stage("PACKAGE", name, where, ASSEMBLE_REVISION, options, make, targets, sources)
 
@@ -308,7 +313,7 @@ def _built_kernel(kernel: KernelNodes) -> BuiltKernel:
         BuiltVariant(variant.slug, variant.config, tuple(_built_unit(unit) for unit in variant.units))
         for variant in kernel.variants
     )
-    return BuiltKernel(kernel.record.name, kernel.record.doc, f"_lib/{kernel.record.name}.so", variants)
+    return BuiltKernel(kernel.record.name, kernel.record.doc, library_of(kernel.record.name), variants)
 
 
 def read_signature(unit: UnitNodes) -> dict[str, Any]:

@@ -104,7 +104,9 @@ def _add_variables(env: Any, defaults: Settings) -> None:
     if not SCons.Script.GetOption("help"):
         return
     text = variables.GenerateHelpText(env)
-    SCons.Script.Help(f"Kernelwright: settings, given as NAME=value:\n{text}{TARGET_HELP}", append=True, local_only=True)
+    SCons.Script.Help(
+        f"Kernelwright: settings, given as NAME=value:\n{text}{TARGET_HELP}", append=True, local_only=True
+    )
 
 
 TARGET_HELP = f"""

@@ -90,6 +90,8 @@ class Project:
 
     def relative(self, path: str) -> str | None:
         """The name of a project file relative to the root, with forward slashes; None for any other file."""
+        if path.startswith("<"):
+            return None  # code without a file, such as "<frozen importlib._bootstrap>"
         if path not in self._names:
             full = os.path.abspath(path)  # noqa: PTH100
             if full != path:

@@ -1,0 +1,130 @@
+"""How far the data of a function's arguments must be aligned: as little as its code allows.
+
+TVM 0.27 takes every buffer to be aligned to 64 bytes, and neither checks nor says so: its vector code for the CPU ends
+in a segmentation fault for a NumPy array (aligned to 16 bytes) or for the slice ``x[1:]``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir.stmt import MatchBufferRegion
+
+DEFAULT = 64
+"""What TVM assumes of a buffer whose definition says nothing (``runtime::kAllocAlignment``)."""
+
+LARGEST_ACCESS = 16
+"""Bytes of the largest access of one CUDA thread."""
+
+ASYNC_COPIES = ("tirx.ptx.cp_async", "tirx.ptx_legacy.cp_async", "tirx.ptx.ld")
+"""Beginnings of the names of operations that move several elements from the address they are given."""
+
+
+def relaxed(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its arguments aligned to their elements, unless the definition asks for another alignment.
+
+    With that, LLVM uses unaligned vector instructions, which are as fast on aligned data.
+    """
+    pairs: list[tuple[Any, Any]] = []
+    views = [view for view, _ in _views(function)]
+    for buffer in [p for p in function.params if tirx.buffer.is_buffer_var(p)] + views:
+        if int(buffer.data_alignment) == DEFAULT:
+            pairs.append((buffer, _with_alignment(buffer, element_bytes(buffer))))
+
+    def replaced(variable: Any) -> Any:
+        return next((new for old, new in pairs if variable.same_as(old)), variable)
+
+    body = tvm_ffi.structural_map(function.body, (tvm.ir.Var, replaced))
+    params = [replaced(parameter) for parameter in function.params]
+    return tirx.PrimFunc(params, body, function.ret_type, function.attrs, function.span)
+
+
+def required_alignment(function: tirx.PrimFunc, parameter: Any, gpu: bool) -> int:
+    """Bytes to which the data of a tensor parameter must be aligned.
+
+    Arguments:
+        gpu: whether it is code for the GPU, which faults at a vector access of unaligned data; that for the CPU does
+            not once the function is :func:`relaxed`.
+    """
+    element = element_bytes(parameter)
+    asked = int(parameter.data_alignment)
+    least = element if asked == DEFAULT else max(asked, element)
+    return max(least, _widest_access(function, parameter)) if gpu else least
+
+
+def element_bytes(buffer: Any) -> int:
+    """Bytes of one element of a buffer."""
+    kind = buffer.ty.dtype.dtype
+    return max(1, int(kind.bits) * int(kind.lanes) // 8)
+
+
+def _with_alignment(buffer: Any, alignment: int) -> Any:
+    return tirx.decl_buffer(
+        buffer.shape,
+        buffer.dtype,
+        buffer.name,
+        strides=list(buffer.strides),
+        elem_offset=buffer.elem_offset,
+        scope=buffer.scope(),
+        data_alignment=alignment,
+        offset_factor=buffer.offset_factor,
+        layout=buffer.layout,
+    )
+
+
+def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
+    """Buffers in the body that are views of others, which may not be aligned better than those, and what they view."""
+    found: list[tuple[Any, Any]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, MatchBufferRegion):
+            found.append((node.buffer, node.source))
+        elif isinstance(node, tirx.DeclBuffer) and node.data is not None:
+            found.append((node.buffer, node.data))
+
+    tvm_ffi.structural_walk(function.body, (object, visit))
+    return found
+
+
+def _widest_access(function: tirx.PrimFunc, parameter: Any) -> int:
+    """Bytes of the widest access to a parameter's memory that the code makes."""
+    if any(_mentions(source, parameter) for _, source in _views(function)):
+        return LARGEST_ACCESS
+    element = element_bytes(parameter)
+    widths = [element]
+
+    def note_vector_loop(loop: Any) -> None:
+        vector = int(loop.kind) == tirx.ForKind.VECTORIZED and isinstance(loop.extent, tirx.IntImm)
+        if vector and _mentions(loop.body, parameter):
+            widths.append(int(loop.extent.value) * element)
+
+    def note_access(node: Any) -> None:
+        buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
+        value = node if isinstance(node, tvm.ir.TensorLoad) else node.value
+        if parameter.same_as(buffer) and isinstance(value.ty, tvm.ir.PrimType):
+            widths.append(int(value.ty.dtype.lanes) * element)
+
+    def note_call(call: Any) -> None:
+        if str(getattr(call.op, "name", "")).startswith(ASYNC_COPIES) and _mentions(call, parameter):
+            widths.append(LARGEST_ACCESS)
+
+    tvm_ffi.structural_walk(
+        function.body,
+        [(tirx.For, note_vector_loop), ((tvm.ir.TensorLoad, tirx.BufferStore), note_access), (tvm.ir.Call, note_call)],
+    )
+    width = min(max(widths), LARGEST_ACCESS)
+    return 1 << (width - 1).bit_length()
+
+
+def _mentions(node: Any, parameter: Any) -> bool:
+    found: list[bool] = []
+
+    def note(variable: Any) -> None:
+        if parameter.same_as(variable):
+            found.append(True)
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Var, note))
+    return bool(found)

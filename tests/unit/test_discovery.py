@@ -1,0 +1,213 @@
+"""Cached records of definition files: what makes them stale, and what a null build costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernelwright.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import Request
+from workers_project import Project
+
+
+class CountingPool(WorkerPool):
+    """Remembers which files were asked for."""
+
+    asked: list[str]
+
+    def call(self, request: Request) -> dict[str, object]:
+        self.asked.append(Path(getattr(request, "file", "")).name)
+        return super().call(request)
+
+
+class Tree(Project):
+    """A project with a cache of records."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pool = CountingPool(2, folder)
+        self.pool.asked = []
+
+    def discover(self, *files: str, identity: str = "tvm 1") -> Discovery:  # type: ignore[override]
+        self.pool.asked.clear()
+        paths = [self.folder / file for file in files]
+        return discover(paths, self.folder, self.folder / "cache", lambda: self.pool, identity)
+
+    @property
+    def asked(self) -> list[str]:
+        return sorted(self.pool.asked)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    tree = Tree(tmp_path_factory.mktemp("discovery"))
+    with tree.pool:
+        yield tree
+
+
+@pytest.fixture
+def tree(shared: Tree) -> Tree:
+    for path in sorted(shared.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    return shared
+
+
+def must_not_start() -> WorkerPool:
+    raise AssertionError("a null build asked for a worker")
+
+
+def test_a_null_build_starts_no_worker(tree: Tree) -> None:
+    files = [tree.copy("one"), tree.copy("two")]
+    first = tree.discover(*files)
+    assert [record.kernels[0].name for record in first.records] == ["one", "two"] and not first.errors
+    again = discover([tree.folder / f for f in files], tree.folder, tree.folder / "cache", must_not_start, "tvm 1")
+    assert again == first
+
+
+def test_only_the_changed_file_is_executed_again(tree: Tree) -> None:
+    files = [tree.copy("one"), tree.copy("two")]
+    tree.discover(*files)
+    times = (tree.folder / files[0]).stat()
+    tree.copy("one", factor=3.0)  # the same size ...
+    os.utime(tree.folder / files[0], ns=(times.st_atime_ns, times.st_mtime_ns))  # ... and the same time
+    tree.discover(*files)
+    assert tree.asked == ["one.py"]
+
+
+def test_a_touched_file_with_the_same_content_is_not_executed_again(tree: Tree) -> None:
+    file = tree.copy("one")
+    tree.discover(file)
+    os.utime(tree.folder / file, (1, 1))
+    tree.discover(file)
+    assert tree.asked == []
+
+
+def test_a_change_of_an_imported_file_reaches_all_that_import_it(tree: Tree) -> None:
+    helper = tree.write("kernels/_helper.py", "X = 1\n")
+    files = [tree.empty("one", "import _helper"), tree.empty("two", "import _helper"), tree.empty("three")]
+    assert set(tree.discover(*files).records[0].dependencies) == {"kernels/_helper.py", "kernels/one.py"}
+    helper.write_text("X = 2\n")
+    tree.discover(*files)
+    assert tree.asked == ["one.py", "two.py"]
+    helper.unlink()
+    assert [str(e.where.location) for e in tree.discover(*files).errors] == ["kernels/one.py:2", "kernels/two.py:2"]
+
+
+def test_another_identity_is_a_miss(tree: Tree) -> None:
+    file = tree.copy("one")
+    tree.discover(file)
+    tree.discover(file, identity="tvm 2")
+    assert tree.asked == ["one.py"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"one"', '"two"'),
+        lambda text: "0" * 64 + text[64:],
+        lambda text: "\x00" * len(text),
+    ],
+)
+def test_a_damaged_record_is_a_miss_and_not_a_failure(tree: Tree, damage: object) -> None:
+    file = tree.copy("one")
+    expected = tree.discover(file)
+    (path,) = (tree.folder / "cache").glob("*.record")
+    path.write_text(damage(path.read_text()))  # type: ignore[operator]
+    assert tree.discover(file) == expected
+    assert tree.asked == ["one.py"]
+
+
+def test_errors_of_all_files_are_reported_in_their_order_beside_the_good_records(tree: Tree) -> None:
+    bad = [str(tree.write(f"kernels/bad{n}.py", "1 +\n").relative_to(tree.folder)) for n in (1, 2)]
+    found = tree.discover(bad[0], tree.copy("good"), bad[1])
+    assert [error.where.location for error in found.errors] == ["kernels/bad1.py:1", "kernels/bad2.py:1"]
+    assert [record.file for record in found.records] == ["kernels/good.py"]
+    assert tree.discover(bad[0], "kernels/good.py", bad[1]).errors, "an error must not be cached as a success"
+    assert tree.asked == ["bad1.py", "bad2.py"]
+
+
+def test_one_name_in_two_files_is_an_error_that_names_both(tree: Tree) -> None:
+    text = "from kernelwright import kernel\n\n@kernel\ndef same(): pass\n"
+    files = [str(tree.write(f"kernels/{name}.py", text).relative_to(tree.folder)) for name in ("a", "b")]
+    (error,) = tree.discover(*files).errors
+    assert error.where.location == "kernels/b.py:3" and "kernels/a.py:3" in error.message
+
+
+def test_a_file_given_twice_counts_once(tree: Tree) -> None:
+    file = tree.copy("one")
+    found = tree.discover(file, file)
+    assert len(found.records) == 1 and not found.errors
+
+
+def test_files_that_only_a_lowering_reads_are_dependencies_from_then_on(tree: Tree) -> None:
+    tree.write("kernels/_later.py", "")
+    file = tree.empty("one", body="import _later")
+    (record,) = tree.discover(file).records
+    names = ["kernels/_later.py", "kernels/one.py"]
+    assert remember_dependencies(record, tree.folder, tree.folder / "cache", names)
+    (record,) = tree.discover(file).records
+    assert list(record.dependencies) == names and tree.asked == []
+    assert not remember_dependencies(record, tree.folder, tree.folder / "cache", names)
+    # An edit of it does not change what the kernels are, and an edit of the definition does not forget it.
+    old = record.dependencies["kernels/_later.py"]
+    tree.write("kernels/_later.py", "X = 1\n")
+    (record,) = tree.discover(file).records
+    assert record.dependencies["kernels/_later.py"] != old and tree.asked == []
+    tree.empty("one", "X = 1", body="import _later")
+    assert list(tree.discover(file).records[0].dependencies) == names
+    (tree.folder / "kernels/_later.py").unlink()
+    assert list(tree.discover(file).records[0].dependencies) == ["kernels/one.py"]
+
+
+GOOD_KERNEL = {
+    "name": "k",
+    "doc": "",
+    "location": "k.py:1",
+    "configs": [{"m": 1}],
+    "slugs": ["m-1"],
+    "targets": None,
+    "archs": None,
+    "backends": None,
+    "outputs": ["y"],
+    "flags": [],
+    "tolerance": None,
+    "has_reference": False,
+    "takes_target": False,
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 3},
+        {"configs": []},
+        {"configs": [1]},
+        {"configs": [{"m": [1]}]},
+        {"slugs": []},
+        {"targets": "llvm"},
+        {"outputs": [1]},
+        {"outputs": None},
+        {"tolerance": "1"},
+        {"has_reference": None},
+    ],
+)
+def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None:
+    assert KernelRecord.from_json(GOOD_KERNEL).outputs == ("y",)
+    with pytest.raises(ValueError):
+        KernelRecord.from_json({**GOOD_KERNEL, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"schema": 2}, {"file": None}, {"dependencies": {}}, {"dependencies": {"k.py": 1}}, {"kernels": [{}]}],
+)
+def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
+    good = {"schema": 1, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
+    assert DefinitionRecord.from_json(good).file == "k.py"
+    with pytest.raises(ValueError):
+        DefinitionRecord.from_json({**good, **change})

@@ -1,0 +1,626 @@
+"""The CUDA half of the launcher, against a stand-in for the driver that writes down what it is asked for.
+
+Kernels are lowered by TVM; no device code is compiled: an image is the name of its arch, which the stand-in repeats.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from kernelwright.backends.base import KernelPlan
+from launcher_build import FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
+
+STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
+ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cuda")
+    command = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(STANDIN),
+        "-o",
+        str(folder / "libstandin.so"),
+    ]
+    subprocess.run(command, check=True)
+    return folder
+
+
+class Machine:
+    """A machine with the stand-in driver, and what that was asked for.
+
+    A library's state is for one machine, so each machine loads copies of its own.
+    """
+
+    def __init__(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._tmp_path = tmp_path
+        self._patch = monkeypatch
+        self.log_file = tmp_path / "log"
+        monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(folder / "libstandin.so"))
+        monkeypatch.setenv("STANDIN_LOG", str(self.log_file))
+
+    def set(self, **variables: object) -> None:
+        for name, value in variables.items():
+            self._patch.setenv(f"STANDIN_{name.upper()}", str(value))
+
+    def load(self, library: Path) -> Any:
+        copy = self._tmp_path / f"{len(list(self._tmp_path.iterdir()))}_{library.name}"
+        shutil.copy(library, copy)
+        return tvm_ffi.load_module(str(copy))
+
+    @property
+    def log(self) -> list[str]:
+        return self.log_file.read_text().splitlines() if self.log_file.exists() else []
+
+    def calls(self, name: str) -> list[str]:
+        return [line.removeprefix(name).strip() for line in self.log if line.startswith(name)]
+
+
+@pytest.fixture
+def machine(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(folder, tmp_path, monkeypatch)
+
+
+def on_cuda(shape: Sequence[int], dtype: tuple[int, int, int] = (2, 16, 1), device: int = 0) -> Any:
+    return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, device)))
+
+
+# ---- kernels
+
+
+def scale_function() -> Any:
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle, alpha: T.float32, beta: T.float16, shift: T.int64):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float16", align=2)
+        y = T.match_buffer(y_handle, (n,), "float16", align=2)
+        for i in T.thread_binding((n + 127) // 128, thread="blockIdx.x"):
+            for j in T.thread_binding(128, thread="threadIdx.x"):
+                with T.sblock("y"):
+                    k = T.axis.spatial(n, i * 128 + j)
+                    T.where(i * 128 + j < n)
+                    y[k] = x[k] * T.cast(alpha, "float16") + beta + T.cast(shift, "float16")
+
+    return main
+
+
+def two_steps_function() -> Any:
+    """Two launches with a temporary buffer between them."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32", align=4)
+        y = T.match_buffer(y_handle, (n,), "float32", align=4)
+        middle = T.alloc_buffer((n,), "float32")
+        for i in T.thread_binding(n, thread="blockIdx.x"):
+            for _ in T.thread_binding(1, thread="threadIdx.x"):
+                with T.sblock("middle"):
+                    k = T.axis.spatial(n, i)
+                    middle[k] = x[k] + T.float32(1)
+        for i in T.thread_binding(n, thread="blockIdx.x"):
+            for _ in T.thread_binding(1, thread="threadIdx.x"):
+                with T.sblock("y"):
+                    k = T.axis.spatial(n, i)
+                    y[k] = middle[k]
+
+    return main
+
+
+def shared_function(elements: int) -> Any:
+    """A kernel whose blocks have dynamic shared memory."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle):
+        x = T.match_buffer(x_handle, (2, elements), "float32", align=4)
+        for i in T.thread_binding(2, thread="blockIdx.x"):
+            with T.sblock("block"):
+                b = T.axis.spatial(2, i)
+                T.reads(x[b, 0:elements])
+                T.writes(x[b, 0:elements])
+                own = T.alloc_buffer((elements,), "float32", scope="shared.dyn")
+                for j in T.thread_binding(32, thread="threadIdx.x"):
+                    for k in range(elements // 32):
+                        with T.sblock("own"):
+                            e = T.axis.spatial(elements, k * 32 + j)
+                            T.reads(x[b, e])
+                            T.writes(own[e])
+                            own[e] = x[b, e]
+                for j in T.thread_binding(32, thread="threadIdx.x"):
+                    for k in range(elements // 32):
+                        with T.sblock("x"):
+                            e = T.axis.spatial(elements, k * 32 + j)
+                            T.reads(own[elements - 1 - e])
+                            T.writes(x[b, e])
+                            x[b, e] = own[elements - 1 - e]
+
+    return main
+
+
+@pytest.fixture(scope="module")
+def scale(folder: Path) -> KernelPlan:
+    arguments = [tensor("x", "float16", ["n"]), tensor("y", "float16", ["n"], output=True)]
+    arguments += [scalar("alpha", "float32"), scalar("beta", "float16"), scalar("shift", "int64")]
+    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
+    return plan("scale", cuda_unit(folder, scale_function(), data, ARCHS), outputs=["y"])
+
+
+def only(kernel: KernelPlan, archs: Sequence[str]) -> KernelPlan:
+    """The kernel with only some of its images."""
+    (variant,) = kernel.variants
+    (unit,) = variant.units
+    images = {arch: unit.images[arch] for arch in archs}
+    return replace(kernel, variants=(replace(variant, units=(replace(unit, images=images),)),))
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path, scale: KernelPlan) -> Path:
+    return build(folder, only(scale, ["sm_80"])).rename(folder / "scale_only_sm_80.so")
+
+
+@pytest.fixture(scope="module")
+def two_steps(folder: Path) -> Path:
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)]
+    data = signature("two_steps", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
+    return build(folder, plan("two_steps", cuda_unit(folder, two_steps_function(), data, ["sm_80"]), outputs=["y"]))
+
+
+def shared_library(folder: Path, elements: int) -> Path:
+    name = f"shared{elements}"
+    data = signature(name, [tensor("x", "float32", [2, elements])], target="cuda", arch="sm_80")
+    if not (folder / f"{name}.so").exists():
+        build(folder, plan(name, cuda_unit(folder, shared_function(elements), data, ["sm_80"])))
+    return folder / f"{name}.so"
+
+
+# ---- launches
+
+
+def test_a_launch_passes_dims_stream_and_typed_parameters(machine: Machine, library: Path, scale: KernelPlan) -> None:
+    letters = {"handle": "p", "float32": "f", "float16": "h", "int32": "i", "int64": "l"}
+    machine.set(parameters="".join(letters[dtype] for dtype in scale.units[0].device_kernels[0].params))
+    module, x = machine.load(library), on_cuda((1000,))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x5150):
+        assert module["scale"](x, x, 1.5, -2, 2**40) is None
+    (launch,) = machine.calls("launch")
+    head, parameters = launch.split(" parameters ")
+    assert head == "scale_kernel sm_80 grid 8 1 1 block 128 1 1 shared 0 stream 0x5150 on cuda:0"
+    # The numbers in some order; -2 as float16 is 0xc000.
+    assert sorted(parameters.split()) == sorted(["0x10000", "0x10000", "1.5", "0xc000", "1000", str(2**40)])
+
+
+def test_the_default_stream_is_that_of_the_environment(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((1,))
+    module["scale"](x, x, 1, 1, 1)
+    assert "stream 0 " in machine.calls("launch")[0].replace("(nil)", "0").replace("0x0", "0")
+
+
+def test_a_launch_with_an_empty_grid_is_skipped(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((0,))
+    module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("launch") == []
+
+
+def test_the_primary_context_is_made_current_for_the_launch_only(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,), device=1)
+    module["scale"](x, x, 1, 1, 1)
+    log = [line.split(" grid")[0] for line in machine.log]
+    loading = ["push cuda:1", "load sm_80", "pop cuda:1"]
+    assert log == ["init", *loading, "push cuda:1", "launch scale_kernel sm_80", "pop cuda:1"]
+
+
+def test_a_current_context_of_the_device_is_left_alone(machine: Machine, library: Path, folder: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,))
+    driver = ctypes.CDLL(str(folder / "libstandin.so"))
+    context = ctypes.c_void_p()
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    driver.cuCtxPushCurrent_v2(context)
+    try:
+        module["scale"](x, x, 1, 1, 1)
+        assert machine.calls("push") == ["cuda:0"], "ours"
+        module["scale"](*[on_cuda((5,), device=1)] * 2, 1, 1, 1)
+        assert machine.calls("push")[1:] == ["cuda:1", "cuda:1"]
+    finally:
+        driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+
+def test_images_are_loaded_once_for_all_devices_and_threads(machine: Machine, library: Path) -> None:
+    module = machine.load(library)
+    tensors = [on_cuda((5,), device=number % 2) for number in range(8)]
+    start = threading.Barrier(8)
+
+    def work(x: Any) -> None:
+        start.wait()
+        for _ in range(20):
+            module["scale"](x, x, 1, 1, 1)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in tensors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert machine.calls("init") == [""] and machine.calls("load") == ["sm_80"]
+    assert len(machine.calls("launch")) == 160
+
+
+def test_preload_loads_and_a_call_then_only_launches(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,))
+    assert machine.log == [], "nothing is touched before it is needed"
+    assert module["kw_supported"](2, 0) == ""
+    assert machine.log == ["init"], "a question loads nothing"
+    assert module["kw_preload"](2, 0) is None
+    assert machine.calls("load") == ["sm_80"]
+    before = len(machine.log)
+    module["scale"](x, x, 1, 1, 1)
+    assert [line.split()[0] for line in machine.log[before:]] == ["push", "launch", "pop"]
+
+
+def test_a_kernel_with_two_launches_frees_its_temporary_memory(machine: Machine, two_steps: Path) -> None:
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 7):
+        module["two_steps"](x, x)
+    log = [" ".join(line.split()[:2]) for line in machine.log if not line.startswith(("push", "pop"))]
+    launches = ["launch two_steps_kernel", "launch two_steps_kernel_1"]
+    assert log == ["init", "allocate 400", "load sm_80", *launches, "free in"]
+    assert machine.calls("allocate") == ["400 in stream 0x7"]
+
+
+def test_temporary_memory_is_freed_when_a_launch_fails(machine: Machine, two_steps: Path) -> None:
+    machine.set(fail="cuLaunchKernelEx=700")
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
+    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+        module["two_steps"](x, x)
+    assert len(machine.calls("allocate")) == len(machine.calls("free")) == 1
+
+
+def test_a_device_without_memory_pools_is_served(machine: Machine, two_steps: Path) -> None:
+    machine.set(pools=0)
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
+    module["two_steps"](x, x)
+    assert machine.calls("allocate") == ["400"] and machine.calls("free") == [""]
+
+
+def test_an_output_without_a_framework_is_device_memory_that_is_freed(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((1000,), device=1)
+    y = module["scale"](x, 1, 1, 1)
+    assert (y.shape, str(y.device), str(y.dtype)) == ((1000,), "cuda:1", "float16")
+    assert machine.calls("allocate") == ["2000"] and machine.calls("free") == []
+    del y
+    assert machine.calls("free") == [""]
+
+
+def test_an_output_is_freed_when_the_launch_fails(machine: Machine, library: Path) -> None:
+    machine.set(fail="cuLaunchKernelEx=700")
+    module, x = machine.load(library), on_cuda((1000,))
+    with pytest.raises(RuntimeError):
+        module["scale"](x, 1, 1, 1)
+    assert len(machine.calls("allocate")) == len(machine.calls("free")) == 1
+
+
+# ---- which image
+
+
+@pytest.mark.parametrize(
+    ("built", "capability", "expected"),
+    [
+        (ARCHS, 80, "sm_80"),
+        (ARCHS, 86, "sm_80"),
+        (ARCHS, 90, "sm_90a"),
+        (["sm_80", "sm_90", "compute_80"], 90, "sm_90"),
+        (["sm_90a", "compute_80"], 91, "compute_80"),
+        (ARCHS, 100, "sm_100f"),
+        (ARCHS, 103, "sm_100f"),
+        (["sm_80", "compute_80"], 90, "compute_80"),
+        (ARCHS, 120, "compute_80"),
+        (["sm_80", "sm_90"], 75, None),
+        (["sm_80", "sm_90"], 120, None),
+        (["sm_90a"], 91, None),
+        (["sm_100f"], 110, None),
+        (["compute_80"], 75, None),
+    ],
+)
+def test_the_best_image_for_the_device_is_loaded(
+    machine: Machine, folder: Path, scale: KernelPlan, built: Sequence[str], capability: int, expected: str | None
+) -> None:
+    machine.set(capability=capability)
+    name = folder / f"scale_{'_'.join(built)}.so"
+    if not name.exists():
+        build(folder, only(scale, built)).rename(name)
+    module, x = machine.load(name), on_cuda((5,))
+    if expected:
+        module["scale"](x, x, 1, 1, 1)
+        assert machine.calls("load") == [expected]
+        return
+    listed = ", ".join(built)
+    message = (
+        f"kernel 'scale': cuda:0 is an sm_{capability}, and variant default was built for {listed}\n"
+        f"  remedy: add sm_{capability} to the archs and rebuild: scons ARCHS=...,sm_{capability}"
+    )
+    assert module["kw_supported"](2, 0) == message
+    for attempt in (lambda: module["scale"](x, x, 1, 1, 1), lambda: module["kw_preload"](2, 0)):
+        with pytest.raises(RuntimeError, match=re.escape(message)):
+            attempt()
+
+
+def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int], int]:
+    """The launcher's choice among archs, straight from C: capability -> index or -1."""
+    from kernelwright.backends.tvm_ffi import LAUNCHER, _image
+    from kernelwright.errors import Where
+    from launcher_build import include_folders
+
+    head = '#define KW_KERNEL "k"\n' + "".join(
+        f"#define KW_MAX_{name} 16\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
+    )
+    images = "".join(f"static const char kw_image_0_{arch}[1];\n" for arch in archs)
+    table = ", ".join(_image(0, arch, Where()) for arch in archs)
+    function = """
+    int choose(int capability) {
+      int best = -1, best_score = 0;
+      for (int i = 0; i < (int)(sizeof images / sizeof images[0]); ++i) {
+        int score = kw_suitability(&images[i], capability);
+        if (score > best_score) best = i, best_score = score;
+      }
+      return best;
+    }"""
+    (tmp_path / "choose.c").write_text(
+        f'{head}#include "kernelwright.h"\n{images}static const kw_image images[] = {{{table}}};{function}'
+    )
+    folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
+    subprocess.run(["gcc", "-shared", "-fPIC", *folders, "choose.c", "-o", "choose.so"], cwd=tmp_path, check=True)
+    function_pointer: Callable[[int], int] = ctypes.CDLL(str(tmp_path / "choose.so")).choose
+    return function_pointer
+
+
+def test_the_order_of_preference_among_all_kinds_of_images(folder: Path, tmp_path: Path) -> None:
+    archs = ["compute_80", "compute_90", "compute_90a", "compute_100f", "sm_80", "sm_86", "sm_90", "sm_90a"]
+    archs += ["sm_100", "sm_100f", "sm_100a", "sm_103", "sm_103f", "sm_75"]
+    chosen = choose(folder, tmp_path, archs)
+    expected = {70: None, 75: "sm_75", 80: "sm_80", 86: "sm_86", 89: "sm_86", 90: "sm_90a", 100: "sm_100a"}
+    expected |= {101: "sm_100f", 103: "sm_103", 107: "sm_103f", 110: "compute_90", 120: "compute_90"}
+    found = {capability: chosen(capability) for capability in expected}
+    assert {c: archs[i] if i >= 0 else None for c, i in found.items()} == expected
+
+
+def test_ptx_with_a_suffix_is_for_its_devices_only(folder: Path, tmp_path: Path) -> None:
+    archs = ["compute_80", "compute_90a", "compute_100f"]
+    chosen = choose(folder, tmp_path, archs)
+    assert [archs[chosen(capability)] for capability in (90, 91, 100, 103, 110)] == [
+        "compute_90a",
+        "compute_80",
+        "compute_100f",
+        "compute_100f",
+        "compute_80",
+    ]
+
+
+# ---- dynamic shared memory
+
+
+def test_shared_memory_above_48_kib_is_asked_for_once_per_device(machine: Machine, folder: Path) -> None:
+    module = machine.load(shared_library(folder, 16384))
+    for device in (0, 0, 1):
+        module["shared16384"](on_cuda((2, 16384), (2, 32, 1), device))
+    assert machine.calls("set") == [f"shared16384_kernel attribute 8 to 65536 on cuda:{device}" for device in (0, 1)]
+    assert all("shared 65536" in launch for launch in machine.calls("launch")) and len(machine.calls("launch")) == 3
+
+
+def test_shared_memory_up_to_48_kib_needs_no_asking(machine: Machine, folder: Path) -> None:
+    module = machine.load(shared_library(folder, 8192))
+    module["shared8192"](on_cuda((2, 8192), (2, 32, 1)))
+    assert machine.calls("set") == [] and "shared 32768" in machine.calls("launch")[0]
+
+
+def test_more_shared_memory_than_the_device_has_is_refused(machine: Machine, folder: Path) -> None:
+    machine.set(shared=66000, static=1000)
+    module = machine.load(shared_library(folder, 16384))
+    expected = (
+        r"kernel 'shared16384': device function shared16384_kernel, grid \(2, 1, 1\), block \(32, 1, 1\), 65536 bytes "
+    )
+    expected += r"of dynamic shared memory, cuda:0 \(sm_80\): the device has only 65000 bytes for it"
+    with pytest.raises(RuntimeError, match=expected):
+        module["shared16384"](on_cuda((2, 16384), (2, 32, 1)))
+
+
+# ---- launch attributes
+
+
+def test_clusters_and_launch_flags_become_attributes(machine: Machine, folder: Path, scale: KernelPlan) -> None:
+    """TVM's host code is for a plain launch; the tables say that its second dimension is the cluster's."""
+    (unit,) = scale.units
+    (device,) = unit.device_kernels
+    flags = ("tirx.use_programtic_dependent_launch", "tirx.use_cooperative_launch")
+    device = replace(device, launch=("blockIdx.x", "clusterCtaIdx.x", *flags))
+    odd = replace(unit, device_kernels=(device,), images={"sm_90a": unit.images["sm_90a"]})
+    library = build(folder, replace(scale, variants=(replace(scale.variants[0], units=(odd,)),)))
+    machine.set(capability=90)
+    module, x = machine.load(library.rename(folder / "cluster.so")), on_cuda((1000,))
+    module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("launch")[0].endswith("attribute 4: 128 attribute 6: 1 attribute 2: 1")
+
+
+# ---- errors
+
+
+def test_a_failed_launch_says_what_was_launched_where(machine: Machine, library: Path) -> None:
+    machine.set(fail="cuLaunchKernelEx=700")
+    module, x = machine.load(library), on_cuda((1000,))
+    expected = (
+        "kernel 'scale': launching device function scale_kernel, grid (8, 1, 1), block (128, 1, 1), 0 bytes of "
+        "dynamic shared memory, cuda:0 (sm_80) failed with "
+        "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)"
+    )
+    with pytest.raises(RuntimeError, match=re.escape(expected)):
+        module["scale"](x, x, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        ("cuInit=100", "initialising CUDA failed with an unknown error"),
+        ("cuDeviceGetCount=3", "counting CUDA devices failed"),
+        ("cuDevicePrimaryCtxRetain=2", "opening cuda:0 failed"),
+        (
+            "cuLibraryLoadData=222",
+            "loading sm_80 of variant default (the driver is older than the nvcc that made the PTX)",
+        ),
+        ("cuLibraryGetKernel=500", "finding the device function scale_kernel in sm_80 failed"),
+    ],
+)
+def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(
+    machine: Machine, library: Path, fail: str, message: str
+) -> None:
+    machine.set(fail=fail)
+    module, x = machine.load(library), on_cuda((5,))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=re.escape(f"kernel 'scale': {message}")):
+            module["scale"](x, x, 1, 1, 1)
+    machine.set(fail="")
+    module["scale"](x, x, 1, 1, 1)
+    assert len(machine.calls("launch")) == 1
+
+
+def test_a_failed_allocation_of_temporary_memory_is_an_exception(machine: Machine, two_steps: Path) -> None:
+    machine.set(fail="cuMemAllocAsync=2")
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
+    with pytest.raises(RuntimeError, match="kernel 'two_steps': allocating a workspace of 400 bytes on cuda:0 failed"):
+        module["two_steps"](x, x)
+
+
+def test_a_machine_without_a_driver_gets_an_exception(machine: Machine, library: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libnone.so.7")
+    module, x = machine.load(library), on_cuda((5,))
+    expected = r"kernel 'scale': there is no CUDA driver: libnone.so.7: .*\n  remedy: install the NVIDIA driver"
+    with pytest.raises(RuntimeError, match=expected):
+        module["scale"](x, x, 1, 1, 1)
+    assert "there is no CUDA driver" in module["kw_supported"](2, 0)
+
+
+def test_a_driver_that_is_too_old_gets_an_exception(machine: Machine, library: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libm.so.6")
+    module, x = machine.load(library), on_cuda((5,))
+    with pytest.raises(
+        RuntimeError, match="the CUDA driver is too old: it has no cuInit\n  remedy: install driver 525"
+    ):
+        module["scale"](x, x, 1, 1, 1)
+
+
+def test_a_device_that_does_not_exist_is_refused(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,), device=2)
+    with pytest.raises(ValueError, match="kernel 'scale': there is no cuda:2, the process sees 2 CUDA devices"):
+        module["scale"](x, x, 1, 1, 1)
+    assert "there is no cuda:-1" in module["kw_supported"](2, -1)
+
+
+def test_cpu_tensors_are_refused_by_a_kernel_for_cuda_only(machine: Machine, library: Path) -> None:
+    x = np.zeros(5, "float16")
+    expected = r"kernel 'scale': it cannot run on cpu: it was built for cuda \(sm_80\) only\n  remedy: .*scons ARCHS="
+    with pytest.raises(ValueError, match=expected):
+        machine.load(library)["scale"](x, x, 1, 1, 1)
+
+
+def test_tensors_on_different_devices_are_refused(machine: Machine, library: Path) -> None:
+    module = machine.load(library)
+    with pytest.raises(ValueError, match="device_id"):
+        module["scale"](on_cuda((5,)), on_cuda((5,), device=1), 1, 1, 1)
+    with pytest.raises(ValueError, match="device_type"):
+        module["scale"](on_cuda((5,)), np.zeros(5, "float16"), 1, 1, 1)
+
+
+def test_a_child_that_was_forked_after_cuda_gets_an_exception(machine: Machine, library: Path) -> None:
+    code = """
+import os, sys, tvm_ffi
+sys.path[:0] = sys.argv[2:]
+from launcher_build import FakeTensor
+module = tvm_ffi.load_module(sys.argv[1])
+x = tvm_ffi.from_dlpack(FakeTensor((5,), (2, 16, 1), device=(2, 0)))
+module["scale"](x, x, 1, 1, 1)
+if not os.fork():
+    try:
+        module["scale"](x, x, 1, 1, 1)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    paths = [Path(__file__).parent, *(path for path in sys.path if path)]
+    command = [sys.executable, "-c", code, str(library), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    assert "kernel 'scale': CUDA was used before this process was forked" in done.stdout, done.stderr
+
+
+# ---- several variants and targets in one library
+
+
+def test_one_library_serves_cpu_and_cuda_and_two_cuda_variants(machine: Machine, folder: Path) -> None:
+    from launcher_build import llvm_unit
+    from tvm.script import tirx as T
+
+    def define(dtype: str, cuda: bool) -> Any:
+        blocks, threads = ("blockIdx.x", "threadIdx.x")
+
+        @T.prim_func(s_tir=True)
+        def on_cuda_(x_handle: T.handle):
+            n = T.int32()
+            x = T.match_buffer(x_handle, (n,), dtype, align=1)
+            for i in T.thread_binding(n, thread=blocks):
+                for _ in T.thread_binding(1, thread=threads):
+                    with T.sblock("x"):
+                        k = T.axis.spatial(n, i)
+                        x[k] = x[k] + x[k]
+
+        @T.prim_func(s_tir=True)
+        def on_cpu(x_handle: T.handle):
+            n = T.int32()
+            x = T.match_buffer(x_handle, (n,), dtype, align=1)
+            for i in range(n):
+                with T.sblock("x"):
+                    k = T.axis.spatial(n, i)
+                    x[k] = x[k] + x[k]
+
+        return on_cuda_ if cuda else on_cpu
+
+    units = []
+    for dtype in ("float32", "float16"):
+        options: dict[str, Any] = {"slug": dtype, "symbols": {"n": "int32"}}
+        arguments = [tensor("x", dtype, ["n"])]
+        units.append(
+            llvm_unit(folder, define(dtype, False), signature("double", arguments, arch="x86-64-v3", **options))
+        )
+        data = signature("double", arguments, target="cuda", arch="sm_80", **options)
+        units.append(cuda_unit(folder, define(dtype, True), data, ["sm_80"]))
+    double = machine.load(build(folder, plan("double", *units)))["double"]
+    for dtype, code in (("float32", (2, 32, 1)), ("float16", (2, 16, 1))):
+        x = np.arange(5, dtype=dtype)
+        double(x)
+        np.testing.assert_array_equal(x, 2 * np.arange(5, dtype=dtype))
+        double(on_cuda((7,), code))
+    assert len(machine.calls("launch")) == 2 and machine.calls("load") == ["sm_80", "sm_80"]
+
+
+def test_lowering_for_these_tests_finds_the_launch_parameters() -> None:
+    _, (devices,), _ = lower(shared_function(16384), "entry", "shared", {"kind": "cuda", "arch": "sm_80"})
+    tags = [[str(tag) for tag in f.attrs["tirx.kernel_launch_params"]] for f in devices.functions.values()]
+    assert tags == [["blockIdx.x", "threadIdx.x", "tirx.use_dyn_shared_memory"]]

@@ -1,0 +1,394 @@
+"""Lowering in real workers: schedules, signatures, symbols, errors, and equal bytes for equal inputs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.errors import DefinitionError, LoweringError
+from workers_project import Project
+
+HEAD = """\
+from kernelwright import grid, kernel
+from tvm import te, tirx
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+"""
+
+MATMUL = """
+@kernel(configs=grid(dtype=["float32", "float16"]), outputs=["c"])
+def matmul(dtype):
+    m = te.var("m")
+    a = te.placeholder((m, 1024), dtype, name="a")
+    b = te.placeholder((1024, 1024), dtype, name="b")
+    k = te.reduce_axis((0, 1024), name="k")
+    c = te.compute((m, 1024), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    return te.create_prim_func([a, b, c])
+"""
+
+SOFTMAX = """
+@kernel(outputs=["y"])
+def softmax():
+    n = te.var("n")
+    x = te.placeholder((n, 64), "float32", name="x")
+    k1, k2 = te.reduce_axis((0, 64), name="k1"), te.reduce_axis((0, 64), name="k2")
+    top = te.compute((n,), lambda i: te.max(x[i, k1], axis=k1), name="top")
+    e = te.compute((n, 64), lambda i, j: te.exp(x[i, j] - top[i]), name="e")
+    total = te.compute((n,), lambda i: te.sum(e[i, k2], axis=k2), name="total")
+    return te.create_prim_func([x, te.compute((n, 64), lambda i, j: e[i, j] / total[i], name="y")])
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("lowering"))
+    with project.pool:
+        yield project
+
+
+def lowered(project: Project, kernel: str, text: str, target: str = "llvm", **more: Any) -> dict[str, Any]:
+    """The result of lowering a kernel, with its parsed signature."""
+    file = project.write(f"kernels/{kernel}.py", HEAD + text)
+    result = project.lower(str(file.relative_to(project.folder)), kernel, target, **more)
+    return {**result, "signature": json.loads(result["contents"]["signature.json"])}
+
+
+def body(function: str, decorator: str = "@kernel", name: str = "k") -> str:
+    """A definition whose function is the given TVMScript."""
+    lines = "\n".join("    " + line for line in function.strip("\n").splitlines())
+    return f"{decorator}\ndef {name}():\n{lines}\n    return main\n"
+
+
+SHAPES = body(
+    """
+n, m = tirx.Var("n", "int32"), tirx.Var("m", "int64")
+@T.prim_func(s_tir=True)
+def main(
+    alpha: T.float32,
+    x: T.Buffer((n, 4), "float16"),
+    y: T.Buffer((2 * n + 1, T.max(n, 3), (n + 3) // 4 % 5), "int8"),
+    z: T.Buffer((m - 1, T.min(m, 7)), "bool"),
+    w: T.Buffer((m,), "float32"),
+    n_rows: T.int64,
+):
+    for i in range(n):
+        with T.sblock("x"):
+            j = T.axis.spatial(n, i)
+            x[j, 0] = x[j, 0] + T.cast(alpha, "float16")
+""",
+    '@kernel(outputs=["w"])',
+)
+
+
+def test_the_signature_says_names_types_shapes_and_what_is_written(project: Project) -> None:
+    signature = lowered(project, "k", SHAPES)["signature"]
+    assert signature["arguments"] == [
+        {"dtype": "float32", "kind": "scalar", "name": "alpha", "output": False, "written": False},
+        {"dtype": "float16", "kind": "tensor", "name": "x", "output": False, "shape": ["n", 4], "written": True},
+        {
+            "dtype": "int8",
+            "kind": "tensor",
+            "name": "y",
+            "output": False,
+            "shape": ["(2 * n) + 1", "max(n, 3)", "((n + 3) // 4) % 5"],
+            "written": False,
+        },
+        {
+            "dtype": "bool",
+            "kind": "tensor",
+            "name": "z",
+            "output": False,
+            "shape": ["m - 1", "min(m, 7)"],
+            "written": False,
+        },
+        {"dtype": "float32", "kind": "tensor", "name": "w", "output": True, "shape": ["m"], "written": False},
+        {"dtype": "int64", "kind": "scalar", "name": "n_rows", "output": False, "written": False},
+    ]
+    assert list(signature["symbols"].items()) == [("n", "int32"), ("m", "int64")]
+    assert signature["entry"] == "kw_k__default__x86_64_v3"
+    assert signature["schedule"] == "as written"
+    assert signature["device_kernels"] == [] and signature["config"] == {} and signature["schema"] == 1
+
+
+def test_the_object_exports_the_entry_and_nothing_that_clashes_with_other_variants(project: Project) -> None:
+    path = project.folder / "host.o"
+    path.write_bytes(lowered(project, "k", SHAPES)["contents"]["host.o"])
+    table = subprocess.run(["nm", "-g", "--defined-only", path], capture_output=True, text=True, check=True).stdout
+    strong = [line.split()[2] for line in table.splitlines() if line.split()[1] not in "WV"]
+    assert strong == ["kw_k__default__x86_64_v3"]
+    assert "__tvm_ffi_main" not in table
+
+
+def test_messages_of_the_host_code_show_the_kernels_name(project: Project) -> None:
+    contents = lowered(project, "softmax", SOFTMAX, "cuda")["contents"]
+    assert b'"softmax(x: Tensor([n, 64], float32), y: Tensor([n, 64], float32))"' in contents["host.c"]
+    assert b"int32_t kw_softmax__default__cuda(void* self_handle" in contents["host.c"]
+    assert b"__tvm_ffi_softmax" not in contents["host.c"]
+
+
+def test_an_unscheduled_function_is_scheduled_for_the_gpu(project: Project) -> None:
+    result = lowered(project, "softmax", SOFTMAX, "cuda")
+    assert result["files"] == ["device.cu", "host.c", "module.tir", "signature.json"]
+    assert result["schedule"] == result["signature"]["schedule"] == "dlight.gpu.GeneralReduction"
+    (kernel,) = result["signature"]["device_kernels"]
+    assert kernel == {
+        "name": "softmax_kernel",
+        "params": ["handle", "handle", "int32"],
+        "launch": kernel["launch"],
+    }
+    assert {"blockIdx.x", "threadIdx.x"} <= set(kernel["launch"])
+    assert b"__global__" in result["contents"]["device.cu"]
+    assert b"thread=" in result["contents"]["module.tir"]
+
+
+def test_a_rule_that_crashes_tvm_falls_through_to_the_next(project: Project) -> None:
+    started = project.pool.started
+    plain = lowered(project, "matmul", MATMUL, "cuda", slug="dtype-float32", config={"dtype": "float32"})
+    assert plain["schedule"] == "dlight.gpu.Matmul"
+    crashing = lowered(project, "matmul", MATMUL, "cuda", slug="dtype-float16", config={"dtype": "float16"})
+    assert crashing["schedule"].startswith("dlight.gpu.") and crashing["schedule"] != "dlight.gpu.Matmul"
+    assert project.pool.started == max(started, 1)
+
+
+def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:
+    text = body(
+        """
+@T.prim_func
+def main(x: T.Buffer((8,), "float32")):
+    for i in range(8):
+        x[i] = T.float32(1)
+"""
+    )
+    with pytest.raises(LoweringError, match="no thread bindings") as caught:
+        lowered(project, "k", text, "cuda")
+    for rule in ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Transpose", "Fallback"):
+        assert f"dlight.gpu.{rule}: " in str(caught.value.detail)
+    assert "T.thread_binding" in str(caught.value.remedy)
+
+
+PLAIN = """
+@T.prim_func{mode}
+def main(x: T.Buffer((128,), "float32"), y: T.Buffer((128,), "float32")):
+    {bind}
+"""
+LOOP = "for i in T.thread_binding(128, thread='threadIdx.x'):\n        y[i] = x[i]"
+ENVIRONMENT = """bx = T.launch_thread('blockIdx.x', 4)
+    tx = T.launch_thread('threadIdx.x', 32)
+    y[bx * 32 + tx] = x[bx * 32 + tx]"""
+
+
+@pytest.mark.parametrize("mode", ["", "(s_tir=True)"])
+@pytest.mark.parametrize("bind", [LOOP, ENVIRONMENT])
+def test_a_function_with_thread_bindings_is_left_as_written(project: Project, mode: str, bind: str) -> None:
+    result = lowered(project, "k", body(PLAIN.format(mode=mode, bind=bind)), "cuda")
+    assert result["schedule"] == "as written"
+    assert "threadIdx.x" in result["signature"]["device_kernels"][0]["launch"]
+
+
+def test_a_function_with_loop_annotations_is_left_as_written_on_the_cpu(project: Project) -> None:
+    text = SOFTMAX.replace("return te", "function = te").rstrip() + "\n    return function\n"
+    assert lowered(project, "softmax", text)["schedule"] == "dlight.cpu.Reduction"
+    scheduled = text.replace(
+        "    return function",
+        "    from tvm import s_tir\n    s = s_tir.Schedule(function)\n"
+        "    s.parallel(s.get_loops(s.get_sblock('y'))[0])\n    return s.mod['main']",
+    )
+    assert lowered(project, "softmax", scheduled)["schedule"] == "as written"
+
+
+def test_a_definition_gets_the_target_that_it_is_lowered_for(project: Project) -> None:
+    text = """
+@kernel
+def k(target):
+    n = {"llvm": 3, "cuda": 5}[target.kind.name]
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] + 1.0, name="y")])
+"""
+    for target, size in (("llvm", 3), ("cuda", 5)):
+        assert lowered(project, "k", text, target)["signature"]["arguments"][0]["shape"] == [size]
+
+
+def test_int64_sizes_and_bfloat16_lower_for_both_targets(project: Project) -> None:
+    text = """
+@kernel
+def k():
+    n = te.var("n", "int64")
+    x = te.placeholder((n, tirx.const(4, "int64")), "bfloat16", name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="y")])
+"""
+    for target in ("llvm", "cuda"):
+        result = lowered(project, "k", text, target)
+        assert result["signature"]["symbols"] == {"n": "int64"}
+        assert result["signature"]["arguments"][0]["dtype"] == "bfloat16"
+
+
+MODULE = """
+@kernel
+def k():
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def {first}(x: T.Buffer((4,), "float32")):
+            for i in range(4):
+                x[i] = T.float32(1)
+        @T.prim_func(s_tir=True)
+        def {second}(x: T.Buffer((4,), "float32")):
+            for i in range(4):
+                x[i] = T.float32(2)
+    return Module
+"""
+
+
+def test_the_entry_of_a_module_is_called_main(project: Project) -> None:
+    with pytest.raises(DefinitionError, match="its public functions are: one, two"):
+        lowered(project, "k", MODULE.format(first="one", second="two"))
+
+
+def test_a_module_with_one_function_may_call_it_anything(project: Project) -> None:
+    text = MODULE.format(first="one", second="two")
+    text = text[: text.rindex("        @T.prim_func")] + "    return Module\n"
+    assert lowered(project, "k", text)["signature"]["arguments"][0]["name"] == "x"
+
+
+WRITES = """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((16,), "float32"), b: T.Buffer((16,), "float32"), c: T.Buffer((16,), "float32"),
+         d: T.Buffer((16,), "float32"), e: T.Buffer((16,), "float32")):
+    with T.sblock("view"):
+        T.reads(e[0:16], a[0:16], b[0:16], c[0:16])
+        T.writes(d[0:16])
+        view = T.match_buffer(d[0:16], (16,), "float32", offset_factor=1)
+        seen = T.match_buffer(e[0:16], (16,), "float32", offset_factor=1)
+        view[0] = a[0] + seen[0]
+        T.evaluate(T.call_extern("int32", "f", b.access_ptr("r"), c.access_ptr("w")))
+"""
+
+
+def test_writes_through_views_and_pointers_count(project: Project) -> None:
+    arguments = lowered(project, "k", body(WRITES))["signature"]["arguments"]
+    assert {a["name"]: a["written"] for a in arguments} == {"a": False, "b": False, "c": True, "d": True, "e": False}
+
+
+VECTORS = """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32"), z: T.Buffer((64,), "float32", align=32)):
+    for b in {outer}:
+        for v in T.vectorized(4):
+            with T.sblock("y"):
+                i = T.axis.spatial(64, b * 4 + v)
+                y[i] = x[i]
+        with T.sblock("z"):
+            j = T.axis.spatial(64, b)
+            z[j] = T.float32(1)
+"""
+
+
+def test_the_gpu_needs_the_alignment_of_its_vector_accesses(project: Project) -> None:
+    text = body(VECTORS.format(outer="T.thread_binding(16, thread='threadIdx.x')"))
+    result = lowered(project, "k", text, "cuda")
+    assert b"float4*" in result["contents"]["device.cu"]
+    assert [a.get("alignment") for a in result["signature"]["arguments"]] == [16, 16, 32]
+
+
+def test_cpu_code_needs_no_more_than_the_elements_alignment(project: Project) -> None:
+    result = lowered(project, "k", body(VECTORS.format(outer="T.parallel(16)")))
+    assert [a.get("alignment") for a in result["signature"]["arguments"]] == [None, None, 32]
+    path = project.folder / "vectors.o"
+    path.write_bytes(result["contents"]["host.o"])
+    code = subprocess.run(["objdump", "-d", path], capture_output=True, text=True, check=True).stdout
+    start = code.index("__tvm_parallel_lambda") if "__tvm_parallel_lambda" in code else 0
+    moves = [line for line in code[start:].splitlines() if "vmovap" in line and "(%rsp)" not in line]
+    assert not [line for line in moves if "(%r" in line], moves
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (body(PLAIN.format(mode="", bind=LOOP), '@kernel(outputs=["out"])'), "tensor arguments are x, y"),
+        (body("@T.prim_func\ndef main(p: T.handle('float32')):\n    T.evaluate(0)"), "plain pointer"),
+        (
+            "@kernel\ndef k():\n    x = te.placeholder((4,), 'float32', name='a.b')\n"
+            "    return te.create_prim_func([x, te.compute((4,), lambda i: x[i], name='y')])",
+            "'a.b' cannot be the name",
+        ),
+        (
+            "@kernel\ndef k():\n    x = te.placeholder((te.var('n'),), 'float32', name='x')\n"
+            "    y = te.placeholder((te.var('n'),), 'float32', name='y')\n"
+            "    return te.create_prim_func([x, y, te.compute((4,), lambda i: x[i] + y[i], name='z')])",
+            "two different size variables are named 'n'",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_called_are_errors(project: Project, text: str, what: str) -> None:
+    with pytest.raises(DefinitionError, match=what.replace(".", r"\.")) as caught:
+        lowered(project, "k", text)
+    assert str(caught.value.where.location).startswith("kernels/k.py:")
+
+
+def test_an_unknown_cpu_arch_is_an_error_that_suggests_others(project: Project) -> None:
+    with pytest.raises(LoweringError, match="'x86-64-v9'") as caught:
+        lowered(project, "k", SHAPES, arch="x86-64-v9")
+    assert "x86-64-v" in str(caught.value.remedy)
+
+
+def test_a_failure_inside_tvm_names_kernel_variant_target_and_line(project: Project) -> None:
+    text = body(
+        """
+n, k = tirx.Var("n", "int32"), tirx.Var("k", "int32")
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((n * k,), "float32")):
+    for i in range(n):
+        x[i] = T.float32(1)
+"""
+    )
+    with pytest.raises(LoweringError, match=r"TVM cannot lower the function for llvm \(x86-64-v3\)") as caught:
+        lowered(project, "k", text)
+    where = caught.value.where
+    assert (where.kernel, where.variant, where.stage) == ("k", "default", "lower")
+    assert str(where.location).startswith("kernels/k.py:")
+
+
+SLUGS = """
+@kernel(configs=[{"s": "a-b"}, {"s": "a_b"}, {"s": "c"}])
+def k(s):
+    x = te.placeholder((4,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((4,), lambda i: x[i], name="y")])
+"""
+
+
+def test_entries_of_variants_with_similar_slugs_differ(project: Project) -> None:
+    entries = [
+        lowered(project, "k", SLUGS, slug=f"s-{value}", config={"s": value})["signature"]["entry"]
+        for value in ("a-b", "a_b", "c")
+    ]
+    assert len(set(entries)) == 3 and entries[2] == "kw_k__s_c__x86_64_v3"
+    assert all(entry.isidentifier() for entry in entries)
+
+
+def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path: Path) -> None:
+    texts = {"softmax": SOFTMAX, "k": SHAPES, "matmul": MATMUL}
+    jobs = [(kernel, target) for kernel in texts for target in ("llvm", "cuda") if (kernel, target) != ("k", "cuda")]
+
+    def everything(folder: Path, order: list[tuple[str, str]]) -> dict[tuple[str, str], dict[str, bytes]]:
+        results = {}
+        with Project(folder).pool as pool:
+            project = Project(folder)
+            project.pool = pool
+            for kernel, target in order:
+                extra = {"slug": "dtype-float32", "config": {"dtype": "float32"}} if kernel == "matmul" else {}
+                results[kernel, target] = lowered(project, kernel, texts[kernel], target, **extra)["contents"]
+        return results
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a much longer folder/b").mkdir(parents=True)
+    first = everything(tmp_path / "a", jobs)
+    second = everything(tmp_path / "a much longer folder/b", jobs[::-1] + jobs)
+    assert first == second
+    for contents in first.values():
+        for name, content in contents.items():
+            assert str(tmp_path).encode() not in content, name

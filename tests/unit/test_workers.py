@@ -1,0 +1,280 @@
+"""The pool and the protocol: real worker processes that die, hang, print and answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kernelwright.errors import DefinitionError, LoweringError, Where, WorkerError
+from kernelwright.workers import protocol
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from workers_project import Project
+
+SITE_SCONS = Path(protocol.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("shared"), size=2)
+    with project.pool:
+        yield project
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pid: int) -> None:
+    end = time.monotonic() + 10
+    while running(pid):
+        assert time.monotonic() < end, f"process {pid} is still there"
+        time.sleep(0.02)
+
+
+def test_importing_the_client_side_imports_neither_tvm_nor_numpy_nor_scons() -> None:
+    code = """
+        import sys
+        import kernelwright.discovery, kernelwright.workers.pool, kernelwright.workers.protocol
+        bad = {"tvm", "tvm_ffi", "numpy", "SCons"} & set(sys.modules)
+        assert not bad, bad
+    """
+    env = {"PYTHONPATH": str(SITE_SCONS)}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, check=True)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DiscoverRequest("kernels/a.py"),
+        LowerRequest(
+            "kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "b": True, "s": "é\n\u2028"}, "cuda", "sm_80", "/o"
+        ),
+        CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", None),
+        DevicesRequest(),
+    ],
+)
+def test_a_request_survives_the_wire(request_: protocol.Request) -> None:
+    line = protocol.encode_request(5, request_)
+    assert line.count(b"\n") == 1
+    assert protocol.decode_request(line) == (5, request_)
+
+
+def test_an_error_survives_the_wire() -> None:
+    error = LoweringError("bad", Where("k", "v", "lower", "kernels/k.py:3"), "do this", "line 1\nline 2")
+    answer = protocol.decode_answer(protocol.encode_error(7, error))
+    assert isinstance(answer, protocol.Answer) and type(answer.error) is LoweringError
+    assert str(answer.error) == str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"nonsense",
+        b"[1]",
+        b'{"op":"discover","file":"a"}',
+        b'{"id":1,"op":"destroy"}',
+        b'{"id":1,"op":"discover"}',
+        b'{"id":1,"op":"discover","file":3}',
+        b'{"id":1,"op":"discover","file":"a","more":1}',
+        b'{"id":true,"op":"devices"}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_bad_request_line_is_a_worker_error(line: bytes) -> None:
+    with pytest.raises(WorkerError, match="expected a message of the worker protocol"):
+        protocol.decode_request(line)
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"id":1}', b'{"id":1,"ok":true}', b'{"id":1,"ok":false,"error":{"message":3}}', b"\xff\xfe"]
+)
+def test_a_bad_answer_line_is_a_worker_error(line: bytes) -> None:
+    with pytest.raises(WorkerError):
+        protocol.decode_answer(line)
+
+
+def test_another_protocol_version_is_refused() -> None:
+    with pytest.raises(WorkerError, match="version"):
+        protocol.decode_hello(b'{"hello": 999, "versions": {}}')
+
+
+def test_no_worker_is_started_before_the_first_call_and_one_serves_many(shared: Project, tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    assert project.pool.started == 0
+    project.pool.close()
+    for name in ("first", "second"):
+        assert shared.discover(shared.copy(name))["kernels"][0]["name"] == name
+    assert shared.pool.started == 1
+
+
+def test_prints_do_not_disturb_the_protocol_and_are_handed_on(shared: Project) -> None:
+    top = """
+    import os, sys
+    print("from python")
+    print("to stderr", file=sys.stderr)
+    os.write(1, b"raw\\n")
+    os.system("echo from a child")
+    print('{"id": 1, "ok": true, "result": {}}')
+    assert sys.stdin.read() == ""
+    """
+    assert shared.discover(shared.empty("noisy", top))["kernels"][0]["name"] == "noisy"
+    text = shared.printed[-1]
+    assert all(part in text for part in ("from python", "to stderr", "raw", "from a child"))
+
+
+@pytest.mark.parametrize(
+    ("crash", "how"),
+    [
+        ("import ctypes; ctypes.string_at(0)", "was ended by SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+        ("import os; os.abort()", "was ended by SIGABRT"),
+        ("import os; print('last words', flush=True); os._exit(3)", "ended with exit status 3"),
+        ("import os; os.closerange(3, 1000)", "while"),
+    ],
+)
+def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared: Project, crash: str, how: str) -> None:
+    file = shared.empty("crashing", body=f"{crash}\nreturn None")
+    shared.discover(file)
+    with pytest.raises(WorkerError) as caught:
+        shared.lower(file, "crashing")
+    assert how in caught.value.message
+    assert caught.value.where == Where("crashing", "default", "lower", "kernels/crashing.py")
+    assert caught.value.remedy
+    if "last words" in crash:
+        assert "last words" in str(caught.value)
+    assert shared.discover(shared.copy("survivor"))
+
+
+def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_path: Path) -> None:
+    project = Project(tmp_path, timeout_s=4.0)
+    top = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open("pids", "w").write(f"{os.getpid()} {child.pid}")
+    while True: time.sleep(1)
+    """
+    with project.pool:
+        file = project.empty("endless", top)
+        project.discover(project.copy("quick"))
+        with pytest.raises(WorkerError, match="longer than 4 s") as caught:
+            project.discover(file)
+        assert "worker_timeout" in str(caught.value.remedy)
+        for pid in (tmp_path / "pids").read_text().split():
+            wait_until_gone(int(pid))
+        assert project.discover(project.copy("next"))
+
+
+def test_there_are_never_more_workers_than_the_pool_has_places(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=2)
+    files = [project.copy(f"k{n}") for n in range(6)]
+    with project.pool, ThreadPoolExecutor(6) as threads:
+        names = [r["kernels"][0]["name"] for r in threads.map(project.discover, files)]
+        assert names == [f"k{n}" for n in range(6)]
+        assert project.pool.started == 2
+
+
+def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    file = project.empty("endless", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    errors: list[WorkerError] = []
+
+    def call() -> None:
+        with pytest.raises(WorkerError) as caught:
+            project.discover(file)
+        errors.append(caught.value)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.05)
+    project.pool.close()
+    thread.join(10)
+    assert "the build is ending" in errors[0].message
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+    with pytest.raises(WorkerError, match="the build is ending"):
+        project.discover(file)
+
+
+BUILD = """
+import sys
+from pathlib import Path
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import DiscoverRequest
+pool = WorkerPool(1, Path(sys.argv[1]))
+try:
+    pool.call(DiscoverRequest("kernels/endless.py"))
+except KeyboardInterrupt:
+    pool.close()
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_build(tmp_path: Path, ending: signal.Signals) -> None:
+    project = Project(tmp_path)
+    top = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open("pids", "w").write(f"{os.getpid()} {child.pid}.")
+    while True: pass
+    """
+    project.empty("endless", top)
+    build = subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    pids = tmp_path / "pids"
+    while not pids.exists() or not pids.read_text().endswith("."):
+        time.sleep(0.05)
+    os.killpg(build.pid, ending)  # as the terminal does for Ctrl-C: to the whole group
+    output, _ = build.communicate(timeout=20)
+    assert (b"interrupted" in output) == (ending == signal.SIGINT)
+    for pid in pids.read_text().strip(".").split():
+        wait_until_gone(int(pid))
+
+
+def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    broken.chmod(0o755)
+    with WorkerPool(1, tmp_path, python=str(broken)) as pool, pytest.raises(Exception, match="TVM cannot be imported"):
+        pool.call(DevicesRequest())
+    with WorkerPool(1, tmp_path, python="/bin/false") as pool, pytest.raises(WorkerError, match="exit status 1"):
+        pool.call(DevicesRequest())
+    with WorkerPool(1, tmp_path, python="/no/such/python") as pool, pytest.raises(WorkerError, match="cannot start"):
+        pool.call(DevicesRequest())
+    assert pool.started == 0
+
+
+def test_what_one_definition_does_to_the_process_does_not_reach_the_next(shared: Project) -> None:
+    shared.discover(
+        shared.empty("messy", "import os, sys\nos.environ['LEAK'] = '1'\nsys.path.insert(0, '/leak')\nos.chdir('/')")
+    )
+    check = "import os, sys\nassert 'LEAK' not in os.environ and '/leak' not in sys.path and os.getcwd() != '/'"
+    assert shared.discover(shared.empty("clean", check))
+
+
+def test_an_unknown_variant_is_a_definition_error(shared: Project) -> None:
+    with pytest.raises(DefinitionError, match="no kernel 'other'"):
+        shared.lower(shared.copy("known"), "other")
+
+
+def test_devices_is_answered_without_a_gpu(shared: Project) -> None:
+    assert isinstance(shared.pool.call(DevicesRequest())["cuda"], list)

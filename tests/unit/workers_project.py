@@ -1,0 +1,77 @@
+"""Small definition files and pools for the tests of the workers."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import DiscoverRequest, LowerRequest
+
+COPY = """\
+from kernelwright import kernel
+from tvm.script import tirx as T
+
+@kernel
+def {name}():
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+        for i in range(8):
+            with T.sblock("y"):
+                j = T.axis.spatial(8, i)
+                y[j] = x[j] * T.float32({factor})
+    return main
+"""
+
+EMPTY = """\
+from kernelwright import kernel
+{top}
+
+@kernel
+def {name}():
+    {body}
+"""
+
+
+class Project:
+    """A folder with definition files, and a pool of workers for it."""
+
+    def __init__(self, folder: Path, size: int = 1, timeout_s: float = 120.0) -> None:
+        self.folder = folder
+        self.printed: list[str] = []
+        self.pool = WorkerPool(size, folder, timeout_s, on_output=lambda request, text: self.printed.append(text))
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return path
+
+    def copy(self, name: str, factor: float = 2.0) -> str:
+        """A definition file with one good kernel of that name."""
+        return str(self.write(f"kernels/{name}.py", COPY.format(name=name, factor=factor)).relative_to(self.folder))
+
+    def empty(self, name: str, top: str = "", body: str = "return None") -> str:
+        """A definition file whose kernel has that body, with some code above it."""
+        text = EMPTY.format(name=name, top=textwrap.dedent(top), body=textwrap.indent(body, "    ").strip())
+        return str(self.write(f"kernels/{name}.py", text).relative_to(self.folder))
+
+    def discover(self, file: str) -> dict[str, Any]:
+        return self.pool.call(DiscoverRequest(file))
+
+    def lower(
+        self,
+        file: str,
+        kernel: str,
+        target: str = "llvm",
+        arch: str = "",
+        slug: str = "default",
+        config: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """The result of a lowering, with the files' contents under ``contents``."""
+        out = self.folder / "out" / kernel / slug / target
+        out.mkdir(parents=True, exist_ok=True)
+        arch = arch or {"llvm": "x86-64-v3", "cuda": "sm_80"}[target]
+        result = self.pool.call(LowerRequest(file, kernel, slug, config or {}, target, arch, str(out)))
+        return {**result, "contents": {name: (out / name).read_bytes() for name in result["files"]}}
