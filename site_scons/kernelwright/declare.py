@@ -234,7 +234,13 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
     code = function.__code__
     where = Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
     name = function.__name__
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or name in RESERVED or keyword.iskeyword(name):
+    if (
+        not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
+        or "__" in name
+        or name in RESERVED
+        or name.startswith("kw_")
+        or keyword.iskeyword(name)
+    ):
         raise DefinitionError(
             f"{name!r} cannot be a kernel's name",
             where,
@@ -245,7 +251,7 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
 
 
 RESERVED = frozenset(
-    {"preload", "supported", "variants", "manifest", "set_num_threads", "num_threads", "check", "wheel"}
+    {"main", "preload", "supported", "variants", "manifest", "set_num_threads", "num_threads", "check", "wheel"}
 )
 """Names that a kernel cannot have, because the package or the build file uses them."""
 

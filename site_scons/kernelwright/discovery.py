@@ -149,9 +149,7 @@ def discover(
     found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
     stale = [path for path, record in found.items() if record is None]
     if stale:
-        workers = pool()
-        with ThreadPoolExecutor(min(workers.size, len(stale))) as threads:
-            found.update(threads.map(lambda path: (path, _ask(workers, cache, path)), stale))
+        found.update(_ask_all(pool(), cache, stale))
     results = [found[path] for path in paths]
     records = [result for result in results if isinstance(result, DefinitionRecord)]
     errors = [result for result in results if isinstance(result, KernelwrightError)]
@@ -177,10 +175,21 @@ def remember_dependencies(
     return bool(later) and _Cache(project_root, cache_dir, "").add_later(record.file, later)
 
 
+def _ask_all(
+    workers: WorkerPool, cache: _Cache, paths: Sequence[Path]
+) -> dict[Path, DefinitionRecord | KernelwrightError]:
+    with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
+        try:
+            return dict(zip(paths, threads.map(lambda path: _ask(workers, cache, path), paths), strict=True))
+        except BaseException:  # Ctrl-C: the threads end when their workers do
+            workers.close()
+            raise
+
+
 def _ask(workers: WorkerPool, cache: _Cache, path: Path) -> DefinitionRecord | KernelwrightError:
     """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
     try:
-        answer = workers.call(DiscoverRequest(str(path)))
+        answer = workers.call(DiscoverRequest(cache.name(path)))
         try:
             record = DefinitionRecord.from_json(answer)
         except ValueError as error:
@@ -239,6 +248,10 @@ class _Cache:
             self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})
         return self._with_later(record, later)
 
+    def name(self, path: Path) -> str:
+        """A definition file's path relative to the project root, with forward slashes, if it is below it."""
+        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
+
     def add_later(self, file: str, names: Iterable[str]) -> bool:
         """Add files that lowerings read to a kept record."""
         path = self._root / file
@@ -279,9 +292,7 @@ class _Cache:
         return body if fits and isinstance(body["later"], list) else None
 
     def _place(self, path: Path) -> Path:
-        name = str(path)
-        if path.is_absolute() and path.is_relative_to(self._root):
-            name = path.relative_to(self._root).as_posix()
+        name = self.name(path)
         readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
         return self._folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.record"
 

@@ -39,13 +39,14 @@ def test_quiet_mode_keeps_our_lines_and_drops_those_of_scons(cpu_project):
 def test_terminal_gets_one_live_line(cpu_project):
     command = f"{sys.executable} -m SCons -Q"
     run = subprocess.run(
-        ["script", "-qec", command, "/dev/null"], cwd=cpu_project.folder, capture_output=True, text=True, timeout=300
+        ["script", "-qec", command, "/dev/null"], cwd=cpu_project.folder, capture_output=True, timeout=300
     )
-    assert run.returncode == 0, run.stdout
-    assert "\r\x1b[K" in run.stdout
-    assert re.search(r"\d+/9 \[ LOWER \] ", run.stdout)
-    assert not re.search(r"^\[ LOWER \]", run.stdout, re.M)
-    assert "9 built, 0 reused, 0 failed in" in run.stdout
+    output = run.stdout.decode()
+    assert run.returncode == 0, output
+    assert "\r\x1b[K" in output
+    assert re.search(r"\d+/8 \[ LOWER \] ", output)
+    assert not re.search(r"^\[ LOWER \]", output, re.M)
+    assert "8 built, 0 reused, 0 failed in" in output
 
 
 def test_settings_of_a_package_win_over_pyproject_and_the_command_line_over_both(cpu_project):
@@ -72,7 +73,9 @@ def test_several_packages_in_one_build_with_different_settings(cpu_project):
     )
     run = cpu_project.scons("-j2")
     assert run.labels["PACKAGE"] == 2
-    code = "import first, second, numpy as n; print(*(n.from_dlpack(p.scale(n.ones(1, 'f4'))) for p in (first, second)))"
+    code = (
+        "import first, second, numpy as n; print(*(n.from_dlpack(p.scale(n.ones(1, 'f4'))) for p in (first, second)))"
+    )
     assert cpu_project.python(code) == "[2.] [2.]\n"
 
 
@@ -132,7 +135,8 @@ def test_by_name_from_site_scons(tmp_path):
     project = Project(tmp_path)
     (tmp_path / "site_scons").symlink_to(ROOT / "site_scons")
     project.write(
-        "SConstruct", 'env = Environment(tools=["kernelwright"])\nDefault(env.KernelPackage("demo", Glob("kernels/*.py")))\n'
+        "SConstruct",
+        'env = Environment(tools=["kernelwright"])\nDefault(env.KernelPackage("demo", Glob("kernels/*.py")))\n',
     )
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.write("kernels/scale.py", SCALE)
@@ -157,7 +161,9 @@ def test_installed_with_pip_in_a_project_elsewhere(cpu_project, tmp_path_factory
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "[ PACKAGE ] demo" in run.stdout
-    where = subprocess.run([python, "-c", "import kernelwright; print(kernelwright.__file__)"], capture_output=True, text=True, env=env)
+    where = subprocess.run(
+        [python, "-c", "import kernelwright; print(kernelwright.__file__)"], capture_output=True, text=True, env=env
+    )
     assert where.stdout.startswith(str(place))
 
 

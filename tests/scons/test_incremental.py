@@ -51,7 +51,10 @@ def test_constant_rebuilds_that_kernel_only(project):
     run = project.scons("-j2")
     assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1}
     assert all("add_one" not in stage for stage in run.stages)
-    assert project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(2, 'float32'))))") == "[3. 3.]\n"
+    assert (
+        project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(2, 'float32'))))")
+        == "[3. 3.]\n"
+    )
 
 
 def test_same_size_edit_within_a_second_is_seen(cpu_project):
@@ -93,7 +96,9 @@ def test_changed_helper_rebuilds_the_kernels_that_import_it(cpu_project):
     project.write("kernels/lib/deep/__init__.py", "from .constants import FACTOR\n")
     project.write("kernels/lib/deep/constants.py", "FACTOR = 2.0\n")
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    project.replace("kernels/scale.py", "from kernelwright import", "from lib.deep import FACTOR\nfrom kernelwright import")
+    project.replace(
+        "kernels/scale.py", "from kernelwright import", "from lib.deep import FACTOR\nfrom kernelwright import"
+    )
     project.scons("-j2")
     project.write("kernels/lib/deep/constants.py", "FACTOR = 5.0\n")
     run = project.scons("-j2")
@@ -111,7 +116,8 @@ def test_changed_flag_runs_nvcc_and_what_follows(project):
 def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
     nvcc = shutil.which("nvcc", path=str(Path(sys.executable).parent)) or real_nvcc()
     wrapper = project.write(
-        "nvcc-wrapper", f'#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.99" && exit\nexec {nvcc} "$@"\n'
+        "nvcc-wrapper",
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.99" && exit\nexec {nvcc} "$@"\n',
     )
     wrapper.chmod(0o755)
     project.scons("-j2")
@@ -223,6 +229,8 @@ def test_same_bytes_for_any_jobs_and_folder(project, tmp_path_factory):
     from conftest import Project
 
     other = Project(tmp_path_factory.mktemp("a folder with spaces"))
-    shutil.copytree(project.folder, other.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", ".sconsign*"))
+    shutil.copytree(
+        project.folder, other.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", ".sconsign*")
+    )
     other.scons("-j4")
     assert project.files("build/kernels", "build/demo") == other.files("build/kernels", "build/demo")

@@ -82,7 +82,7 @@ def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message)
     assert caught.value.where.location.startswith(__file__ + ":")
 
 
-@pytest.mark.parametrize("name", ["preload", "_hidden", "a__b", "größe"])
+@pytest.mark.parametrize("name", ["preload", "main", "kw_fast", "_hidden", "a__b", "größe"])
 def test_names_that_cannot_be_kernels(name):
     def function(): ...
 

@@ -147,7 +147,9 @@ def test_a_lowered_kernel_may_call_packed_functions(folder: Path) -> None:
     data = signature("packed", [tensor("x", "float32", ["n"])], symbols={"n": "int32"})
     packed = load(build(folder, plan("packed", llvm_unit(folder, main, data))))["packed"]
     x, seen = np.ones(5, "float32"), []
-    with pytest.raises(RuntimeError, match="kernel 'packed': it calls the packed function 'kernelwright.test.notice'"):
+    with pytest.raises(
+        RuntimeError, match=r"kernel 'packed': it calls the packed function 'kernelwright\.test\.notice'"
+    ):
         packed(x)
     tvm_ffi.register_global_func("kernelwright.test.notice", seen.append)
     packed(x)

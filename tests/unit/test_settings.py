@@ -17,7 +17,10 @@ def test_later_layers_win():
 
 
 def test_archs_replace_only_those_of_the_targets_they_name():
-    assert settings({"archs": ["x86-64-v3", "sm_80", "compute_80"]}, {"archs": "sm_90a"}).archs == ("x86-64-v3", "sm_90a")
+    assert settings({"archs": ["x86-64-v3", "sm_80", "compute_80"]}, {"archs": "sm_90a"}).archs == (
+        "x86-64-v3",
+        "sm_90a",
+    )
 
 
 @pytest.mark.parametrize("text", ["llvm,cuda", "llvm cuda", " llvm,  cuda "])
@@ -64,7 +67,9 @@ def test_missing_pyproject_is_empty(tmp_path):
     assert read_pyproject(tmp_path / "pyproject.toml") == {}
 
 
-@pytest.mark.parametrize("content", [b"[tool", b"\xff\xfe", b"[tool]\nkernelwright = 3\n", b"[tool.kernelwright]\nx = 1\n"])
+@pytest.mark.parametrize(
+    "content", [b"[tool", b"\xff\xfe", b"[tool]\nkernelwright = 3\n", b"[tool.kernelwright]\nx = 1\n"]
+)
 def test_bad_pyproject_is_named(tmp_path, content):
     path = tmp_path / "pyproject.toml"
     path.write_bytes(content)

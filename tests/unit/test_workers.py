@@ -155,6 +155,8 @@ def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared: Proje
     assert how in caught.value.message
     assert caught.value.where == Where("crashing", "default", "lower", "kernels/crashing.py")
     assert caught.value.remedy
+    if "SIGSEGV" in how:
+        assert 'crashing.py", line' in str(caught.value.detail), "the log shows the Python line"
     if "last words" in crash:
         assert "last words" in str(caught.value)
     assert shared.discover(shared.copy("survivor"))
@@ -213,13 +215,13 @@ def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Pa
 BUILD = """
 import sys
 from pathlib import Path
+from kernelwright.discovery import discover
 from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import DiscoverRequest
-pool = WorkerPool(1, Path(sys.argv[1]))
+root = Path(sys.argv[1])
+pool = WorkerPool(1, root)
 try:
-    pool.call(DiscoverRequest("kernels/endless.py"))
+    discover([root / "kernels/endless.py"], root, root / "cache", lambda: pool, "")
 except KeyboardInterrupt:
-    pool.close()
     print("interrupted", flush=True)
 """
 

@@ -110,6 +110,12 @@ def test_a_definition_file_in_a_package_can_import_relatively(project: Project) 
     assert project.lower("lib/kernels/k.py", "k")["schedule"] == "as written"
 
 
+def test_a_folder_without_init_is_a_namespace_package(project: Project) -> None:
+    project.write("kernels/_helper.py", "")
+    file = project.empty("k", "import kernels._helper, json.decoder")
+    assert deps(project, file) == ["kernels/_helper.py", "kernels/k.py"]
+
+
 def test_a_data_file_that_is_read_is_a_dependency(project: Project) -> None:
     project.write("tuning/table.json", "[1]")
     project.write("tuning/written.txt", "")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import resource
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -125,7 +127,8 @@ def _crashes(function: Callable[[], Any]) -> bool:
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints a stack trace
+            faulthandler.disable()
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # TVM's handler takes half a minute to print a stack trace
             with contextlib.suppress(Exception):
                 function()
         finally:

@@ -31,13 +31,47 @@ KW_FUNCTION int kw_run_allocating(const kw_call *call, const kw_signature *signa
   return -1;
 }
 
+KW_FUNCTION int kw_run_checked(const kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
+  if (call->complete) return kw_run_host(entry, call->passed, call->num_passed);
+  return kw_run_allocating(call, signature, entry, result);
+}
+
+KW_FUNCTION bool kw_has_empty(const kw_call *call) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+    if (call->tensors[i] && kw_is_empty(call->tensors[i])) return true;
+  return false;
+}
+
+/* TVM's host code insists on compact strides also where there are no elements to stride over, and NumPy gives such arrays
+ * other ones. So empty tensors are passed without strides, which means compact. */
+KW_COLD int kw_run_with_empty(const kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
+  TVMFFIAny values[KW_MAX_ARGUMENTS];
+  DLTensor compact[KW_MAX_ARGUMENTS];
+  kw_call changed = *call;
+  int32_t count = 0;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    if (!call->values[i]) continue;
+    TVMFFIAny *value = &values[count++];
+    *value = *call->values[i];
+    if (call->tensors[i] && kw_is_empty(call->tensors[i])) {
+      compact[i] = *call->tensors[i];
+      compact[i].strides = NULL;
+      *value = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
+      changed.tensors[i] = &compact[i];
+    }
+    changed.values[i] = value;
+  }
+  changed.passed = values;
+  return kw_run_checked(&changed, signature, entry, result);
+}
+
 KW_FUNCTION int kw_run(const kw_call *call, const kw_variant *variant, TVMFFIAny *result) {
   const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
   if (kw_check(signature, call)) return -1;
   kw_entry entry = kw_entry_on(variant, call->device.device_type);
   if (!entry) return -1;
-  if (call->complete) return kw_run_host(entry, call->passed, call->num_passed);
-  return kw_run_allocating(call, signature, entry, result);
+  if (__builtin_expect(kw_has_empty(call), 0)) return kw_run_with_empty(call, signature, entry, result);
+  return kw_run_checked(call, signature, entry, result);
 }
 
 /* ---- no variant fits ---- */

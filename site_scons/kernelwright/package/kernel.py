@@ -14,13 +14,18 @@ DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
 
 
-class Kernel(tvm_ffi.Function):  # type: ignore[misc]
+class Kernel(tvm_ffi.Function):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
     new ones. Arguments are positional: NumPy, PyTorch, JAX or CuPy arrays and numbers. New outputs come from PyTorch if
     an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy.
     """
+
+    name: str
+    _entry: dict[str, Any]
+    _module: tvm_ffi.Module
+    _index: int | None
 
     @property
     def variants(self) -> tuple[dict[str, Any], ...]:

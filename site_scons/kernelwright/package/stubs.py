@@ -97,8 +97,7 @@ def _kernel_stub(kernel: BuiltKernel) -> str:
         calls.append((inputs, "Any" if len(outputs) == 1 else f"tuple[{', '.join(['Any'] * len(outputs))}]"))
     decorator = "    @overload\n" if len(calls) > 1 else ""
     methods = "".join(
-        f"{decorator}    def __call__(self, {_parameters(listed)}) -> {result}: ...  # type: ignore[override]\n"
-        for listed, result in calls
+        f"{decorator}    def __call__(self, {_parameters(listed)}) -> {result}: ...\n" for listed, result in calls
     )
     name = "_" + "".join(part.capitalize() for part in kernel.name.split("_"))
     doc = textwrap.indent(_documentation(kernel), "    ").strip()

@@ -54,8 +54,8 @@ class Progress:
                 self._stream.write(text + "\n")
                 self._stream.flush()
 
-    def summary(self, built: int, reused: int, failures: list[str]) -> None:
-        """The last lines: what failed, and how many were built and reused, and the time."""
+    def summary(self, built: int, reused: int, failed: int, failures: list[str]) -> None:
+        """The last lines: the failures, how many stages were built, reused and failed, and the time."""
         with self._lock:
             self._erase()
             if failures:
@@ -64,7 +64,7 @@ class Progress:
             if not self._silent:
                 seconds = time.monotonic() - self._start
                 self._stream.write(
-                    f"kernelwright: {built} built, {reused} reused, {len(failures)} failed in {seconds:.1f} s\n"
+                    f"kernelwright: {built} built, {reused} reused, {failed} failed in {seconds:.1f} s\n"
                 )
                 self._stream.flush()
 

@@ -38,7 +38,6 @@ class BuildRun:
         self.stages: list[Stage] = []
         self._worker_timeout = worker_timeout
         self._failures: list[str] = []
-        self._failed_stages: set[int] = set()
         atexit.register(self._close)
 
     @cached_property
@@ -102,8 +101,7 @@ class BuildRun:
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
-        self._failures.append(f"{stage.line}: {error.message}")
-        self._failed_stages.add(id(stage))
+        self._failures.append(f"{stage.line}: {error.message.splitlines()[0]}")
         self.progress.finished(stage.line)
         self.progress.erase()
 
@@ -117,7 +115,9 @@ class BuildRun:
         reused = sum(state == SCons.Node.up_to_date for _, state in states)
         self._record_retrieved(built)
         self.ledger.compact()
-        self.progress.summary(len(built), reused, self._failures)
+        # Without -k the one failure has just been shown.
+        listed = self._failures if SCons.Script.GetOption("keep_going") else []
+        self.progress.summary(len(built), reused, len(self._failures), listed)
 
     def _record_retrieved(self, built: list[Stage]) -> None:
         """Outputs that came out of a CacheDir did not pass through a stage, so the ledger does not know them yet."""

@@ -94,6 +94,8 @@ class Check:
         """
         if self._kernel.reference_function is None:
             raise CheckError("the kernel has no reference", remedy=f"add one with @{self._kernel.name}.reference")
+        if not self._device.exist:
+            raise CheckError(f"this machine has no device {self._request.device}")
         function = self._function()
         worst = 0.0
         checked: list[dict[str, int]] = []

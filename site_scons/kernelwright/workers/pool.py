@@ -193,6 +193,7 @@ class _Worker:
     def call(self, request: Request, timeout_s: float) -> dict[str, Any]:
         """Send a request and wait for its answer; only an answer, good or bad, leaves the worker reusable."""
         self._next_id += 1
+        self._log_seen = os.fstat(self._log.fileno()).st_size
         self.reusable = False
         self._doing = f"working on {request.op}"
         deadline = time.monotonic() + timeout_s
@@ -233,10 +234,9 @@ class _Worker:
             time.sleep(0.005)
 
     def new_output(self) -> str:
-        """What the worker printed since the last call of this method."""
+        """What the worker has printed since its last request began."""
         size = os.fstat(self._log.fileno()).st_size
-        start, self._log_seen = self._log_seen, size
-        return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace")
+        return os.pread(self._log.fileno(), size - self._log_seen, self._log_seen).decode("utf-8", "replace")
 
     def _write(self, line: bytes, where: Where) -> None:
         stream = self._process.stdin

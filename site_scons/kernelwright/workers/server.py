@@ -6,6 +6,7 @@ build dies. Everything that other code prints, in Python or C++, goes to stderr,
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import platform
@@ -166,6 +167,7 @@ def main() -> None:
     except KernelwrightError as error:
         send(protocol.encode_failed_hello(error))
         return
+    _show_python_lines_in_crashes()
     server = Server(root, send)
     gc.collect()
     gc.freeze()  # TVM's own objects stay; later collections need not look at them
@@ -200,6 +202,15 @@ def _take_over_streams() -> tuple[queue.Queue[bytes], Callable[[bytes], None]]:
 
     threading.Thread(target=read, name="requests", daemon=True).start()
     return requests, send
+
+
+def _show_python_lines_in_crashes() -> None:
+    """Have a fatal signal write the Python traceback to the log, and end the process at once.
+
+    TVM 0.27 installs a handler for SIGSEGV that takes half a minute to print C++ frames without names.
+    """
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    faulthandler.enable(all_threads=False)
 
 
 def _end() -> None:

@@ -1,0 +1,205 @@
+"""The check of a built library against its reference: what passes, and what each kind of mistake is called."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kernelwright.backends.base import LoweredUnit
+from kernelwright.errors import CheckError, DefinitionError, WorkerError
+from kernelwright.workers.protocol import CheckRequest
+from launcher_build import build, plan
+from workers_project import Project
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+SCALE = """
+from kernelwright import grid, kernel
+from tvm.script import tirx as T
+from tvm import tirx
+
+@kernel(configs=[{{"dtype": {dtype!r}}}], outputs=[{output}])
+def scale(dtype):
+    n = tirx.Var("n", "int32")
+    @T.prim_func(s_tir=True)
+    def main(alpha: T.{scalar}, x: T.Buffer((n, 3), dtype), y: T.Buffer((n, 3), dtype)):
+        for i, j in T.grid(n, 3):
+            with T.sblock("y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                {statement}
+    return main
+
+{more}
+"""
+
+STATEMENT = "y[vi, vj] = T.cast(alpha, dtype) * x[vi, vj]"
+REFERENCE = "import numpy as np\n@scale.reference\ndef _(alpha, x):\n    return x * np.asarray(alpha).astype(x.dtype)\n"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("check"))
+    with project.pool:
+        yield project
+
+
+def check(
+    project: Project,
+    more: str = REFERENCE,
+    *,
+    statement: str = STATEMENT,
+    dtype: str = "float32",
+    output: str = '"y"',
+    tolerance: float | None = None,
+    built: str | None = None,
+) -> dict[str, Any]:
+    """Lower, build and check; ``built`` is a statement to build instead of the one that is checked."""
+    scalar = "int32" if "int" in dtype else "float32"
+
+    def write(code: str) -> str:
+        text = SCALE.format(dtype=dtype, output=output, scalar=scalar, statement=code, more=more)
+        return str(project.write("kernels/scale.py", text).relative_to(project.folder))
+
+    file = write(built or statement)
+    slug, config = f"dtype-{dtype}", {"dtype": dtype}
+    contents = project.lower(file, "scale", slug=slug, config=config)["contents"]
+    signature = json.loads(contents["signature.json"])
+    (project.folder / "host.o").write_bytes(contents["host.o"])
+    outputs = [a["name"] for a in signature["arguments"] if a["output"]]
+    library = build(project.folder, plan("scale", LoweredUnit.from_json(signature, "host.o"), outputs=outputs))
+    write(statement)
+    # A name of its own for each test: a process does not load a library twice.
+    library = library.rename(project.folder / f"scale{len(list(project.folder.glob('scale*.so')))}.so")
+    return project.pool.call(CheckRequest(file, "scale", slug, str(library), 0, signature, "cpu", tolerance))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int8", "uint8"])
+def test_a_right_kernel_passes_for_all_sizes_and_with_its_outputs_left_out(project: Project, dtype: str) -> None:
+    result = check(project, dtype=dtype)
+    assert result["sizes"] == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}]
+    assert result["cases"] == 6 and result["device"] == "cpu"
+    assert result["worst_error"] <= 1e-2
+
+
+def test_the_same_check_gives_the_same_result(project: Project) -> None:
+    assert check(project, dtype="float16") == check(project, dtype="float16")
+
+
+def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Project) -> None:
+    wrong = "y[vi, vj] = T.if_then_else(tirx.all(vi == 2, vj == 1), T.float32(9), alpha * x[vi, vj])"
+    with pytest.raises(CheckError) as caught:
+        check(project, statement=wrong)
+    error = caught.value
+    assert "y differs from the reference at n=33 on cpu: y[2, 1] is 9.0, expected" in error.message
+    assert "1 elements are wrong" in error.message
+    assert (error.where.kernel, error.where.variant, error.where.stage) == ("scale", "dtype-float32", "check")
+
+
+def test_an_element_that_is_not_written_is_wrong(project: Project) -> None:
+    with pytest.raises(CheckError, match=r"y\[0, 2\] is nan"):
+        check(project, statement="if vj < 2: y[vi, vj] = alpha * x[vi, vj]")
+
+
+def test_integers_must_be_equal(project: Project) -> None:
+    with pytest.raises(CheckError, match="y differs from the reference"):
+        check(project, statement="y[vi, vj] = T.cast(alpha, dtype) * x[vi, vj] + T.cast(vj == 2, dtype)", dtype="int32")
+
+
+def test_the_tolerance_decides(project: Project) -> None:
+    close = "y[vi, vj] = alpha * x[vi, vj] + T.float32(0.001)"
+    with pytest.raises(CheckError, match="differs"):
+        check(project, statement=close)
+    assert 1e-5 < check(project, statement=close, tolerance=0.01)["worst_error"] <= 0.001 * 1.001
+
+
+IN_PLACE = "@scale.reference\ndef _(alpha, x, y):\n    return {'y': y + alpha * x}\n"
+ADD = "y[vi, vj] = y[vi, vj] + alpha * x[vi, vj]"
+
+
+def test_an_argument_that_is_updated_in_place_is_compared(project: Project) -> None:
+    assert check(project, IN_PLACE, statement=ADD, output="")["cases"] == 5
+    with pytest.raises(CheckError, match="y differs"):
+        check(project, IN_PLACE, statement="y[vi, vj] = alpha * x[vi, vj]", output="")
+
+
+def test_an_input_must_not_change(project: Project) -> None:
+    both = "x[vi, vj] = T.float32(1)\n                " + ADD
+    with pytest.raises(CheckError, match="x changed, and the reference does not say so"):
+        check(project, IN_PLACE, statement=both, output="")
+
+
+def test_the_reference_gets_the_config_that_it_asks_for(project: Project) -> None:
+    more = "@scale.reference\ndef _(alpha, x, *, dtype):\n    assert dtype == 'float32'\n    return alpha * x\n"
+    assert check(project, more)["cases"] == 6
+
+
+def test_the_inputs_function_can_set_inputs_and_skip_sizes(project: Project) -> None:
+    more = (
+        REFERENCE
+        + """
+@scale.inputs
+def _(rng, n, dtype):
+    if n == 0 or n > 100:
+        return None
+    return {"alpha": 2.0, "x": rng.random((n, 3))}
+"""
+    )
+    assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ("", "has no reference"),
+        (REFERENCE + "@scale.inputs\ndef _(rng): return None\n", "skips all sizes"),
+        (REFERENCE + "@scale.inputs\ndef _(rng): return {'z': 1}\n", "expected a dict with some of the keys"),
+        (REFERENCE + "@scale.inputs\ndef _(rng): return {'x': rng.random(5)}\n", "gives x the shape"),
+        ("@scale.reference\ndef _(alpha, x): return x, x\n", "returned 2 arrays, expected one"),
+        ("@scale.reference\ndef _(alpha, x): return {'z': x}\n", "returned arrays for"),
+        ("@scale.reference\ndef _(alpha, x): return x[:1]\n", "has the shape"),
+    ],
+)
+def test_a_reference_that_does_not_fit_is_a_check_error(project: Project, more: str, what: str) -> None:
+    with pytest.raises(CheckError, match=what):
+        check(project, more)
+
+
+def test_an_exception_in_the_reference_names_its_line(project: Project) -> None:
+    with pytest.raises(DefinitionError, match="the reference of scale raised ZeroDivisionError") as caught:
+        check(project, "@scale.reference\ndef _(alpha, x):\n    return x / (1 // 0)\n")
+    assert caught.value.where.stage == "check"
+    assert "return x / (1 // 0)" in str(caught.value.detail)
+
+
+def test_an_error_of_the_library_is_shown_with_the_sizes(project: Project) -> None:
+    with pytest.raises(CheckError, match=r"(?s)at n=33 raised .*refused"):
+        check(project, statement='assert vi < 5, "refused"\n                ' + STATEMENT)
+
+
+def test_a_kernel_that_crashes_is_one_error(project: Project) -> None:
+    file = project.copy("after")
+    with pytest.raises(WorkerError, match=r"was ended by SIG(SEGV|BUS) while running it with n=33") as caught:
+        check(project, statement="y[vi * 100000000, vj] = alpha * x[vi, vj]")
+    assert caught.value.where.kernel == "scale"
+    assert project.discover(file)
+
+
+def test_a_missing_device_is_a_check_error(project: Project) -> None:
+    text = (project.folder / project.copy("after")).read_text() + "\nafter.reference(lambda: {})\n"
+    project.write("kernels/after.py", text)
+    request = CheckRequest(
+        "kernels/after.py", "after", "default", "/no/such.so", 0, {"arguments": [], "symbols": {}}, "cuda:63", None
+    )
+    with pytest.raises(CheckError, match="this machine has no device cuda:63"):
+        project.pool.call(request)
+
+
+def test_a_missing_library_is_a_check_error(project: Project) -> None:
+    file = project.copy("after")
+    request = CheckRequest(file, "after", "default", "/no/such.so", 0, {"arguments": [], "symbols": {}}, "cpu", None)
+    project.write("kernels/after.py", (project.folder / file).read_text() + "\nafter.reference(lambda: {})\n")
+    with pytest.raises(CheckError, match="cannot load after__0"):
+        project.pool.call(request)
