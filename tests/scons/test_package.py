@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, Project
@@ -386,10 +387,19 @@ def test_scripts_repeat_a_step_by_hand(built, tmp_path, script):
     assert output.read_bytes() == (built.folder / "build" / original).read_bytes()
 
 
+def find_python(version: str) -> Path | None:
+    """An interpreter on PATH, or beside that of the tests where several versions are installed side by side."""
+    beside = Path(sys.base_prefix).parent.glob(f"{version}*/bin/python{version}")
+    for candidate in [shutil.which(f"python{version}"), *sorted(beside)]:
+        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True).returncode == 0:
+            return Path(candidate)
+    return None
+
+
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
 def test_runs_with_tvm_ffi_and_numpy_only_on_every_python(built, tmp_path, version):
-    python = shutil.which(f"python{version}")
-    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
+    python = find_python(version)
+    if python is None:
         pytest.skip(f"no Python {version} here")
     subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, timeout=300)
     python = tmp_path / "venv/bin/python"

@@ -146,13 +146,17 @@ def test_an_unscheduled_function_is_scheduled_for_the_gpu(project: Project) -> N
     assert b"thread=" in result["contents"]["module.tir"]
 
 
-def test_a_rule_that_crashes_tvm_falls_through_to_the_next(project: Project) -> None:
-    started = project.pool.started
-    plain = lowered(project, "matmul", MATMUL, "cuda", slug="dtype-float32", config={"dtype": "float32"})
-    assert plain["schedule"] == "dlight.gpu.Matmul"
-    crashing = lowered(project, "matmul", MATMUL, "cuda", slug="dtype-float16", config={"dtype": "float16"})
-    assert crashing["schedule"].startswith("dlight.gpu.") and crashing["schedule"] != "dlight.gpu.Matmul"
-    assert project.pool.started == max(started, 1)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_matmul_rule_does_not_crash_tvm(project: Project, dtype: str) -> None:
+    result = lowered(project, "matmul", MATMUL, "cuda", slug=f"dtype-{dtype}", config={"dtype": dtype})
+    assert result["schedule"] == "dlight.gpu.Matmul"
+    assert result["seconds"] < 5
+
+
+def test_a_rule_that_fails_falls_through_to_the_next(project: Project) -> None:
+    text = MATMUL.replace('te.var("m")', 'te.var("m", "int64")')
+    result = lowered(project, "matmul", text, "cuda", slug="dtype-float32", config={"dtype": "float32"})
+    assert result["schedule"] in ("dlight.gpu.Matmul", "dlight.gpu.Fallback")
 
 
 def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:

@@ -46,6 +46,52 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
+UNSCHEDULED = """
+import numpy as np
+from kernelwright import kernel
+from tvm import te
+
+@kernel(outputs=["y"])
+def softmax():
+    n = te.var("n")
+    x = te.placeholder((n, 100), "float32", name="x")
+    k1, k2 = te.reduce_axis((0, 100), name="k1"), te.reduce_axis((0, 100), name="k2")
+    top = te.compute((n,), lambda i: te.max(x[i, k1], axis=k1), name="top")
+    e = te.compute((n, 100), lambda i, j: te.exp(x[i, j] - top[i]), name="e")
+    total = te.compute((n,), lambda i: te.sum(e[i, k2], axis=k2), name="total")
+    return te.create_prim_func([x, te.compute((n, 100), lambda i, j: e[i, j] / total[i], name="y")])
+
+@softmax.reference
+def _(x):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+@kernel(outputs=["y"])
+def gemv():
+    n = te.var("n")
+    a = te.placeholder((n, 100), "float32", name="a")
+    x = te.placeholder((100,), "float32", name="x")
+    k = te.reduce_axis((0, 100), name="k")
+    return te.create_prim_func([a, x, te.compute((n,), lambda i: te.sum(a[i, k] * x[k], axis=k), name="y")])
+
+@gemv.reference
+def _(a, x):
+    return a @ x
+"""
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "gemv"])
+def test_what_tvms_rules_schedule_for_the_cpu_is_right(project: Project, kernel: str) -> None:
+    project.write("kernels/te.py", UNSCHEDULED)
+    result = project.lower("kernels/te.py", kernel)
+    assert result["schedule"].startswith("dlight.cpu.")
+    signature = json.loads(result["contents"]["signature.json"])
+    (project.folder / "host.o").write_bytes(result["contents"]["host.o"])
+    library = build(project.folder, plan(kernel, LoweredUnit.from_json(signature, "host.o"), outputs=["y"]))
+    request = CheckRequest("kernels/te.py", kernel, "default", str(library), 0, signature, "cpu", 1e-4)
+    assert project.pool.call(request)["cases"] == 6
+
+
 def check(
     project: Project,
     more: str = REFERENCE,

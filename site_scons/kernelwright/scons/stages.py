@@ -29,7 +29,7 @@ from .stage import Stage
 if TYPE_CHECKING:
     from .graph import PackageGraph
 
-LOWER_REVISION = 2
+LOWER_REVISION = 3
 WRAP_REVISION = 1
 LINK_REVISION = 1
 ASSEMBLE_REVISION = 1

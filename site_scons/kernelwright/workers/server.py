@@ -205,10 +205,7 @@ def _take_over_streams() -> tuple[queue.Queue[bytes], Callable[[bytes], None]]:
 
 
 def _show_python_lines_in_crashes() -> None:
-    """Have a fatal signal write the Python traceback to the log, and end the process at once.
-
-    TVM 0.27 installs a handler for SIGSEGV that takes half a minute to print C++ frames without names.
-    """
+    """Have a fatal signal write the Python traceback to the log, in place of TVM's handler, which prints C++ frames."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     faulthandler.enable(all_threads=False)
 

@@ -1,0 +1,178 @@
+"""Finding tools, and naming what is wrong with them. Fake tools are shell scripts in a temporary folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelwright import toolchain
+from kernelwright.errors import ToolchainError
+from kernelwright.toolchain import HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
+
+RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
+
+
+def script(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def cuda(top: Path, nvcc: str = "13.0", ptxas: str = "13.0", cicc: str | None = "13.0") -> Path:
+    """A folder like that of the wheels, with an nvcc that compiles nothing."""
+    (top / "include").mkdir(parents=True)
+    script(top / "bin/ptxas", f"# {RELEASE.format(ptxas)}")
+    if cicc:
+        script(top / "nvvm/bin/cicc", f"# {RELEASE.format(cicc)}")
+    text = RELEASE.format(nvcc)
+    return script(
+        top / "bin/nvcc",
+        f'case "$1" in --version) echo "{text}";; --list-gpu-code) echo sm_80;; --list-gpu-arch) echo compute_80;; esac',
+    )
+
+
+@pytest.fixture
+def no_wheels(monkeypatch):
+    monkeypatch.setattr(toolchain, "_wheel_nvccs", list)
+
+
+COMPILER = HostCompiler("/usr/bin/cc", "cc 12", "identity")
+
+
+def probe(tmp_path: Path, nvcc: Path) -> toolchain.Nvcc:
+    return Toolchain(tmp_path / "cache.json", {}).nvcc(str(nvcc), COMPILER)
+
+
+def test_setting_wins_over_wheels_cuda_home_and_path(tmp_path):
+    mine = script(tmp_path / "mine", "")
+    environment = {"CUDA_HOME": str(cuda(tmp_path / "home").parent.parent), "PATH": str(tmp_path)}
+    assert find_nvcc(str(mine), environment) == str(mine)
+
+
+def test_wheels_win_over_cuda_home(tmp_path):
+    home = cuda(tmp_path / "home").parent.parent
+    wheels = toolchain._wheel_nvccs()
+    if not wheels:
+        pytest.skip("the nvcc wheels are not installed")
+    assert find_nvcc("", {"CUDA_HOME": str(home), "PATH": ""}) == str(wheels[0])
+
+
+def test_cuda_home_wins_over_path(tmp_path, no_wheels):
+    home = cuda(tmp_path / "home")
+    other = cuda(tmp_path / "path")
+    assert find_nvcc("", {"CUDA_HOME": str(home.parent.parent), "PATH": str(other.parent)}) == str(home)
+    assert find_nvcc("", {"PATH": str(other.parent)}) == str(other)
+
+
+def test_no_nvcc_says_how_to_install_it(tmp_path, no_wheels):
+    with pytest.raises(ToolchainError, match="no nvcc") as caught:
+        find_nvcc("", {"PATH": str(tmp_path)})
+    assert "pip install 'kernelwright[cuda]'" in caught.value.remedy and "TARGETS=llvm" in caught.value.remedy
+
+
+def test_setting_that_is_no_executable_is_an_error(tmp_path):
+    with pytest.raises(ToolchainError, match="not an executable"):
+        find_nvcc(str(tmp_path / "missing"), {"PATH": ""})
+
+
+@pytest.mark.parametrize(("part", "package"), [("cicc", "nvidia-nvvm"), ("ptxas", "nvidia-cuda-nvcc")])
+def test_version_skew_names_both_versions_and_the_package(tmp_path, part, package):
+    nvcc = cuda(tmp_path / "cuda", **{part: "13.5"})
+    with pytest.raises(ToolchainError, match=rf"nvcc is of CUDA 13\.0, but {part} of CUDA 13\.5") as caught:
+        probe(tmp_path, nvcc)
+    assert f"pip install '{package}==13.0.*'" in caught.value.remedy
+
+
+def test_missing_cicc_beside_the_wheels_nvcc_is_named(tmp_path):
+    nvcc = cuda(tmp_path / "nvidia/cu13", cicc=None)
+    with pytest.raises(ToolchainError, match="has no cicc beside it") as caught:
+        probe(tmp_path, nvcc)
+    assert "pip install 'nvidia-nvvm==13.0.*'" in caught.value.remedy
+
+
+def test_nvcc_that_cannot_compile_shows_command_and_output(tmp_path):
+    nvcc = script(
+        tmp_path / "nvcc",
+        f'case "$1" in --version) echo "{RELEASE.format("13.0")}";; --list-gpu-code) echo sm_80;; '
+        "--list-gpu-arch) ;; *) echo 'cc1plus: not found' >&2; exit 1;; esac",
+    )
+    with pytest.raises(ToolchainError, match="does not compile a small kernel for sm_80") as caught:
+        probe(tmp_path, nvcc)
+    assert "cc1plus: not found" in caught.value.detail and "-arch=sm_80" in caught.value.detail
+    assert "g++" in caught.value.remedy
+
+
+@pytest.mark.parametrize("body", ["exit 3", "echo nonsense", "kill -9 $$"])
+def test_nvcc_that_answers_nonsense_is_an_error(tmp_path, body):
+    with pytest.raises(ToolchainError):
+        probe(tmp_path, script(tmp_path / "nvcc", body))
+
+
+def test_probe_is_kept_until_the_binary_changes(tmp_path):
+    nvcc = cuda(tmp_path / "cuda")
+    first = probe(tmp_path, nvcc)
+    log = tmp_path / "log"
+    nvcc.write_text(nvcc.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\necho run >> {log}\n"))
+    changed = probe(tmp_path, nvcc)
+    assert changed.identity != first.identity
+    runs = log.read_text()
+    assert probe(tmp_path, nvcc) == changed
+    assert log.read_text() == runs
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"nvcc": 3}', '{"nvcc": {"stamp": 1}}'])
+def test_damaged_cache_is_a_miss(tmp_path, damage):
+    nvcc = cuda(tmp_path / "cuda")
+    expected = probe(tmp_path, nvcc)
+    (tmp_path / "cache.json").write_text(damage)
+    assert probe(tmp_path, nvcc) == expected
+
+
+def test_identity_has_no_path_in_it(tmp_path):
+    assert probe(tmp_path, cuda(tmp_path / "a")).identity == probe(tmp_path, cuda(tmp_path / "b")).identity
+
+
+def test_archs_have_their_suffixes(tmp_path):
+    assert toolchain._with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
+        "sm_80",
+        "sm_90",
+        "sm_90a",
+        "sm_100",
+        "sm_100a",
+        "sm_100f",
+    ]
+
+
+def test_host_compiler_is_found_by_name_and_by_path():
+    cc = shutil.which("cc")
+    assert find_host_compiler("", dict(os.environ)) == cc
+    assert find_host_compiler(cc, {"PATH": ""}) == cc
+
+
+@pytest.mark.parametrize("setting", ["", "no-such-compiler"])
+def test_missing_host_compiler_is_named(setting, tmp_path):
+    with pytest.raises(ToolchainError, match="is not on PATH") as caught:
+        find_host_compiler(setting, {"PATH": str(tmp_path)})
+    assert "gcc" in caught.value.remedy
+
+
+def test_record_of_an_installed_distribution():
+    assert find_record("apache_tvm_ffi").name == "RECORD"
+
+
+def test_missing_distribution_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(ToolchainError, match="apache-tvm is not installed") as caught:
+        find_record("apache_tvm")
+    assert caught.value.remedy == "pip install apache-tvm"
+
+
+def test_tool_environment_has_nothing_of_the_users(monkeypatch):
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
+    monkeypatch.setenv("CPATH", "/somewhere")
+    assert set(toolchain.tool_environment()) == {"PATH", "LC_ALL", "TMPDIR"}
