@@ -1,8 +1,8 @@
 """What the workers cost: lowering the kernel library through the pool, against lowering alone in one process.
 
 The bound: at most twice the sum of the variants' own lowering times, plus one TVM import for each worker.
-The peer in the same run is one Python process for each variant, which is what a compiler driver without workers does. It
-is measured on a sample, because it takes a second for each variant.
+The peer in the same run is one Python process for each variant, which is what a compiler driver without workers does.
+It is measured on a sample, because it takes a second for each variant.
 
     python benchmarks/lowering.py [--jobs N] [--json FILE]
 """

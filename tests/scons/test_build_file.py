@@ -103,7 +103,11 @@ def test_subordinate_sconscript_without_variant_dir(tmp_path):
     project = Project(tmp_path)
     project.write(
         "SConstruct",
-        'from kernelwright.scons import generate\nenv = Environment(tools=[generate])\nSConscript("sub/SConscript", exports="env")\n',
+        """\
+        from kernelwright.scons import generate
+        env = Environment(tools=[generate])
+        SConscript("sub/SConscript", exports="env")
+        """,
     )
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.write("sub/SConscript", 'Import("env")\nenv.KernelPackage("demo", Glob("kernels/*.py"))\n')

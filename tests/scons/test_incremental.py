@@ -117,7 +117,11 @@ def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
     nvcc = shutil.which("nvcc", path=str(Path(sys.executable).parent)) or real_nvcc()
     wrapper = project.write(
         "nvcc-wrapper",
-        f'#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.99" && exit\nexec {nvcc} "$@"\n',
+        f"""\
+        #!/bin/sh
+        [ "$1" = --version ] && echo "Cuda compilation tools, release 13.0, V13.0.99" && exit
+        exec {nvcc} "$@"
+        """,
     )
     wrapper.chmod(0o755)
     project.scons("-j2")

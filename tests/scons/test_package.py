@@ -381,7 +381,7 @@ def test_scripts_repeat_a_step_by_hand(built, tmp_path, script):
     shutil.copytree(built.folder / "build", copy)
     output = copy / script.replace("compile_sm_80.sh", "sm_80.cubin").replace("compile.sh", "scale.so")
     output.unlink(missing_ok=True)
-    env = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(["sh", copy / script], check=True, env=env, timeout=300)
     original = "demo/_lib/scale.so" if script.endswith("compile.sh") else str(output.relative_to(copy))
     assert output.read_bytes() == (built.folder / "build" / original).read_bytes()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from kernelwright import grid, kernel
 from kernelwright.declare import slugs
 from kernelwright.errors import DefinitionError

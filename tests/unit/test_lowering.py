@@ -156,7 +156,7 @@ def test_the_matmul_rule_does_not_crash_tvm(project: Project, dtype: str) -> Non
 def test_a_rule_that_fails_falls_through_to_the_next(project: Project) -> None:
     text = MATMUL.replace('te.var("m")', 'te.var("m", "int64")')
     result = lowered(project, "matmul", text, "cuda", slug="dtype-float32", config={"dtype": "float32"})
-    assert result["schedule"] in ("dlight.gpu.Matmul", "dlight.gpu.Fallback")
+    assert result["schedule"] == "dlight.gpu.Fallback"
 
 
 def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:

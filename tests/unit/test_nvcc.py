@@ -44,6 +44,6 @@ def test_script_names_no_path_of_the_machine():
 
 
 def test_virtual_arch_makes_ptx():
-    job = NvccJob("compute_80", (), Path("."), Where())
+    job = NvccJob("compute_80", (), Path(), Where())
     assert job.output == "compute_80.ptx"
     assert "-ptx" in job.arguments("nvcc", "cc", "o")

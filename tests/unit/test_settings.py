@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from kernelwright.errors import SettingsError
 from kernelwright.settings import arch_order, merge, read_pyproject, target_of
 

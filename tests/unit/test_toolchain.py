@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from kernelwright import toolchain
 from kernelwright.errors import ToolchainError
 from kernelwright.toolchain import HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
@@ -32,7 +31,8 @@ def cuda(top: Path, nvcc: str = "13.0", ptxas: str = "13.0", cicc: str | None = 
     text = RELEASE.format(nvcc)
     return script(
         top / "bin/nvcc",
-        f'case "$1" in --version) echo "{text}";; --list-gpu-code) echo sm_80;; --list-gpu-arch) echo compute_80;; esac',
+        f'case "$1" in --version) echo "{text}";; --list-gpu-code) echo sm_80;; --list-gpu-arch) echo compute_80;; '
+        "esac",
     )
 
 

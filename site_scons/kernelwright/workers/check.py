@@ -100,7 +100,7 @@ class Check:
         worst = 0.0
         checked: list[dict[str, int]] = []
         for sizes in size_sets(self._symbols):
-            inputs = self._inputs(sizes)
+            inputs = self.inputs(sizes)
             if inputs is not None:
                 self._progress(f"running it with {_listed(sizes)}")
                 worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
@@ -123,7 +123,7 @@ class Check:
         except Exception as error:  # dlopen and the lookup raise errors of several types
             raise CheckError(f"cannot load {name} from the built library: {error}") from error
 
-    def _inputs(self, sizes: Mapping[str, int]) -> Values | None:
+    def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
         values: Values = {}
         for argument in self._arguments:
@@ -165,7 +165,7 @@ class Check:
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
-        expected = self._expected(inputs)
+        expected = self.expected(inputs)
         got = self._got(function, sizes, inputs, leave_out)
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -177,7 +177,7 @@ class Check:
                 worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
         return worst
 
-    def _expected(self, inputs: Values) -> Values:
+    def expected(self, inputs: Values) -> Values:
         """The reference's arrays by argument name."""
         reference = self._kernel.reference_function
         copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
@@ -239,13 +239,14 @@ class Check:
                 f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
             )
         untouched = expected is inputs.get(name)
-        tolerance = 0.0 if untouched else self._tolerance(argument["dtype"])
+        tolerance = 0.0 if untouched else self.tolerance(argument["dtype"])
         error, mismatch = compare(expected, got, tolerance)
         if mismatch is not None:
             raise self._failure(name, sizes, mismatch, tolerance, untouched)
         return error
 
-    def _tolerance(self, dtype: str) -> float:
+    def tolerance(self, dtype: str) -> float:
+        """Largest accepted error of a tensor of this dtype, relative to 1 + abs(reference)."""
         if self._request.tolerance is not None and _is_float(np_dtype(dtype)):
             return self._request.tolerance
         return TOLERANCES.get(dtype, 0.0)
