@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,14 @@ def sha256_of(path: Path) -> str:
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
+    return digest.hexdigest()
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """One digest of the names and contents of some files, wherever they are."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda path: path.name):
+        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 

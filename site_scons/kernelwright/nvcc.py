@@ -13,9 +13,6 @@ from .errors import Where
 from .files import pretty_json
 from .toolchain import HostCompiler, Nvcc, run_tool
 
-REVISION = 1
-"""Raise when the same source and options give another output than before."""
-
 USAGE = {
     "registers": r"Used (\d+) registers",
     "stack_bytes": r"(\d+) bytes stack frame",
@@ -94,8 +91,8 @@ def shell_script(tools: str, folder: str, arguments: Sequence[str]) -> str:
     """A script that runs one command in ``folder``, relative to itself.
 
     Arguments:
-        arguments: the command; a word like ``@CC@`` in it stands for a path, which the script asks ``kernelwright tool``
-            for unless the variable of that name has it.
+        arguments: the command; a word like ``@CC@`` stands for a path, which the variable of that name has, or which
+            the script asks ``kernelwright tool`` for.
     """
     names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(arguments)))
     uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)

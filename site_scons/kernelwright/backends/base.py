@@ -242,9 +242,6 @@ class Backend(ABC):
     targets: tuple[str, ...]
     """The targets it can call."""
 
-    revision: int
-    """Raise it with every change of what ``emit`` writes for the same plan: it belongs into the stage's signature."""
-
     @abstractmethod
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
         """Write the files of one kernel.

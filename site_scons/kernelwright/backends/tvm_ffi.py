@@ -186,7 +186,6 @@ class TvmFfi(Backend):
 
     name = "tvm_ffi"
     targets = ("llvm", "cuda")
-    revision = 1
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
         """Write ``wrapper.c``; see :meth:`Backend.emit`."""

@@ -18,7 +18,7 @@ from ..settings import Settings
 from ..toolchain import HostCompiler, Lowerer, Nvcc
 from . import stages
 from .run import BuildRun
-from .stage import Stage, StageAction
+from .stage import Stage, StageAction, code_digest
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class PackageGraph:
             self.run.top,
             self.run.discovery,
             lambda: self.run.pool,
-            self.tools.lowerer.identity,
+            f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}",
         )
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
@@ -115,9 +115,7 @@ class PackageGraph:
 
         place = error.where.location or "definition"
         name = "".join(c if c.isalnum() else "_" for c in place) + ".failed"
-        return self.stage(
-            "DISCOVER", place, error.where, 0, {"error": str(error)}, make, {name: self.work.File(name)}, []
-        )
+        return self.stage("DISCOVER", place, error.where, {"error": str(error)}, make, {name: self.work.File(name)}, [])
 
     def _kernel(self, definition: DefinitionRecord, selection: KernelSelection) -> stages.KernelNodes:
         """All nodes of one kernel up to its library and its checks."""
@@ -146,14 +144,13 @@ class PackageGraph:
         label: str,
         subject: str,
         where: Where,
-        revision: int,
         options: dict[str, Any],
         make: Callable[[Path], None],
         targets: dict[str, Any],
         sources: list[Any],
     ) -> Stage:
         """Make a :class:`Stage`, and its node."""
-        stage = Stage(label, subject, where, revision, options, make, targets, sources)
+        stage = Stage(label, subject, where, options, make, targets, sources)
         self.node(stage)
         return stage
 

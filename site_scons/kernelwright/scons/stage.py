@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,33 @@ import SCons.Action
 import SCons.Errors
 
 from ..errors import KernelwrightError, Where
-from ..files import canonical_json, scratch_folder
+from ..files import canonical_json, digest_of, scratch_folder
 
 if TYPE_CHECKING:
     from .run import BuildRun
+
+
+CODE = {
+    "DISCOVER": ("discovery.py", "declare.py", "workers/definitions.py", "workers/server.py"),
+    "LOWER": ("declare.py", "frontends/*.py", "workers/definitions.py", "workers/server.py"),
+    "CUBIN": ("nvcc.py",),
+    "PTX": ("nvcc.py",),
+    "WRAP": ("backends/*.py",),
+    "LINK": ("nvcc.py",),
+    "PACKAGE": ("package/*.py",),
+    "CHECK": ("workers/check.py", "workers/definitions.py"),
+}
+"""The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
+
+
+@cache
+def code_digest(label: str) -> str:
+    """Digest of the source of a stage's own code.
+
+    The text and not the bytecode, which SCons would take: that differs between Python versions, and misses helpers.
+    """
+    package = Path(__file__).resolve().parent.parent
+    return digest_of(file for pattern in CODE[label] for file in package.glob(pattern))
 
 
 @dataclass(eq=False)
@@ -26,8 +50,6 @@ class Stage:
         label: the word that the progress line shows, such as ``CUBIN``.
         subject: what it works on, such as ``gemm/block_m-64 sm_90a``.
         where: the place for error messages.
-        revision: a written number, raised when the stage makes something else out of the same inputs. It stands for
-            the stage's own code, whose bytecode would differ between Python versions.
         options: everything besides the sources that decides the outputs: flags, tool identities. JSON data.
         make: called with a scratch folder; leaves there a file for each target.
         targets: what it makes: name of the file in the scratch folder -> SCons file node.
@@ -37,7 +59,6 @@ class Stage:
     label: str
     subject: str
     where: Where
-    revision: int
     options: Mapping[str, Any]
     make: Callable[[Path], None]
     targets: Mapping[str, Any]
@@ -56,7 +77,7 @@ class Stage:
     @property
     def signature(self) -> str:
         """What SCons compares besides the sources."""
-        return canonical_json([self.label, self.revision, self.options])
+        return canonical_json([self.label, code_digest(self.label), self.options])
 
 
 class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]

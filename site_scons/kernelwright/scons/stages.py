@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -14,9 +13,8 @@ from .. import backends
 from ..backends.base import KernelPlan, LinkJob, LinkPlaces, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import SettingsError, Where
-from ..files import pretty_json
+from ..files import digest_of, pretty_json
 from ..launcher import LAUNCHER
-from ..nvcc import REVISION as NVCC_REVISION
 from ..nvcc import NvccJob, compile_device_code, shell_script
 from ..package.assemble import OUTPUTS, assemble, library_of, runtime_sources
 from ..package.manifest import BuiltKernel, BuiltPackage, BuiltUnit, BuiltVariant
@@ -28,13 +26,6 @@ from .stage import Stage
 
 if TYPE_CHECKING:
     from .graph import PackageGraph
-
-LOWER_REVISION = 3
-WRAP_REVISION = 1
-LINK_REVISION = 1
-ASSEMBLE_REVISION = 1
-CHECK_REVISION = 1
-"""Raise one when its stage makes something else out of the same inputs."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,7 @@ class KernelStages:
         files = {name: folder.File(name) for name in names}
         subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
         where = self._where("lower", slug)
-        self._graph.stage("LOWER", subject, where, LOWER_REVISION, options, make, files, self._sources)
+        self._graph.stage("LOWER", subject, where, options, make, files, self._sources)
         return files
 
     def _nvcc(self, slug: str, folder: Any, source: Any, arch: str) -> Stage:
@@ -148,7 +139,7 @@ class KernelStages:
         label = "PTX" if arch.startswith("compute_") else "CUBIN"
         targets = {name: folder.File(name) for name in job.outputs}
         return self._graph.stage(
-            label, f"{self._record.name}/{slug} {arch}", job.where, NVCC_REVISION, options, make, targets, [source]
+            label, f"{self._record.name}/{slug} {arch}", job.where, options, make, targets, [source]
         )
 
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
@@ -162,7 +153,6 @@ class KernelStages:
 
         options = {
             "backend": backend.name,
-            "revision": backend.revision,
             "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
             "outputs": list(record.outputs),
         }
@@ -171,7 +161,6 @@ class KernelStages:
             "WRAP",
             f"{record.name} {backend.name}",
             self._where("wrap"),
-            WRAP_REVISION,
             options,
             make,
             targets,
@@ -231,7 +220,7 @@ class KernelStages:
         }
         targets = {output: self._folder.File(output) for output in (f"{name}.so", "compile.sh")}
         sources = [*wrapper.nodes, *objects, *hosts, *images]
-        return graph.stage("LINK", name, where, LINK_REVISION, options, make, targets, sources)
+        return graph.stage("LINK", name, where, options, make, targets, sources)
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
         checks = []
@@ -258,7 +247,7 @@ class KernelStages:
         sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
         subject = f"{record.name}/{slug} {device}"
         where = self._where("check", slug)
-        return self._graph.stage("CHECK", subject, where, CHECK_REVISION, options, make, {output.name: output}, sources)
+        return self._graph.stage("CHECK", subject, where, options, make, {output.name: output}, sources)
 
 
 def assemble_stage(
@@ -299,7 +288,7 @@ def assemble_stage(
         output: graph.folder.File(output) for output in (*OUTPUTS, *(library_of(k.record.name) for k in ordered))
     }
     where = Where(stage="assemble")
-    return Stage("PACKAGE", name, where, ASSEMBLE_REVISION, options, make, targets, sources)
+    return Stage("PACKAGE", name, where, options, make, targets, sources)
 
 
 def _assembly_sources(kernel: KernelNodes) -> list[Any]:
@@ -333,14 +322,6 @@ SYMBOLIC_PLACES = LinkPlaces("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))
 def real_places(compiler: HostCompiler) -> LinkPlaces:
     """Where the compiler and the headers are on this machine."""
     return LinkPlaces(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
-
-
-def digest_of(files: list[Path]) -> str:
-    """One digest of the names and contents of some files of ours."""
-    digest = hashlib.sha256()
-    for file in sorted(files, key=lambda path: path.name):
-        digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
 
 
 def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
