@@ -142,7 +142,7 @@ def discover(
         project_root: the folder that paths in records are relative to.
         cache_dir: where records are kept; created when needed, and safe to delete.
         pool: gives the workers; called only if a record is missing or stale.
-        identity: what else a record depends on (versions of Python and TVM); a record of another identity is a miss.
+        identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
     """
     cache = _Cache(project_root, cache_dir, identity)
     paths = list(dict.fromkeys(files))

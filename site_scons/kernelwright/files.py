@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -62,9 +63,17 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
         write_atomically(folder / name, content)
 
 
+def remove_stale_scratch(parent: Path) -> None:
+    """Remove the scratch folders of processes that were killed."""
+    for folder in parent.glob(".scratch-*"):
+        owner = folder.name.split("-")[1]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """A new hidden folder in ``parent``, so that renaming out of it stays on one file system; removed at the end."""
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".scratch-") as name:
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".scratch-{os.getpid()}-") as name:
         yield Path(name)

@@ -17,11 +17,13 @@ class KernelSelection:
         record: the discovered kernel.
         archs: target -> archs in the order of the settings; no target without an arch.
         backends: execution backends, the default first.
+        left_out: targets that the kernel allows, but for which the package builds none of its archs.
     """
 
     record: KernelRecord
     archs: dict[str, tuple[str, ...]]
     backends: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 def select(record: KernelRecord, settings: Settings, backends: tuple[str, ...]) -> KernelSelection:
@@ -33,7 +35,8 @@ def select(record: KernelRecord, settings: Settings, backends: tuple[str, ...]) 
         backends: the backends that exist.
 
     Raises:
-        DefinitionError: the decorator names a target, an arch or a backend that does not exist.
+        DefinitionError: the decorator names a target, an arch or a backend that does not exist, or only backends that
+            the package does not have.
     """
     where = Where(record.name, stage="discover", location=record.location)
     _known("target", record.targets or (), TARGETS, where)
@@ -48,10 +51,13 @@ def select(record: KernelRecord, settings: Settings, backends: tuple[str, ...]) 
     for target in settings.targets:
         if record.targets is None or target in record.targets:
             allowed = [a for a in settings.archs_of(target) if target not in restricted or a in restricted[target]]
-            if allowed:
-                archs[target] = tuple(allowed)
+            archs[target] = tuple(allowed)
     chosen = tuple(name for name in record.backends or settings.backends if name in settings.backends)
-    return KernelSelection(record, archs, chosen or settings.backends)
+    if not chosen:
+        remedy = f"the package's backends are {', '.join(settings.backends)}"
+        raise DefinitionError(f"none of its backends {list(record.backends or ())} is built", where, remedy)
+    left_out = tuple(target for target, listed in archs.items() if not listed)
+    return KernelSelection(record, {t: listed for t, listed in archs.items() if listed}, chosen, left_out)
 
 
 def lowering_arch(archs: tuple[str, ...]) -> str:

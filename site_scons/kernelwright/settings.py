@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import keyword
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ class Settings:
     """Everything that a user can choose about a kernel package.
 
     Arguments:
-        package: import name of the generated package.
+        package: import name of the generated package, used where a build file gives none.
         targets: TVM targets to build for.
         archs: architectures; each belongs to the target that its name tells.
         backends: execution backends; the first is the default.
@@ -39,7 +40,7 @@ class Settings:
         worker_timeout: seconds that one request to a worker may take.
     """
 
-    package: str = "kernels"
+    package: str = ""
     targets: tuple[str, ...] = TARGETS
     archs: tuple[str, ...] = ("x86-64-v3", "sm_80", "sm_90a", "compute_80")
     backends: tuple[str, ...] = ("tvm_ffi",)
@@ -65,12 +66,15 @@ HELP = {
 }
 """One line for each setting, shown by ``scons -h``."""
 
+BUILD_FOLDERS = ("kernels", "check")
+"""Folders beside the packages in the build folder."""
+
 COMMAND_LINE = {name.upper(): name for name in HELP if name != "package"}
 """Name on SCons's command line -> name of the setting."""
 
 
-def target_of(arch: str) -> str:
-    """The target that an arch belongs to.
+def target_of(arch: str, where: Where | None = None) -> str:
+    """The target that an arch belongs to; ``where`` is the place that an error names.
 
     Raises:
         SettingsError: the name is not one of a known arch.
@@ -81,7 +85,7 @@ def target_of(arch: str) -> str:
         return "cuda"
     raise SettingsError(
         f"unknown arch {arch!r}",
-        Where(stage="settings"),
+        where or Where(stage="settings"),
         f"use one of {', '.join(CPU_ARCHS)} for the CPU; sm_80, sm_90a, ... or compute_80 (PTX), ... for CUDA",
     )
 
@@ -147,9 +151,10 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
             if name == "archs" and "archs" in values:
                 named = {target_of(arch) for arch in value}
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
+            if name == "backends":
+                _choose("backend", value, tuple(known_backends), where)
             values[name] = value
     settings = Settings(**values)
-    _choose("backend", settings.backends, tuple(known_backends))
     _require_archs(settings)
     return settings
 
@@ -159,18 +164,27 @@ def _convert(name: str, raw: Any, where: Where) -> Any:
     if kind == "tuple[str, ...]":
         value = _string_list(name, raw, where)
         if name == "targets":
-            _choose("target", value, TARGETS)
+            _choose("target", value, TARGETS, where)
         if name == "archs":
             for arch in value:
-                target_of(arch)
+                target_of(arch, where)
         return value
     if kind == "float":
         return _positive_number(name, raw, where)
     if not isinstance(raw, str):
         raise SettingsError(f"{name} is {raw!r}, expected a string", where)
-    if name == "package" and not all(part.isidentifier() for part in raw.split(".")):
-        raise SettingsError(f"package is {raw!r}, which Python cannot import", where, "use a Python identifier")
+    if name == "package":
+        _check_package(raw, where)
     return raw
+
+
+def _check_package(name: str, where: Where) -> None:
+    parts = name.split(".")
+    if not all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts):
+        raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
+    if parts[0] in BUILD_FOLDERS:
+        listed = " and ".join(BUILD_FOLDERS)
+        raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
 
 
 def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:
@@ -195,12 +209,10 @@ def _positive_number(name: str, raw: Any, where: Where) -> float:
     return value
 
 
-def _choose(what: str, chosen: Iterable[str], valid: tuple[str, ...]) -> None:
+def _choose(what: str, chosen: Iterable[str], valid: tuple[str, ...], where: Where) -> None:
     for name in chosen:
         if name not in valid:
-            raise SettingsError(
-                f"unknown {what} {name!r}", Where(stage="settings"), f"the valid ones are {', '.join(valid)}"
-            )
+            raise SettingsError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")
 
 
 def _require_archs(settings: Settings) -> None:

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-# SCons has entered this file into sys.modules under its plain name, which is that of the package, and has put the folder
-# of tools first on the path, where this file would hide the package. It restores the path afterwards.
+# SCons has entered this file into sys.modules under its plain name, which is that of the package, and put its folder
+# first on the path, where it would hide the package. SCons restores the path afterwards.
 sys.modules.pop("kernelwright", None)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

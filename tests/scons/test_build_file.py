@@ -180,3 +180,62 @@ def copy_sources(folder: Path) -> None:
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes((ROOT / name).read_bytes())
+
+
+def test_folder_as_a_target_builds_what_is_in_it(cpu_project):
+    run = cpu_project.scons("-j2", "build/kernels/demo/add_one")
+    assert run.labels == {"LINK": 1, "LOWER": 1, "WRAP": 1}
+
+
+def test_package_name_may_come_from_pyproject(cpu_project):
+    cpu_project.write("pyproject.toml", '[tool.kernelwright]\npackage = "named"\ntargets = ["llvm"]\n')
+    cpu_project.replace("SConstruct", '"demo", Glob("kernels/*.py")', 'sources=Glob("kernels/*.py")')
+    assert "PACKAGE named" in cpu_project.scons("-j2").stages
+
+
+def test_package_without_a_name_is_an_error(cpu_project):
+    cpu_project.replace("SConstruct", '"demo", Glob("kernels/*.py")', 'sources=Glob("kernels/*.py")')
+    run = cpu_project.scons(ok=False)
+    assert run.status == 2 and "the package has no name" in run.output and "remedy:" in run.output
+
+
+def test_dotted_package_name(cpu_project):
+    cpu_project.replace("SConstruct", '"demo"', '"acme.fast"')
+    cpu_project.scons("-j2")
+    code = "import numpy, acme.fast; print(numpy.from_dlpack(acme.fast.scale(numpy.ones(1, 'f4'))))"
+    assert cpu_project.python(code) == "[2.]\n"
+
+
+def test_name_that_looks_like_a_setting_is_pointed_at(cpu_project):
+    run = cpu_project.scons("-n", "ARCH=x86-64")
+    assert "ARCH= is no setting; did you mean ARCHS=?" in run.output
+
+
+def test_clean_of_one_kernel(cpu_project):
+    cpu_project.scons("-j2")
+    cpu_project.scons("-c", "add_one")
+    assert not (cpu_project.folder / "build/kernels/demo/add_one").exists()
+    assert (cpu_project.folder / "build/kernels/demo/scale").exists()
+    assert cpu_project.scons("-j2").labels == {"LINK": 1, "LOWER": 1, "WRAP": 1}
+
+
+def test_what_a_definition_prints_is_shown(cpu_project):
+    cpu_project.replace(
+        "kernels/add_one.py", "    n = te.var", "    print('hello from the definition')\n    n = te.var"
+    )
+    run = cpu_project.scons("-j2")
+    assert re.search(r"add_one.*: hello from the definition", run.output)
+
+
+def test_kernel_that_loses_a_target_is_noted(project):
+    project.replace("kernels/add_one.py", '@kernel(outputs=["y"])', '@kernel(outputs=["y"], archs=["sm_90a"])')
+    run = project.scons("-n")
+    assert "add_one is not built for cuda: none of its archs is" in run.output
+    assert not [stage for stage in run.stages if "add_one" in stage and "sm_" in stage]
+
+
+def test_restrictions_of_a_kernel_are_kept(project):
+    project.replace("kernels/add_one.py", '@kernel(outputs=["y"])', '@kernel(outputs=["y"], targets=["llvm"])')
+    run = project.scons("-n")
+    assert "LOWER add_one/default x86-64-v3" in run.stages
+    assert "LOWER add_one/default cuda" not in run.stages

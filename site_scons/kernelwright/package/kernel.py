@@ -44,7 +44,8 @@ class Kernel(tvm_ffi.Function):
             if all(key in entry["config"] and entry["config"][key] == value for key, value in config.items()):
                 return make_kernel(self.name, self._entry, self._module, index)
         wanted = ", ".join(f"{key}={value!r}" for key, value in config.items())
-        built = "; ".join(", ".join(f"{k}={v!r}" for k, v in e["config"].items()) for e in self._entry["variants"])
+        configs = [", ".join(f"{k}={v!r}" for k, v in entry["config"].items()) for entry in self._entry["variants"]]
+        built = "; ".join(config or "one without a config" for config in configs)
         raise KeyError(f"{self.name} has no variant with {wanted}; built are: {built}")
 
     def supported(self, device: Any = "cpu") -> bool:
@@ -55,12 +56,19 @@ class Kernel(tvm_ffi.Function):
         """Load the device code ahead of the first call, for example before a graph is captured.
 
         Raises:
-            RuntimeError: the kernel cannot run on that device; the message says why.
+            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
+            ValueError: the kernel is not built for devices of that kind.
         """
         self._module["kw_preload"](*parse_device(device))
 
     def set_num_threads(self, count: int) -> None:
-        """Set how many threads parallel CPU loops use, in the whole process."""
+        """Set how many threads parallel CPU loops use, in the whole process.
+
+        Raises:
+            ValueError: count is not a positive integer.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
         self._module["kw_set_num_threads"](count)
 
     def num_threads(self) -> int:

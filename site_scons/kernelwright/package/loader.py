@@ -68,7 +68,8 @@ class Loader:
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object whose ``str()`` is one of these.
 
         Raises:
-            RuntimeError: a kernel cannot run on that device; the message says why.
+            RuntimeError: the device, or its driver, cannot run a kernel; the message says why.
+            ValueError: a kernel is not built for devices of that kind.
         """
         for name in self._names:
             self.kernel(name).preload(device)
@@ -79,8 +80,6 @@ class Loader:
         Raises:
             ValueError: count is not a positive integer.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
         self.kernel(self._names[0]).set_num_threads(count)
 
     def num_threads(self) -> int:

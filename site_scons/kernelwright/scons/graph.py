@@ -11,7 +11,7 @@ from typing import Any
 import SCons.Script
 
 from .. import backends
-from ..discovery import DefinitionRecord, KernelRecord, discover
+from ..discovery import DefinitionRecord, discover
 from ..errors import KernelwrightError, Where
 from ..plan import KernelSelection, select
 from ..settings import Settings
@@ -79,33 +79,36 @@ class PackageGraph:
             return self.env.File([str(self.folder.File("manifest.json"))])
         if SCons.Script.GetOption("clean"):
             return self._clean()
-        records, errors = self._discover()
+        selected, errors = self._select()
+        if errors and not SCons.Script.GetOption("keep_going"):
+            raise KernelwrightError("\n".join(str(error) for error in errors))
         failing = [self._failing(error) for error in errors]
-        kernels = []
-        for record in records:
-            for kernel in record.kernels:
-                selection = select(kernel, self.settings, backends.names())
-                if selection.archs:
-                    kernels.append(self._kernel(record, selection))
-                else:
-                    self.run.progress.note(
-                        f"kernelwright: {kernel.name} is left out, it is for none of the chosen archs"
-                    )
+        kernels = [self._kernel(definition, selection) for definition, selection in selected]
         result = self._assemble(kernels, failing)
         self._alias_checks(kernels)
         return result
 
-    def _discover(self) -> tuple[list[DefinitionRecord], list[KernelwrightError]]:
-        records, errors = discover(
-            [Path(node.get_abspath()) for node in self.files],
-            self.run.top,
-            self.run.discovery,
-            lambda: self.run.pool,
-            f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}",
-        )
-        if errors and not SCons.Script.GetOption("keep_going"):
-            raise KernelwrightError("\n".join(str(error) for error in errors))
-        return records, errors
+    def _select(self) -> tuple[list[tuple[DefinitionRecord, KernelSelection]], list[KernelwrightError]]:
+        """The kernels to build, and what is wrong with the others."""
+        identity = f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}"
+        files = [Path(node.get_abspath()) for node in self.files]
+        records, errors = discover(files, self.run.top, self.run.discovery, lambda: self.run.pool, identity)
+        selected: dict[str, tuple[DefinitionRecord, KernelSelection]] = {}
+        for record in records:
+            for kernel in record.kernels:
+                try:
+                    selection = select(kernel, self.settings, backends.names())
+                except KernelwrightError as error:
+                    errors.append(error)
+                    continue
+                for target in selection.left_out:
+                    self.run.progress.note(
+                        f"kernelwright: {kernel.name} is not built for {target}: none of its archs is"
+                    )
+                if selection.archs:
+                    # A name that is defined twice is among the errors already.
+                    selected.setdefault(kernel.name, (record, selection))
+        return list(selected.values()), errors
 
     def _failing(self, error: KernelwrightError) -> Stage:
         """A stage that reports an error of a definition file, so that ``-k`` can build the rest."""
@@ -171,10 +174,18 @@ class PackageGraph:
             remove_unknown(Path(folder.get_abspath()), known)
 
     def _clean(self) -> Any:
+        """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
+        for folder in Path(self.work.get_abspath()).glob("*"):
+            self._cleaned(folder.name, self.work.Dir(folder.name))
+        self._cleaned("check", self.checks)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")
-        folders = [self.work, self.folder, self.checks, self.env.Dir(str(self.run.state))]
-        self.env.Clean(manifest, folders)
+        self.env.Clean(manifest, [self.work, self.folder, self.checks, self.env.Dir(str(self.run.state))])
         return manifest
+
+    def _cleaned(self, alias: str, folder: Any) -> None:
+        node = self.env.Command(folder.File(".clean"), [], "")
+        self.env.Clean(node, folder)
+        self._user_env.Alias(alias, node)
 
 
 def _base_folder(env: Any) -> Any:
@@ -194,6 +205,3 @@ def remove_unknown(folder: Path, known: Iterable[str]) -> None:
                 path.rmdir()
         elif str(path) not in keep:
             path.unlink()
-
-
-__all__ = ["KernelRecord", "PackageGraph", "Tools", "remove_unknown"]

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import SCons.Node
+import SCons.Node.Alias
+import SCons.Node.FS
 import SCons.Script
 
 from ..errors import KernelwrightError
+from ..files import remove_stale_scratch
 from ..toolchain import Toolchain
 from ..workers.pool import WorkerPool
+from ..workers.protocol import Request
 from .ledger import Ledger
 from .progress import Progress
 from .stage import Stage
@@ -54,7 +58,7 @@ class BuildRun:
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
         jobs = int(SCons.Script.GetOption("num_jobs"))
-        return WorkerPool(size=jobs, project_root=self.top, timeout_s=self._worker_timeout)
+        return WorkerPool(jobs, self.top, self._worker_timeout, on_output=self._show_output)
 
     @property
     def passive(self) -> bool:
@@ -78,6 +82,7 @@ class BuildRun:
         """Show that an action begins; the first time, find out how many there are going to be at most."""
         if not self.progress.total:
             self.progress.total = len(self._wanted())
+            remove_stale_scratch(self.scratch)
         self.progress.started(line)
 
     def _wanted(self) -> set[int]:
@@ -97,7 +102,17 @@ class BuildRun:
         return wanted or {id(stage) for stage in self.stages if stage.label != "CHECK"}
 
     def _resolve(self, target: Any) -> list[Any]:
-        return self.env.arg2nodes(target) if isinstance(target, str) else [target]
+        """The nodes of a target of the command line or of Default(); for a folder, all that is made below it."""
+        node = target
+        if isinstance(target, str):
+            node = SCons.Node.Alias.default_ans.lookup(target) or self.env.fs.Entry(target)
+        made = [node for stage in self.stages for node in stage.nodes if stage.label != "CHECK"]
+        return [made_node for made_node in made if made_node.is_under(node)] if _is_folder(node) else [node]
+
+    def _show_output(self, request: Request, text: str) -> None:
+        """Show what a definition printed."""
+        for line in text.splitlines():
+            self.progress.note(f"{request.where}: {line}")
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
@@ -135,6 +150,10 @@ def current_run(env: Any, worker_timeout: float) -> BuildRun:
     if not runs:
         runs.append(BuildRun(env, top, worker_timeout))
     return runs[0]
+
+
+def _is_folder(node: Any) -> bool:
+    return isinstance(node, SCons.Node.FS.Dir) or (isinstance(node, SCons.Node.FS.Entry) and node.isdir())
 
 
 _RUNS: dict[str, list[BuildRun]] = {}

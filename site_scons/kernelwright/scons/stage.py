@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 CODE = {
     "DISCOVER": ("discovery.py", "declare.py", "workers/definitions.py", "workers/server.py"),
-    "LOWER": ("declare.py", "frontends/*.py", "workers/definitions.py", "workers/server.py"),
-    "CUBIN": ("nvcc.py",),
-    "PTX": ("nvcc.py",),
-    "WRAP": ("backends/*.py",),
-    "LINK": ("nvcc.py",),
-    "PACKAGE": ("package/*.py",),
+    "LOWER": ("declare.py", "files.py", "frontends/*.py", "workers/definitions.py", "workers/server.py"),
+    "CUBIN": ("nvcc.py", "toolchain.py"),
+    "PTX": ("nvcc.py", "toolchain.py"),
+    "WRAP": ("backends/*.py", "scons/stages.py"),
+    "LINK": ("nvcc.py", "toolchain.py", "scons/stages.py"),
+    "PACKAGE": ("package/*.py", "files.py", "scons/stages.py"),
     "CHECK": ("workers/check.py", "workers/definitions.py"),
 }
 """The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
@@ -128,6 +128,9 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
         return None
 
     def _failed(self, error: KernelwrightError) -> Any:
+        if ":" not in (error.where.location or ""):
+            # The definition's line, where nothing more exact is known.
+            error.where = replace(error.where, location=self.stage.where.location)
         self.run.failed(self.stage, error)
         return SCons.Errors.BuildError(node=self.stage.nodes[0], errstr=str(error), status=2, exitstatus=2, action=self)
 

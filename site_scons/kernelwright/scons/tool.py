@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import SCons.Errors
 import SCons.Script
 import SCons.Variables
 
@@ -26,7 +27,7 @@ def generate(env: Any, **keywords: Any) -> None:
         table = read_pyproject(Path(env.Dir("#").get_abspath()) / "pyproject.toml")
         defaults = merge([("pyproject.toml", table)], backends.names())
     except KernelwrightError as error:
-        raise SCons.Errors.UserError(str(error)) from error
+        stop(error)
     env["KERNELWRIGHT_TABLE"] = table
     _add_variables(env, defaults)
     env.AddMethod(kernel_package, "KernelPackage")
@@ -37,11 +38,11 @@ def exists(env: Any) -> bool:
     return True
 
 
-def kernel_package(env: Any, package: str, sources: Any, **settings: Any) -> Any:
+def kernel_package(env: Any, package: str | None = None, sources: Any = (), **settings: Any) -> Any:
     """``env.KernelPackage(name, sources, **settings)``: build kernels and assemble them to an importable package.
 
     Arguments:
-        package: import name of the package.
+        package: import name of the package; left out, it is the one that pyproject.toml names.
         sources: definition files, as nodes or names. Those whose name begins with an underscore are helpers, and left
             out.
         settings: settings of this package that differ from those in pyproject.toml; the command line wins over both.
@@ -59,7 +60,18 @@ def kernel_package(env: Any, package: str, sources: Any, **settings: Any) -> Any
             )
         return PackageGraph(env, run, merged, files).add()
     except KernelwrightError as error:
-        raise SCons.Errors.UserError(str(error)) from error
+        stop(error)
+
+
+def stop(error: KernelwrightError) -> NoReturn:
+    """End the run with a message, as SCons does for its own errors.
+
+    SCons's UserError would add the place where it was raised, which is a line of ours.
+    """
+    sys.stdout.flush()
+    sys.stderr.write(f"scons: *** {error}\n")
+    SCons.Script.Exit(2)
+    raise SystemExit(2)
 
 
 def _nodes(env: Any, sources: Any) -> list[Any]:
@@ -68,7 +80,7 @@ def _nodes(env: Any, sources: Any) -> list[Any]:
     return [node.srcnode() for node in nodes]
 
 
-def _settings(env: Any, package: str, keywords: dict[str, Any]) -> Settings:
+def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settings:
     place = f"KernelPackage({package!r})"
     reject_unknown(keywords, Where(stage="settings"), place)
     given = {
@@ -79,10 +91,14 @@ def _settings(env: Any, package: str, keywords: dict[str, Any]) -> Settings:
     layers = [
         ("defaults", {"archs": Settings().archs}),
         ("pyproject.toml", env["KERNELWRIGHT_TABLE"]),
-        (place, {"package": package, **keywords}),
+        (place, ({} if package is None else {"package": package}) | keywords),
         ("command line", given),
     ]
-    return merge(layers, backends.names())
+    merged = merge(layers, backends.names())
+    if not merged.package:
+        remedy = 'write env.KernelPackage("name", ...), or package = "name" in [tool.kernelwright]'
+        raise SettingsError("the package has no name", Where(stage="settings", location="KernelPackage()"), remedy)
+    return merged
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
@@ -101,12 +117,21 @@ def _add_variables(env: Any, defaults: Settings) -> None:
         text = ",".join(value) if isinstance(value, tuple) else str(value)
         variables.Add((PREFIX + variable, variable), HELP[name], text)
     variables.Update(env)
+    _warn_of_misspelled()
     if not SCons.Script.GetOption("help"):
         return
     text = variables.GenerateHelpText(env)
     SCons.Script.Help(
         f"Kernelwright: settings, given as NAME=value:\n{text}{TARGET_HELP}", append=True, local_only=True
     )
+
+
+def _warn_of_misspelled() -> None:
+    """Point at NAME=value that looks like one of ours; it may be a variable of the user's own build file, though."""
+    for name in SCons.Script.ARGUMENTS:
+        near = difflib.get_close_matches(name.upper(), COMMAND_LINE, 1, 0.8)
+        if near and name.removeprefix(PREFIX) not in COMMAND_LINE:
+            sys.stderr.write(f"kernelwright: {name}= is no setting; did you mean {near[0]}=?\n")
 
 
 TARGET_HELP = f"""
