@@ -7,7 +7,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "build"))
 
-from kw_kernels import softmax  # noqa: E402
+from kw_kernels import softmax
 
 x = np.array([[1.0, 2.0, 3.0, 4.0]], dtype=np.float32).repeat(250, axis=1)
 exponentials = np.exp(x - x.max(axis=1, keepdims=True))
