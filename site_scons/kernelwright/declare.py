@@ -293,6 +293,8 @@ def _check_config(function: Callable[..., Any], config: Any, where: Where) -> No
             )
         if not isinstance(value, (bool, int, float, str)):
             raise DefinitionError(f"config {key}={value!r} is not a bool, int, float or str", where)
+        if value != value:
+            raise DefinitionError(f"config {key}={value!r} is equal to nothing, not even to itself", where)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in config]
     if missing:
         raise DefinitionError(

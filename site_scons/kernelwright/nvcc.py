@@ -64,7 +64,7 @@ def compile_device_code(job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, s
         ToolError: nvcc ended with an error; the message has its command, its output and the path of the source.
     """
     command = job.arguments(nvcc.path, host_compiler.path, str(scratch / job.output))
-    remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from"
+    remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     output = run_tool(command, job.folder, scratch, job.where, remedy)
     usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
     (scratch / f"{job.arch}.json").write_text(pretty_json(usage))

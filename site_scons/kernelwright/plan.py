@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .discovery import KernelRecord
 from .errors import DefinitionError, SettingsError, Where
 from .settings import TARGETS, Settings, arch_order, target_of
+from .toolchain import Nvcc
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ def select(record: KernelRecord, settings: Settings, backends: tuple[str, ...]) 
         raise DefinitionError(f"none of its backends {list(record.backends or ())} is built", where, remedy)
     left_out = tuple(target for target, listed in archs.items() if not listed)
     return KernelSelection(record, {t: listed for t, listed in archs.items() if listed}, chosen, left_out)
+
+
+def require_archs(record: KernelRecord, nvcc: Nvcc) -> None:
+    """Raise a DefinitionError for a CUDA arch in a decorator that nvcc does not know."""
+    for arch in record.archs or ():
+        if target_of(arch) == "cuda" and arch not in nvcc.archs:
+            where = Where(record.name, stage="discover", location=record.location)
+            remedy = f"use some of {', '.join(nvcc.archs)}"
+            raise DefinitionError(f"nvcc {nvcc.version} does not know the arch {arch!r}", where, remedy)
 
 
 def lowering_arch(archs: tuple[str, ...]) -> str:

@@ -98,7 +98,7 @@ class Toolchain:
         path = find_nvcc(setting, self._environment)
         parts = [Path(path), *_nvcc_parts(Path(path))]
         values = self._probe(
-            "nvcc", [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
+            f"nvcc {path}", [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
         )
         return Nvcc(path, values["version"], values["identity"], tuple(values["archs"]))
 
@@ -109,7 +109,7 @@ class Toolchain:
             ToolchainError: there is none, or it does not answer.
         """
         path = find_host_compiler(setting, self._environment)
-        values = self._probe("cc", [Path(path)], lambda: _probe_host_compiler(path))
+        values = self._probe(f"cc {path}", [Path(path)], lambda: _probe_host_compiler(path))
         return HostCompiler(path, values["version"], values["identity"])
 
     def lowerer(self) -> Lowerer:
@@ -157,7 +157,7 @@ def find_host_compiler(setting: str, environment: dict[str, str]) -> str:
     for name in [setting] if setting else ["cc", "gcc", "clang"]:
         path = shutil.which(name, path=environment.get("PATH"))
         if path is not None:
-            return path
+            return str(Path(path).absolute())
     wanted = f"host_compiler = {setting!r}" if setting else "a C compiler (cc, gcc or clang)"
     raise ToolchainError(
         f"{wanted} is not on PATH", Where(stage="settings"), "install gcc and g++, or set host_compiler"
@@ -183,7 +183,7 @@ def _wheel_nvccs() -> list[Path]:
 
 def _nvcc_parts(nvcc: Path) -> list[Path]:
     """The files beside nvcc that decide what it makes; a wrapper script has none of them beside it."""
-    top = nvcc.parent.parent
+    top = nvcc.resolve().parent.parent
     include = next(
         (top / d for d in ("include", "targets/x86_64-linux/include") if (top / d).is_dir()), top / "include"
     )

@@ -35,18 +35,25 @@ class Kernel(tvm_ffi.Function):
         return tuple(dict(entry["config"]) for entry in chosen)
 
     def variant(self, **config: Any) -> Kernel:
-        """The first variant whose config has these values.
+        """The first variant whose config has these values; on a variant, one that differs from it only in these.
 
         Raises:
             KeyError: no variant has them; the message lists the configs.
         """
-        for index, entry in enumerate(self._entry["variants"]):
-            if all(key in entry["config"] and entry["config"][key] == value for key, value in config.items()):
-                return make_kernel(self.name, self._entry, self._module, index)
-        wanted = ", ".join(f"{key}={value!r}" for key, value in config.items())
-        configs = [", ".join(f"{k}={v!r}" for k, v in entry["config"].items()) for entry in self._entry["variants"]]
-        built = "; ".join(config or "one without a config" for config in configs)
-        raise KeyError(f"{self.name} has no variant with {wanted}; built are: {built}")
+        entries = self._entry["variants"]
+        wanted = config if self._index is None else entries[self._index]["config"] | config
+        for fits in (_equal_in_type, _equal):
+            for index, entry in enumerate(entries):
+                if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
+                    return make_kernel(self.name, self._entry, self._module, index)
+        configs = [_listed(entry["config"]) or "one without a config" for entry in entries]
+        raise KeyError(f"{self.name} has no variant with {_listed(wanted)}; built are: {'; '.join(configs)}")
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
+        targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
+        return frozenset("cpu" if target == "llvm" else target for target in targets)
 
     def supported(self, device: Any = "cpu") -> bool:
         """Whether this kernel has code that the device can run."""
@@ -76,10 +83,31 @@ class Kernel(tvm_ffi.Function):
         return int(self._module["kw_num_threads"]())
 
     def __repr__(self) -> str:
-        return f"<kernel {self.name} with {len(self.variants)} variants>"
+        if self._index is None:
+            return f"<kernel {self.name} with {len(self.variants)} variants>"
+        return f"<kernel {self.name}, variant {self._entry['variants'][self._index]['slug']}>"
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
 
     def __reduce__(self) -> Any:
         raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
+
+
+def _equal(left: Any, right: Any) -> bool:
+    return bool(left == right)
+
+
+def _equal_in_type(left: Any, right: Any) -> bool:
+    """Whether two values are the same: 1, 1.0 and True are equal, and may be three configs."""
+    return type(left) is type(right) and bool(left == right)
+
+
+def _listed(config: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in config.items())
 
 
 def parse_device(device: Any) -> tuple[int, int]:

@@ -62,17 +62,20 @@ class Loader:
             return self._manifest
 
     def preload(self, device: Any = "cpu") -> None:
-        """Load every kernel, with its device code, on a device ahead of the first call.
+        """Load every kernel that is built for a kind of device, with its device code, ahead of the first call.
 
         Arguments:
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object whose ``str()`` is one of these.
 
         Raises:
             RuntimeError: the device, or its driver, cannot run a kernel; the message says why.
-            ValueError: a kernel is not built for devices of that kind.
+            ValueError: no kernel is built for devices of that kind.
         """
-        for name in self._names:
-            self.kernel(name).preload(device)
+        kernels = [self.kernel(name) for name in self._names]
+        kind = str(device).partition(":")[0]
+        built = [kernel for kernel in kernels if kind in kernel.devices]
+        for kernel in built or kernels[:1]:
+            kernel.preload(device)
 
     def set_num_threads(self, count: int) -> None:
         """Set how many threads a parallel loop of a CPU kernel uses, for the whole process.
@@ -89,6 +92,7 @@ class Loader:
     def _load(self, name: str) -> Kernel:
         entry = self.manifest()["kernels"][name]
         path = self._verified(entry["library"])
+        self._verified("_runtime/kernel.py")
         # Imported here: tvm-ffi takes tens of milliseconds, and a second where PyTorch is installed.
         from .kernel import load_kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,12 @@ import SCons.Script
 
 from .. import backends
 from ..discovery import DefinitionRecord, discover
-from ..errors import KernelwrightError, Where
-from ..plan import KernelSelection, select
+from ..errors import KernelwrightError, SettingsError, Where
+from ..plan import KernelSelection, require_archs, select
 from ..settings import Settings
 from ..toolchain import HostCompiler, Lowerer, Nvcc
 from . import stages
+from .cache import VerifiedCacheDir
 from .run import BuildRun
 from .stage import Stage, StageAction, code_digest
 
@@ -47,13 +49,17 @@ class PackageGraph:
         self._user_env = env
         # A clone, so that the user's decider and scanners stay as they are: early cutoff needs contents compared, and
         # the stages name all their sources themselves.
-        self.env = env.Clone(SCANNERS=[])
+        self.env = env.Clone(SCANNERS=[], CACHEDIR_CLASS=VerifiedCacheDir)
         self.env.Decider("content")
         base = _base_folder(env)
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
         self._made: list[Any] = []
+        if str(self.folder) in run.packages:
+            where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
+            raise SettingsError("a package of that name exists already", where, "give each package its own name")
+        run.packages.add(str(self.folder))
 
     @cached_property
     def tools(self) -> Tools:
@@ -98,6 +104,8 @@ class PackageGraph:
             for kernel in record.kernels:
                 try:
                     selection = select(kernel, self.settings, backends.names())
+                    if self.tools.nvcc is not None:
+                        require_archs(kernel, self.tools.nvcc)
                 except KernelwrightError as error:
                     errors.append(error)
                     continue
@@ -161,11 +169,16 @@ class PackageGraph:
         """Make a stage an SCons target."""
         self._made += stage.nodes
         self.run.add(stage)
-        return self.env.Command(stage.nodes, stage.sources, StageAction(stage, self.run))
+        nodes = self.env.Command(stage.nodes, stage.sources, StageAction(stage, self.run))
+        if stage.label in ("LOWER", "CHECK"):
+            # What a definition reads while it is called is only known afterwards, so a CacheDir's key could miss it.
+            self.env.NoCache(nodes)
+        return nodes
 
     def definition_nodes(self, definition: DefinitionRecord) -> list[Any]:
         """The files that a definition consists of: itself and the project files that it imports."""
-        return [self.env.File("#" + name) for name in sorted(definition.dependencies)]
+        # Not env.File, which would expand a dollar sign in a name.
+        return [self.env.fs.File("#" + name) for name in sorted(definition.dependencies)]
 
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""
@@ -201,7 +214,8 @@ def remove_unknown(folder: Path, known: Iterable[str]) -> None:
         return
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
-            if not any(path.iterdir()):
+            # Not empty, or just being filled by a stage that runs at the same time.
+            with contextlib.suppress(OSError):
                 path.rmdir()
         elif str(path) not in keep:
             path.unlink()

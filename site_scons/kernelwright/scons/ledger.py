@@ -16,8 +16,15 @@ from ..files import sha256_of, write_atomically
 Stamp = tuple[int, int, int]
 
 
+SEAL = "sealed"
+"""Line that ends the entries of a run."""
+
+
 class Ledger:
     """A journal of outputs: path, stamp (size, mtime, ctime in ns) and SHA-256; appended to as each output appears.
+
+    A run that ends seals its entries. Those of a run that was killed do not count: SCons writes its signatures at the
+    end only, so it still describes the outputs as they were before that run, and would take the new ones for those.
 
     Arguments:
         path: the journal. A line that cannot be read is left out, so that its output is made again.
@@ -30,18 +37,16 @@ class Ledger:
         self._lock = threading.Lock()
         self._entries: dict[str, tuple[Stamp, str]] = {}
         self._lines = 0
+        self._unsealed = False
+        self._stale_tail = False
         self._read()
 
     def record(self, paths: Iterable[Path]) -> None:
         """Note the present content of these outputs."""
         found = {self._name(path): (_stamp(path), sha256_of(path)) for path in paths}
         with self._lock:
-            self._entries.update(found)
             self._append(found)
-
-    def knows(self, path: Path) -> bool:
-        """Whether a record of this output exists."""
-        return self._name(path) in self._entries
+            self._entries.update(found)
 
     def intact(self, path: Path) -> bool:
         """Whether an existing output still has the content that was recorded."""
@@ -56,21 +61,36 @@ class Ledger:
         self.record([path])
         return True
 
-    def compact(self) -> None:
-        """Rewrite a journal that has many outdated lines."""
+    def seal(self) -> None:
+        """End the run: its entries count from now on. A journal that has many outdated lines is written anew."""
         with self._lock:
             if self._lines > 2 * len(self._entries) + 100:
-                write_atomically(self._path, "".join(_line(n, e) for n, e in sorted(self._entries.items())))
-                self._lines = len(self._entries)
+                self._rewrite()
+            elif self._unsealed:
+                self._append_text(f"{json.dumps(SEAL)}\n")
+            self._unsealed = False
+
+    def _rewrite(self) -> None:
+        lines = [_line(name, entry) for name, entry in sorted(self._entries.items())]
+        write_atomically(self._path, "".join([*lines, f"{json.dumps(SEAL)}\n"]))
+        self._lines = len(lines) + 1
 
     def _name(self, path: Path) -> str:
         return os.path.relpath(path, self._top)
 
     def _append(self, entries: dict[str, tuple[Stamp, str]]) -> None:
+        if self._stale_tail:
+            # What a killed run appended must not be sealed together with the entries of this one.
+            self._rewrite()
+            self._stale_tail = False
+        self._append_text("".join(_line(name, entry) for name, entry in entries.items()))
+        self._lines += len(entries)
+        self._unsealed = True
+
+    def _append_text(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as stream:
-            stream.write("".join(_line(name, entry) for name, entry in entries.items()))
-        self._lines += len(entries)
+            stream.write(text)
 
     def _read(self) -> None:
         try:
@@ -78,12 +98,21 @@ class Ledger:
         except OSError:
             return
         self._lines = len(lines)
+        pending: dict[str, tuple[Stamp, str]] = {}
         for line in lines:
             try:
-                name, size, mtime, ctime, digest = json.loads(line)
-                self._entries[str(name)] = ((int(size), int(mtime), int(ctime)), str(digest))
+                entry = json.loads(line)
+                if entry == SEAL:
+                    self._entries.update(pending)
+                    pending = {}
+                else:
+                    name, size, mtime, ctime, digest = entry
+                    pending[str(name)] = ((int(size), int(mtime), int(ctime)), str(digest))
             except (ValueError, TypeError):
                 continue
+        for name in pending:
+            self._entries.pop(name, None)
+        self._stale_tail = bool(pending)
 
 
 def _line(name: str, entry: tuple[Stamp, str]) -> str:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 
@@ -23,9 +24,12 @@ class Progress:
         self._live = not silent and self._stream.isatty()
         self._lock = threading.Lock()
         self._running: list[str] = []
-        self._done = 0
+        self._counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._start = time.monotonic()
-        self.total = 0
+
+    def expect(self, counts: Callable[[], tuple[int, int]]) -> None:
+        """Say how to find out how many stages are done, and how many there are."""
+        self._counts = counts
 
     def started(self, line: str) -> None:
         """An action begins."""
@@ -40,7 +44,6 @@ class Progress:
     def finished(self, line: str) -> None:
         """An action ended, well or not."""
         with self._lock:
-            self._done += 1
             if line in self._running:
                 self._running.remove(line)
             if self._live and self._running:
@@ -80,6 +83,7 @@ class Progress:
     def _redraw(self) -> None:
         running = self._running[0] if self._running else ""
         more = f" (+{len(self._running) - 1})" if len(self._running) > 1 else ""
+        done, total = self._counts()
         width = shutil.get_terminal_size().columns - 1
-        self._stream.write(f"\r\x1b[K{f'{self._done}/{self.total} {running}{more}'[:width]}")
+        self._stream.write(f"\r\x1b[K{f'{done}/{total} {running}{more}'[:width]}")
         self._stream.flush()

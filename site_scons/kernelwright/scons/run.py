@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import SCons.Node
 import SCons.Node.Alias
@@ -40,8 +41,11 @@ class BuildRun:
         self.discovery = self.state / "discovery"
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
+        self.packages: set[str] = set()
         self._worker_timeout = worker_timeout
         self._failures: list[str] = []
+        self._begun = False
+        self._lock: TextIO | None = None
         atexit.register(self._close)
 
     @cached_property
@@ -63,7 +67,7 @@ class BuildRun:
     @property
     def passive(self) -> bool:
         """Whether this run only shows something (``-h``, ``-n``) or cleans, so that nothing may be made or removed."""
-        return any(SCons.Script.GetOption(option) for option in ("help", "clean", "no_exec"))
+        return any(SCons.Script.GetOption(option) for option in ("help", "clean", "no_exec", "question"))
 
     def add(self, stage: Stage) -> None:
         """Register a stage, and have its outputs made again if somebody changed them since they were built."""
@@ -73,17 +77,31 @@ class BuildRun:
         for node in stage.nodes:
             path = Path(node.get_abspath())
             if path.is_file() and not self.ledger.intact(path):
-                self.progress.note(
-                    f"kernelwright: {os.path.relpath(path, self.top)} is not as it was built: making it again"
-                )
+                shown = os.path.relpath(path, self.top)
+                self.progress.note(f"kernelwright: {shown} is not as it was built: making it again")
                 path.unlink()
 
     def started(self, line: str) -> None:
         """Show that an action begins; the first time, find out how many there are going to be at most."""
-        if not self.progress.total:
-            self.progress.total = len(self._wanted())
+        if not self._begun:
+            self._begun = True
             remove_stale_scratch(self.scratch)
+            ids = self._wanted()
+            wanted = [stage for stage in self.stages if id(stage) in ids]
+            self.progress.expect(lambda: (sum(_is_done(stage) for stage in wanted), len(wanted)))
         self.progress.started(line)
+
+    def lock(self) -> None:
+        """Wait until no other scons works in this tree; the lock ends with the process, however it ends."""
+        if self.passive or self._lock is not None:
+            return
+        self.state.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.state / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.progress.note("kernelwright: another scons works in this tree, waiting for it to end")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""
@@ -129,7 +147,7 @@ class BuildRun:
         built = [stage for stage, state in states if state == SCons.Node.executed]
         reused = sum(state == SCons.Node.up_to_date for _, state in states)
         self._record_retrieved(built)
-        self.ledger.compact()
+        self.ledger.seal()
         # Without -k the one failure has just been shown.
         listed = self._failures if SCons.Script.GetOption("keep_going") else []
         self.progress.summary(len(built), reused, len(self._failures), listed)
@@ -150,6 +168,11 @@ def current_run(env: Any, worker_timeout: float) -> BuildRun:
     if not runs:
         runs.append(BuildRun(env, top, worker_timeout))
     return runs[0]
+
+
+def _is_done(stage: Stage) -> bool:
+    """Whether SCons has dealt with a stage: built it, or found it up to date, or seen it fail."""
+    return stage.nodes[0].get_state() in (SCons.Node.up_to_date, SCons.Node.executed, SCons.Node.failed)
 
 
 def _is_folder(node: Any) -> bool:

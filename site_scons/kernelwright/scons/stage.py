@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,7 +28,7 @@ CODE = {
     "WRAP": ("backends/*.py", "scons/stages.py"),
     "LINK": ("nvcc.py", "toolchain.py", "scons/stages.py"),
     "PACKAGE": ("package/*.py", "files.py", "scons/stages.py"),
-    "CHECK": ("workers/check.py", "workers/definitions.py"),
+    "CHECK": ("workers/*.py", "declare.py", "files.py", "scons/stages.py"),
 }
 """The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
 
@@ -124,6 +125,11 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
             place = f" ({error.filename})" if error.filename else ""
             message = f"the operating system said: {error.strerror or error}{place}"
             return self._failed(KernelwrightError(message, self.stage.where, "mend that and run scons again"))
+        except Exception as error:
+            # A defect of ours must look like one, and count as a failure.
+            message = f"an unexpected {type(error).__name__}: {error}"
+            remedy = "report this as a defect of Kernelwright"
+            return self._failed(KernelwrightError(message, self.stage.where, remedy, traceback.format_exc()))
         self.run.progress.finished(self.stage.line)
         return None
 
@@ -133,6 +139,18 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
             error.where = replace(error.where, location=self.stage.where.location)
         self.run.failed(self.stage, error)
         return SCons.Errors.BuildError(node=self.stage.nodes[0], errstr=str(error), status=2, exitstatus=2, action=self)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file; the target's folder may have been swept away as empty in the meantime."""
+    for _ in range(3):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.replace(source, target)  # noqa: PTH105
+            return
+        except FileNotFoundError:
+            continue
+    os.replace(source, target)  # noqa: PTH105
 
 
 def publish(stage: Stage, run: BuildRun) -> None:
@@ -149,6 +167,5 @@ def publish(stage: Stage, run: BuildRun) -> None:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
         for name, path in paths.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(scratch / name, path)  # noqa: PTH105
+            move(scratch / name, path)
     run.ledger.record(paths.values())

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,11 @@ class KernelStages:
         checks = self._checks(variants, library) if record.has_reference else []
         return KernelNodes(record, variants, library, tuple(checks))
 
+    @cached_property
+    def _definition_identity(self) -> dict[str, Any]:
+        """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old."""
+        return {"file": self._definition.file, "contents": dict(self._definition.dependencies)}
+
     def _where(self, stage: str, slug: str | None = None) -> Where:
         return Where(self._record.name, slug, stage, self._record.location)
 
@@ -117,6 +123,7 @@ class KernelStages:
             "target": target,
             "arch": arch,
             "tvm": self._graph.tools.lowerer.identity,
+            "definition": self._definition_identity,
         }
         files = {name: folder.File(name) for name in names}
         subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
@@ -234,16 +241,24 @@ class KernelStages:
 
     def _check(self, index: int, variant: VariantNodes, unit: UnitNodes, library: Stage, device: str) -> Stage:
         record, run = self._record, self._graph.run
-        file, slug = self._definition.file, variant.slug
+        definition = self._definition
+        file, slug = definition.file, variant.slug
 
         def make(scratch: Path) -> None:
             signature = read_signature(unit)
             path = library.nodes[0].get_abspath()
             request = CheckRequest(file, record.name, slug, path, index, signature, device, record.tolerance)
-            (scratch / output.name).write_text(pretty_json(run.pool.call(request)))
+            result = run.pool.call(request)
+            remember_dependencies(definition, run.top, run.discovery, result.pop("dependencies", {}))
+            (scratch / output.name).write_text(pretty_json(result))
 
         output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
-        options = {"index": index, "device": device, "tolerance": record.tolerance}
+        options = {
+            "index": index,
+            "device": device,
+            "tolerance": record.tolerance,
+            "definition": self._definition_identity,
+        }
         sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
         subject = f"{record.name}/{slug} {device}"
         where = self._where("check", slug)

@@ -25,7 +25,7 @@ def generate(env: Any, **keywords: Any) -> None:
     """Set an environment up: construction variables, the help text, and the method ``KernelPackage``."""
     try:
         table = read_pyproject(Path(env.Dir("#").get_abspath()) / "pyproject.toml")
-        defaults = merge([("pyproject.toml", table)], backends.names())
+        defaults = merge(_base_layers(table), backends.names())
     except KernelwrightError as error:
         stop(error)
     env["KERNELWRIGHT_TABLE"] = table
@@ -53,6 +53,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
     try:
         merged = _settings(env, package, settings)
         run = current_run(env, merged.worker_timeout)
+        run.lock()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
         if not files:
             raise SettingsError(
@@ -61,6 +62,10 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         return PackageGraph(env, run, merged, files).add()
     except KernelwrightError as error:
         stop(error)
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        message = f"the operating system said: {error.strerror or error}{place}"
+        stop(KernelwrightError(message, remedy="mend that and run scons again"))
 
 
 def stop(error: KernelwrightError) -> NoReturn:
@@ -76,8 +81,12 @@ def stop(error: KernelwrightError) -> NoReturn:
 
 def _nodes(env: Any, sources: Any) -> list[Any]:
     """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
-    nodes = env.arg2nodes(SCons.Script.Flatten([sources]), env.fs.File)
-    return [node.srcnode() for node in nodes]
+    nodes = [node.srcnode() for node in env.arg2nodes(SCons.Script.Flatten([sources]), env.fs.File)]
+    for node in nodes:
+        if "." in node.name.removesuffix(".py"):
+            where = Where(stage="discover", location=str(node))
+            raise SettingsError("a definition file's name cannot have a dot in it", where, "rename the file")
+    return nodes
 
 
 def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settings:
@@ -89,8 +98,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
     }
     layers = [
-        ("defaults", {"archs": Settings().archs}),
-        ("pyproject.toml", env["KERNELWRIGHT_TABLE"]),
+        *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
         ("command line", given),
     ]
@@ -99,6 +107,11 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         remedy = 'write env.KernelPackage("name", ...), or package = "name" in [tool.kernelwright]'
         raise SettingsError("the package has no name", Where(stage="settings", location="KernelPackage()"), remedy)
     return merged
+
+
+def _base_layers(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The defaults and pyproject.toml. The archs are among them, since a table may name those of one target only."""
+    return [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table)]
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]

@@ -290,8 +290,11 @@ class Definitions:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if self.project.relative(f.filename) is not None]
         location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
         text = str(error).strip().removeprefix("error: ")
-        if place := re.search(r"^ *--> (.+:\d+):\d+$", text, re.MULTILINE):
-            location = place[1]  # TVMScript names the line inside the function, the traceback only the decorator's
+        place = re.search(r"^ *--> (.+):(\d+):\d+$", text, re.MULTILINE)
+        if place and self.project.relative(place[1]) and Path(place[1]).is_file():
+            # TVMScript names the line inside the function, the traceback only the decorator's. Errors of TE name a file
+            # of TVM's own sources, which does not exist here.
+            location = f"{place[1]}:{place[2]}"
         first = next(iter(text.splitlines()), "")
         lines = [*traceback.format_list(frames), f"{type(error).__name__}: {text}"]
         return DefinitionError(
