@@ -200,7 +200,6 @@ def test_import_loads_nothing_but_the_standard_library(built):
     built.python("""
         import sys
         import demo
-        assert demo.scale.__name__ if False else True
         loaded = {name.split(".")[0] for name in sys.modules}
         assert not loaded & {"numpy", "tvm_ffi", "tvm", "torch"}, loaded
         demo.scale
@@ -271,7 +270,7 @@ def test_thread_count_can_be_set(built):
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
-@pytest.mark.parametrize("name", ["_lib/scale.so", "manifest.json"])
+@pytest.mark.parametrize("name", ["_lib/scale.so", "manifest.json", "_runtime/kernel.py"])
 def test_missing_or_altered_file_is_an_error_that_names_it(copy, name, damage):
     path = copy.folder / "build/demo" / name
     content = path.read_bytes()
@@ -317,6 +316,23 @@ def test_manifest_lists_every_file_with_its_digest(built):
     assert all(len(unit["signature"]) == 64 for v in scale["variants"] for unit in v["units"])
     assert manifest["tools"]["nvcc"]["version"] and manifest["tools"]["tvm"]["tvm"]
     assert str(built.folder) not in json.dumps(manifest)
+
+
+def test_kernels_can_be_copied_but_not_pickled(built):
+    built.python("""
+        import copy, pickle, demo, pytest
+        assert copy.deepcopy({"k": demo.scale})["k"] is demo.scale
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(demo.scale)
+    """)
+
+
+def test_preload_skips_kernels_that_are_not_built_for_the_device(built):
+    built.python("""
+        import demo
+        demo.preload("cpu")
+        assert demo.increment.devices == {"cpu"} and demo.scale.devices == {"cpu", "cuda"}
+    """)
 
 
 def test_stubs_are_accepted_by_mypy_and_catch_mistakes(built, tmp_path):
