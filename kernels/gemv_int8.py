@@ -93,16 +93,19 @@ def _cuda(k: int, group: int, dtype: str):
         scales: T.Buffer((n, k // group), dtype),
         y: T.Buffer((tokens, n), dtype),
     ):
-        bx = T.launch_thread("blockIdx.x", T.ceildiv(n, warps))
-        by = T.launch_thread("blockIdx.y", T.ceildiv(tokens, tokens_per_block))
+        # One number for both, because CUDA has at most 65535 blocks in y.
+        block = T.launch_thread("blockIdx.x", T.ceildiv(n, warps) * T.ceildiv(tokens, tokens_per_block))
         warp = T.launch_thread("threadIdx.y", warps)
         lane = T.launch_thread("threadIdx.x", 32)
+        # Division as C has it, since TVM does not see that nothing here is negative.
+        t0 = T.meta_var(T.truncdiv(block, T.ceildiv(n, warps)) * tokens_per_block)
+        column = T.meta_var(T.truncmod(block, T.ceildiv(n, warps)) * warps + warp)
         weights = T.alloc_buffer((width,), "int8", scope="local")
         values = T.alloc_buffer((width,), dtype, scope="local")
         part = T.alloc_buffer((1,), "float32", scope="local")
         acc = T.alloc_buffer((tokens_per_block,), "float32", scope="local")
         # Columns and tokens past the end repeat the last one, and are not stored: all lanes of a warp stay together.
-        i = T.meta_var(T.min(bx * warps + warp, n - 1))
+        i = T.meta_var(T.min(column, n - 1))
         for t in T.serial(tokens_per_block):
             acc[t] = T.float32(0)
         for s in T.serial(k // step):
@@ -112,14 +115,14 @@ def _cuda(k: int, group: int, dtype: str):
             for t in T.serial(tokens_per_block):
                 for u in T.serial(width // 4):
                     for v in T.vectorized(4):
-                        values[u * 4 + v] = x[T.min(by * tokens_per_block + t, tokens - 1), j + u * 4 + v]
+                        values[u * 4 + v] = x[T.min(t0 + t, tokens - 1), j + u * 4 + v]
                 part[0] = T.float32(0)
                 for v in T.serial(width):
                     part[0] += T.cast(values[v], "float32") * T.cast(weights[v], "float32")
                 acc[t] += part[0] * T.cast(scales[i, j // group], "float32")
         for t in T.serial(tokens_per_block):
             acc[t] = T.cuda.warp_sum(acc[t])
-            if lane == 0 and bx * warps + warp < n and by * tokens_per_block + t < tokens:
-                y[by * tokens_per_block + t, i] = T.cast(acc[t], dtype)
+            if lane == 0 and column < n and t0 + t < tokens:
+                y[t0 + t, i] = T.cast(acc[t], dtype)
 
     return main

@@ -55,20 +55,23 @@ def _cuda(dtype: str):
         x: T.Buffer((m, n), dtype),
         y: T.Buffer((n, m), dtype),
     ):
-        bx = T.launch_thread("blockIdx.x", T.ceildiv(m, tile))
-        by = T.launch_thread("blockIdx.y", T.ceildiv(n, tile))
+        # One number for both, because CUDA has at most 65535 blocks in y.
+        block = T.launch_thread("blockIdx.x", T.ceildiv(m, tile) * T.ceildiv(n, tile))
         ty = T.launch_thread("threadIdx.y", 8)
         tx = T.launch_thread("threadIdx.x", 32)
+        # Division as C has it, since TVM does not see that nothing here is negative.
+        i0 = T.meta_var(T.truncmod(block, T.ceildiv(m, tile)) * tile)
+        j0 = T.meta_var(T.truncdiv(block, T.ceildiv(m, tile)) * tile)
         shared = T.alloc_buffer((tile * stride,), dtype, scope="shared")
         for r, c in T.grid(tile // 8, tile // 32):
-            i = T.meta_var(bx * tile + r * 8 + ty)
-            j = T.meta_var(by * tile + c * 32 + tx)
+            i = T.meta_var(i0 + r * 8 + ty)
+            j = T.meta_var(j0 + c * 32 + tx)
             if i < m and j < n:
                 shared[(r * 8 + ty) * stride + c * 32 + tx] = x[i, j]
         T.tvm_storage_sync("shared")
         for r, c in T.grid(tile // 8, tile // 32):
-            j = T.meta_var(by * tile + r * 8 + ty)
-            i = T.meta_var(bx * tile + c * 32 + tx)
+            j = T.meta_var(j0 + r * 8 + ty)
+            i = T.meta_var(i0 + c * 32 + tx)
             if j < n and i < m:
                 y[j, i] = shared[(c * 32 + tx) * stride + r * 8 + ty]
 

@@ -50,10 +50,10 @@ def compare(expected: Array, got: Array, tolerance: float) -> tuple[float, Misma
         expected, got: arrays of one shape; if one of them is of floating point, both are compared as float64.
         tolerance: the largest error that is accepted.
     """
-    floats = is_float(got.dtype) or is_float(expected.dtype)
-    wide = np.float64 if floats else np.int64 if got.dtype != np.uint64 else np.uint64
-    left, right = expected.astype(wide), got.astype(wide)
-    errors = _float_errors(left, right) if floats else (left != right).astype(np.float64)
+    if is_float(got.dtype) or is_float(expected.dtype):
+        errors = _float_errors(expected.astype(np.float64), got.astype(np.float64))
+    else:
+        errors = (expected != got).astype(np.float64)
     largest = float(errors.max(initial=0.0))
     wrong = errors > tolerance
     if not wrong.any():

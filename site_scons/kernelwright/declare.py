@@ -78,8 +78,8 @@ class Kernel:
         configs: the configs in order; the first is the default.
         targets, archs, backends, flags: restrictions of the package's settings for this kernel; None keeps those.
         outputs: names of arguments that a caller may leave out, in which case they are allocated and returned.
-        tolerance: largest accepted error in the check, relative to 1 + abs(reference), or None for the default of the
-            output's dtype.
+        tolerance: largest accepted error in the check, relative to abs(reference) + its root mean square, or None for
+            the default of the output's dtype.
         location: ``path:line`` of the definition.
     """
 
@@ -169,7 +169,7 @@ def kernel(
         backends: execution backends; default: those of the package.
         outputs: names of tensor arguments that callers may leave out; they are then allocated and returned.
         flags: extra nvcc flags.
-        tolerance: largest error that the check accepts, relative to 1 + abs(reference).
+        tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
 
     Raises:
         DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two

@@ -182,13 +182,37 @@ def _wheel_nvccs() -> list[Path]:
 
 
 def _nvcc_parts(nvcc: Path) -> list[Path]:
-    """The files beside nvcc that decide what it makes; a wrapper script has none of them beside it."""
-    top = nvcc.resolve().parent.parent
+    """The files that decide what nvcc makes: those beside it or, for a wrapper script, beside the nvcc that it runs."""
+    return _parts_below(nvcc.resolve().parent.parent) or _parts_below(_top_of_wrapped(str(nvcc)))
+
+
+def _parts_below(top: Path) -> list[Path]:
     include = next(
         (top / d for d in ("include", "targets/x86_64-linux/include") if (top / d).is_dir()), top / "include"
     )
     names = ["bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"]
     return [path for path in (*(top / n for n in names), *(include / h for h in HEADERS)) if path.is_file()]
+
+
+def _top_of_wrapped(nvcc: str) -> Path:
+    """The CUDA folder that ``nvcc --dryrun`` prints as TOP; a folder that does not exist if it prints none."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "probe.cu").touch()
+        try:
+            done = subprocess.run(
+                [nvcc, "--dryrun", "-cubin", "probe.cu"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=tool_environment(),
+                timeout=60,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return Path("/nonexistent")
+    match = re.search(r"^#\$ TOP=(.+)$", done.stderr + done.stdout, re.M)
+    return Path(match[1]).resolve() if match else Path("/nonexistent")
 
 
 def _probe_nvcc(path: str, parts: list[Path], host_compiler: HostCompiler) -> dict[str, Any]:

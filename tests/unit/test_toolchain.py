@@ -137,6 +137,27 @@ def test_identity_has_no_path_in_it(tmp_path):
     assert probe(tmp_path, cuda(tmp_path / "a")).identity == probe(tmp_path, cuda(tmp_path / "b")).identity
 
 
+def test_parts_are_found_through_a_symlink_and_through_a_wrapper_script(tmp_path):
+    nvcc = cuda(tmp_path / "cuda")
+    expected = toolchain._nvcc_parts(nvcc)
+    assert [part.name for part in expected] == ["ptxas", "cicc"]
+    link = tmp_path / "bin" / "nvcc"
+    link.parent.mkdir()
+    link.symlink_to(nvcc)
+    assert toolchain._nvcc_parts(link) == expected
+    wrapper = script(tmp_path / "wrapper", f"echo '#$ TOP={nvcc.parent}/..' >&2")
+    assert toolchain._nvcc_parts(wrapper) == expected
+
+
+def test_version_skew_is_found_behind_a_wrapper(tmp_path):
+    nvcc = cuda(tmp_path / "cuda", cicc="13.5")
+    wrapper = script(
+        tmp_path / "wrapper", f'[ "$1" = --dryrun ] && echo \'#$ TOP={nvcc.parent}/..\' >&2\nexec {nvcc} "$@"'
+    )
+    with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
+        probe(tmp_path, wrapper)
+
+
 def test_archs_have_their_suffixes(tmp_path):
     assert toolchain._with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
         "sm_80",

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kernelwright import kernel
 from kernelwright.backends.base import LoweredUnit
 from kernelwright.errors import CheckError, DefinitionError, WorkerError
+from kernelwright.workers.check import Check, size_sets
 from kernelwright.workers.protocol import CheckRequest
 from launcher_build import build, plan
 from workers_project import Project
@@ -89,7 +91,7 @@ def test_what_tvms_rules_schedule_for_the_cpu_is_right(project: Project, kernel:
     (project.folder / "host.o").write_bytes(result["contents"]["host.o"])
     library = build(project.folder, plan(kernel, LoweredUnit.from_json(signature, "host.o"), outputs=["y"]))
     request = CheckRequest("kernels/te.py", kernel, "default", str(library), 0, signature, "cpu", 1e-4)
-    assert project.pool.call(request)["cases"] == 6
+    assert project.pool.call(request)["cases"] == 7
 
 
 def check(
@@ -125,13 +127,35 @@ def check(
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "int8", "uint8"])
 def test_a_right_kernel_passes_for_all_sizes_and_with_its_outputs_left_out(project: Project, dtype: str) -> None:
     result = check(project, dtype=dtype)
-    assert result["sizes"] == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}]
-    assert result["cases"] == 6 and result["device"] == "cpu"
+    assert result["sizes"] == [{"n": 33}, {"n": 1}, {"n": 130}, {"n": 7}, {"n": 0}, {"n": 2053}]
+    assert result["cases"] == 7 and result["device"] == "cpu"
     assert result["worst_error"] <= 1e-2
+    assert set(result["dependencies"]) == {"kernels/scale.py"}
 
 
 def test_the_same_check_gives_the_same_result(project: Project) -> None:
     assert check(project, dtype="float16") == check(project, dtype="float16")
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1.02), ("bfloat16", 1.05), ("float32", 1.001)])
+@pytest.mark.parametrize("unit", [1.0, 2.0**-10])
+def test_a_wrong_factor_is_seen_whatever_the_unit(project: Project, dtype: str, factor: float, unit: float) -> None:
+    more = f"@scale.reference\ndef _(alpha, x):\n    return (alpha * {unit} * x.astype('float32')).astype(x.dtype)\n"
+    product = f"alpha * T.float32({unit}) * T.cast(x[vi, vj], 'float32')"
+    assert check(project, more, statement=f"y[vi, vj] = T.cast({product}, dtype)", dtype=dtype)["cases"] == 7
+    with pytest.raises(CheckError, match="y differs from the reference"):
+        check(project, more, statement=f"y[vi, vj] = T.cast({product} * T.float32({factor}), dtype)", dtype=dtype)
+
+
+def test_a_mistake_that_only_long_rows_show_is_seen(project: Project) -> None:
+    with pytest.raises(CheckError, match=r"at n=2053 on cpu: y\[1024, 0\] is nan"):
+        check(project, statement="if vi < 1024: " + STATEMENT)
+
+
+def test_what_the_reference_reads_when_it_is_called_is_a_dependency(project: Project) -> None:
+    project.write("kernels/factors.py", "ONE = 1\n")
+    more = REFERENCE.replace("return x", "import factors\n    return factors.ONE * x")
+    assert set(check(project, more)["dependencies"]) == {"kernels/scale.py", "kernels/factors.py"}
 
 
 def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Project) -> None:
@@ -158,7 +182,7 @@ def test_the_tolerance_decides(project: Project) -> None:
     close = "y[vi, vj] = alpha * x[vi, vj] + T.float32(0.001)"
     with pytest.raises(CheckError, match="differs"):
         check(project, statement=close)
-    assert 1e-5 < check(project, statement=close, tolerance=0.01)["worst_error"] <= 0.001 * 1.001
+    assert 1e-5 < check(project, statement=close, tolerance=0.01)["worst_error"] < 0.01
 
 
 IN_PLACE = "@scale.reference\ndef _(alpha, x, y):\n    return {'y': y + alpha * x}\n"
@@ -166,7 +190,7 @@ ADD = "y[vi, vj] = y[vi, vj] + alpha * x[vi, vj]"
 
 
 def test_an_argument_that_is_updated_in_place_is_compared(project: Project) -> None:
-    assert check(project, IN_PLACE, statement=ADD, output="")["cases"] == 5
+    assert check(project, IN_PLACE, statement=ADD, output="")["cases"] == 6
     with pytest.raises(CheckError, match="y differs"):
         check(project, IN_PLACE, statement="y[vi, vj] = alpha * x[vi, vj]", output="")
 
@@ -179,7 +203,7 @@ def test_an_input_must_not_change(project: Project) -> None:
 
 def test_the_reference_gets_the_config_that_it_asks_for(project: Project) -> None:
     more = "@scale.reference\ndef _(alpha, x, *, dtype):\n    assert dtype == 'float32'\n    return alpha * x\n"
-    assert check(project, more)["cases"] == 6
+    assert check(project, more)["cases"] == 7
 
 
 def test_the_inputs_function_can_set_inputs_and_skip_sizes(project: Project) -> None:
@@ -194,6 +218,38 @@ def _(rng, n, dtype):
 """
     )
     assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
+
+
+def prepared(symbols: list[str], shape: list[int | str]) -> Check:
+    """A check of a kernel that is not built, with one input ``x``."""
+
+    @kernel
+    def unbuilt() -> None:
+        pass
+
+    argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": shape, "output": False}
+    signature = {"arguments": [argument], "symbols": dict.fromkeys(symbols, "int32")}
+    request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", None)
+    return Check(request, unbuilt, unbuilt.variants[0], lambda what, function: function(), lambda doing: None)
+
+
+def test_sizes_that_give_no_shape_are_skipped() -> None:
+    check = prepared(["n", "m"], ["n // m", "n - 1"])
+    assert check.inputs({"n": 7, "m": 0}) is None
+    assert check.inputs({"n": 0, "m": 1}) is None
+    inputs = check.inputs({"n": 7, "m": 2})
+    assert inputs is not None and inputs["x"].shape == (3, 6)
+
+
+def test_a_large_size_is_skipped_where_it_takes_too_much_memory() -> None:
+    check = prepared(["n"], ["n", 10_000])
+    assert check.inputs({"n": 2053}) is None
+    assert check.inputs({"n": 130}) is not None
+
+
+def test_each_size_variable_is_large_once() -> None:
+    assert size_sets(["n", "m"])[-2:] == [{"n": 2053, "m": 7}, {"n": 7, "m": 2053}]
+    assert size_sets([]) == [{}]
 
 
 @pytest.mark.parametrize(

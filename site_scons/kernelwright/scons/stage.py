@@ -28,7 +28,7 @@ CODE = {
     "WRAP": ("backends/*.py", "scons/stages.py"),
     "LINK": ("nvcc.py", "toolchain.py", "scons/stages.py"),
     "PACKAGE": ("package/*.py", "files.py", "scons/stages.py"),
-    "CHECK": ("workers/*.py", "declare.py", "files.py", "scons/stages.py"),
+    "CHECK": ("workers/*.py", "compare.py", "sizes.py", "declare.py", "files.py", "scons/stages.py"),
 }
 """The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,10 @@ import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
+from ..compare import TOLERANCES, Mismatch, compare, is_float
 from ..declare import Kernel, Variant
 from ..errors import CheckError, Where
+from ..sizes import evaluate
 from .protocol import CheckRequest
 
 Array = NDArray[Any]
@@ -23,33 +25,13 @@ Values = dict[str, Any]
 SIZES = (33, 1, 130, 7, 0)
 """Values that the size variables take in turn: none of them is a multiple of a tile, and an empty tensor is one too."""
 
-TOLERANCES = {
-    "float64": 1e-10,
-    "float32": 2e-5,
-    "float16": 2e-3,
-    "bfloat16": 2e-2,
-    "float8_e4m3fn": 1e-1,
-    "float8_e5m2": 2e-1,
-}
-"""Largest accepted error relative to 1 + abs(reference), by the output's dtype; all other types must be equal."""
+LARGE = 2053
+"""A prime that one size variable takes while the others are MIDDLE: loops over parts of a row go round repeatedly."""
 
+MIDDLE = 7
 
-@dataclass(frozen=True)
-class Mismatch:
-    """Where an array differs most visibly from what was expected.
-
-    Arguments:
-        index: the first index at which it differs too much.
-        expected, got: the two values there.
-        error: the largest error of the array.
-        count: how many elements differ too much.
-    """
-
-    index: tuple[int, ...]
-    expected: Any
-    got: Any
-    error: float
-    count: int
+MAX_BYTES = 64 * 2**20
+"""A combination with a LARGE size is left out if its tensors have more bytes than this together."""
 
 
 class Check:
@@ -86,8 +68,8 @@ class Check:
         """Check all sizes.
 
         Returns:
-            ``cases``, the number of calls compared; ``worst_error``, relative to 1 + abs(reference); ``sizes``,
-            the size variables of each case; ``device``.
+            ``cases``, the number of calls compared; ``worst_error``, as ``compare`` defines it; ``sizes``, the
+            size variables of each case; ``device``.
 
         Raises:
             CheckError: the kernel has no reference, or does not agree with it.
@@ -108,7 +90,7 @@ class Check:
                     worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
                 checked.append(sizes)
         if not checked:
-            raise CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+            raise self._nothing_checked()
         cases = len(checked) + bool(self._outputs)
         return {"cases": cases, "worst_error": worst, "sizes": checked, "device": self._request.device}
 
@@ -125,13 +107,16 @@ class Check:
 
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
+        shapes = self._shapes(sizes)
+        if shapes is None or (LARGE in sizes.values() and self._bytes(shapes) > MAX_BYTES):
+            return None
         values: Values = {}
         for argument in self._arguments:
             if argument["output"]:
                 continue
             name, dtype = argument["name"], np_dtype(argument["dtype"])
             if argument["kind"] == "tensor":
-                values[name] = random_array(self._rng, self._shape(argument, sizes), dtype)
+                values[name] = random_array(self._rng, shapes[name], dtype)
             else:
                 values[name] = sizes[name] if name in sizes else random_array(self._rng, (), dtype).item()
         hook = self._kernel.inputs_function
@@ -160,8 +145,23 @@ class Check:
                 result[name] = value
         return result
 
-    def _shape(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
-        return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
+    def _shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
+        """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
+        tensors = [argument for argument in self._arguments if argument["kind"] == "tensor"]
+        try:
+            shapes = {argument["name"]: shape_of(argument, sizes) for argument in tensors}
+        except ZeroDivisionError:
+            return None
+        return None if any(min(shape, default=0) < 0 for shape in shapes.values()) else shapes
+
+    def _nothing_checked(self) -> CheckError:
+        if self._kernel.inputs_function is None:
+            return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
+        return CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+
+    def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        dtypes = {argument["name"]: np_dtype(argument["dtype"]) for argument in self._arguments}
+        return sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
@@ -227,8 +227,8 @@ class Check:
     def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
         """An output as it may be before the call: what the kernel does not write shows."""
         dtype = np_dtype(argument["dtype"])
-        fill: Any = np.nan if _is_float(dtype) else 1 if dtype == np.bool_ else 113
-        return np.full(self._shape(argument, sizes), fill, dtype)
+        fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
+        return np.full(shape_of(argument, sizes), fill, dtype)
 
     def _compared(
         self, argument: Mapping[str, Any], expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
@@ -246,8 +246,8 @@ class Check:
         return error
 
     def tolerance(self, dtype: str) -> float:
-        """Largest accepted error of a tensor of this dtype, relative to 1 + abs(reference)."""
-        if self._request.tolerance is not None and _is_float(np_dtype(dtype)):
+        """Largest accepted error of a tensor of this dtype, as ``compare`` defines it."""
+        if self._request.tolerance is not None and is_float(np_dtype(dtype)):
             return self._request.tolerance
         return TOLERANCES.get(dtype, 0.0)
 
@@ -260,22 +260,26 @@ class Check:
             f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
             f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
             Where(variant=self._variant.slug),
-            detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to 1 + abs(expected))",
+            detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to the expected values)",
         )
 
 
 def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
-    """Values for the size variables: each takes each of SIZES once, in other combinations with its neighbours."""
+    """Values for the size variables.
+
+    Each takes each of SIZES once, in other combinations with its neighbours. Then one after the other is LARGE, and the
+    others are MIDDLE.
+    """
     if not symbols:
         return [{}]
     count = len(SIZES)
-    return [{name: SIZES[(case + 2 * place) % count] for place, name in enumerate(symbols)} for case in range(count)]
+    sets = [{name: SIZES[(case + 2 * place) % count] for place, name in enumerate(symbols)} for case in range(count)]
+    return sets + [{name: LARGE if name == large else MIDDLE for name in symbols} for large in symbols]
 
 
-def evaluate(expression: str, symbols: Mapping[str, int]) -> int:
-    """The value of a shape expression of signature.json."""
-    names = {"__builtins__": {}, "min": min, "max": max, **symbols}
-    return int(eval(compile(expression, "<signature.json>", "eval"), names))
+def shape_of(argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a tensor argument of signature.json, for values of the size variables."""
+    return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
 
 
 def np_dtype(name: str) -> np.dtype[Any]:
@@ -298,23 +302,6 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     if dtype.kind in "iu":
         return np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 8, shape)).astype(dtype)
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
-
-
-def compare(expected: Array, got: Array, tolerance: float) -> tuple[float, Mismatch | None]:
-    """The largest error relative to 1 + abs(expected), and where it is too large; infinities and NaNs must be equal."""
-    floats = _is_float(got.dtype) or _is_float(expected.dtype)
-    wide = np.float64 if floats else np.int64 if got.dtype != np.uint64 else np.uint64
-    left, right = expected.astype(wide), got.astype(wide)
-    with np.errstate(invalid="ignore", over="ignore"):
-        errors = np.abs(right - left) / (1 + np.abs(left)) if floats else (right != left).astype(np.float64)
-        same = (left == right) | (np.isnan(left) & np.isnan(right)) if floats else left == right
-    errors = np.where(same, 0.0, np.where(np.isfinite(errors), errors, np.inf))
-    largest = float(errors.max(initial=0.0))
-    wrong = errors > tolerance
-    if not wrong.any():
-        return largest, None
-    index = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return largest, Mismatch(index, expected[index], got[index], largest, int(wrong.sum()))
 
 
 def to_device(array: Array, dtype: str, device: Any) -> Any:
@@ -348,10 +335,6 @@ def devices() -> list[str]:
         major, minor = str(device.compute_version).split(".")
         archs.append(f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""))
     return archs
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or (dtype.kind == "V" and "float" in dtype.name)
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:

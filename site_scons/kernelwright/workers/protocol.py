@@ -87,7 +87,7 @@ class CheckRequest:
         variant_index: the variant's place in the kernel's configs; the library exports ``<kernel>__<index>``.
         signature: the parsed signature.json of the variant's unit.
         device: ``cpu``, or ``cuda`` with an index, such as ``cuda:0``.
-        tolerance: largest accepted error relative to 1 + abs(reference), or None for the default of each dtype.
+        tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
     """
 
     op: ClassVar[str] = "check"

@@ -146,7 +146,8 @@ class Server:
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
 
-        return Check(request, kernel, variant, call, progress).run()
+        result = Check(request, kernel, variant, call, progress).run()
+        return {**result, "dependencies": definition.dependencies}
 
     def _placed(self, error: KernelwrightError, request: Request) -> KernelwrightError:
         """The error with what the request knows about its place, and with paths relative to the project root."""

@@ -1,0 +1,71 @@
+"""The comparison of a result with its reference: errors are relative to what is expected, not to 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernelwright.compare import TOLERANCES, compare, scale
+
+RNG = np.random.default_rng(0)
+
+
+def softmax(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    power = np.exp(scores)
+    return np.asarray(power / power.sum(axis=-1, keepdims=True))
+
+
+RESULTS = {
+    "normal": RNG.standard_normal((33, 100)),
+    "softmax of 4096": softmax(RNG.standard_normal((33, 4096))),
+    "large": 1e4 * RNG.standard_normal(50),
+    "all the same": np.full(100, 0.01),
+    "one": np.array([-0.3]),
+}
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1.02), ("float32", 1.001), ("float64", 1.0000001)])
+def test_a_wrong_factor_fails_and_a_rounding_error_passes(result: str, dtype: str, factor: float) -> None:
+    exact = RESULTS[result]
+    expected = exact.astype(dtype)
+    assert compare(expected, (exact * factor).astype(dtype), TOLERANCES[dtype])[1] is not None
+    # To the neighbour of each number, as another order of summation gives it.
+    assert compare(expected, np.nextafter(expected, np.inf).astype(dtype), TOLERANCES[dtype])[1] is None
+
+
+def test_an_element_near_zero_is_measured_by_the_others() -> None:
+    expected, got = np.array([1.0, -1.0, 1e-9]), np.array([1.0, -1.0, 2e-9])
+    error, mismatch = compare(expected, got, 2e-5)
+    assert 1e-9 < error < 2e-9 and mismatch is None
+
+
+def test_scale_is_the_root_mean_square_of_what_is_finite() -> None:
+    assert scale(np.array([3.0, 4.0, np.inf, np.nan])) == pytest.approx(12.5**0.5)
+    assert scale(np.array([0.0, np.inf])) == scale(np.array([])) == 1.0
+    assert scale(np.array([1e300, -1e300])) == pytest.approx(1e300)
+
+
+def test_infinities_and_nans_must_be_equal() -> None:
+    special = np.array([np.inf, -np.inf, np.nan, 1.0])
+    assert compare(special, special.copy(), 0.0) == (0.0, None)
+    for place, other in [(0, -np.inf), (1, 5.0), (2, 5.0), (3, np.nan), (3, np.inf)]:
+        got = special.copy()
+        got[place] = other
+        error, mismatch = compare(special, got, 0.5)
+        assert error == np.inf and mismatch is not None and mismatch.index == (place,)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "bool"])
+def test_integers_must_be_equal(dtype: str) -> None:
+    expected = np.zeros((2, 3), dtype)
+    got = expected.copy()
+    got[1, 2] = 1
+    error, mismatch = compare(expected, got, 0.0)
+    assert error == 1.0 and mismatch is not None and (mismatch.index, mismatch.count) == ((1, 2), 1)
+    assert compare(expected, expected, 0.0) == (0.0, None)
+
+
+def test_an_empty_array_is_right() -> None:
+    assert compare(np.zeros((0, 3)), np.zeros((0, 3)), 0.0) == (0.0, None)
