@@ -22,7 +22,7 @@ static void kw_shapes_0(const kw_call *call, int64_t *dims) {
   const int64_t size_m = call->tensors[0]->shape[0];
   const int64_t size_n = call->tensors[1]->shape[1];
   dims[0] = size_m;
-  dims[1] = kw_min((INT64_C(2) * size_n), kw_floordiv(size_m, INT64_C(3)));
+  dims[1] = kw_min(kw_multiply(INT64_C(2), size_n), kw_floordiv(size_m, INT64_C(3)));
 }
 static const kw_signature kw_signature_0 = {.arguments = kw_arguments_0, .int32_sizes = true, .output_shapes = kw_shapes_0};
 
@@ -39,7 +39,7 @@ static void kw_shapes_1(const kw_call *call, int64_t *dims) {
   const int64_t size_m = call->tensors[0]->shape[0];
   const int64_t size_n = call->tensors[1]->shape[1];
   dims[0] = size_m;
-  dims[1] = kw_min((INT64_C(2) * size_n), kw_floordiv(size_m, INT64_C(3)));
+  dims[1] = kw_min(kw_multiply(INT64_C(2), size_n), kw_floordiv(size_m, INT64_C(3)));
 }
 static const kw_signature kw_signature_1 = {.arguments = kw_arguments_1, .int32_sizes = true, .output_shapes = kw_shapes_1};
 

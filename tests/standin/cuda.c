@@ -7,6 +7,7 @@
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
+ *   STANDIN_SLOW        milliseconds that cuInit takes; default 0
  *   STANDIN_POOLS       whether devices have memory pools; default 1
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, i int32, l int64, f float32, d float64,
  *                       h float16
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
   unsigned int grid[3], block[3], shared;
@@ -28,6 +30,7 @@ typedef struct {
 
 typedef struct {
   char name[128], arch[32];
+  unsigned int dynamic[64]; /* what the function opted in to on each device */
 } kernel;
 
 static int contexts[64];
@@ -66,6 +69,7 @@ int cuInit(unsigned int flags) {
   (void)flags;
   ENTER("cuInit");
   say("init\n");
+  usleep(1000 * number("STANDIN_SLOW", 0));
   return 0;
 }
 
@@ -162,36 +166,49 @@ int cuKernelGetAttribute(int *value, int attribute, kernel *own, int device) {
 }
 
 int cuKernelSetAttribute(int attribute, int value, kernel *own, int device) {
+  if (value + number("STANDIN_STATIC", 0) > number("STANDIN_SHARED", 101376)) return 1;
+  own->dynamic[device] = value;
   say("set %s attribute %d to %d on cuda:%d\n", own->name, attribute, value, device);
   return 0;
 }
 
-static void say_parameter(char type, const void *value) {
+static void say_parameter(FILE *line, char type, const void *value) {
   switch (type) {
-    case 'p': say(" %#llx", *(unsigned long long *)value); break;
-    case 'i': say(" %d", *(int32_t *)value); break;
-    case 'l': say(" %lld", *(long long *)value); break;
-    case 'f': say(" %g", *(float *)value); break;
-    case 'd': say(" %g", *(double *)value); break;
-    default: say(" %#x", *(uint16_t *)value); break;
+    case 'p': fprintf(line, " %#llx", *(unsigned long long *)value); break;
+    case 'i': fprintf(line, " %d", *(int32_t *)value); break;
+    case 'l': fprintf(line, " %lld", *(long long *)value); break;
+    case 'f': fprintf(line, " %g", *(float *)value); break;
+    case 'd': fprintf(line, " %g", *(double *)value); break;
+    default: fprintf(line, " %#x", *(uint16_t *)value); break;
   }
 }
 
-int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters, void **extra) {
+/* Threads launch at the same time: the line is written as a whole. */
+static void say_launch(const launch_config *config, const kernel *own, void **parameters) {
   const unsigned int *g = config->grid, *b = config->block;
   const char *types = getenv("STANDIN_PARAMETERS");
+  char text[4096];
+  FILE *line = fmemopen(text, sizeof text, "w");
+  fprintf(line, "launch %s %s grid %u %u %u block %u %u %u ", own->name, own->arch, g[0], g[1], g[2], b[0], b[1], b[2]);
+  fprintf(line, "shared %u stream %#llx on cuda:%d", config->shared, (unsigned long long)(uintptr_t)config->stream,
+          *current[depth - 1]);
+  for (unsigned int i = 0; i < config->num_attributes; ++i)
+    fprintf(line, " attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
+  for (int i = 0; types && types[i]; ++i) {
+    if (!i) fprintf(line, " parameters");
+    say_parameter(line, types[i], parameters[i]);
+  }
+  fclose(line);
+  say("%s\n", text);
+}
+
+int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters, void **extra) {
   (void)extra;
   if (!depth) return 201;
   ENTER("cuLaunchKernelEx");
-  say("launch %s %s grid %u %u %u block %u %u %u shared %u stream %#llx on cuda:%d", own->name, own->arch, g[0], g[1], g[2],
-      b[0], b[1], b[2], config->shared, (unsigned long long)(uintptr_t)config->stream, *current[depth - 1]);
-  for (unsigned int i = 0; i < config->num_attributes; ++i)
-    say(" attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
-  for (int i = 0; types && types[i]; ++i) {
-    if (!i) say(" parameters");
-    say_parameter(types[i], parameters[i]);
-  }
-  say("\n");
+  unsigned int fixed = number("STANDIN_STATIC", 0), device = *current[depth - 1];
+  if (config->shared > own->dynamic[device] && config->shared + fixed > 48 * 1024) return 1;
+  say_launch(config, own, parameters);
   return 0;
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from launcher_build import FakeTensor, build, c_unit, llvm_unit, plan, scalar, signature, tensor
+from launcher_build import FakeTensor, build, c_unit, include_folders, llvm_unit, plan, scalar, signature, tensor
 
 # x, y, [z]: z = x + y. Written by hand, in C, with only the checks that the launcher leaves to the host code.
 ADD = """
@@ -174,7 +174,6 @@ def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
 
 def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) -> None:
     from kernelwright.backends.tvm_ffi import build_command
-    from launcher_build import include_folders
 
     copy = tmp_path / "elsewhere"
     shutil.copytree(saxpy.parent / "saxpy", copy / "saxpy")
@@ -265,6 +264,54 @@ def test_the_first_variant_that_fits_is_called(folder: Path) -> None:
     assert called((3,), "bool") == 4
     assert called((), "float32") == 6
     assert called((0, 64), "float32") == 0
+
+
+@pytest.fixture(scope="module")
+def aligned(folder: Path) -> Any:
+    """Two variants that write their number: x is aligned to 16 bytes in the first and to 4 bytes in the second."""
+
+    def unit(number: int, alignment: int) -> Any:
+        arguments = [tensor("x", "float32", ["n"]) | {"alignment": alignment}, tensor("y", "int32", [1], output=True)]
+        body = f"BEGIN *(int *)tensor(argument + 1)->data = {number}; END"
+        data = signature("aligned", arguments, slug=f"align-{alignment}", symbols={"n": "int32"})
+        return c_unit(folder, body, data)
+
+    return load(build(folder, plan("aligned", unit(0, 16), unit(1, 4), outputs=["y"])))
+
+
+@pytest.mark.parametrize(("address", "expected"), [(0x10000, 0), (0x10010, 0), (0x10004, 1), (0x10008, 1)])
+def test_data_that_is_not_aligned_for_a_variant_goes_to_one_that_takes_it(
+    aligned: Any, address: int, expected: int
+) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((8,), data=address))
+    assert values(aligned["aligned"](x)) == [expected]
+    y = np.zeros(1, "int32")
+    aligned["aligned"](x, y)
+    assert y == [expected]
+
+
+def test_the_alignment_of_a_tensor_without_elements_does_not_matter(aligned: Any) -> None:
+    assert values(aligned["aligned"](tvm_ffi.from_dlpack(FakeTensor((0,), data=0x10001)))) == [0]
+
+
+def test_data_that_is_not_aligned_for_any_variant_is_refused_for_that(aligned: Any) -> None:
+    x = tvm_ffi.from_dlpack(FakeTensor((8,), data=0x10002))
+    expected = r"kernel 'aligned': argument 'x' has data that is not aligned to {} bytes\n  remedy: pass a copy"
+    for arguments in [(x,), (x, np.zeros(1, "int32"))]:
+        with pytest.raises(ValueError, match=expected.format(16)):
+            aligned["aligned"](*arguments)
+        with pytest.raises(ValueError, match=expected.format(4)):
+            aligned["aligned__1"](*arguments)
+
+
+@pytest.mark.parametrize("name", ["linux", "unix", "errno", "bool"])
+def test_a_kernel_may_be_called_like_a_macro(folder: Path, name: str) -> None:
+    unit = c_unit(folder, "BEGIN *(int *)tensor(argument)->data = 7; END", signature(name, [tensor("x", "int32", [1])]))
+    module, x = load(build(folder, plan(name, unit))), np.zeros(1, "int32")
+    for function in (name, f"{name}__0"):
+        x[0] = 0
+        module[function](x)
+        assert x == [7]
 
 
 def test_a_variant_is_called_by_number(add: Any) -> None:
@@ -376,7 +423,7 @@ def test_integers_out_of_range_are_refused(numbers: Any, changed: dict[int, int]
 
 def test_a_dimension_beyond_int32_is_refused(add: Any) -> None:
     big = tvm_ffi.from_dlpack(FakeTensor((2**32 + 4, 1)))
-    with pytest.raises(ValueError, match=r"kernel 'add': argument 'x' has a dimension of 4294967300.*not fit int32"):
+    with pytest.raises(ValueError, match=r"kernel 'add': argument 'x' has a dimension of 4294967300, beyond .* int32"):
         add["add"](big, big, big)
     with pytest.raises(ValueError, match=r"argument 'x' has a dimension of 4294967300"):
         add["add"](big, big)
@@ -385,14 +432,26 @@ def test_a_dimension_beyond_int32_is_refused(add: Any) -> None:
 def test_more_elements_than_int32_are_refused(add: Any) -> None:
     big = tvm_ffi.from_dlpack(FakeTensor((2**16, 2**15)))
     with pytest.raises(
-        ValueError, match=r"'x' of shape \[65536, 32768\] has more elements than fit int32\n  remedy: split"
+        ValueError,
+        match=r"shape \[65536, 32768\] has more elements than the 2147418112 that int32 sizes allow\n  remedy: split",
     ):
         add["add"](big, big, big)
 
 
 def test_large_dimensions_of_an_empty_tensor_are_accepted(add: Any) -> None:
-    empty = tvm_ffi.from_dlpack(FakeTensor((2**31 - 1, 0)))
+    empty = tvm_ffi.from_dlpack(FakeTensor((2**31 - 2**16, 0)))
     assert add["add"](empty, empty, empty) is None
+
+
+def test_sizes_that_overflow_int32_when_rounded_up_to_a_block_are_refused(folder: Path) -> None:
+    """(n + 65535) // 65536 is the largest rounding that is allowed for."""
+    data = signature("rounded", [tensor("x", "int8", ["n"])], symbols={"n": "int32"})
+    rounded = load(build(folder, plan("rounded", c_unit(folder, NOTHING, data))))["rounded"]
+    largest = 2**31 - 1 - 65535
+    assert rounded(tvm_ffi.from_dlpack(FakeTensor((largest,), (0, 8, 1)))) is None
+    message = f"argument 'x' has a dimension of {largest + 1}, beyond the {largest} that int32 sizes allow"
+    with pytest.raises(ValueError, match=message):
+        rounded(tvm_ffi.from_dlpack(FakeTensor((largest + 1,), (0, 8, 1))))
 
 
 def test_a_stride_beyond_int32_is_refused(add: Any) -> None:
@@ -403,7 +462,7 @@ def test_a_stride_beyond_int32_is_refused(add: Any) -> None:
 
 def test_a_negative_dimension_is_refused(add: Any) -> None:
     x = tvm_ffi.from_dlpack(FakeTensor((-2, 4)))
-    with pytest.raises(ValueError, match=r"argument 'x' has a dimension of -2"):
+    with pytest.raises(ValueError, match=r"argument 'x' has a dimension of -2, expected one from 0"):
         add["add"](x, x, x)
 
 
@@ -418,7 +477,7 @@ def test_kernels_with_int64_sizes_take_large_tensors(folder: Path) -> None:
     data = signature("large", [tensor("x", "int8", ["n", "m"])], symbols={"n": "int64", "m": "int64"})
     large = load(build(folder, plan("large", c_unit(folder, NOTHING, data))))["large"]
     assert large(tvm_ffi.from_dlpack(FakeTensor((2**32, 2**30), (0, 8, 1)))) is None
-    with pytest.raises(ValueError, match="has more elements than fit int64"):
+    with pytest.raises(ValueError, match="has more elements than the 9223372036854775807 that int64 sizes allow"):
         large(tvm_ffi.from_dlpack(FakeTensor((2**32, 2**32), (0, 8, 1))))
 
 
@@ -497,6 +556,104 @@ def test_sizes_of_outputs_are_computed_as_in_python(folder: Path) -> None:
         sizes(np.zeros(3, "int8"), np.zeros(4, "int8"), 1)
 
 
+@pytest.mark.parametrize(
+    ("expression", "k", "size"),
+    [
+        ("k * k * k", 2**30, None),
+        ("k + k + 9223372036854775807", 1, None),
+        ("-k - 9223372036854775807", 2, None),
+        ("(k * k * k) % 7", 2**30, None),
+        ("min(k * k * k, 5)", 2**30, None),
+        ("max(k * k * k, 5)", 2**30, None),
+        ("5 // k", 0, None),
+        ("5 % k + 3", 0, None),
+        ("-(k * k - 10)", 3, 1),
+        ("-7 // k", -2, 3),
+    ],
+)
+def test_a_size_that_cannot_be_computed_is_refused(folder: Path, expression: str, k: int, size: int | None) -> None:
+    name = "size_" + "".join(f"{ord(character):x}" for character in expression)
+    outputs = [tensor("y", "int8", [4, expression], output=True)]
+    data = signature(name, [tensor("x", "int8", [1]), scalar("k", "int64"), *outputs], symbols={"k": "int64"})
+    # Warnings are errors, and so is arithmetic that C leaves undefined.
+    trap = ["-fsanitize=signed-integer-overflow", "-fsanitize-undefined-trap-on-error"]
+    library = build(folder, plan(name, c_unit(folder, NOTHING, data), outputs=["y"]), extra=trap)
+    x, kernel = np.zeros(1, "int8"), load(library)[name]
+    if size is not None:
+        assert kernel(x, k).shape == (4, size)
+        return
+    message = f"kernel '{name}': dimension 1 of output 'y' cannot be computed: it overflows int64, or divides by 0"
+    with pytest.raises(ValueError, match=message):
+        kernel(x, k)
+
+
+# An allocator of outputs as PyTorch has one: where a size is 0, strides are those of size 1.
+ALLOCATOR = """
+#include <stdlib.h>
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/extra/c_env_api.h>
+static void release(DLManagedTensorVersioned *managed) {
+  free(managed->dl_tensor.data);
+  free(managed->dl_tensor.shape);
+  free(managed);
+}
+static int allocate(DLTensor *prototype, DLManagedTensorVersioned **out, void *context,
+                    void (*set_error)(void *, const char *, const char *)) {
+  DLManagedTensorVersioned *managed = calloc(1, sizeof *managed);
+  int64_t *dims = malloc(16 * (prototype->ndim + 1)), stride = 1;
+  (void)context, (void)set_error;
+  managed->version = (DLPackVersion){DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  managed->deleter = release;
+  managed->dl_tensor = *prototype;
+  managed->dl_tensor.shape = dims;
+  managed->dl_tensor.strides = dims + prototype->ndim;
+  for (int i = prototype->ndim - 1; i >= 0; --i) {
+    dims[i] = prototype->shape[i];
+    managed->dl_tensor.strides[i] = stride;
+    stride *= dims[i] > 1 ? dims[i] : 1;
+  }
+  managed->dl_tensor.data = calloc(stride, 8);
+  *out = managed;
+  return 0;
+}
+int install(void) { return TVMFFIEnvSetDLPackManagedTensorAllocator(allocate, 1, NULL); }
+"""
+
+
+def test_new_outputs_without_elements_may_have_the_strides_of_a_framework(folder: Path) -> None:
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        m = T.int32()
+        x = T.match_buffer(x_handle, (n, m), "float32", align=4)
+        y = T.match_buffer(y_handle, (n, m), "float32", align=4)
+        for i, j in T.grid(n, m):
+            with T.sblock("y"):
+                a, b = T.axis.remap("SS", [i, j])
+                y[a, b] = x[a, b] + T.float32(1)
+
+    arguments = [tensor("x", "float32", ["n", "m"]), tensor("y", "float32", ["n", "m"], output=True)]
+    data = signature("increment", arguments, symbols={"n": "int32", "m": "int32"})
+    library = build(folder, plan("increment", llvm_unit(folder, main, data), outputs=["y"]))
+    (folder / "allocator.c").write_text(ALLOCATOR)
+    folders = [f"-I{item}" for item in include_folders()]
+    command = ["gcc", "-shared", "-fPIC", *folders, "allocator.c", "-o", "allocator.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    code = """
+import ctypes
+increment = tvm_ffi.load_module(sys.argv[1])["increment"]
+assert ctypes.CDLL(sys.argv[2]).install() == 0
+for shape in [(4, 0), (0, 4), (0, 0), (2, 3)]:
+    y = increment(np.ones(shape, "float32"))
+    print(y.shape, y.strides, np.from_dlpack(y).sum())
+"""
+    done = in_process(code, library, folder / "allocator.so")
+    expected = ["(4, 0) (1, 1) 0.0", "(0, 4) (4, 1) 0.0", "(0, 0) (1, 1) 0.0", "(2, 3) (3, 1) 12.0"]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
 def test_outputs_come_from_the_allocator_of_the_environment(add: Any) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = torch.ones(2, 4)
@@ -509,7 +666,6 @@ def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
     from kernelwright.backends.tvm_ffi import LAUNCHER, compile_flags
-    from launcher_build import include_folders
 
     limits = "".join(f"#define KW_MAX_{name} 1\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES"))
     table = 'static const kw_kernel kw_this = {.outline = "x", .num_arguments = 1};\n'

@@ -433,13 +433,26 @@ def test_shared_memory_up_to_48_kib_needs_no_asking(machine: Machine, folder: Pa
     assert machine.calls("set") == [] and "shared 32768" in machine.calls("launch")[0]
 
 
+@pytest.mark.parametrize(("static", "asks"), [(16384, False), (16385, True)])
+def test_static_shared_memory_counts_towards_the_48_kib(
+    machine: Machine, folder: Path, static: int, asks: bool
+) -> None:
+    machine.set(static=static)
+    module = machine.load(shared_library(folder, 8192))
+    for _ in range(2):
+        module["shared8192"](on_cuda((2, 8192), (2, 32, 1)))
+    asked = ["shared8192_kernel attribute 8 to 32768 on cuda:0"]
+    assert machine.calls("set") == (asked if asks else []) and len(machine.calls("launch")) == 2
+
+
 def test_more_shared_memory_than_the_device_has_is_refused(machine: Machine, folder: Path) -> None:
     machine.set(shared=66000, static=1000)
     module = machine.load(shared_library(folder, 16384))
     expected = (
         r"kernel 'shared16384': device function shared16384_kernel, grid \(2, 1, 1\), block \(32, 1, 1\), 65536 bytes "
     )
-    expected += r"of dynamic shared memory, cuda:0 \(sm_80\): the device has only 65000 bytes for it"
+    expected += r"of dynamic shared memory, cuda:0 \(sm_80\): with 1000 bytes of static shared memory that is more "
+    expected += r"than the 66000 bytes of a block on this device\n  remedy: call a variant with smaller tiles"
     with pytest.raises(RuntimeError, match=expected):
         module["shared16384"](on_cuda((2, 16384), (2, 32, 1)))
 
@@ -549,26 +562,83 @@ def test_tensors_on_different_devices_are_refused(machine: Machine, library: Pat
         module["scale"](on_cuda((5,)), np.zeros(5, "float16"), 1, 1, 1)
 
 
-def test_a_child_that_was_forked_after_cuda_gets_an_exception(machine: Machine, library: Path) -> None:
-    code = """
-import os, sys, tvm_ffi
+FORK = """
+import os, signal, sys, threading, time, tvm_ffi
 sys.path[:0] = sys.argv[2:]
 from launcher_build import FakeTensor
 module = tvm_ffi.load_module(sys.argv[1])
 x = tvm_ffi.from_dlpack(FakeTensor((5,), (2, 16, 1), device=(2, 0)))
-module["scale"](x, x, 1, 1, 1)
-if not os.fork():
+def call():
+    module["scale"](x, x, 1, 1, 1)
+def call_in_child():
+    if os.fork():
+        assert os.wait()[1] == 0
+        return
+    signal.alarm(20)  # against a hang
     try:
-        module["scale"](x, x, 1, 1, 1)
+        call()
+        print("called", flush=True)
     except RuntimeError as error:
         print(error, flush=True)
     os._exit(0)
-os.wait()
 """
+
+
+def fork(library: Path, code: str) -> str:
+    """What the code prints that follows FORK in a process of its own."""
     paths = [Path(__file__).parent, *(path for path in sys.path if path)]
-    command = [sys.executable, "-c", code, str(library), *map(str, paths)]
+    command = [sys.executable, "-c", FORK + code, str(library), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
-    assert "kernel 'scale': CUDA was used before this process was forked" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+FORKED = "kernel 'scale': CUDA was used before this process was forked, and does not survive that\n"
+
+
+def test_a_child_that_was_forked_after_cuda_gets_an_exception(machine: Machine, library: Path) -> None:
+    assert fork(library, "call(); call_in_child()").startswith(FORKED)
+
+
+def test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang(
+    machine: Machine, library: Path
+) -> None:
+    machine.set(slow=2000)
+    code = """
+thread = threading.Thread(target=call)
+thread.start()
+while not os.path.exists(os.environ["STANDIN_LOG"]):
+    time.sleep(0.01)
+call_in_child()
+assert thread.is_alive(), "the fork was not in time"
+thread.join()
+"""
+    assert fork(library, code).startswith(FORKED)
+    assert len(machine.calls("launch")) == 1
+
+
+def test_a_child_that_was_forked_after_a_failed_start_gets_an_exception(machine: Machine, library: Path) -> None:
+    machine.set(fail="cuInit=100")
+    code = """
+try:
+    call()
+except RuntimeError:
+    call_in_child()
+"""
+    assert fork(library, code).startswith(FORKED)
+
+
+def test_a_child_that_was_forked_before_cuda_can_use_it(machine: Machine, library: Path) -> None:
+    code = """
+driver = os.environ["KERNELWRIGHT_CUDA_DRIVER"]
+os.environ["KERNELWRIGHT_CUDA_DRIVER"] = "libnone.so.7"
+try:
+    call()
+except RuntimeError:
+    os.environ["KERNELWRIGHT_CUDA_DRIVER"] = driver
+    call_in_child()
+"""
+    assert fork(library, code) == "called\n"
 
 
 # ---- several variants and targets in one library
@@ -618,6 +688,31 @@ def test_one_library_serves_cpu_and_cuda_and_two_cuda_variants(machine: Machine,
         np.testing.assert_array_equal(x, 2 * np.arange(5, dtype=dtype))
         double(on_cuda((7,), code))
     assert len(machine.calls("launch")) == 2 and machine.calls("load") == ["sm_80", "sm_80"]
+
+
+def test_sizes_may_be_called_like_macros(machine: Machine, folder: Path) -> None:
+    """Host code in C has variables of these names."""
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        linux = T.int32()
+        unix = T.int32()
+        errno = T.int32()
+        x = T.match_buffer(x_handle, (linux, unix), "float32", align=4)
+        y = T.match_buffer(y_handle, (errno,), "float32", align=4)
+        for i in T.thread_binding(linux + unix + errno, thread="blockIdx.x"):
+            for j in T.thread_binding(1, thread="threadIdx.x"):
+                with T.sblock("x"):
+                    k = T.axis.spatial(linux, i + j)
+                    x[k, 0] = y[0]
+
+    arguments = [tensor("x", "float32", ["linux", "unix"]), tensor("y", "float32", ["errno"])]
+    symbols = dict.fromkeys(["linux", "unix", "errno"], "int32")
+    data = signature("sized", arguments, target="cuda", arch="sm_80", symbols=symbols)
+    sized = machine.load(build(folder, plan("sized", cuda_unit(folder, main, data, ["sm_80"]))))["sized"]
+    sized(on_cuda((3, 4), (2, 32, 1)), on_cuda((5,), (2, 32, 1)))
+    assert "grid 12 1 1" in machine.calls("launch")[0]
 
 
 def test_lowering_for_these_tests_finds_the_launch_parameters() -> None:

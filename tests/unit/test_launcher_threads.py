@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -72,11 +73,17 @@ def call(mode, tasks=0):
 """
 
 
+def build_probe(folder: Path, cgroup: Path) -> Path:
+    """The library of the probe, for a machine whose control group is in that folder."""
+    arguments = [tensor("out", "int64", [160]), scalar("mode", "int32"), scalar("tasks", "int32")]
+    kernel = plan("probe", c_unit(folder, PROBE, signature("probe", arguments)))
+    return build(folder, kernel, extra=[f'-DKW_CGROUP="{cgroup}"'])
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("threads")
-    arguments = [tensor("out", "int64", [160]), scalar("mode", "int32"), scalar("tasks", "int32")]
-    return build(folder, plan("probe", c_unit(folder, PROBE, signature("probe", arguments))))
+    return build_probe(folder, folder / "no_cgroup")
 
 
 @pytest.fixture
@@ -214,6 +221,56 @@ def test_an_invalid_number_of_threads_in_the_environment_is_refused(library: Pat
 def test_the_default_is_the_cpus_that_the_process_may_use(library: Path) -> None:
     code = "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); print(module['kw_num_threads']())"
     assert in_process(library, code).stdout == "1\n"
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A library, and the folder that it takes for that of its control group."""
+    folder = tmp_path_factory.mktemp("limited")
+    return build_probe(folder, folder / "cgroup"), folder / "cgroup"
+
+
+def quota_v1(quota: str, period: str = "100000\n") -> dict[str, str]:
+    return {"cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period}
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"cpu.max": "20000 100000\n"}, 1),
+        ({"cpu.max": "100001 100000\n"}, 2),
+        ({"cpu.max": "150000 50000\n"}, 3),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "9000000000000000 1\n"}, None),
+        ({"cpu.max": "100000 0\n"}, None),
+        ({"cpu.max": ""}, None),
+        (quota_v1("50000\n"), 1),
+        (quota_v1("150000\n"), 2),
+        (quota_v1("-1\n"), None),
+        ({"cpu/cpu.cfs_quota_us": "50000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_default_is_within_the_cpu_quota_of_the_container(
+    limited: tuple[Path, Path], files: dict[str, str], most: int | None
+) -> None:
+    library, cgroup = limited
+    shutil.rmtree(cgroup, ignore_errors=True)
+    for name, text in files.items():
+        (cgroup / name).parent.mkdir(parents=True, exist_ok=True)
+        (cgroup / name).write_text(text)
+    cpus = len(os.sched_getaffinity(0))
+    done = in_process(library, "print(module['kw_num_threads']())")
+    assert done.stdout == f"{min(cpus, most or cpus)}\n", done.stderr
+
+
+def test_the_environment_goes_before_the_cpu_quota(limited: tuple[Path, Path]) -> None:
+    library, cgroup = limited
+    cgroup.mkdir(exist_ok=True)
+    (cgroup / "cpu.max").write_text("100000 100000\n")
+    done = in_process(library, "print(module['kw_num_threads']())", KERNELWRIGHT_NUM_THREADS="5")
+    assert done.stdout == "5\n", done.stderr
 
 
 def test_libraries_share_one_pool_that_starts_lazily(library: Path, tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ def test_the_first_backend_is_tvm_ffi_and_unknown_ones_are_refused_with_the_list
     ("text", "expected"),
     [
         ("n", "n_"),
-        ("n * 2 + 1", "((n_ * INT64_C(2)) + INT64_C(1))"),
-        ("(n + 31) // 32", "kw_floordiv((n_ + INT64_C(31)), INT64_C(32))"),
-        ("n % m - -1", "(kw_floormod(n_, m_) - (-INT64_C(1)))"),
+        ("n * 2 + 1", "kw_add(kw_multiply(n_, INT64_C(2)), INT64_C(1))"),
+        ("(n + 31) // 32", "kw_floordiv(kw_add(n_, INT64_C(31)), INT64_C(32))"),
+        ("n % m - -1", "kw_subtract(kw_floormod(n_, m_), kw_subtract(INT64_C(0), INT64_C(1)))"),
         ("max(n, m, 4)", "kw_max(kw_max(n_, m_), INT64_C(4))"),
     ],
 )

@@ -121,8 +121,14 @@ def symbols_of(size: int | str) -> list[str]:
     return list(found)
 
 
-_OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
-_FUNCTIONS: dict[type[ast.operator], str] = {ast.FloorDiv: "kw_floordiv", ast.Mod: "kw_floormod"}
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "kw_add",
+    ast.Sub: "kw_subtract",
+    ast.Mult: "kw_multiply",
+    ast.FloorDiv: "kw_floordiv",
+    ast.Mod: "kw_floormod",
+}
+"""Functions of the launcher, because C's own operators are undefined where int64 overflows."""
 
 
 def _c_expression(node: ast.expr, name: Callable[[str], str]) -> str:
@@ -132,7 +138,7 @@ def _c_expression(node: ast.expr, name: Callable[[str], str]) -> str:
         case ast.Name(id=symbol):
             return name(symbol)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return f"(-{_c_expression(operand, name)})"
+            return f"kw_subtract(INT64_C(0), {_c_expression(operand, name)})"
         case ast.BinOp(left=left, op=op, right=right):
             return _c_operation(type(op), _c_expression(left, name), _c_expression(right, name))
         case ast.Call(func=ast.Name(id="min" | "max" as function), args=[first, *rest], keywords=[]) if rest:
@@ -145,9 +151,7 @@ def _c_expression(node: ast.expr, name: Callable[[str], str]) -> str:
 
 def _c_operation(op: type[ast.operator], left: str, right: str) -> str:
     if op in _OPERATORS:
-        return f"({left} {_OPERATORS[op]} {right})"
-    if op in _FUNCTIONS:
-        return f"{_FUNCTIONS[op]}({left}, {right})"
+        return f"{_OPERATORS[op]}({left}, {right})"
     raise ValueError(f"cannot translate the operator {op.__name__} in a size")
 
 

@@ -12,8 +12,8 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
 KW_FUNCTION int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
   call->kernel = kernel;
   call->passed = passed;
-  call->num_passed = count;
   call->complete = count == kernel->num_arguments;
+  call->has_empty = false;
   call->device = (DLDevice){kDLCPU, 0};
   if (!call->complete && count != kernel->num_arguments - kernel->num_outputs) return kw_raise_count(kernel, count);
   bool located = false;
@@ -33,46 +33,8 @@ KW_FUNCTION int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny 
 
 /* ---- which lowering fits ---- */
 
-KW_FUNCTION bool kw_same_dtype(DLDataType a, DLDataType b) {
-  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
-
-KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *tensor, bool constants) {
-  if (!kw_same_dtype(argument->dtype, tensor->dtype) || argument->ndim != tensor->ndim) return false;
-  for (int32_t i = 0; constants && i < argument->ndim; ++i)
-    if (argument->shape[i] != KW_ANY && argument->shape[i] != tensor->shape[i]) return false;
-  return true;
-}
-
-/* Python's numbers convert the way TVM's host code converts them. */
-KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
-  if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;
-  return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT);
-}
-
-/* Whether dtypes, ranks, kinds of numbers and, if wanted, constant dimensions are as expected. */
-KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, bool constants) {
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
-    const kw_argument *argument = &signature->arguments[i];
-    if (call->tensors[i] ? !kw_tensor_matches(argument, call->tensors[i], constants)
-                         : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
-      return false;
-  }
-  return true;
-}
-
-/* ---- what TVM's host code does not check ---- */
-
-/* Sizes are int32 in most kernels, and TVM 0.27 narrows the caller's int64 sizes and strides without a check. */
-KW_FUNCTION bool kw_sizes_fit(const DLTensor *tensor, int64_t limit) {
-  int64_t count = 1;
-  for (int32_t i = 0; i < tensor->ndim; ++i) {
-    int64_t size = tensor->shape[i];
-    if (size < 0 || size > limit || __builtin_mul_overflow(count, size, &count) || count > limit) return false;
-    if (tensor->strides && size > 1 && (tensor->strides[i] > limit || tensor->strides[i] < -limit)) return false;
-  }
-  return true;
-}
+/* How much of a call has to fit: dtypes, ranks and kinds of numbers; constant dimensions too; alignment of data too. */
+typedef enum { KW_KINDS, KW_SIZES, KW_DATA } kw_depth;
 
 KW_FUNCTION bool kw_is_aligned(const kw_argument *argument, const DLTensor *tensor) {
   return !(((uintptr_t)tensor->data + tensor->byte_offset) & (argument->alignment - 1));
@@ -84,15 +46,60 @@ KW_FUNCTION bool kw_is_empty(const DLTensor *tensor) {
   return false;
 }
 
-/* Says what is wrong with a tensor, or nothing: with no elements, large other sizes do no harm. */
+KW_FUNCTION bool kw_same_dtype(DLDataType a, DLDataType b) {
+  return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *tensor, kw_depth depth) {
+  if (!kw_same_dtype(argument->dtype, tensor->dtype) || argument->ndim != tensor->ndim) return false;
+  for (int32_t i = 0; depth >= KW_SIZES && i < argument->ndim; ++i)
+    if (argument->shape[i] != KW_ANY && argument->shape[i] != tensor->shape[i]) return false;
+  return depth < KW_DATA || kw_is_aligned(argument, tensor) || kw_is_empty(tensor);
+}
+
+/* Python's numbers convert the way TVM's host code converts them. */
+KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
+  if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;
+  return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT);
+}
+
+KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, kw_depth depth) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const kw_argument *argument = &signature->arguments[i];
+    if (call->tensors[i] ? !kw_tensor_matches(argument, call->tensors[i], depth)
+                         : call->values[i] && !kw_scalar_matches(argument, call->values[i]->type_index))
+      return false;
+  }
+  return true;
+}
+
+/* ---- what TVM's host code does not check ---- */
+
+/* Sizes are int32 in most kernels, and TVM 0.27 narrows the caller's int64 sizes and strides without a check. The limit
+ * is below 2**31 because host code rounds sizes up in int32, as in (n + 1023) >> 10 for a grid: with 65535, whatever a
+ * block covers has room. */
+#define KW_INT32_LIMIT (INT32_MAX - 65535)
+
+/* The number of elements, or -1 if that, a size or a stride is beyond the limit. */
+KW_FUNCTION int64_t kw_count_within(const DLTensor *tensor, int64_t limit) {
+  int64_t count = 1;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    int64_t size = tensor->shape[i];
+    if (size < 0 || size > limit || __builtin_mul_overflow(count, size, &count) || count > limit) return -1;
+    if (tensor->strides && size > 1 && (tensor->strides[i] > limit || tensor->strides[i] < -limit)) return -1;
+  }
+  return count;
+}
+
+/* Says what is wrong with a tensor, or nothing if it has no elements: then data that is not aligned does no harm, and a
+ * product of the other sizes that is too large does none. */
 KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor, int64_t limit) {
-  int bits = limit == INT32_MAX ? 32 : 64;
   for (int32_t i = 0; i < tensor->ndim; ++i) {
     if (tensor->shape[i] < 0 || tensor->shape[i] > limit)
-      return kw_raise_range(argument->name, "has a dimension of", tensor->shape[i], bits, true);
+      return kw_raise_size(argument->name, "dimension", tensor->shape[i], limit);
     int64_t stride = tensor->strides && tensor->shape[i] > 1 ? tensor->strides[i] : 0;
     if (stride > limit || stride < -limit)
-      return kw_raise_range(argument->name, "has a stride of", stride, bits, true);
+      return kw_raise_size(argument->name, "stride", stride, limit);
   }
   if (kw_is_empty(tensor)) return 0;
   if (!kw_is_aligned(argument, tensor))
@@ -102,7 +109,7 @@ KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor,
   kw_begin(&text);
   kw_append(&text, "argument '%s' of shape ", argument->name);
   kw_append_shape(&text, tensor->ndim, tensor->shape);
-  kw_append(&text, " has more elements than fit int%d", bits);
+  kw_append(&text, " has more elements than the %" PRId64 " that int%d sizes allow", limit, kw_bits_of(limit));
   kw_append(&text, "\n  remedy: split the call, or build the kernel with int64 sizes");
   return kw_raise_text("ValueError", &text);
 }
@@ -115,16 +122,18 @@ KW_FUNCTION bool kw_scalar_fits(const kw_argument *argument, const TVMFFIAny *va
   return high == 0 || high == -1;
 }
 
-KW_FUNCTION int kw_check(const kw_signature *signature, const kw_call *call) {
-  int64_t limit = signature->int32_sizes ? INT32_MAX : INT64_MAX;
+KW_FUNCTION int kw_check(const kw_signature *signature, kw_call *call) {
+  int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];
     const DLTensor *tensor = call->tensors[i];
     if (tensor) {
-      bool fine = kw_sizes_fit(tensor, limit) && kw_is_aligned(argument, tensor);
-      if (__builtin_expect(!fine, 0) && kw_raise_tensor(argument, tensor, limit)) return -1;
+      int64_t elements = kw_count_within(tensor, limit);
+      if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;
+      if (elements && kw_raise_tensor(argument, tensor, limit)) return -1;
+      call->has_empty = true;
     } else if (call->values[i] && !kw_scalar_fits(argument, call->values[i])) {
-      return kw_raise_range(argument->name, "is", call->values[i]->v_int64, argument->dtype.bits,
+      return kw_raise_range(argument->name, call->values[i]->v_int64, argument->dtype.bits,
                             argument->dtype.code == kDLInt);
     }
   }

@@ -7,7 +7,7 @@
 
 #define KW_CUDA_DEVICE 2 /* kDLCUDA */
 
-/* Beyond this a function must opt in to dynamic shared memory. */
+/* Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory. */
 #define KW_SHARED_LIMIT (48 * 1024)
 
 typedef struct kw_device {
@@ -24,6 +24,7 @@ typedef struct kw_loaded {
   const kw_image *image;
   struct kw_loaded_function {
     CUkernel kernel;
+    int static_shared;
     _Atomic uint32_t shared_limit; /* dynamic shared memory that the function may use so far */
   } functions[];
 } kw_loaded;
@@ -35,14 +36,32 @@ static _Thread_local int kw_current_device __attribute__((unused));
 
 /* CUDA does not survive a fork; without this flag a child would crash or hang in the driver. */
 static atomic_bool kw_forked_after_cuda;
+static atomic_bool kw_cuda_begun; /* cuInit has been called */
 
-/* ---- driver and devices; the lock is held ---- */
+/* ---- the lock, which a fork must not leave locked ---- */
 
+static int kw_watch_status;
+
+/* In the child. The thread that held the lock does not exist there. */
 static void kw_note_fork(void) {
   pthread_mutex_init(&kw_cuda_lock, NULL);
+  if (!atomic_load(&kw_cuda_begun)) return;
   atomic_store(&kw_forked_after_cuda, true);
   for (int id = 0; id < KW_MAX_DEVICES; ++id) atomic_store(&kw_devices[id].ready, false);
 }
+
+static void kw_watch_forks(void) { kw_watch_status = pthread_atfork(NULL, NULL, kw_note_fork); }
+
+/* The handler is there before the lock is first taken: another thread may fork at any time. */
+KW_COLD void kw_lock_cuda(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, kw_watch_forks);
+  pthread_mutex_lock(&kw_cuda_lock);
+}
+
+KW_COLD void kw_unlock_cuda(void) { pthread_mutex_unlock(&kw_cuda_lock); }
+
+/* ---- driver and devices; the lock is held ---- */
 
 KW_COLD int kw_raise_forked(void) {
   return kw_raise("RuntimeError",
@@ -54,11 +73,13 @@ KW_COLD int kw_start_cuda(void) {
   static bool started;
   if (atomic_load(&kw_forked_after_cuda)) return kw_raise_forked();
   if (started) return 0;
+  if (kw_watch_status) return kw_raise("MemoryError", "no memory for a fork handler");
   if (kw_resolve_driver(&kw_cuda)) return -1;
+  atomic_store(&kw_cuda_begun, true);
   CUresult status = kw_cuda.init(0);
   if (status) return kw_raise_cuda(status, "initialising CUDA");
-  started = !pthread_atfork(NULL, NULL, kw_note_fork);
-  return started ? 0 : kw_raise("MemoryError", "no memory for a fork handler");
+  started = true;
+  return 0;
 }
 
 KW_COLD int kw_query_device(kw_device *device, int id) {
@@ -91,9 +112,9 @@ KW_COLD kw_device *kw_open_device(int id) {
 }
 
 KW_COLD kw_device *kw_find_device(int id) {
-  pthread_mutex_lock(&kw_cuda_lock);
+  kw_lock_cuda();
   kw_device *device = kw_open_device(id);
-  pthread_mutex_unlock(&kw_cuda_lock);
+  kw_unlock_cuda();
   return device;
 }
 
@@ -174,14 +195,24 @@ KW_COLD CUlibrary kw_load_image(kw_module *module, int index) {
   return module->libraries[index] = library;
 }
 
-/* Looks all functions up, in the current context as well: that makes the driver load their code now and not in the
- * middle of a graph capture. */
-KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, kw_loaded *loaded) {
+/* Looks a function up, in the current context as well: that makes the driver load its code now and not in the middle of
+ * a graph capture. */
+KW_COLD CUresult kw_find_function(const char *name, CUlibrary library, CUdevice device,
+                                  struct kw_loaded_function *found) {
+  CUfunction function;
+  CUresult status = kw_cuda.library_kernel(&found->kernel, library, name);
+  if (!status) status = kw_cuda.kernel_function(&function, found->kernel);
+  if (!status) status = kw_cuda.kernel_get(&found->static_shared, KW_FUNCTION_STATIC_SHARED, found->kernel, device);
+  if (status) return status;
+  int fixed = found->static_shared;
+  atomic_store(&found->shared_limit, fixed < KW_SHARED_LIMIT ? (uint32_t)(KW_SHARED_LIMIT - fixed) : 0);
+  return 0;
+}
+
+KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevice device, kw_loaded *loaded) {
   for (int i = 0; i < module->num_functions; ++i) {
-    CUfunction function;
     const char *name = module->functions[i].name;
-    CUresult status = kw_cuda.library_kernel(&loaded->functions[i].kernel, library, name);
-    if (!status) status = kw_cuda.kernel_function(&function, loaded->functions[i].kernel);
+    CUresult status = kw_find_function(name, library, device, &loaded->functions[i]);
     if (status) return kw_raise_cuda(status, "finding the device function %s in %s", name, loaded->image->arch);
   }
   return 0;
@@ -195,7 +226,7 @@ KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, int id
   CUlibrary library = loaded ? kw_load_image(module, index) : NULL;
   if (!loaded) kw_raise("MemoryError", "no memory");
   if (loaded) loaded->image = &module->images[index];
-  if (!library || kw_find_functions(module, library, loaded)) {
+  if (!library || kw_find_functions(module, library, device->device, loaded)) {
     free(loaded);
     loaded = NULL;
   }
@@ -213,9 +244,9 @@ KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id) {
 }
 
 KW_COLD kw_loaded *kw_load(kw_module *module, int id) {
-  pthread_mutex_lock(&kw_cuda_lock);
+  kw_lock_cuda();
   kw_loaded *loaded = kw_load_locked(module, id);
-  pthread_mutex_unlock(&kw_cuda_lock);
+  kw_unlock_cuda();
   return loaded;
 }
 
@@ -252,33 +283,33 @@ KW_COLD int kw_raise_launch(CUresult status, const kw_launch *launch) {
   return kw_raise_cuda(status, "launching %s", text.data);
 }
 
-KW_COLD int kw_raise_shared(const kw_launch *launch, int available) {
+KW_COLD int kw_raise_shared(const kw_launch *launch, int static_shared) {
   kw_text text;
   kw_begin(&text);
   kw_append_launch(&text, launch);
-  kw_append(&text, ": the device has only %d bytes for it", available);
+  kw_append(&text, ": with %d bytes of static shared memory that is more than the %d bytes of a block on this device",
+            static_shared, launch->device->shared_limit);
+  kw_append(&text, "\n  remedy: call a variant with smaller tiles");
   return kw_raise_text("RuntimeError", &text);
 }
 
 /* Opts a function in to more dynamic shared memory than every function gets; the lock is held. */
 KW_COLD int kw_opt_in_shared(const kw_launch *launch, struct kw_loaded_function *function) {
-  int fixed = 0;
+  const kw_device *device = launch->device;
   uint32_t wanted = launch->dims[KW_SHARED];
   if (wanted <= atomic_load(&function->shared_limit)) return 0;
-  CUresult status = kw_cuda.kernel_get(&fixed, KW_FUNCTION_STATIC_SHARED, function->kernel, launch->device->device);
-  int available = launch->device->shared_limit - fixed;
-  if (!status && (available < 0 || wanted > (uint32_t)available)) return kw_raise_shared(launch, available);
-  if (!status)
-    status = kw_cuda.kernel_set(KW_FUNCTION_MAX_DYNAMIC_SHARED, (int)wanted, function->kernel, launch->device->device);
+  if ((int64_t)wanted + function->static_shared > device->shared_limit)
+    return kw_raise_shared(launch, function->static_shared);
+  CUresult status = kw_cuda.kernel_set(KW_FUNCTION_MAX_DYNAMIC_SHARED, (int)wanted, function->kernel, device->device);
   if (status) return kw_raise_launch(status, launch);
   atomic_store_explicit(&function->shared_limit, wanted, memory_order_release);
   return 0;
 }
 
 KW_COLD int kw_extend_shared(const kw_launch *launch, struct kw_loaded_function *function) {
-  pthread_mutex_lock(&kw_cuda_lock);
+  kw_lock_cuda();
   int status = kw_opt_in_shared(launch, function);
-  pthread_mutex_unlock(&kw_cuda_lock);
+  kw_unlock_cuda();
   return status;
 }
 
@@ -374,8 +405,7 @@ static int kw_launch_function(const kw_function *function, const TVMFFIAny *argu
   if (!loaded) return -1;
   launch.device = &kw_devices[id];
   struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
-  uint32_t limit = atomic_load_explicit(&own->shared_limit, memory_order_acquire);
-  bool fits = launch.dims[KW_SHARED] <= (limit ? limit : KW_SHARED_LIMIT);
+  bool fits = launch.dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
   if (!fits && kw_extend_shared(&launch, own)) return -1;
   return kw_start_function(&launch, own->kernel, id, arguments);
 }

@@ -14,7 +14,7 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDeviceType device)
 }
 
 /* Runs generated host code; what it leaves allocated when it fails is freed. */
-KW_FUNCTION int kw_run_host(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+KW_FUNCTION int kw_run_entry(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
   TVMFFIAny ignored = {.type_index = kTVMFFINone};
   kw_workspace *mark = kw_workspaces;
   int status = entry(NULL, (void *)arguments, count, &ignored);
@@ -22,56 +22,45 @@ KW_FUNCTION int kw_run_host(kw_entry entry, const TVMFFIAny *arguments, int32_t 
   return status;
 }
 
-KW_FUNCTION int kw_run_allocating(const kw_call *call, const kw_signature *signature, kw_entry entry,
-                                  TVMFFIAny *result) {
+/* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
+ * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
+ * empty tensors without strides, which means compact. */
+KW_COLD int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+  TVMFFIAny values[KW_MAX_ARGUMENTS];
+  DLTensor compact[KW_MAX_ARGUMENTS];
+  for (int32_t i = 0; i < count; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    values[i] = arguments[i];
+    if (!tensor || !kw_is_empty(tensor)) continue;
+    compact[i] = *tensor;
+    compact[i].strides = NULL;
+    values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
+  }
+  return kw_run_entry(entry, values, count);
+}
+
+/* Runs generated host code on all arguments of the kernel. */
+KW_FUNCTION int kw_run_host(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
+  int32_t count = call->kernel->num_arguments;
+  if (__builtin_expect(call->has_empty, 0)) return kw_run_with_empty(entry, arguments, count);
+  return kw_run_entry(entry, arguments, count);
+}
+
+KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
   TVMFFIAny arguments[KW_MAX_ARGUMENTS];
   if (kw_complete_arguments(call, signature, arguments)) return -1;
-  if (!kw_run_host(entry, arguments, call->kernel->num_arguments)) return kw_return_outputs(call, arguments, result);
+  if (!kw_run_host(call, entry, arguments)) return kw_return_outputs(call, arguments, result);
   kw_release_outputs(call, arguments, call->kernel->num_arguments);
   return -1;
 }
 
-KW_FUNCTION int kw_run_checked(const kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
-  if (call->complete) return kw_run_host(entry, call->passed, call->num_passed);
-  return kw_run_allocating(call, signature, entry, result);
-}
-
-KW_FUNCTION bool kw_has_empty(const kw_call *call) {
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
-    if (call->tensors[i] && kw_is_empty(call->tensors[i])) return true;
-  return false;
-}
-
-/* TVM's host code insists on compact strides also where there are no elements to stride over, and NumPy gives such arrays
- * other ones. So empty tensors are passed without strides, which means compact. */
-KW_COLD int kw_run_with_empty(const kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
-  TVMFFIAny values[KW_MAX_ARGUMENTS];
-  DLTensor compact[KW_MAX_ARGUMENTS];
-  kw_call changed = *call;
-  int32_t count = 0;
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
-    if (!call->values[i]) continue;
-    TVMFFIAny *value = &values[count++];
-    *value = *call->values[i];
-    if (call->tensors[i] && kw_is_empty(call->tensors[i])) {
-      compact[i] = *call->tensors[i];
-      compact[i].strides = NULL;
-      *value = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
-      changed.tensors[i] = &compact[i];
-    }
-    changed.values[i] = value;
-  }
-  changed.passed = values;
-  return kw_run_checked(&changed, signature, entry, result);
-}
-
-KW_FUNCTION int kw_run(const kw_call *call, const kw_variant *variant, TVMFFIAny *result) {
+KW_FUNCTION int kw_run(kw_call *call, const kw_variant *variant, TVMFFIAny *result) {
   const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
   if (kw_check(signature, call)) return -1;
   kw_entry entry = kw_entry_on(variant, call->device.device_type);
   if (!entry) return -1;
-  if (__builtin_expect(kw_has_empty(call), 0)) return kw_run_with_empty(call, signature, entry, result);
-  return kw_run_checked(call, signature, entry, result);
+  if (call->complete) return kw_run_host(call, entry, call->passed);
+  return kw_run_allocating(call, signature, entry, result);
 }
 
 /* ---- no variant fits ---- */
@@ -87,22 +76,28 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
     const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
     if (!signature) continue;
     kw_append_expected(&text, call, variants[i].slug, signature);
-    if (kw_matches(signature, call, false)) kind = "ValueError";
+    if (kw_matches(signature, call, KW_KINDS)) kind = "ValueError";
   }
   kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition and rebuild");
   return kw_raise_text(kind, &text);
 }
 
-/* With one candidate, TVM's own check names the first thing that is wrong with it. */
-KW_COLD int kw_handle_no_match(const kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
+/* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
+ * our checks, or in those of TVM. */
+KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
   const kw_variant *only = NULL;
   int32_t candidates = 0;
-  for (int32_t i = 0; i < count; ++i)
-    if (kw_signature_on(&variants[i], call->device.device_type)) only = &variants[i], ++candidates;
+  for (int32_t i = 0; i < count; ++i) {
+    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+    if (!signature) continue;
+    if (kw_matches(signature, call, KW_SIZES)) return kw_run(call, &variants[i], result);
+    only = &variants[i], ++candidates;
+  }
   if (!candidates) return kw_raise_no_target(call, count == call->kernel->num_variants ? "it" : variants->slug);
   if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, count);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
-    if (call->tensors[i] && !kw_sizes_fit(call->tensors[i], INT32_MAX)) return kw_raise_no_match(call, variants, count);
+    if (call->tensors[i] && kw_count_within(call->tensors[i], KW_INT32_LIMIT) < 0)
+      return kw_raise_no_match(call, variants, count);
   return kw_run(call, only, result);
 }
 
@@ -115,7 +110,7 @@ KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants,
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   for (int32_t i = 0; i < count; ++i) {
     const kw_signature *signature = kw_signature_on(&variants[i], call.device.device_type);
-    if (signature && kw_matches(signature, &call, true)) return kw_run(&call, &variants[i], result);
+    if (signature && kw_matches(signature, &call, KW_DATA)) return kw_run(&call, &variants[i], result);
   }
   return kw_handle_no_match(&call, variants, count, result);
 }

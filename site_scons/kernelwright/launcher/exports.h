@@ -5,19 +5,20 @@
 #ifndef KW_EXPORTS_H
 #define KW_EXPORTS_H
 
-#define KW_FFI(name) \
-  KW_EXPORT int __tvm_ffi_##name(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result)
+/* Names are pasted right here, where they are not expanded: a kernel may be called like a macro of C (errno, linux). */
+#define KW_FFI_PARAMETERS void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result
+#define KW_FFI(name) KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS)
 
 /* The kernel: runs the first variant that the arguments fit. */
 #define KW_EXPORT_KERNEL(name)                                                                       \
-  KW_FFI(name) {                                                                                     \
+  KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS) {                                                \
     (void)self;                                                                                      \
     return kw_dispatch(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);  \
   }
 
 /* One variant. */
 #define KW_EXPORT_VARIANT(name, number)                                                              \
-  KW_FFI(name##__##number) {                                                                         \
+  KW_EXPORT int __tvm_ffi_##name##__##number(KW_FFI_PARAMETERS) {                                    \
     (void)self;                                                                                      \
     return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);            \
   }

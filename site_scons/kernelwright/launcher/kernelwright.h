@@ -43,4 +43,10 @@
 #include "output.h"
 #include "dispatch.h"
 
+/* Generated host code has a variable for each size and number of the kernel, and one may well have such a name. The
+ * first two are predefined in GNU dialects. */
+#undef linux
+#undef unix
+#undef errno
+
 #endif

@@ -99,9 +99,20 @@ KW_COLD int kw_raise_no_target(const kw_call *call, const char *subject) {
   return kw_raise_text("ValueError", &text);
 }
 
-/* A range of values that an argument or one of its dimensions is outside of. */
-KW_COLD int kw_raise_range(const char *argument, const char *what, int64_t value, int bits, bool is_signed) {
-  return kw_raise("ValueError", "argument '%s' %s %" PRId64 ", which does not fit %sint%d", argument, what, value,
+/* The width of the integers that a limit of sizes is for. */
+KW_COLD int kw_bits_of(int64_t limit) { return limit <= INT32_MAX ? 32 : 64; }
+
+/* A dimension or stride of a tensor that the kernel cannot compute with. */
+KW_COLD int kw_raise_size(const char *argument, const char *what, int64_t value, int64_t limit) {
+  if (value < 0 && *what == 'd')
+    return kw_raise("ValueError", "argument '%s' has a dimension of %" PRId64 ", expected one from 0", argument, value);
+  return kw_raise("ValueError", "argument '%s' has a %s of %" PRId64 ", beyond the %" PRId64 " that int%d sizes allow",
+                  argument, what, value, limit, kw_bits_of(limit));
+}
+
+/* A number outside of the range of its type. */
+KW_COLD int kw_raise_range(const char *argument, int64_t value, int bits, bool is_signed) {
+  return kw_raise("ValueError", "argument '%s' is %" PRId64 ", which does not fit %sint%d", argument, value,
                   is_signed ? "" : "u", bits);
 }
 

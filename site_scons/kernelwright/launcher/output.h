@@ -4,17 +4,36 @@
 
 #include <stdlib.h>
 
-/* Python's // and % for the expressions in shapes. A zero divisor gives a size that is refused later. */
+/* ---- arithmetic of the expressions in shapes ---- */
+
+/* What has no result in int64: an overflow, a division by zero, and whatever is computed from one. */
+#define KW_NO_SIZE INT64_MIN
+
+KW_FUNCTION bool kw_are_sizes(int64_t a, int64_t b) { return a != KW_NO_SIZE && b != KW_NO_SIZE; }
+
+KW_FUNCTION int64_t kw_add(int64_t a, int64_t b) {
+  int64_t result;
+  return kw_are_sizes(a, b) && !__builtin_add_overflow(a, b, &result) ? result : KW_NO_SIZE;
+}
+KW_FUNCTION int64_t kw_subtract(int64_t a, int64_t b) {
+  int64_t result;
+  return kw_are_sizes(a, b) && !__builtin_sub_overflow(a, b, &result) ? result : KW_NO_SIZE;
+}
+KW_FUNCTION int64_t kw_multiply(int64_t a, int64_t b) {
+  int64_t result;
+  return kw_are_sizes(a, b) && !__builtin_mul_overflow(a, b, &result) ? result : KW_NO_SIZE;
+}
+/* Python's // and %. */
 KW_FUNCTION int64_t kw_floordiv(int64_t a, int64_t b) {
-  if (!b) return INT64_MIN;
+  if (!b || !kw_are_sizes(a, b)) return KW_NO_SIZE;
   return a / b - (a % b && (a < 0) != (b < 0));
 }
 KW_FUNCTION int64_t kw_floormod(int64_t a, int64_t b) {
-  if (!b) return INT64_MIN;
+  if (!b || !kw_are_sizes(a, b)) return KW_NO_SIZE;
   return a % b + (a % b && (a < 0) != (b < 0) ? b : 0);
 }
 KW_FUNCTION int64_t kw_min(int64_t a, int64_t b) { return a < b ? a : b; }
-KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return a > b ? a : b; }
+KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return !kw_are_sizes(a, b) ? KW_NO_SIZE : a > b ? a : b; }
 
 /* ---- memory of our own, where no framework offers any ---- */
 
@@ -72,7 +91,8 @@ KW_FUNCTION int kw_allocate_own(const DLTensor *prototype, int64_t count, TVMFFI
   for (int32_t i = ndim - 1; i >= 0; --i) {
     tensor->shape[i] = prototype->shape[i];
     tensor->strides[i] = stride;
-    stride *= prototype->shape[i];
+    /* An empty tensor can have other sizes whose product overflows; its strides do not matter. */
+    stride = (int64_t)((uint64_t)stride * (uint64_t)prototype->shape[i]);
   }
   if (kw_allocate_data(tensor, count)) return free(own), -1;
   if (!TVMFFITensorFromDLPackVersioned(&own->managed, 0, 0, result)) return 0;
@@ -83,22 +103,29 @@ KW_FUNCTION int kw_allocate_own(const DLTensor *prototype, int64_t count, TVMFFI
 /* ---- one output ---- */
 
 KW_COLD int kw_raise_output(const kw_argument *argument, const int64_t *dims, int64_t limit) {
+  for (int32_t i = 0; i < argument->ndim; ++i)
+    if (dims[i] == KW_NO_SIZE)
+      return kw_raise("ValueError",
+                      "dimension %d of output '%s' cannot be computed: it overflows int64, or divides by 0", i,
+                      argument->name);
   kw_text text;
   kw_begin(&text);
   kw_append(&text, "output '%s' would have the shape ", argument->name);
   kw_append_shape(&text, argument->ndim, dims);
-  kw_append(&text, ", expected sizes from 0, with a product that fits int%d", limit == INT32_MAX ? 32 : 64);
+  kw_append(&text, ", expected sizes from 0, with a product up to the %" PRId64 " that int%d sizes allow", limit,
+            kw_bits_of(limit));
   return kw_raise_text("ValueError", &text);
 }
 
 /* From the framework of the caller's tensors if it offers an allocator, otherwise our own. */
-KW_FUNCTION int kw_allocate_output(const kw_call *call, const kw_signature *signature, int32_t position, int64_t *dims,
+KW_FUNCTION int kw_allocate_output(kw_call *call, const kw_signature *signature, int32_t position, int64_t *dims,
                                    TVMFFIObjectHandle *result) {
   const kw_argument *argument = &signature->arguments[position];
   DLTensor prototype = {NULL, call->device, argument->ndim, argument->dtype, dims, NULL, 0};
-  int64_t limit = signature->int32_sizes ? INT32_MAX : INT64_MAX / 128, count = 1;
-  if (!kw_sizes_fit(&prototype, limit)) return kw_raise_output(argument, dims, limit);
-  for (int32_t i = 0; i < argument->ndim; ++i) count *= dims[i];
+  int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX / 128;
+  int64_t count = kw_count_within(&prototype, limit);
+  if (count < 0) return kw_raise_output(argument, dims, limit);
+  if (!count) call->has_empty = true;
   if (TVMFFIEnvGetDLPackManagedTensorAllocator()) return TVMFFIEnvTensorAlloc(&prototype, result);
   return kw_allocate_own(&prototype, count, result);
 }
@@ -111,7 +138,7 @@ KW_FUNCTION void kw_release_outputs(const kw_call *call, TVMFFIAny *arguments, i
 }
 
 /* Fills in the complete argument list, with new tensors for the outputs. */
-KW_FUNCTION int kw_complete_arguments(const kw_call *call, const kw_signature *signature, TVMFFIAny *arguments) {
+KW_FUNCTION int kw_complete_arguments(kw_call *call, const kw_signature *signature, TVMFFIAny *arguments) {
   int64_t dims[KW_MAX_DIMS], *next = dims;
   signature->output_shapes(call, dims);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
@@ -127,17 +154,26 @@ KW_FUNCTION int kw_complete_arguments(const kw_call *call, const kw_signature *s
   return 0;
 }
 
-KW_FUNCTION int kw_return_array(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
+/* The function that makes an FFI array, looked up at the first use and kept for the life of the process. */
+KW_FUNCTION TVMFFIObjectHandle kw_array_function(void) {
   static const TVMFFIByteArray name = {"ffi.Array", 9};
+  static _Atomic(TVMFFIObjectHandle) known;
+  TVMFFIObjectHandle found = atomic_load_explicit(&known, memory_order_acquire), none = NULL;
+  if (__builtin_expect(found != NULL, 1)) return found;
+  if (TVMFFIFunctionGetGlobal(&name, &found)) return NULL;
+  if (!found) return kw_raise("RuntimeError", "TVM-FFI has no function ffi.Array"), NULL;
+  if (atomic_compare_exchange_strong(&known, &none, found)) return found;
+  TVMFFIObjectDecRef(found);
+  return none;
+}
+
+KW_FUNCTION int kw_return_array(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
   TVMFFIAny outputs[KW_MAX_ARGUMENTS];
-  TVMFFIObjectHandle make_array = NULL;
+  TVMFFIObjectHandle make_array = kw_array_function();
   int32_t count = 0;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
     if (!call->values[i]) outputs[count++] = arguments[i];
-  int status = TVMFFIFunctionGetGlobal(&name, &make_array);
-  if (!status && !make_array) status = kw_raise("RuntimeError", "TVM-FFI has no function ffi.Array");
-  if (!status) status = TVMFFIFunctionCall(make_array, outputs, count, result);
-  if (make_array) TVMFFIObjectDecRef(make_array);
+  int status = make_array ? TVMFFIFunctionCall(make_array, outputs, count, result) : -1;
   kw_release_outputs(call, arguments, call->kernel->num_arguments);
   return status;
 }

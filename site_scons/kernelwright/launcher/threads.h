@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -92,9 +93,38 @@ KW_COLD int kw_available_cpus(void) {
   return 1;
 }
 
+/* Where a container sees the CPU quota that it was given. */
+#ifndef KW_CGROUP
+#define KW_CGROUP "/sys/fs/cgroup"
+#endif
+
+/* Whether the file starts with that many numbers, one or two, which are read. */
+KW_COLD bool kw_read_numbers(const char *path, int count, long long *first, long long *second) {
+  FILE *file = fopen(path, "re");
+  if (!file) return false;
+  int found = fscanf(file, count == 2 ? "%lld %lld" : "%lld", first, second);
+  fclose(file);
+  return found == count;
+}
+
+/* How many CPUs' worth of time the container may use, rounded up; KW_MAX_THREADS without a quota. A cpu.max of cgroup
+ * v2 has quota and period, cgroup v1 has a file for each. No quota is "max" in v2 and -1 in v1. */
+KW_COLD int kw_cpu_quota(void) {
+  long long quota, period;
+  bool found = kw_read_numbers(KW_CGROUP "/cpu.max", 2, &quota, &period) ||
+               (kw_read_numbers(KW_CGROUP "/cpu/cpu.cfs_quota_us", 1, &quota, NULL) &&
+                kw_read_numbers(KW_CGROUP "/cpu/cpu.cfs_period_us", 1, &period, NULL));
+  if (!found || quota <= 0 || period <= 0 || quota / period >= KW_MAX_THREADS) return KW_MAX_THREADS;
+  return (int)(quota / period + (quota % period > 0));
+}
+
+/* More threads than the quota allows would spend it early in each period, and then all stand still. */
 KW_COLD int kw_default_threads(void) {
   const char *text = getenv("KERNELWRIGHT_NUM_THREADS");
-  if (!text || !*text) return kw_available_cpus();
+  if (!text || !*text) {
+    int cpus = kw_available_cpus(), quota = kw_cpu_quota();
+    return cpus < quota ? cpus : quota;
+  }
   char *end;
   long number = strtol(text, &end, 10);
   return *end || number < 1 || number > KW_MAX_THREADS ? 0 : (int)number;

@@ -27,7 +27,7 @@ struct kw_call;
 /* What a lowering expects of all arguments. */
 typedef struct kw_signature {
   const kw_argument *arguments;
-  bool int32_sizes; /* the kernel computes with int32 sizes, so no tensor may have 2**31 elements */
+  bool int32_sizes; /* the kernel computes with int32 sizes, so tensors have at most KW_INT32_LIMIT elements */
   /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
   void (*output_shapes)(const struct kw_call *call, int64_t *dims);
 } kw_signature;
@@ -103,8 +103,8 @@ typedef struct kw_kernel {
 typedef struct kw_call {
   const kw_kernel *kernel;
   const TVMFFIAny *passed;
-  int32_t num_passed;
-  bool complete; /* outputs were passed */
+  bool complete;  /* outputs were passed */
+  bool has_empty; /* some tensor, passed or new, has no elements; known once it has been checked */
   DLDevice device;
   const TVMFFIAny *values[KW_MAX_ARGUMENTS];
   const DLTensor *tensors[KW_MAX_ARGUMENTS];
