@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,11 +95,14 @@ class DefinitionRecord:
         dependencies: the project files that decide what the definitions are, the file itself included, in sorted order:
             path relative to the project root -> SHA-256 of the content that was executed.
         kernels: the kernels in the order of their definition.
+        later: what single requests turned out to read besides, such as a function's own imports: name of the request ->
+            path -> SHA-256 of its present content.
     """
 
     file: str
     dependencies: Mapping[str, str]
     kernels: tuple[KernelRecord, ...]
+    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Any) -> DefinitionRecord:
@@ -157,22 +160,25 @@ def discover(
 
 
 def remember_dependencies(
-    record: DefinitionRecord, project_root: Path, cache_dir: Path, dependencies: Iterable[str]
-) -> bool:
-    """Note files of which a definition turned out to depend only when it was lowered, such as a function's own imports.
+    record: DefinitionRecord, project_root: Path, cache_dir: Path, request: str, dependencies: Mapping[str, str]
+) -> dict[str, str]:
+    """Note files that a request turned out to depend on only when it was done, such as a function's own imports.
 
     A compiler's header dependencies work in the same way: the first build needs none, and later ones find them in the
-    record's ``dependencies``. Safe to call from several threads and processes.
+    record's ``later``. Safe to call from several threads and processes.
 
     Arguments:
         record: what :func:`discover` returned for the definition file.
-        dependencies: paths relative to the project root: the ``dependencies`` of a lowering's result.
+        request: a name for the request.
+        dependencies: the ``dependencies`` of the request's result: path relative to the project root -> SHA-256.
 
     Returns:
-        Whether there was anything new.
+        Those that are not among the record's own dependencies.
     """
-    later = set(dependencies) - set(record.dependencies)
-    return bool(later) and _Cache(project_root, cache_dir, "").add_later(record.file, later)
+    later = {name: digest for name, digest in sorted(dependencies.items()) if name not in record.dependencies}
+    if set(later) != set(record.later.get(request, ())):
+        _Cache(project_root, cache_dir, "").set_later(record.file, request, later)
+    return later
 
 
 def _ask_all(
@@ -217,10 +223,10 @@ def _duplicates(records: Sequence[DefinitionRecord]) -> list[KernelwrightError]:
 
 
 class _Cache:
-    """The cached records, two lines for each definition file: a digest of the second, then a JSON object with
+    """The cached records, two lines for each definition file: a digest of the second, and a JSON object.
 
-    ``identity``, the ``record``, and ``later``, the names of files that only a lowering reads. Those do not make the
-    record stale, since the kernels and their configs do not depend on them.
+    It has ``identity``, ``record``, and ``later``: for each request the names of files that only it reads. Those do not
+    make the record stale, since the kernels and their configs do not depend on them.
     """
 
     def __init__(self, project_root: Path, folder: Path, identity: str) -> None:
@@ -244,7 +250,7 @@ class _Cache:
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
         with self._locked():
-            later = (self._body(path) or {"later": []})["later"]
+            later = (self._body(path) or {"later": {}})["later"]
             self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})
         return self._with_later(record, later)
 
@@ -252,20 +258,24 @@ class _Cache:
         """A definition file's path relative to the project root, with forward slashes, if it is below it."""
         return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
 
-    def add_later(self, file: str, names: Iterable[str]) -> bool:
-        """Add files that lowerings read to a kept record."""
+    def set_later(self, file: str, request: str, names: Iterable[str]) -> None:
+        """Replace the files that a request reads in a kept record."""
         path = self._root / file
         with self._locked():
             body = self._body(path)
-            if body is None or set(names) <= set(body["later"]):
-                return False
-            self._store(path, {**body, "later": sorted({*names, *body["later"]})})
-        return True
+            if body is not None:
+                later = {name: listed for name, listed in body["later"].items() if name != request}
+                self._store(path, {**body, "later": later | ({request: sorted(names)} if names else {})})
 
-    def _with_later(self, record: DefinitionRecord, later: Iterable[str]) -> DefinitionRecord:
-        known = {name: self._digest(name) for name in later}
-        existing = {name: digest for name, digest in known.items() if digest is not None}
-        return replace(record, dependencies=dict(sorted({**existing, **record.dependencies}.items())))
+    def _with_later(self, record: DefinitionRecord, later: Mapping[str, Iterable[str]]) -> DefinitionRecord:
+        # A file that has gone keeps its place, with another digest, so that the request is done again.
+        return replace(
+            record,
+            later={
+                request: {n: self._digest(n) or "" for n in sorted(names) if n not in record.dependencies}
+                for request, names in later.items()
+            },
+        )
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -289,7 +299,7 @@ class _Cache:
             return None
         body = json.loads(text)
         fits = isinstance(body, dict) and set(body) == {"identity", "record", "later"}
-        return body if fits and isinstance(body["later"], list) else None
+        return body if fits and isinstance(body["later"], dict) else None
 
     def _place(self, path: Path) -> Path:
         name = self.name(path)

@@ -294,11 +294,22 @@ def test_changed_file_that_a_reference_reads_when_called_runs_the_check_again(cp
     reference = "    from pathlib import Path\n    return x * int(Path(__file__).with_name('factor.txt').read_text())"
     cpu_project.replace("kernels/scale.py", "    return x * 2", reference)
     cpu_project.scons("-j2", "check")
-    cpu_project.scons("-j2", "check")
     assert cpu_project.scons("-j2", "check").stages == []
     cpu_project.write("kernels/factor.txt", "5")
     run = cpu_project.scons("-j2", "check", ok=False)
     assert "scale/dtype-float" in run.output and "differs from the reference" in run.output
+
+
+def test_file_that_is_imported_inside_of_a_definition_is_a_dependency(cpu_project):
+    cpu_project.write("kernels/_lib.py", "FACTOR = 2.0\n")
+    cpu_project.replace("kernels/scale.py", "    @T.prim_func", "    from _lib import FACTOR\n\n    @T.prim_func")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
+    cpu_project.scons("-j2")
+    assert cpu_project.scons("-j2").stages == []
+    cpu_project.write("kernels/_lib.py", "FACTOR = 6.0\n")
+    assert cpu_project.scons("-j2").labels == {"LINK": 1, "LOWER": 2, "PACKAGE": 1}
+    assert value(cpu_project) == "[6.]"
+    assert cpu_project.scons("-j2").stages == []
 
 
 @pytest.fixture

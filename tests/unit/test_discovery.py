@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
+from kernelwright.files import sha256_of
 from kernelwright.workers.pool import WorkerPool
 from kernelwright.workers.protocol import Request
 from workers_project import Project
@@ -144,24 +145,27 @@ def test_a_file_given_twice_counts_once(tree: Tree) -> None:
     assert len(found.records) == 1 and not found.errors
 
 
-def test_files_that_only_a_lowering_reads_are_dependencies_from_then_on(tree: Tree) -> None:
+def test_files_that_only_a_request_reads_are_known_from_then_on(tree: Tree) -> None:
     tree.write("kernels/_later.py", "")
     file = tree.empty("one", body="import _later")
     (record,) = tree.discover(file).records
-    names = ["kernels/_later.py", "kernels/one.py"]
-    assert remember_dependencies(record, tree.folder, tree.folder / "cache", names)
+    read = {name: sha256_of(tree.folder / name) for name in ("kernels/_later.py", "kernels/one.py")}
+    expected = {"kernels/_later.py": read["kernels/_later.py"]}
+    assert remember_dependencies(record, tree.folder, tree.folder / "cache", "one/default", read) == expected
     (record,) = tree.discover(file).records
-    assert list(record.dependencies) == names and tree.asked == []
-    assert not remember_dependencies(record, tree.folder, tree.folder / "cache", names)
+    assert record.later == {"one/default": expected} and list(record.dependencies) == ["kernels/one.py"]
+    assert tree.asked == []
     # An edit of it does not change what the kernels are, and an edit of the definition does not forget it.
-    old = record.dependencies["kernels/_later.py"]
     tree.write("kernels/_later.py", "X = 1\n")
     (record,) = tree.discover(file).records
-    assert record.dependencies["kernels/_later.py"] != old and tree.asked == []
+    assert record.later["one/default"] != expected and tree.asked == []
     tree.empty("one", "X = 1", body="import _later")
-    assert list(tree.discover(file).records[0].dependencies) == names
+    assert list(tree.discover(file).records[0].later["one/default"]) == ["kernels/_later.py"]
     (tree.folder / "kernels/_later.py").unlink()
-    assert list(tree.discover(file).records[0].dependencies) == ["kernels/one.py"]
+    assert tree.discover(file).records[0].later == {"one/default": {"kernels/_later.py": ""}}
+    (record,) = tree.discover(file).records
+    assert remember_dependencies(record, tree.folder, tree.folder / "cache", "one/default", {}) == {}
+    assert tree.discover(file).records[0].later == {}
 
 
 GOOD_KERNEL = {

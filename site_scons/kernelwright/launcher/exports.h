@@ -57,7 +57,7 @@ KW_FFI(kw_set_num_threads) {
   if (kw_take_integers("kw_set_num_threads", arguments, count, 1)) return -1;
   int64_t threads = arguments[0].v_int64;
   if (threads < 0 || threads > KW_MAX_THREADS)
-    return kw_raise("ValueError", "the number of threads is %" PRId64 ", expected 1 to %d, or 0 for the default",
+    return kw_raise("ValueError", "the number of threads is %" PRId64 ", expected 1 to %d",
                     threads, KW_MAX_THREADS);
   kw_shared_pool->set_threads((int)threads);
   return 0;

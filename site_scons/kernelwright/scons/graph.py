@@ -113,6 +113,8 @@ class PackageGraph:
                     self.run.progress.note(
                         f"kernelwright: {kernel.name} is not built for {target}: none of its archs is"
                     )
+                if not selection.archs and not selection.left_out:
+                    self.run.progress.note(f"kernelwright: {kernel.name} is left out: it is for other targets")
                 if selection.archs:
                     # A name that is defined twice is among the errors already.
                     selected.setdefault(kernel.name, (record, selection))

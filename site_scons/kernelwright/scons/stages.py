@@ -84,6 +84,14 @@ class KernelStages:
         """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old."""
         return {"file": self._definition.file, "contents": dict(self._definition.dependencies)}
 
+    def _remember(self, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+        """Note what a definition read only when it was called. It belongs into the signature that SCons stores.
+
+        SCons computes that signature anew after the action, so options that the action changes are in it.
+        """
+        run = self._graph.run
+        return remember_dependencies(self._definition, run.top, run.discovery, request, dependencies)
+
     def _where(self, stage: str, slug: str | None = None) -> Where:
         return Where(self._record.name, slug, stage, self._record.location)
 
@@ -107,13 +115,12 @@ class KernelStages:
         self, slug: str, config: Mapping[str, Any], folder: Any, target: str, arch: str, names: tuple[str, ...]
     ) -> dict[str, Any]:
         record, run = self._record, self._graph.run
-        definition = self._definition
-        file = definition.file
+        file = self._definition.file
+        subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
 
         def make(scratch: Path) -> None:
             result = run.pool.call(LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch)))
-            # A definition may import or read something only when it is called; the next run then knows.
-            remember_dependencies(definition, run.top, run.discovery, result["dependencies"])
+            options["later"] = self._remember(subject, result["dependencies"])
 
         options = {
             "kernel": record.name,
@@ -124,9 +131,9 @@ class KernelStages:
             "arch": arch,
             "tvm": self._graph.tools.lowerer.identity,
             "definition": self._definition_identity,
+            "later": dict(self._definition.later.get(subject, {})),
         }
         files = {name: folder.File(name) for name in names}
-        subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
         where = self._where("lower", slug)
         self._graph.stage("LOWER", subject, where, options, make, files, self._sources)
         return files
@@ -241,15 +248,15 @@ class KernelStages:
 
     def _check(self, index: int, variant: VariantNodes, unit: UnitNodes, library: Stage, device: str) -> Stage:
         record, run = self._record, self._graph.run
-        definition = self._definition
-        file, slug = definition.file, variant.slug
+        file, slug = self._definition.file, variant.slug
+        subject = f"{record.name}/{slug} {device}"
 
         def make(scratch: Path) -> None:
             signature = read_signature(unit)
             path = library.nodes[0].get_abspath()
             request = CheckRequest(file, record.name, slug, path, index, signature, device, record.tolerance)
             result = run.pool.call(request)
-            remember_dependencies(definition, run.top, run.discovery, result.pop("dependencies", {}))
+            options["later"] = self._remember(f"check {subject}", result.pop("dependencies"))
             (scratch / output.name).write_text(pretty_json(result))
 
         output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
@@ -258,9 +265,9 @@ class KernelStages:
             "device": device,
             "tolerance": record.tolerance,
             "definition": self._definition_identity,
+            "later": dict(self._definition.later.get(f"check {subject}", {})),
         }
         sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
-        subject = f"{record.name}/{slug} {device}"
         where = self._where("check", slug)
         return self._graph.stage("CHECK", subject, where, options, make, {output.name: output}, sources)
 
