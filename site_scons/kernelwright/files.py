@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)  # noqa: PTH108
         raise
-
-
-def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write several files of one folder, each atomically."""
-    for name, content in files.items():
-        write_atomically(folder / name, content)
 
 
 def remove_stale_scratch(parent: Path) -> None:

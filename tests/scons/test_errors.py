@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from conftest import ADD
 
 PRELUDE = "from kernelwright import grid, kernel\nfrom tvm.script import tirx as T\nfrom tvm import te\n"
 
@@ -219,3 +220,16 @@ def test_worker_timeout_is_an_error_that_names_the_setting(cpu_project):
     cpu_project.write("kernels/bad.py", PRELUDE + "@kernel\ndef bad():\n    while True: pass\n")
     run = cpu_project.scons("-j2", "WORKER_TIMEOUT=20", ok=False)
     assert "bad" in run.output and "worker_timeout" in run.output
+
+
+def test_keep_going_reports_all_kinds_of_bad_definitions_at_once(cpu_project):
+    text = (cpu_project.folder / "kernels/scale.py").read_text()
+    cpu_project.write("kernels/twin.py", text)
+    (cpu_project.folder / "kernels/syntax.py").write_text("def f(:\n")
+    cpu_project.write("kernels/arch.py", ADD.replace("add_one", "odd").replace("@kernel(", '@kernel(archs=["foo"], '))
+    run = cpu_project.scons("-j2", "-k", ok=False)
+    assert run.counts[2] == 3
+    assert "LINK add_one" in run.stages and "LINK scale" in run.stages
+    summary = run.output.rpartition("3 failed:")[2]
+    for part in ("kernels/syntax.py:1", "kernels/twin.py:5", "unknown arch 'foo'"):
+        assert part in run.output and (part in summary), run.output

@@ -88,7 +88,7 @@ class PackageGraph:
         selected, errors = self._select()
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
-        failing = [self._failing(error) for error in errors]
+        failing = [self._failing(number, error) for number, error in enumerate(errors)]
         kernels = [self._kernel(definition, selection) for definition, selection in selected]
         result = self._assemble(kernels, failing)
         self._alias_checks(kernels)
@@ -120,14 +120,14 @@ class PackageGraph:
                     selected.setdefault(kernel.name, (record, selection))
         return list(selected.values()), errors
 
-    def _failing(self, error: KernelwrightError) -> Stage:
+    def _failing(self, number: int, error: KernelwrightError) -> Stage:
         """A stage that reports an error of a definition file, so that ``-k`` can build the rest."""
 
         def make(scratch: Path) -> None:
             raise error
 
         place = error.where.location or "definition"
-        name = "".join(c if c.isalnum() else "_" for c in place) + ".failed"
+        name = f"{number}.failed"
         return self.stage("DISCOVER", place, error.where, {"error": str(error)}, make, {name: self.work.File(name)}, [])
 
     def _kernel(self, definition: DefinitionRecord, selection: KernelSelection) -> stages.KernelNodes:
