@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -263,15 +264,14 @@ def test_edit_under_an_old_unchanged_time_is_seen(cpu_project):
     assert value(cpu_project) == "[4.]"
 
 
-def test_outputs_of_a_killed_run_are_not_taken_for_those_of_the_run_before(cpu_project):
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, ending):
     cpu_project.scons("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    cpu_project.write(
-        "kernels/zz_slow.py",
-        ADD.replace("add_one", "zz_slow").replace("    n = te", "    import time; time.sleep(60)\n    n = te"),
-    )
+    slow = ADD.replace("add_one", "zz_slow").replace("    n = te", "    import time; time.sleep(60)\n    n = te")
+    cpu_project.write("kernels/zz_slow.py", slow)
     process = subprocess.Popen(
-        [sys.executable, "-m", "SCons", "-Q"],
+        [sys.executable, "-m", "SCons", "-Q", "-j2"],
         cwd=cpu_project.folder,
         env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
         stdout=subprocess.PIPE,
@@ -279,9 +279,9 @@ def test_outputs_of_a_killed_run_are_not_taken_for_those_of_the_run_before(cpu_p
     )
     for line in process.stdout:
         if "zz_slow" in line:
-            process.kill()
+            process.send_signal(ending)
             break
-    process.wait()
+    process.communicate()
     (cpu_project.folder / "kernels/zz_slow.py").unlink()
     cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
     cpu_project.scons("-j2")

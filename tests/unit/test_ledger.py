@@ -80,6 +80,16 @@ def test_killed_entries_are_not_sealed_by_the_next_run(tmp_path, output):
     assert ledger(tmp_path).intact(other)
 
 
+def test_unfinished_outputs_do_not_count(tmp_path, output):
+    other = output.with_name("other.bin")
+    other.write_bytes(b"x")
+    run = ledger(tmp_path)
+    run.record([output, other])
+    run.seal([output])
+    assert not ledger(tmp_path).intact(output)
+    assert ledger(tmp_path).intact(other)
+
+
 def test_truncated_journal_loses_no_more_than_its_last_run(tmp_path, output):
     other = output.with_name("other.bin")
     other.write_bytes(b"x")

@@ -61,10 +61,15 @@ class Ledger:
         self.record([path])
         return True
 
-    def seal(self) -> None:
-        """End the run: its entries count from now on. A journal that has many outdated lines is written anew."""
+    def seal(self, unfinished: Iterable[Path] = ()) -> None:
+        """End the run: its entries count from now on. A journal that has many outdated lines is written anew.
+
+        Arguments:
+            unfinished: outputs that do not count all the same, because SCons was interrupted before it noted them.
+        """
         with self._lock:
-            if self._lines > 2 * len(self._entries) + 100:
+            dropped = [self._entries.pop(self._name(path), None) for path in unfinished]
+            if any(dropped) or self._lines > 2 * len(self._entries) + 100:
                 self._rewrite()
             elif self._unsealed:
                 self._append_text(f"{json.dumps(SEAL)}\n")

@@ -147,7 +147,9 @@ class BuildRun:
         built = [stage for stage, state in states if state == SCons.Node.executed]
         reused = sum(state == SCons.Node.up_to_date for _, state in states)
         self._record_retrieved(built)
-        self.ledger.seal()
+        known = (SCons.Node.executed, SCons.Node.up_to_date)
+        published = [stage for stage, state in states if stage.published and state not in known]
+        self.ledger.seal(Path(node.get_abspath()) for stage in published for node in stage.nodes)
         # Without -k the one failure has just been shown.
         listed = self._failures if SCons.Script.GetOption("keep_going") else []
         self.progress.summary(len(built), reused, len(self._failures), listed)

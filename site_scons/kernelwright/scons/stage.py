@@ -55,6 +55,7 @@ class Stage:
         make: called with a scratch folder; leaves there a file for each target.
         targets: what it makes: name of the file in the scratch folder -> SCons file node.
         sources: SCons nodes that it reads.
+        published: whether this run has made its outputs.
     """
 
     label: str
@@ -64,6 +65,7 @@ class Stage:
     make: Callable[[Path], None]
     targets: Mapping[str, Any]
     sources: list[Any]
+    published: bool = False
 
     @property
     def nodes(self) -> list[Any]:
@@ -169,3 +171,4 @@ def publish(stage: Stage, run: BuildRun) -> None:
         for name, path in paths.items():
             move(scratch / name, path)
     run.ledger.record(paths.values())
+    stage.published = True
