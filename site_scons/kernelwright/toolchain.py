@@ -23,7 +23,7 @@ from typing import Any
 from .errors import ToolchainError, ToolError, Where
 from .files import canonical_json, write_atomically
 
-PROBE_REVISION = 1
+PROBE_REVISION = 2
 """Raise when a probe reads something else, so that kept results are not used."""
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
@@ -280,8 +280,10 @@ def _probe_lowerer(records: list[Path]) -> dict[str, Any]:
     versions = [re.sub(r".*-(.+)\.dist-info$", r"\1", str(record.parent)) for record in records]
     digest = hashlib.sha256(canonical_json([PROBE_REVISION, versions]).encode())
     for record in records:
-        # Only the hashes of shared libraries and sources; pip's own rows (INSTALLER, *.pyc) differ between installs.
+        # Only the hashes of shared libraries and sources. The rows of pip's own files (INSTALLER, *.pyc) differ between
+        # installs, and those of extension modules between Python versions, which does not change what is lowered.
         rows = [row for row in record.read_text().splitlines() if re.search(r"\.(so|py|h)(\.\d+)*,", row)]
+        rows = [row for row in rows if ".cpython-" not in row and ".abi3" not in row]
         digest.update("\n".join(sorted(rows)).encode())
     return {"tvm": versions[0], "tvm_ffi": versions[1], "identity": digest.hexdigest()}
 

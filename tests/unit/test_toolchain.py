@@ -197,3 +197,16 @@ def test_tool_environment_has_nothing_of_the_users(monkeypatch):
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
     monkeypatch.setenv("CPATH", "/somewhere")
     assert set(toolchain.tool_environment()) == {"PATH", "LC_ALL", "TMPDIR"}
+
+
+def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tmp_path):
+    def record(name, extension, library):
+        path = tmp_path / name / "apache_tvm_ffi-1.0.dist-info" / "RECORD"
+        path.parent.mkdir(parents=True)
+        rows = [f"tvm_ffi/core.{extension}.so,sha256=a{name},1", f"tvm_ffi/lib/libtvm_ffi.so,sha256={library},1"]
+        path.write_text("\n".join([*rows, f"apache_tvm_ffi-1.0.dist-info/INSTALLER,sha256=i{name},4"]))
+        return [path, path]
+
+    first = toolchain._probe_lowerer(record("first", "cpython-310-x86_64-linux-gnu", "same"))
+    assert toolchain._probe_lowerer(record("second", "cpython-313-x86_64-linux-gnu", "same")) == first
+    assert toolchain._probe_lowerer(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
