@@ -239,3 +239,19 @@ def test_restrictions_of_a_kernel_are_kept(project):
     run = project.scons("-n")
     assert "LOWER add_one/default x86-64-v3" in run.stages
     assert "LOWER add_one/default cuda" not in run.stages
+
+
+def test_worker_timeout_of_the_most_patient_package_counts(cpu_project):
+    cpu_project.write(
+        "SConstruct",
+        """\
+        from kernelwright.scons import generate
+        from kernelwright.scons.run import current_run
+        env = Environment(tools=[generate])
+        env.KernelPackage("first", ["kernels/scale.py"], worker_timeout=100)
+        env.KernelPackage("second", ["kernels/add_one.py"], worker_timeout=200)
+        env.KernelPackage("third", ["kernels/add_one.py"], worker_timeout=150)
+        print("timeout:", current_run(env, 1).pool.timeout_s)
+        """,
+    )
+    assert "timeout: 200" in cpu_project.scons("-n").output

@@ -64,6 +64,12 @@ class BuildRun:
         jobs = int(SCons.Script.GetOption("num_jobs"))
         return WorkerPool(jobs, self.top, self._worker_timeout, on_output=self._show_output)
 
+    def allow(self, worker_timeout: float) -> None:
+        """Give requests that much time; packages share the workers, and none is cut shorter than it asked for."""
+        self._worker_timeout = max(self._worker_timeout, worker_timeout)
+        if "pool" in self.__dict__:
+            self.pool.timeout_s = self._worker_timeout
+
     @property
     def passive(self) -> bool:
         """Whether this run only shows something (``-h``, ``-n``) or cleans, so that nothing may be made or removed."""
@@ -166,10 +172,11 @@ class BuildRun:
 def current_run(env: Any, worker_timeout: float) -> BuildRun:
     """The run that this environment belongs to: one for each top folder, however many environments there are."""
     top = Path(env.Dir("#").get_abspath())
-    runs = _RUNS.setdefault(str(top), [])
-    if not runs:
-        runs.append(BuildRun(env, top, worker_timeout))
-    return runs[0]
+    run = _RUNS.get(str(top))
+    if run is None:
+        run = _RUNS[str(top)] = BuildRun(env, top, worker_timeout)
+    run.allow(worker_timeout)
+    return run
 
 
 def _is_done(stage: Stage) -> bool:
@@ -181,5 +188,5 @@ def _is_folder(node: Any) -> bool:
     return isinstance(node, SCons.Node.FS.Dir) or (isinstance(node, SCons.Node.FS.Entry) and node.isdir())
 
 
-_RUNS: dict[str, list[BuildRun]] = {}
+_RUNS: dict[str, BuildRun] = {}
 """SCons gives tools no place of their own that all environments of a run share."""

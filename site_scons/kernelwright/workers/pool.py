@@ -57,7 +57,7 @@ class WorkerPool:
     ) -> None:
         self.size = max(1, size)
         self._command = [python, "-m", "kernelwright.workers.server", str(project_root)]
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._on_output = on_output
         self._slots = threading.BoundedSemaphore(self.size)
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class WorkerPool:
         with self._slots:
             worker = self._take(request.where)
             try:
-                return worker.call(request, self._timeout_s)
+                return worker.call(request, self.timeout_s)
             finally:
                 self._pass_on_output(request, worker)
                 self._put_back(worker)
@@ -113,7 +113,7 @@ class WorkerPool:
             worker = _Worker(self._command, self._environment(), where)
             self._all.add(worker)
         try:
-            worker.greet(self._timeout_s, where)
+            worker.greet(self.timeout_s, where)
         except BaseException:
             self._discard(worker)
             raise
