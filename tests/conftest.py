@@ -18,8 +18,8 @@ SITE_SCONS = ROOT / "site_scons"
 SCONSTRUCT = """\
 from kernelwright.scons import generate
 env = Environment(tools=[generate])
-package = env.KernelPackage("demo", Glob("kernels/*.py"))
-Default(package)
+package = env.KernelPackage("demo", env.Glob("kernels/*.py"))
+env.Default(package)
 """
 
 # `FACTOR` and `TYPES` are replaced by tests that edit the definition.
@@ -90,7 +90,8 @@ class Run:
     @property
     def counts(self) -> tuple[int, int, int]:
         """Built, reused and failed, from the last line."""
-        match = re.search(r"kernelwright: (\d+) built, (\d+) reused, (\d+) failed in ", self.output)
+        pattern = r"kernelwright: (\d+) built(?: \(\d+ from the cache\))?, (\d+) reused, (\d+) failed in "
+        match = re.search(pattern, self.output)
         assert match, self.output
         return int(match[1]), int(match[2]), int(match[3])
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .errors import KernelwrightError
 from .launcher import LAUNCHER
@@ -23,10 +24,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
     tool.add_argument("name", choices=["nvcc", "cc", "launcher", "tvm_ffi", "dlpack"])
+    add_report(commands)
     options = parser.parse_args(arguments)
+    if options.command == "report":
+        return report(options)
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
         return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
+
+
+def add_report(commands: Any) -> None:
+    """Add the command ``report``; argparse has no public name for the type of ``commands``."""
+    command = commands.add_parser("report", help="write a page with the timeline of a build and the code that it made")
+    command.add_argument("folder", nargs="?", default=".", help="folder of the SConstruct (default: this one)")
+    command.add_argument("--output", metavar="FILE", help="page to write (default: build/report.html in that folder)")
+    command.add_argument(
+        "--packages",
+        metavar="FOLDER",
+        action="append",
+        help="folder that packages were built in, if not build: a variant_dir; may be given several times",
+    )
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report of a project."""
+    # Imported here, because the other commands do not need it.
+    from .report import make_report
+
+    top = Path(options.folder)
+    output = Path(options.output) if options.output else top / "build" / "report.html"
+    try:
+        line = make_report(top, output, options.packages or ["build"])
+    except KernelwrightError as error:
+        print(f"kernelwright: {error.message}; {error.remedy}", file=sys.stderr)
+        return 1
+    # The name of a folder may hold bytes that are not UTF-8.
+    print(line.encode("utf-8", "backslashreplace").decode())
+    return 0
 
 
 def doctor(toolchain: Toolchain) -> int:

@@ -9,18 +9,33 @@ import hashlib
 import inspect
 import itertools
 import keyword
+import math
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import DefinitionError, Where
+from .errors import DefinitionError, Where, is_text, shown
 
 ConfigValue = bool | int | float | str
 Config = Mapping[str, ConfigValue]
 
 MAX_SLUG = 80
 """Longest variant slug in characters; a longer one is cut and gets a hash (file systems allow 255 bytes)."""
+
+MAX_NAME = 100
+"""Longest name of a kernel in characters: files are called after it, with something before and behind."""
+
+MAX_BITS = 64
+"""Largest integer in a config, in bits: it gets into names, JSON and messages."""
+
+MAX_POINTS = 10_000_000
+MAX_CONFIGS = 10_000
+"""Points of a grid that its filter is asked for, and those that it may keep; more is a slip, and fills the memory."""
+
+FEWER = "give the axes fewer values, or split the kernel"
 
 
 def grid(*, where: Callable[..., bool] | None = None, **axes: Iterable[ConfigValue]) -> list[dict[str, ConfigValue]]:
@@ -32,7 +47,7 @@ def grid(*, where: Callable[..., bool] | None = None, **axes: Iterable[ConfigVal
         axes: for each key of the config, the values it takes.
 
     Raises:
-        DefinitionError: an axis is empty or is a bare string, or the filter keeps nothing.
+        DefinitionError: an axis is empty or is a bare string, or the filter keeps nothing or very much.
 
     >>> grid(m=[1, 2], n=[1, 2], where=lambda m, n: m <= n)
     [{'m': 1, 'n': 1}, {'m': 1, 'n': 2}, {'m': 2, 'n': 2}]
@@ -40,12 +55,17 @@ def grid(*, where: Callable[..., bool] | None = None, **axes: Iterable[ConfigVal
     values = {}
     for name, axis in axes.items():
         if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
-            raise DefinitionError(f"grid axis {name!r} is {axis!r}, expected a list of values", _caller())
-        values[name] = list(axis)
+            raise DefinitionError(f"grid axis {name!r} is {shown(axis)}, expected a list of values", _caller())
+        values[name] = list(itertools.islice(axis, MAX_POINTS + 1))  # an iterator need not have an end
         if not values[name]:
             raise DefinitionError(f"grid axis {name!r} is empty", _caller(), "give it at least one value")
-    configs = [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-    kept = [config for config in configs if where is None or where(**config)]
+    points = math.prod(len(axis) for axis in values.values())
+    if points > MAX_POINTS:
+        raise DefinitionError(f"the grid has {points} points, at most {MAX_POINTS} are possible", _caller(), FEWER)
+    configs = (dict(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
+    kept = list(itertools.islice((c for c in configs if where is None or where(**c)), MAX_CONFIGS + 1))
+    if len(kept) > MAX_CONFIGS:
+        raise DefinitionError(f"the grid keeps more than {MAX_CONFIGS} configs", _caller(), FEWER)
     if not kept:
         raise DefinitionError(
             "the grid's filter keeps no config", _caller(), "let the filter accept at least one point"
@@ -81,6 +101,7 @@ class Kernel:
         tolerance: largest accepted error in the check, relative to abs(reference) + its root mean square, or None for
             the default of the output's dtype.
         location: ``path:line`` of the definition.
+        reads: patterns of data files that it reads, relative to the folder of the definition file.
     """
 
     function: Callable[..., Any]
@@ -93,6 +114,7 @@ class Kernel:
     flags: tuple[str, ...]
     tolerance: float | None
     location: str
+    reads: tuple[str, ...] = ()
     reference_function: Callable[..., Any] | None = field(default=None)
     inputs_function: Callable[..., Any] | None = field(default=None)
 
@@ -158,6 +180,7 @@ def kernel(
     outputs: Sequence[str] = (),
     flags: Sequence[str] = (),
     tolerance: float | None = None,
+    reads: Sequence[str] = (),
 ) -> Any:
     """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
@@ -170,6 +193,9 @@ def kernel(
         outputs: names of tensor arguments that callers may leave out; they are then allocated and returned.
         flags: extra nvcc flags.
         tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
+        reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
+            definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
+            If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
 
     Raises:
         DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
@@ -189,6 +215,7 @@ def kernel(
             _strings("flags", flags, where) or (),
             _checked_tolerance(tolerance, where),
             str(where.location),
+            _checked_reads(reads, where),
         )
         slugs(result.configs)
         return result
@@ -206,16 +233,21 @@ def slugs(configs: Sequence[Config]) -> list[str]:
     """
     plain = ["_".join(f"{key}-{value}" for key, value in config.items()) or "default" for config in configs]
     safe = [re.sub(r"[^A-Za-z0-9_.+-]", "", slug)[:MAX_SLUG] for slug in plain]
-    folded = [slug.lower() for slug in safe]
+    hashed = [f"{slug}_{_config_hash(config)}" for slug, config in zip(safe, configs, strict=True)]
+    # A readable name may by chance be the one that another config gets with its hash.
+    counts = Counter(slug.lower() for slug in (*safe, *hashed))
     return [
-        slug if slug == readable and folded.count(slug.lower()) == 1 else f"{slug}_{_config_hash(config)}"
-        for slug, readable, config in zip(safe, plain, configs, strict=True)
+        slug if slug == readable and counts[slug.lower()] == 1 else name
+        for slug, readable, name in zip(safe, plain, hashed, strict=True)
     ]
 
 
+def _config_text(config: Config) -> str:
+    return repr([(key, type(value).__name__, value) for key, value in config.items()])
+
+
 def _config_hash(config: Config) -> str:
-    text = repr([(key, type(value).__name__, value) for key, value in config.items()])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(_config_text(config).encode()).hexdigest()[:8]
 
 
 def _caller() -> Where:
@@ -229,13 +261,16 @@ def _caller() -> Where:
 def _kernel_name(function: Any) -> tuple[str, Where]:
     if not inspect.isfunction(function):
         raise DefinitionError(
-            f"@kernel was applied to {function!r}, expected a function", _caller(), "put @kernel above a def statement"
+            f"@kernel was applied to {shown(function)}, expected a function",
+            _caller(),
+            "put @kernel above a def statement",
         )
     code = function.__code__
     where = Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
     name = function.__name__
     if (
         not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
+        or len(name) > MAX_NAME
         or "__" in name
         or name in RESERVED
         or name.startswith("kw_")
@@ -244,7 +279,7 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
         raise DefinitionError(
             f"{name!r} cannot be a kernel's name",
             where,
-            "use ASCII letters, digits and single underscores, start with a letter, and avoid "
+            f"use at most {MAX_NAME} ASCII letters, digits and single underscores, start with a letter, and avoid "
             + ", ".join(sorted(RESERVED)),
         )
     return name, where
@@ -261,23 +296,26 @@ def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -
         configs = [{}]
     if isinstance(configs, Mapping) or not isinstance(configs, Iterable):
         raise DefinitionError(
-            f"configs is {configs!r}, expected a list of dicts", where, "write configs=grid(...) or configs=[{...}]"
+            f"configs is {shown(configs)}, expected a list of dicts",
+            where,
+            "write configs=grid(...) or configs=[{...}]",
         )
     result = tuple(configs)
     if not result:
         raise DefinitionError("configs is empty", where, "give at least one config, or leave configs out")
     for config in result:
         _check_config(function, config, where)
-    keys = [_config_hash(config) for config in result]
-    for config, key in zip(result, keys, strict=True):
-        if keys.count(key) > 1:
-            raise DefinitionError(f"config {config!r} is listed twice", where, "remove one of them")
+    counts = Counter(map(_config_text, result))
+    for config in result:
+        if counts[_config_text(config)] > 1:
+            raise DefinitionError(f"config {shown(config)} is listed twice", where, "remove one of them")
     return tuple(dict(config) for config in result)
 
 
 def _check_config(function: Callable[..., Any], config: Any, where: Where) -> None:
     if not isinstance(config, Mapping):
-        raise DefinitionError(f"config {config!r} is not a dict", where, "write configs=grid(...) or configs=[{...}]")
+        remedy = "write configs=grid(...) or configs=[{...}]"
+        raise DefinitionError(f"config {shown(config)} is not a dict", where, remedy)
     parameters = dict(inspect.signature(function).parameters)
     parameters.pop("target", None)
     kinds = {p.kind for p in parameters.values()}
@@ -287,38 +325,64 @@ def _check_config(function: Callable[..., Any], config: Any, where: Where) -> No
         if key not in parameters:
             listed = ", ".join(parameters) or "none"
             raise DefinitionError(
-                f"config key {key!r} is not a parameter of the definition (its parameters: {listed})",
+                f"config key {shown(key)} is not a parameter of the definition (its parameters: {listed})",
                 where,
-                f"add a parameter {key!r} to {function.__name__}, or remove the key",
+                f"add a parameter {shown(key)} to {function.__name__}, or remove the key",
             )
-        if not isinstance(value, (bool, int, float, str)):
-            raise DefinitionError(f"config {key}={value!r} is not a bool, int, float or str", where)
-        if value != value:
-            raise DefinitionError(f"config {key}={value!r} is equal to nothing, not even to itself", where)
+        _check_value(key, value, where)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in config]
     if missing:
         raise DefinitionError(
-            f"config {dict(config)!r} gives no value for parameter {missing[0]!r}", where, "add the key, or a default"
+            f"config {shown(dict(config))} gives no value for parameter {missing[0]!r}",
+            where,
+            "add the key, or a default",
         )
+
+
+def _check_value(key: str, value: Any, where: Where) -> None:
+    """Raise a DefinitionError for a value that a name, JSON or a comparison would not take."""
+    if not isinstance(value, (bool, int, float, str)):
+        raise DefinitionError(f"config {key}={shown(value)} is not a bool, int, float or str", where)
+    if value != value:
+        raise DefinitionError(f"config {key}={value!r} is equal to nothing, not even to itself", where)
+    if isinstance(value, float) and not math.isfinite(value):
+        remedy = 'JSON has no infinity: write it as a string, such as "inf", and convert it in the definition'
+        raise DefinitionError(f"config {key}={value!r} is not finite", where, remedy)
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise DefinitionError(f"config {key}={shown(value)} has more than {MAX_BITS} bits", where)
+    if isinstance(value, str) and not is_text(value):
+        raise DefinitionError(f"config {key}={shown(value)} has NUL, or a surrogate without its other half", where)
 
 
 def _strings(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise DefinitionError(f"{name} is {value!r}, expected a list of strings", where, f"write {name}=[...]")
+        raise DefinitionError(f"{name} is {shown(value)}, expected a list of strings", where, f"write {name}=[...]")
     result = tuple(value)
-    bad = [item for item in result if not isinstance(item, str)]
+    bad = [item for item in result if not isinstance(item, str) or not is_text(item)]
     if bad:
-        raise DefinitionError(f"{name} contains {bad[0]!r}, expected strings", where)
+        raise DefinitionError(f"{name} contains {shown(bad[0])}, expected strings", where)
     if len(set(result)) != len(result) and name != "flags":
-        raise DefinitionError(f"{name} lists an entry twice: {result!r}", where)
+        raise DefinitionError(f"{name} lists an entry twice: {shown(result)}", where)
     return result
+
+
+def _checked_reads(value: Any, where: Where) -> tuple[str, ...]:
+    patterns = _strings("reads", value, where) or ()
+    for pattern in patterns:
+        if not pattern.strip("/") or pattern.startswith("/") or "\\" in pattern or "\0" in pattern:
+            raise DefinitionError(
+                f"reads contains {pattern!r}, expected a path relative to the folder of the definition file",
+                where,
+                'write for example reads=["tuning.json", "tables/*.json"]',
+            )
+    return patterns
 
 
 def _checked_tolerance(value: Any, where: Where) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise DefinitionError(f"tolerance is {value!r}, expected a number >= 0", where)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise DefinitionError(f"tolerance is {shown(value)}, expected a number >= 0", where)
     return float(value)

@@ -10,15 +10,18 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .errors import DefinitionError, KernelwrightError, Where
-from .files import sha256_of, write_atomically
+from .errors import DefinitionError, KernelwrightError, Where, shown
+from .files import dependency_digest, make_way, write_atomically
+from .records import is_file_name
 from .workers.pool import WorkerPool
 from .workers.protocol import DiscoverRequest
 
@@ -83,6 +86,11 @@ class KernelRecord:
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")
+        # Folders get these names, whatever a definition has done to its objects after they were checked.
+        if not re.fullmatch(r"[A-Za-z]\w*", record.name, re.ASCII) or not all(map(is_file_name, record.slugs)):
+            raise ValueError(f"{shown((record.name, record.slugs))} are not the names of a kernel and its variants")
+        if len(set(record.slugs)) != len(record.slugs):
+            raise ValueError("two variants have one slug")
         return record
 
 
@@ -137,6 +145,8 @@ def discover(
     cache_dir: Path,
     pool: Callable[[], WorkerPool],
     identity: str,
+    others: Mapping[str, str] | None = None,
+    strict: bool = False,
 ) -> Discovery:
     """The kernels of some definition files.
 
@@ -146,17 +156,19 @@ def discover(
         cache_dir: where records are kept; created when needed, and safe to delete.
         pool: gives the workers; called only if a record is missing or stale.
         identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
+        others: kernels of files that are not looked into, with their file; no kernel found may have such a name.
+        strict: whether a definition may only read what it declares.
     """
     cache = _Cache(project_root, cache_dir, identity)
     paths = list(dict.fromkeys(files))
     found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
     stale = [path for path, record in found.items() if record is None]
     if stale:
-        found.update(_ask_all(pool(), cache, stale))
+        found.update(_ask_all(pool(), cache, stale, strict))
     results = [found[path] for path in paths]
     records = [result for result in results if isinstance(result, DefinitionRecord)]
     errors = [result for result in results if isinstance(result, KernelwrightError)]
-    return Discovery(records, errors + _duplicates(records))
+    return Discovery(records, errors + _duplicates(records, others or {}))
 
 
 def remember_dependencies(
@@ -182,20 +194,20 @@ def remember_dependencies(
 
 
 def _ask_all(
-    workers: WorkerPool, cache: _Cache, paths: Sequence[Path]
+    workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool
 ) -> dict[Path, DefinitionRecord | KernelwrightError]:
     with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
         try:
-            return dict(zip(paths, threads.map(lambda path: _ask(workers, cache, path), paths), strict=True))
+            return dict(zip(paths, threads.map(lambda path: _ask(workers, cache, path, strict), paths), strict=True))
         except BaseException:  # Ctrl-C: the threads end when their workers do
             workers.close()
             raise
 
 
-def _ask(workers: WorkerPool, cache: _Cache, path: Path) -> DefinitionRecord | KernelwrightError:
+def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> DefinitionRecord | KernelwrightError:
     """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
     try:
-        answer = workers.call(DiscoverRequest(cache.name(path)))
+        answer = workers.call(DiscoverRequest(cache.name(path), strict))
         try:
             record = DefinitionRecord.from_json(answer)
         except ValueError as error:
@@ -205,20 +217,17 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path) -> DefinitionRecord | K
     return cache.write(path, answer, record)
 
 
-def _duplicates(records: Sequence[DefinitionRecord]) -> list[KernelwrightError]:
+def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) -> list[KernelwrightError]:
     """An error for each kernel whose name another file has already taken."""
-    first: dict[str, KernelRecord] = {}
+    first = dict(others)
     errors: list[KernelwrightError] = []
-    for kernel in (kernel for record in records for kernel in record.kernels):
-        earlier = first.setdefault(kernel.name, kernel)
-        if earlier is not kernel:
-            errors.append(
-                DefinitionError(
-                    f"a kernel named {kernel.name!r} is also defined at {earlier.location}",
-                    Where(kernel.name, stage="discover", location=kernel.location),
-                    "rename one of the two",
-                )
-            )
+    for record in records:
+        for kernel in record.kernels:
+            if kernel.name in first:
+                message = f"a kernel named {kernel.name!r} is also defined at {first[kernel.name]}"
+                where = Where(kernel.name, stage="discover", location=kernel.location)
+                errors.append(DefinitionError(message, where, "rename one of the two"))
+            first.setdefault(kernel.name, kernel.location)
     return errors
 
 
@@ -233,7 +242,7 @@ class _Cache:
         self._root = project_root
         self._folder = folder
         self._identity = identity
-        self._digests: dict[str, str | None] = {}
+        self._digests: dict[str, str] = {}
 
     def read(self, path: Path) -> DefinitionRecord | None:
         """The record of a definition file if it is there, undamaged, and of the current contents."""
@@ -272,7 +281,7 @@ class _Cache:
         return replace(
             record,
             later={
-                request: {n: self._digest(n) or "" for n in sorted(names) if n not in record.dependencies}
+                request: {n: self._digest(n) for n in sorted(names) if n not in record.dependencies}
                 for request, names in later.items()
             },
         )
@@ -281,6 +290,7 @@ class _Cache:
     def _locked(self) -> Iterator[None]:
         """Keep other threads and processes from changing records."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        make_way(self._folder / "lock")
         with (self._folder / "lock").open("w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
@@ -297,22 +307,22 @@ class _Cache:
             return None
         if digest.decode("ascii", "replace") != hashlib.sha256(text.rstrip(b"\n")).hexdigest():
             return None
-        body = json.loads(text)
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
         fits = isinstance(body, dict) and set(body) == {"identity", "record", "later"}
-        return body if fits and isinstance(body["later"], dict) else None
+        return body if fits and _are_lists_of_texts(body["later"]) else None
 
     def _place(self, path: Path) -> Path:
         name = self.name(path)
         readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
-        return self._folder / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.record"
+        return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
 
-    def _digest(self, name: str) -> str | None:
-        """SHA-256 of a project file's content, each file read once; None if it cannot be read."""
+    def _digest(self, name: str) -> str:
+        """Digest of a file or of a folder's listing, each looked at once; empty if it is absent."""
         if name not in self._digests:
-            try:
-                self._digests[name] = sha256_of(self._root / name)
-            except OSError:
-                self._digests[name] = None
+            self._digests[name] = dependency_digest(self._root, name)
         return self._digests[name]
 
 
@@ -321,13 +331,13 @@ class _Fields:
 
     def __init__(self, value: Any) -> None:
         if not isinstance(value, dict):
-            raise ValueError(f"{value!r} is not an object")
+            raise ValueError(f"{shown(value)} is not an object")
         self._value = value
 
     def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
         value = self._value.get(name)
         if not isinstance(value, kind):
-            raise ValueError(f"{name} is {value!r}")
+            raise ValueError(f"{name} is {shown(value)}")
         return value
 
     def text(self, name: str) -> str:
@@ -337,7 +347,10 @@ class _Fields:
         return bool(self.get(name, bool))
 
     def number_or_none(self, name: str) -> float | None:
-        return None if self._value.get(name) is None else float(self.get(name, (int, float)))
+        value = None if self._value.get(name) is None else self.get(name, (int, float))
+        if value is not None and not 0 <= value <= sys.float_info.max:
+            raise ValueError(f"{name} is {shown(value)}")
+        return None if value is None else float(value)
 
     def items(self, name: str) -> list[Any]:
         return list(self.get(name, list))
@@ -345,7 +358,7 @@ class _Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         items = self.items(name)
         if not all(isinstance(item, str) for item in items):
-            raise ValueError(f"{name} is {items!r}")
+            raise ValueError(f"{name} is {shown(items)}")
         return tuple(items)
 
     def texts_or_none(self, name: str) -> tuple[str, ...] | None:
@@ -354,5 +367,12 @@ class _Fields:
 
 def _config(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(item, (bool, int, float, str)) for item in value.values()):
-        raise ValueError(f"{value!r} is not a config")
+        raise ValueError(f"{shown(value)} is not a config")
     return dict(value)
+
+
+def _are_lists_of_texts(value: Any) -> bool:
+    """Whether a value is what a record has for ``later``."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in value.values())

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LONGEST_SHOWN = 500
+"""Characters of a user's value that a message shows."""
+
 
 @dataclass(frozen=True)
 class Where:
@@ -26,6 +29,23 @@ class Where:
         subject = "/".join(part for part in (self.kernel, self.variant) if part)
         stage = f"[{self.stage}]" if self.stage else ""
         return " ".join(part for part in (self.location, subject, stage) if part)
+
+
+def shown(value: object) -> str:
+    """What a user gave, for a message: not too long, and never an error itself, which ``repr`` may be."""
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the user's, or of an integer with thousands of digits
+        text = f"<{type(value).__name__} that cannot be shown>"
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def is_text(text: str) -> bool:
+    """Whether a string can be written to a file and given to a program: it has no NUL and no half of a character."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
 
 
 class KernelwrightError(Exception):
@@ -55,6 +75,19 @@ class KernelwrightError(Exception):
         if self.remedy:
             lines.append(f"  remedy: {self.remedy}")
         return "\n".join(lines)
+
+
+def refused(error: OSError, where: Where | None = None, place: str = "") -> KernelwrightError:
+    """The error for what the operating system did not do.
+
+    Arguments:
+        error: what it said.
+        where: the place in the pipeline.
+        place: the path to name if the error has none, as when a disk is full.
+    """
+    path = error.filename or place
+    message = f"the operating system said: {error.strerror or error}{f' ({path})' if path else ''}"
+    return KernelwrightError(message, where, "mend that and run scons again")
 
 
 class SettingsError(KernelwrightError):

@@ -12,15 +12,29 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+Stamp = tuple[int, int, int, int]
+"""Size in bytes, times of the last change of the content and of the inode in ns, and inode number of a file."""
+
+
+def file_stamp(path: str | Path) -> Stamp:
+    """What tells, without reading a file, that it may have changed. Raises OSError if it cannot be looked at.
+
+    A program can set the modification time back, but not the inode's.
+    """
+    status = os.stat(path)  # noqa: PTH116 (called for every output, and pathlib is twice as slow)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
 
 def canonical_json(value: Any) -> str:
-    """JSON text that is equal for equal values: sorted keys, no blanks."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """JSON text that is equal for equal values: sorted keys, no blanks. ASCII, so that it can always be encoded."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def pretty_json(value: Any) -> str:
     """JSON text for people and for diffs: in the given key order, one item per line, with a final newline."""
-    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    # A lone surrogate cannot be encoded; what takes its place is how JSON writes it.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def sha256_of(path: Path) -> str:
@@ -32,6 +46,45 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
+OUTPUT_FOLDERS = frozenset({"build", "dist"})
+"""Folders in the project root that hold what a build makes."""
+
+
+def folder_names(root: Path, name: str) -> list[str] | None:
+    """The names in a folder that count for a definition that lists it, sorted; None if it cannot be listed.
+
+    Names that begin with a dot (an editor's files among them), ``__pycache__`` and the build's own folders do not.
+
+    Arguments:
+        root: the project root.
+        name: path relative to it, with a slash at the end; ``./`` is the root.
+    """
+    left_out = OUTPUT_FOLDERS if name == "./" else frozenset()
+    try:
+        names = os.listdir(root / name)  # noqa: PTH208
+    except (OSError, ValueError):  # ValueError: there is a NUL in the name
+        return None
+    return sorted(n for n in names if not n.startswith(".") and n != "__pycache__" and n not in left_out)
+
+
+def dependency_digest(root: Path, name: str) -> str:
+    """SHA-256 of what a definition depends on, in hexadecimal; empty if it is absent or cannot be read.
+
+    Arguments:
+        root: the project root.
+        name: path relative to it: of a file, whose content counts; or with a slash at the end, of a folder, whose names
+            count as far as ``folder_names`` gives them.
+    """
+    if name.endswith("/"):
+        names = folder_names(root, name)
+        return "" if names is None else hashlib.sha256(os.fsencode("\n".join(names))).hexdigest()
+    path = root / name
+    try:
+        return sha256_of(path) if path.is_file() else ""  # a pipe would keep the reader waiting
+    except OSError:
+        return ""
+
+
 def digest_of(files: Iterable[Path]) -> str:
     """One digest of the names and contents of some files, wherever they are."""
     digest = hashlib.sha256()
@@ -40,10 +93,31 @@ def digest_of(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def sealed(text: str) -> bytes:
+    """A text as the content of a file, with its digest in front, by which damage is found."""
+    data = text.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+
+
+def unsealed(content: bytes) -> str:
+    """The text that :func:`sealed` took. Raises ValueError if the content was damaged."""
+    digest, _, data = content.partition(b"\n")
+    if digest != hashlib.sha256(data).hexdigest().encode():
+        raise ValueError("the content does not fit its digest")
+    return data.decode("utf-8", "surrogateescape")
+
+
+def make_way(path: str | Path) -> None:
+    """Remove an empty folder that stands where a file is to be. One with content is somebody's, and stays."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)  # noqa: PTH106
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that no reader, and no crash, ever sees a part of it."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
+    make_way(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -11,7 +11,11 @@ from typing import Any
 
 from .errors import Where
 from .files import pretty_json
-from .toolchain import HostCompiler, Nvcc, run_tool
+from .headers import can_include, headers_in, options_files
+from .runner import ToolResult, Tools
+from .toolchain import HostCompiler, Nvcc
+
+__all__ = ["CompiledCode", "NvccJob", "can_include", "compile_device_code", "resource_usage", "script", "shell_script"]
 
 USAGE = {
     "registers": r"Used (\d+) registers",
@@ -57,18 +61,57 @@ class NvccJob:
         return [nvcc, *fixed, *kind, f"-arch={self.arch}", *self.flags, "-o", output, "device.cu"]
 
 
-def compile_device_code(job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> None:
+@dataclass(frozen=True)
+class CompiledCode:
+    """What a run of nvcc gave besides its files.
+
+    Arguments:
+        result: what it printed and what it took.
+        headers: the files that flags made it read, sorted: relative to the project root if they are below it, otherwise
+            absolute. CUDA's and the system's headers are not among them, because the identities of the tools stand for
+            those.
+    """
+
+    result: ToolResult
+    headers: tuple[str, ...]
+
+
+def compile_device_code(
+    job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: Tools, subject: str
+) -> CompiledCode:
     """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
 
+    Arguments:
+        job: what to compile, and how.
+        nvcc, host_compiler: the compilers.
+        scratch: a folder on the same file system as the outputs' last place.
+        tools: runs nvcc.
+        subject: what is made, for the measurements of memory; the same in every build.
+
     Raises:
-        ToolError: nvcc ended with an error; the message has its command, its output and the path of the source.
+        KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
     """
     command = job.arguments(nvcc.path, host_compiler.path, str(scratch / job.output))
+    listing = scratch / "headers.d"
+    if can_include(job.flags):
+        # The target's name is given because nvcc would write the path of the output there without quoting it.
+        command += ["-MD", "-MF", str(listing), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
-    output = run_tool(command, job.folder, scratch, job.where, remedy)
-    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
+    result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(result.output)}
     (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
+    headers = _headers(job, listing, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
+    return CompiledCode(result, headers)
+
+
+def _headers(
+    job: NvccJob, listing: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
+) -> tuple[str, ...]:
+    listed = headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where)
+    paths = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
+    below = (path.relative_to(project_root) if path.is_relative_to(project_root) else path for path in paths)
+    return tuple(sorted(path.as_posix() for path in below))
 
 
 def resource_usage(output: str) -> dict[str, dict[str, int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .errors import SettingsError, Where
+from .errors import SettingsError, Where, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,6 +38,13 @@ class Settings:
         nvcc_flags: further flags of every nvcc run.
         host_compiler: C compiler, a name or a path; empty: cc, gcc or clang, whichever comes first on PATH.
         worker_timeout: seconds that one request to a worker may take.
+        tool_timeout: seconds that one run of nvcc or of the host compiler may take.
+        memory_limit: memory that all runs of tools together may take, such as ``"16G"``; empty: 80 % of what is free.
+        nvcc_memory: memory that one run of nvcc is taken to need, such as ``"2G"``; empty: learnt from earlier builds.
+        cache_dir: folder of the build cache, relative to the SConstruct's; empty: no cache.
+        cache_size: size that the build cache is cut down to at the end of a build, such as ``"2G"``.
+        max_registers: registers per thread that a device function may use; None: no limit.
+        max_spills: bytes that a device function may spill, stores and loads together; None: no limit.
     """
 
     package: str = ""
@@ -48,6 +55,13 @@ class Settings:
     nvcc_flags: tuple[str, ...] = ()
     host_compiler: str = ""
     worker_timeout: float = 300.0
+    tool_timeout: float = 1800.0
+    memory_limit: str = ""
+    nvcc_memory: str = ""
+    cache_dir: str = "build/.kernelwright/cache"
+    cache_size: str = "2G"
+    max_registers: int | None = None
+    max_spills: int | None = None
 
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""
@@ -63,8 +77,18 @@ HELP = {
     "nvcc_flags": "further nvcc flags",
     "host_compiler": "C compiler (default: cc, gcc or clang on PATH)",
     "worker_timeout": "seconds that one request to a worker may take",
+    "tool_timeout": "seconds that one run of a compiler may take",
+    "memory_limit": "memory for all runs of compilers together, such as 16G (default: 80 % of what is free)",
+    "nvcc_memory": "memory that one run of nvcc is taken to need, such as 2G (default: learnt from earlier builds)",
+    "cache_dir": "folder of the build cache; empty for none",
+    "cache_size": "size that the build cache is cut down to, such as 2G",
+    "max_registers": "registers per thread that a device function may use (default: no limit)",
+    "max_spills": "bytes that a device function may spill (default: no limit)",
 }
 """One line for each setting, shown by ``scons -h``."""
+
+SIZES = ("memory_limit", "nvcc_memory", "cache_size")
+"""Settings that are amounts of memory."""
 
 BUILD_FOLDERS = ("kernels", "check")
 """Folders beside the packages in the build folder."""
@@ -111,9 +135,12 @@ def read_pyproject(path: Path) -> dict[str, Any]:
         raise SettingsError(f"cannot be read: {error}", where) from error
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise SettingsError("is nested too deeply", where, "mend the file") from error
+    except ValueError as error:  # not only TOMLDecodeError: an integer may have too many digits
         raise SettingsError(f"is not valid TOML: {error}", where, "mend the file") from error
-    table = document.get("tool", {}).get("kernelwright", {})
+    tools = document.get("tool", {})
+    table = tools.get("kernelwright", {}) if isinstance(tools, dict) else None
     if not isinstance(table, dict):
         raise SettingsError("[tool.kernelwright] is not a table", where)
     reject_unknown(table, where, "[tool.kernelwright]")
@@ -171,8 +198,12 @@ def _convert(name: str, raw: Any, where: Where) -> Any:
         return value
     if kind == "float":
         return _positive_number(name, raw, where)
-    if not isinstance(raw, str):
-        raise SettingsError(f"{name} is {raw!r}, expected a string", where)
+    if kind == "int | None":
+        return _limit(name, raw, where)
+    if name in SIZES:
+        return _size(name, raw, where)
+    if not isinstance(raw, str) or "\0" in raw:
+        raise SettingsError(f"{name} is {shown(raw)}, expected a string without NUL", where)
     if name == "package":
         _check_package(raw, where)
     return raw
@@ -191,8 +222,8 @@ def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:
     items = re.split(r"[,\s]+", raw.strip()) if isinstance(raw, str) and name != "nvcc_flags" else raw
     if isinstance(items, str):
         items = items.split()
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise SettingsError(f"{name} is {raw!r}, expected a list of strings", where)
+    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and "\0" not in item for item in items):
+        raise SettingsError(f"{name} is {shown(raw)}, expected a list of strings without NUL", where)
     result = tuple(item for item in items if item)
     if not result and name != "nvcc_flags":
         raise SettingsError(f"{name} is empty", where, HELP[name])
@@ -202,11 +233,33 @@ def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:
 def _positive_number(name: str, raw: Any, where: Where) -> float:
     try:
         value = float(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = -1.0
-    if isinstance(raw, bool) or not value > 0:
-        raise SettingsError(f"{name} is {raw!r}, expected a number of seconds above 0", where)
+    if isinstance(raw, bool) or not 0 < value < float("inf"):
+        raise SettingsError(f"{name} is {shown(raw)}, expected a number of seconds above 0", where)
     return value
+
+
+def _limit(name: str, raw: Any, where: Where) -> int | None:
+    """A number from 0 up; an empty string from the command line lifts the limit."""
+    if raw == "" or raw is None:
+        return None
+    if isinstance(raw, str) and re.fullmatch("[0-9]{1,18}", raw):
+        raw = int(raw)
+    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw < 10**18:
+        raise SettingsError(f"{name} is {shown(raw)}, expected a number from 0 up", where)
+    return raw
+
+
+def _size(name: str, raw: Any, where: Where) -> str:
+    from .memory import parse_size
+
+    try:
+        if raw != "":
+            parse_size(raw)
+    except (TypeError, ValueError, AttributeError):
+        raise SettingsError(f"{name} is {shown(raw)}, expected a size such as '512M' or '16G'", where) from None
+    return str(raw)
 
 
 def _choose(what: str, chosen: Iterable[str], valid: tuple[str, ...], where: Where) -> None:

@@ -15,16 +15,19 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ToolchainError, ToolError, Where
-from .files import canonical_json, write_atomically
+from .errors import ToolchainError, Where
+from .files import canonical_json, sealed, unsealed, write_atomically
 
-PROBE_REVISION = 2
+PROBE_REVISION = 3
 """Raise when a probe reads something else, so that kept results are not used."""
+
+PROBED = {"nvcc": ("version", "identity"), "cc": ("version", "identity"), "tvm": ("tvm", "tvm_ffi", "identity")}
+"""Kind of a probe -> the texts in its result; that of nvcc has its archs besides."""
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 INSTALL_CUDA = (
@@ -129,7 +132,7 @@ class Toolchain:
             return dict(kept["values"])
         values = json.loads(canonical_json(probe()))
         self._kept[name] = {"stamp": stamp, "values": values}
-        write_atomically(self._cache, json.dumps(self._kept, indent=1, sort_keys=True))
+        write_atomically(self._cache, sealed(json.dumps(self._kept, indent=1, sort_keys=True)))
         return dict(values)
 
 
@@ -190,7 +193,9 @@ def _parts_below(top: Path) -> list[Path]:
     include = next(
         (top / d for d in ("include", "targets/x86_64-linux/include") if (top / d).is_dir()), top / "include"
     )
-    names = ["bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"]
+    # The profile has nvcc's own include folders and flags for its parts.
+    names = ["bin/nvcc.profile", "bin/ptxas", "bin/cudafe++", "bin/fatbinary"]
+    names += ["nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"]
     return [path for path in (*(top / n for n in names), *(include / h for h in HEADERS)) if path.is_file()]
 
 
@@ -293,28 +298,6 @@ def tool_environment() -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 
 
-def run_tool(command: Sequence[str], folder: Path, scratch: Path, where: Where, remedy: str) -> str:
-    """Run a compiler in ``folder`` with a fixed environment and ``scratch`` for its temporary files; what it printed.
-
-    Raises:
-        ToolError: it ended with an error; the message has its command and its output.
-    """
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=tool_environment() | {"TMPDIR": str(scratch)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        raise ToolError(command, done.returncode, done.stdout, where, remedy)
-    return done.stdout
-
-
 def tvm_ffi_includes() -> tuple[Path, Path]:
     """The folders of tvm-ffi's headers and of DLPack's, which it brings along."""
     top = find_record("apache_tvm_ffi").parent.parent / "tvm_ffi"
@@ -358,14 +341,26 @@ def _stamp(file: Path) -> list[Any]:
 def _read_cache(cache: Path) -> dict[str, Any]:
     """The kept probe results; a file that is missing, damaged or of another shape counts as empty."""
     try:
-        kept = json.loads(cache.read_text())
-    except (OSError, ValueError):
+        kept = json.loads(unsealed(cache.read_bytes()))
+    except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(kept, dict) or not all(
-        isinstance(v, dict) and {"stamp", "values"} <= v.keys() for v in kept.values()
-    ):
-        return {}
-    return kept
+    return kept if isinstance(kept, dict) and all(_is_probe(name, probe) for name, probe in kept.items()) else {}
+
+
+def _is_probe(name: str, probe: Any) -> bool:
+    """Whether a kept result has what its use expects."""
+    if not isinstance(probe, dict) or not isinstance(probe.get("stamp"), str):
+        return False
+    kind, values = name.partition(" ")[0], probe.get("values")
+    if not isinstance(values, dict):
+        return False
+    archs = values.get("archs", [])
+    return (
+        all(isinstance(values.get(field), str) for field in PROBED.get(kind, ()))
+        and isinstance(archs, list)
+        and all(isinstance(arch, str) for arch in archs)
+        and ("archs" in values) == (kind == "nvcc")
+    )
 
 
 def describe(*tools: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -312,47 +313,76 @@ def test_file_that_is_imported_inside_of_a_definition_is_a_dependency(cpu_projec
     assert cpu_project.scons("-j2").stages == []
 
 
+def start_over(project, cache: str | None = None) -> None:
+    """Remove what was built and all that is known of it, but not the build cache."""
+    kept = project.folder / "kept-cache"
+    source = project.folder / (cache or "build/.kernelwright/cache")
+    source.rename(kept)
+    shutil.rmtree(project.folder / "build")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    kept.rename(source)
+
+
+def test_build_cache_gives_back_what_was_built(project):
+    project.scons("-j2")
+    before = project.files("build/kernels", "build/demo")
+    start_over(project)
+    run = project.scons("-j2")
+    assert run.labels == {"CACHED": 13, "PACKAGE": 1}
+    assert "14 built (13 from the cache), 0 reused, 0 failed" in run.output
+    assert project.files("build/kernels", "build/demo") == before
+    assert project.scons("-j2").stages == []
+
+
+def test_reverted_edit_comes_from_the_cache(cpu_project):
+    cpu_project.scons("-j2")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
+    cpu_project.scons("-j2")
+    cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
+    assert cpu_project.scons("-j2").labels == {"CACHED": 3, "PACKAGE": 1}
+    assert value(cpu_project) == "[2.]"
+
+
 @pytest.fixture
 def cached_project(cpu_project):
     cpu_project.write("SConstruct", SCONSTRUCT.replace("package =", 'env.CacheDir("cache")\npackage ='))
     return cpu_project
 
 
-def start_over(project) -> None:
-    shutil.rmtree(project.folder / "build")
-    (project.folder / ".sconsign.dblite").unlink()
-
-
-def test_cache_dir_gives_back_what_was_built(cached_project):
+def test_cache_dir_of_the_build_file_is_the_build_cache(cached_project):
     cached_project.scons("-j2")
-    before = cached_project.files("build/kernels", "build/demo")
-    start_over(cached_project)
-    run = cached_project.scons("-j2")
-    assert set(run.labels) == {"LOWER"}, "a lowering's key is complete only after it ran, so it is not kept"
-    assert cached_project.files("build/kernels", "build/demo") == before
-    assert cached_project.scons("-j2").stages == []
+    assert not (cached_project.folder / "build/.kernelwright/cache").exists()
+    start_over(cached_project, "cache")
+    assert cached_project.scons("-j2").labels == {"CACHED": 7, "PACKAGE": 1}
 
 
-def test_damaged_cache_entry_is_a_miss(cached_project):
-    cached_project.scons("-j2")
-    before = cached_project.files("build/kernels", "build/demo")
-    start_over(cached_project)
-    for entry in (cached_project.folder / "cache").rglob("*"):
-        if entry.is_file() and entry.name not in ("config", "CACHEDIR.TAG"):
-            content = bytearray(entry.read_bytes())
-            content[len(content) // 2] ^= 1
-            entry.write_bytes(content)
-    assert cached_project.scons("-j2").labels["LINK"] == 2
-    assert cached_project.files("build/kernels", "build/demo") == before
+def test_cache_can_be_left_out(cpu_project):
+    assert "CACHED" not in cpu_project.scons("-j2", "CACHE_DIR=").labels
+    assert not (cpu_project.folder / "build/.kernelwright/cache").exists()
+    cpu_project.scons("-j2", "-c")
+    assert "CACHED" not in cpu_project.scons("-j2", "--cache-disable").labels
+    assert not (cpu_project.folder / "build/.kernelwright/cache").exists()
 
 
-def test_cache_dir_does_not_hide_what_is_imported_inside_of_a_definition(cached_project):
+def test_damaged_cache_entry_is_a_miss(cpu_project):
+    cpu_project.scons("-j2")
+    before = cpu_project.files("build/kernels", "build/demo")
+    start_over(cpu_project)
+    for entry in (cpu_project.folder / "build/.kernelwright/cache").glob("??/*"):
+        content = bytearray(entry.read_bytes())
+        content[len(content) // 2] ^= 1
+        entry.write_bytes(content)
+    assert "CACHED" not in cpu_project.scons("-j2").labels
+    assert cpu_project.files("build/kernels", "build/demo") == before
+
+
+def test_cache_does_not_hide_what_is_imported_inside_of_a_definition(cached_project):
     cached_project.write("kernels/lib.py", "FACTOR = 2.0\n")
     cached_project.replace("kernels/scale.py", "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
     cached_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
-    cached_project.replace("SConstruct", 'Glob("kernels/*.py")', '["kernels/scale.py"]')
+    cached_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '["kernels/scale.py"]')
     cached_project.scons("-j2")
-    start_over(cached_project)
+    start_over(cached_project, "cache")
     cached_project.write("kernels/lib.py", "FACTOR = 5.0\n")
     cached_project.scons("-j2")
     assert value(cached_project) == "[5.]"
@@ -383,3 +413,125 @@ def test_question_mode_removes_nothing(built_project):
     assert path.read_text() == "edited"
     built_project.scons("-j2")
     assert path.read_text() == ""
+
+
+def imported(run) -> set[str]:
+    """The modules that scons has imported, of a run with PYTHONPROFILEIMPORTTIME."""
+    return {line.rpartition("|")[2].strip() for line in run.output.splitlines() if "|" in line}
+
+
+def test_settled_kernels_have_no_nodes(cpu_project):
+    cpu_project.scons("-j2")
+    profile = {"PYTHONPROFILEIMPORTTIME": "1"}
+    assert "kernelwright.scons.stages" not in imported(cpu_project.scons(env=profile))
+    assert "kernelwright.scons.stages" not in imported(cpu_project.scons("scale", env=profile))
+    path = "build/kernels/demo/scale/scale.so"
+    assert "kernelwright.scons.stages" in imported(cpu_project.scons(path, env=profile)), "a path needs its node"
+
+
+def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
+    cpu_project.scons("-j2")
+    os.utime(cpu_project.folder / "kernels/scale.py")
+    run = cpu_project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert run.counts == (0, 8, 0)
+    assert "kernelwright.scons.stages" in imported(run)
+
+
+def test_clean_tree_at_another_place_with_other_times_is_up_to_date(cpu_project, tmp_path_factory):
+    cpu_project.scons("-j2")
+    copy = Project(tmp_path_factory.mktemp("copy"))
+    shutil.copytree(cpu_project.folder, copy.folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    assert copy.scons("-j2").stages == []
+
+
+def test_new_module_that_an_import_would_find_first_is_noticed(cpu_project):
+    cpu_project.write("_lib.py", "FACTOR = 2.0\n")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
+    cpu_project.replace("kernels/scale.py", "from kernelwright", "from _lib import FACTOR\nfrom kernelwright")
+    cpu_project.scons("-j2")
+    assert cpu_project.scons("-j2").stages == []
+    cpu_project.write("kernels/_lib.py", "FACTOR = 7.0\n")
+    cpu_project.scons("-j2")
+    assert value(cpu_project) == "[7.]"
+
+
+def test_new_file_that_a_glob_of_the_definition_matches_is_noticed(cpu_project):
+    cpu_project.write("kernels/tables/a.txt", "1")
+    glob = "    from pathlib import Path\n    count = len(list(Path(__file__).with_name('tables').glob('*.txt')))\n\n"
+    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{glob}    @T.prim_func")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(2.0 * count")
+    cpu_project.scons("-j2")
+    assert cpu_project.scons("-j2").stages == []
+    cpu_project.write("kernels/tables/b.txt", "1")
+    cpu_project.scons("-j2")
+    assert value(cpu_project) == "[4.]"
+
+
+def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project):
+    wait = "    import time\n    time.sleep(3)\n\n"
+    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{wait}    @T.prim_func")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "SCons", "-Q", "scale"],
+        cwd=cpu_project.folder,
+        env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    seen = ""
+    for line in process.stdout:
+        seen += line
+        if "LOWER" in line and "add_one" not in line:
+            cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(9.0")
+            break
+    seen += process.communicate()[0]
+    cpu_project.replace("kernels/scale.py", "T.cast(9.0", "T.cast(2.0")
+    cpu_project.scons("-j2")
+    assert value(cpu_project) == "[2.]"
+    assert process.returncode == 2 and "edited during the build" in seen
+
+
+def test_strict_names_what_a_definition_reads_without_declaring_it(cpu_project):
+    cpu_project.write("kernels/factor.txt", "2")
+    read = "    from pathlib import Path\n    factor = float(Path(__file__).with_name('factor.txt').read_text())\n\n"
+    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{read}    @T.prim_func")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(factor")
+    cpu_project.scons("-j2")
+    run = cpu_project.scons("-j2", "--strict", ok=False)
+    assert run.status == 2
+    line = 1 + (cpu_project.folder / "kernels/scale.py").read_text().splitlines().index(read.splitlines()[1])
+    assert f"kernels/scale.py:{line} scale/dtype-float" in run.output
+    assert "kernels/factor.txt" in run.output and "reads" in run.output
+    cpu_project.replace("kernels/scale.py", 'outputs=["y"])', 'outputs=["y"], reads=["factor.txt"])')
+    cpu_project.scons("-j2", "--strict")
+    assert value(cpu_project) == "[2.]"
+    assert cpu_project.scons("-j2", "--strict").stages == []
+
+
+def test_compile_commands_lists_every_run_of_a_compiler(project):
+    project.scons("-j2", "compile_commands")
+    commands = json.loads((project.folder / "build/compile_commands.json").read_text())
+    outputs = [str(Path(command["directory"], command["output"])) for command in commands]
+    assert sorted(Path(output).name for output in outputs) == ["add_one.so", "scale.so", *["sm_80.cubin"] * 3]
+    assert all(Path(output).is_file() for output in outputs)
+    for command in commands:
+        before = Path(command["directory"], command["output"]).read_bytes()
+        arguments = [word.replace(command["output"], "again") for word in command["arguments"]]
+        subprocess.run(arguments, cwd=command["directory"], check=True, capture_output=True)
+        again = Path(command["directory"], "again")
+        assert command["output"].endswith(".so") or again.read_bytes() == before
+    assert project.scons("compile_commands").stages == []
+
+
+def test_timeline_and_report_of_a_build(project):
+    project.scons("-j2")
+    trace = json.loads((project.folder / "build/trace.json").read_text())
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert sorted({event["cat"] for event in spans}) == ["CUBIN", "LINK", "LOWER", "PACKAGE", "WRAP"]
+    assert len(spans) == 14
+    assert all(event["args"]["cpu_seconds"] > 0 for event in spans if event["cat"] in ("CUBIN", "LINK", "LOWER"))
+    assert str(project.folder) not in json.dumps(trace)
+    command = [sys.executable, "-m", "kernelwright", "report"]
+    subprocess.run(command, cwd=project.folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
+    page = (project.folder / "build/report.html").read_text()
+    assert "scale/dtype-float32 sm_80" in page and "Content-Security-Policy" in page

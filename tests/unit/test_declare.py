@@ -47,6 +47,17 @@ def test_kernel_keeps_configs_in_order_and_first_is_default():
     assert not gemm.takes_target
 
 
+def test_kernel_keeps_the_files_that_it_reads():
+    @kernel(reads=["tuning.json", "../tables/**/*.json"])
+    def gemm(): ...
+
+    @kernel
+    def copy(): ...
+
+    assert gemm.reads == ("tuning.json", "../tables/**/*.json")
+    assert copy.reads == ()
+
+
 def test_kernel_without_arguments_has_one_default_variant():
     @kernel
     def copy(target): ...
@@ -69,6 +80,12 @@ def test_kernel_without_arguments_has_one_default_variant():
         ({"configs": [{"block": 1}], "targets": ["llvm", "llvm"]}, "twice"),
         ({"configs": [{"block": 1}], "flags": [1]}, "expected strings"),
         ({"configs": [{"block": 1}], "tolerance": -1}, "expected a number"),
+        ({"configs": [{"block": 1}], "reads": "tuning.json"}, "expected a list of strings"),
+        ({"configs": [{"block": 1}], "reads": [3]}, "expected strings"),
+        ({"configs": [{"block": 1}], "reads": ["a", "a"]}, "twice"),
+        ({"configs": [{"block": 1}], "reads": ["/etc/hosts"]}, "expected a path relative to the folder"),
+        ({"configs": [{"block": 1}], "reads": [""]}, "expected a path relative to the folder"),
+        ({"configs": [{"block": 1}], "reads": ["tables\\a.json"]}, "expected a path relative to the folder"),
     ],
 )
 def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message):

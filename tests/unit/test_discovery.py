@@ -89,7 +89,7 @@ def test_a_touched_file_with_the_same_content_is_not_executed_again(tree: Tree) 
 def test_a_change_of_an_imported_file_reaches_all_that_import_it(tree: Tree) -> None:
     helper = tree.write("kernels/_helper.py", "X = 1\n")
     files = [tree.empty("one", "import _helper"), tree.empty("two", "import _helper"), tree.empty("three")]
-    assert set(tree.discover(*files).records[0].dependencies) == {"kernels/_helper.py", "kernels/one.py"}
+    assert {"kernels/_helper.py", "kernels/one.py"} <= set(tree.discover(*files).records[0].dependencies)
     helper.write_text("X = 2\n")
     tree.discover(*files)
     assert tree.asked == ["one.py", "two.py"]

@@ -1,12 +1,19 @@
-"""Reading ptxas's report, and the scripts that repeat a step."""
+"""Reading ptxas's report, the scripts that repeat a step, and real runs of nvcc with flags that include files."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from kernelwright.errors import Where
-from kernelwright.nvcc import NvccJob, resource_usage, script
-from kernelwright.toolchain import Nvcc
+import pytest
+from kernelwright.errors import ToolchainError, ToolError, Where
+from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
+from kernelwright.runner import ToolResult, ToolRunner
+from kernelwright.toolchain import HostCompiler, Nvcc, find_host_compiler, find_nvcc
 
 REPORT = """\
 ptxas info    : 0 bytes gmem
@@ -47,3 +54,161 @@ def test_virtual_arch_makes_ptx():
     job = NvccJob("compute_80", (), Path(), Where())
     assert job.output == "compute_80.ptx"
     assert "-ptx" in job.arguments("nvcc", "cc", "o")
+
+
+@dataclass
+class FakeTools:
+    """Notes what is run, and behaves like an nvcc that writes nothing but a report and a list of headers."""
+
+    project_root: Path
+    listing: str | None = None
+    calls: list[tuple[list[str], dict[str, Any]]] = field(default_factory=list)
+
+    def run(
+        self, command: Sequence[str], folder: Path, scratch: Path, where: Where, remedy: str, **keywords: str
+    ) -> ToolResult:
+        self.calls.append((list(command), {"folder": folder, "where": where, "remedy": remedy, **keywords}))
+        if self.listing is not None:
+            Path(command[command.index("-MF") + 1]).write_text(self.listing)
+        return ToolResult(REPORT, 0.3, 0.2, 100_000)
+
+
+NVCC, CC = Nvcc("/opt/cuda/bin/nvcc", "13.0.88", "id", ()), HostCompiler("/usr/bin/cc", "cc 12", "id")
+
+
+def compile_with(tools: FakeTools, folder: Path, *flags: str) -> CompiledCode:
+    job = NvccJob("sm_80", flags, folder, Where("gemm", "m-64", "nvcc"))
+    return compile_device_code(job, NVCC, CC, folder, tools, "gemm/m-64 sm_80")
+
+
+def test_nvcc_is_run_in_the_folder_of_the_source_and_its_report_and_script_are_left(tmp_path):
+    tools = FakeTools(tmp_path)
+    compiled = compile_with(tools, tmp_path, "--use_fast_math")
+    assert compiled == CompiledCode(ToolResult(REPORT, 0.3, 0.2, 100_000), ())
+    ((command, call),) = tools.calls
+    output = str(tmp_path / "sm_80.cubin")
+    fixed = ["/opt/cuda/bin/nvcc", "-ccbin", "/usr/bin/cc", "-std=c++17", "-O3", "-cubin", "-Xptxas", "-v"]
+    assert command == [*fixed, "-arch=sm_80", "--use_fast_math", "-o", output, "device.cu"]
+    assert (call["folder"], call["kind"], call["subject"]) == (tmp_path, "nvcc", "gemm/m-64 sm_80")
+    assert str(tmp_path / "device.cu") in call["remedy"]
+    assert '"registers": 255' in (tmp_path / "sm_80.json").read_text()
+    assert "--use_fast_math" in (tmp_path / "compile_sm_80.sh").read_text()
+
+
+def test_headers_are_asked_for_only_when_flags_can_include_and_never_in_the_script(tmp_path):
+    (tmp_path / "mine.h").touch()
+    tools = FakeTools(tmp_path, f"device : device.cu \\\n  {tmp_path}/mine.h \\\n  /usr/include/stdio.h")
+    (tmp_path / "device.cu").touch()
+    assert compile_with(tools, tmp_path, "-include", "mine.h").headers == ("mine.h",)
+    assert "-MD" in tools.calls[0][0]
+    text = (tmp_path / "compile_sm_80.sh").read_text()
+    assert "-M" not in text and str(tmp_path) not in text
+    assert '"$NVCC"' in text and text.endswith(" -arch=sm_80 -include mine.h -o sm_80.cubin device.cu\n")
+
+
+def test_an_nvcc_that_leaves_no_list_is_an_error(tmp_path):
+    with pytest.raises(ToolchainError, match="no list of the headers"):
+        compile_with(FakeTools(tmp_path), tmp_path, "-include", "mine.h")
+
+
+SOURCE = """\
+#include <cuda_fp16.h>
+extern "C" __global__ void twice(__half *x) { x[threadIdx.x] = x[threadIdx.x] * __float2half(2.0f); }
+"""
+
+
+@dataclass
+class Bench:
+    """A project with a source, and what compiles it."""
+
+    project: Path
+    nvcc: Nvcc
+    compiler: HostCompiler
+    runner: ToolRunner
+
+    @property
+    def folder(self) -> Path:
+        return self.project / "build" / "kernel"
+
+    def compile(self, *flags: str, arch: str = "sm_80") -> tuple[CompiledCode, bytes]:
+        """What is reported, and the output."""
+        scratch = self.project / "build" / "scratch, (1): really"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        job = NvccJob(arch, flags, self.folder, Where("twice", "default", "nvcc"))
+        compiled = compile_device_code(job, self.nvcc, self.compiler, scratch, self.runner, f"twice {arch}")
+        return compiled, (scratch / job.output).read_bytes()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    try:
+        nvcc = Nvcc(find_nvcc("", {}), "13.0.88", "id", ())
+    except ToolchainError:
+        pytest.skip("nvcc is not installed")
+    compiler = HostCompiler(find_host_compiler("", {"PATH": "/usr/local/bin:/usr/bin:/bin"}), "cc", "id")
+    governor = MemoryGovernor(1 << 20, Measurements(tmp_path / "measurements.json"))
+    bench = Bench(tmp_path, nvcc, compiler, ToolRunner(1, tmp_path, 120.0, governor))
+    bench.folder.mkdir(parents=True)
+    (bench.folder / "device.cu").write_text(SOURCE)
+    yield bench
+    bench.runner.close()
+
+
+def test_a_run_without_such_flags_reports_no_headers_and_what_it_took(bench):
+    compiled, cubin = bench.compile()
+    assert cubin.startswith(b"\x7fELF") and compiled.headers == ()
+    assert 20 << 10 < compiled.result.peak_kib < 1 << 20
+    assert 0 < compiled.result.cpu_seconds < 60 and compiled.result.seconds > 0.05
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "compute_80"])
+def test_real_nvcc_reports_the_headers_of_the_project_and_makes_the_same_code(bench, arch):
+    _, plain = bench.compile(arch=arch)
+    (bench.project / "inc").mkdir()
+    (bench.project / "inc" / "top.h").write_text(
+        '#if __CUDA_ARCH__ >= 800\n#include "on device.h"\n#endif\n#if 0\n#include "never.h"\n#endif\n'
+    )
+    (bench.project / "inc" / "on device.h").write_text("#define NOTHING\n")
+    (bench.project / "inc" / "never.h").touch()
+    compiled, code = bench.compile("-include", "top.h", "-I", str(bench.project / "inc"), arch=arch)
+    assert compiled.headers == ("inc/on device.h", "inc/top.h")
+    assert code == plain, "to list headers changes nothing"
+
+
+@pytest.mark.parametrize("name", ["a#b.h", "a$b.h", "a$$b.h", "a:b.h", "a  b.h", "a%'(b).h", "é.h"])
+def test_odd_names_of_headers_are_read_well(bench, name):
+    (bench.folder / name).write_text("#define NOTHING\n")
+    (bench.folder / "all.h").write_text(f'#include "{name}"\n')
+    assert set(bench.compile("-include", "all.h")[0].headers) == {f"build/kernel/{name}", "build/kernel/all.h"}
+
+
+def test_a_header_whose_name_nvcc_spoils_is_an_error(bench):
+    (bench.folder / "a\\b.h").touch()
+    (bench.folder / "all.h").write_text('#include "a\\b.h"\n')
+    with pytest.raises(ToolchainError, match=r"a/b\.h', which is no file"):
+        bench.compile("-include", "all.h")
+
+
+def test_options_files_count_with_what_they_include_and_name(bench, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "far.h").write_text("#define NOTHING\n")
+    (bench.folder / "near.h").write_text("#define NOTHING\n")
+    (bench.folder / "first.txt").write_text(f"-DA=1 -optf second.txt -I {outside}")
+    (bench.folder / "second.txt").write_text("-include near.h -include=far.h")
+    headers = bench.compile("--options-file=first.txt")[0].headers
+    near = ("build/kernel/first.txt", "build/kernel/near.h", "build/kernel/second.txt")
+    assert headers == (str(outside / "far.h"), *near)
+
+
+def test_flags_for_the_host_compiler_count(bench):
+    (bench.folder / "mine.h").write_text("#define NOTHING\n")
+    assert bench.compile("-Xcompiler", "-include,mine.h")[0].headers == ("build/kernel/mine.h",)
+    (bench.folder / "args").write_text("-include mine.h")
+    assert bench.compile("-Xcompiler=@args")[0].headers == ("build/kernel/args", "build/kernel/mine.h")
+
+
+def test_a_missing_header_is_nvccs_own_error(bench):
+    with pytest.raises(ToolError, match=r"missing\.h") as caught:
+        bench.compile("-include", "missing.h")
+    assert caught.value.where == Where("twice", "default", "nvcc")

@@ -210,3 +210,12 @@ def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tm
     first = toolchain._probe_lowerer(record("first", "cpython-310-x86_64-linux-gnu", "same"))
     assert toolchain._probe_lowerer(record("second", "cpython-313-x86_64-linux-gnu", "same")) == first
     assert toolchain._probe_lowerer(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
+
+
+def test_identity_of_nvcc_covers_its_profile(tmp_path):
+    nvcc = cuda(tmp_path / "cuda")
+    profile = nvcc.with_name("nvcc.profile")
+    profile.write_text('INCLUDES += "-I$(TOP)/include"\n')
+    before = probe(tmp_path, nvcc)
+    profile.write_text('INCLUDES += "-I$(TOP)/include" "-I/elsewhere"\n')
+    assert probe(tmp_path, nvcc).identity != before.identity

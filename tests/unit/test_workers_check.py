@@ -155,7 +155,7 @@ def test_a_mistake_that_only_long_rows_show_is_seen(project: Project) -> None:
 def test_what_the_reference_reads_when_it_is_called_is_a_dependency(project: Project) -> None:
     project.write("kernels/factors.py", "ONE = 1\n")
     more = REFERENCE.replace("return x", "import factors\n    return factors.ONE * x")
-    assert set(check(project, more)["dependencies"]) == {"kernels/scale.py", "kernels/factors.py"}
+    assert {"kernels/scale.py", "kernels/factors.py"} <= set(check(project, more)["dependencies"])
 
 
 def test_a_wrong_value_names_sizes_argument_index_and_both_values(project: Project) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import py_compile
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelwright.errors import DefinitionError
+from kernelwright.files import dependency_digest
+from kernelwright.workers.patterns import pattern_files
+from kernelwright.workers.project import Project as Files
 from workers_project import COPY, Project
 
 
@@ -28,8 +33,18 @@ def project(pool_project: Project) -> Project:
     return pool_project
 
 
+def files_of(result: dict[str, Any]) -> list[str]:
+    """The files that a definition has read; not those that it has looked for in vain, and not the folders."""
+    return [name for name, digest in result["dependencies"].items() if digest and not name.endswith("/")]
+
+
 def deps(project: Project, file: str) -> list[str]:
-    return list(project.discover(file)["dependencies"])
+    return files_of(project.discover(file))
+
+
+def changed(project: Project, record: dict[str, Any]) -> list[str]:
+    """The dependencies of a record that are not as they were."""
+    return [n for n, digest in record["dependencies"].items() if dependency_digest(project.folder, n) != digest]
 
 
 def test_the_record_says_everything_that_the_decorator_was_told(project: Project) -> None:
@@ -80,7 +95,7 @@ def test_dependencies_are_the_project_files_that_were_imported_and_no_others(pro
     project.write("shared/other.py", "")
     file = project.empty("k", "from _helper import VALUE\nimport json, tvm, numpy")
     record = project.discover(file)
-    assert list(record["dependencies"]) == [
+    assert files_of(record) == [
         "kernels/_helper.py",
         "kernels/k.py",
         "shared/__init__.py",
@@ -89,8 +104,8 @@ def test_dependencies_are_the_project_files_that_were_imported_and_no_others(pro
         "shared/deep/sub.py",
         "shared/dynamic.py",
     ]
-    for name, digest in record["dependencies"].items():
-        assert digest == hashlib.sha256((project.folder / name).read_bytes()).hexdigest()
+    for name in files_of(record):
+        assert record["dependencies"][name] == hashlib.sha256((project.folder / name).read_bytes()).hexdigest()
 
 
 def test_a_definition_file_in_a_package_can_import_relatively(project: Project) -> None:
@@ -133,7 +148,7 @@ def test_an_import_inside_the_function_is_reported_by_the_lowering(project: Proj
     file = str(project.write("kernels/k.py", text).relative_to(project.folder))
     assert deps(project, file) == ["kernels/k.py"]
     result = project.lower(file, "k")
-    assert list(result["dependencies"]) == ["kernels/_later.py", "kernels/k.py"]
+    assert files_of(result) == ["kernels/_later.py", "kernels/k.py"]
     assert b"T.float32(3.0)" in result["contents"]["module.tir"]
     project.write("kernels/_later.py", "FACTOR = 4.0\n")
     assert b"T.float32(4.0)" in project.lower(file, "k")["contents"]["module.tir"]
@@ -182,7 +197,7 @@ def test_files_of_one_name_in_different_folders_do_not_mix(project: Project) -> 
     for folder, factor in (("one", 2.0), ("two", 3.0), ("one", 2.0)):
         result = project.lower(f"{folder}/k.py", "k")
         assert f"T.float32({factor})".encode() in result["contents"]["module.tir"]
-        assert list(result["dependencies"]) == [f"{folder}/_helper.py", f"{folder}/k.py"]
+        assert files_of(result) == [f"{folder}/_helper.py", f"{folder}/k.py"]
 
 
 def test_a_definition_file_may_have_the_name_of_a_standard_module(project: Project) -> None:
@@ -190,6 +205,294 @@ def test_a_definition_file_may_have_the_name_of_a_standard_module(project: Proje
         assert project.discover(project.copy(name))["kernels"][0]["name"] == name
     file = project.empty("k", "import copy, random\ncopy.deepcopy, random.random")
     assert deps(project, file) == ["kernels/k.py"]
+
+
+OPTIONAL = "try:\n    import lib_opt\nexcept ImportError:\n    pass"
+MISSING = "try:\n    open('tuning.json')\nexcept OSError:\n    pass"
+
+
+@pytest.mark.parametrize(
+    ("top", "made"),
+    [
+        ("import lib.tool", "kernels/lib/__init__.py"),
+        ("import lib.tool", "kernels/lib.py"),
+        ("import lib.tool", "kernels/lib.abi3.so"),
+        ("import lib.tool", "lib/__init__.py"),
+        ("import lib.tool", "lib/tool/__init__.py"),
+        ("import lib", "kernels/lib/x.py"),  # a folder of that name would become a part of the namespace package
+        ("import single", "kernels/single.py"),
+        ("import single", "single/__init__.py"),
+        ("import importlib.util\nimportlib.util.find_spec('lib.none')", "lib/none.py"),
+        ("from lib import tool\ntry:\n    from lib import none\nexcept ImportError:\n    pass", "lib/none.py"),
+        (OPTIONAL, "kernels/lib_opt.py"),
+        (OPTIONAL, "lib_opt/__init__.py"),
+        (OPTIONAL, "lib_opt/x.py"),
+        ("import pygments", "kernels/pygments.py"),
+        ("import pygments", "pygments/__init__.py"),
+        ("import sys\nsys.path.append('more')\n" + OPTIONAL, "more/lib_opt.py"),
+        (MISSING, "tuning.json"),
+        ("import os\nos.listdir('tables')", "tables/b.json"),
+        ("import os\nwith os.scandir(b'tables') as found: list(found)", "tables/b.json"),
+        ("import os\nlist(os.walk('tables'))", "tables/deep/b.json"),
+        ("from pathlib import Path\nlist(Path('tables').iterdir())", "tables/b.json"),
+        ("from pathlib import Path\nlist(Path('tables').rglob('*.json'))", "tables/deep/b.json"),
+        ("from pathlib import Path\nlist(Path('tables').glob('deep/b.json'))", "tables/deep/b.json"),
+        ("from pathlib import Path\nlist(Path('.').glob('*/deep/b.json'))", "tables/deep/b.json"),
+        ("import glob\nglob.glob('tables/*.json')", "tables/b.json"),
+        ("import glob\nglob.glob('t*/deep/b.json')", "tables/deep/b.json"),
+        ("import glob\nglob.glob('t*/more/*.json')", "tables/more/b.json"),
+        ("import glob\nglob.glob('tables/b.json')", "tables/b.json"),
+        ("import glob\nglob.glob('b.json', root_dir='tables')", "tables/b.json"),
+        ("import glob\nglob.glob('none/*.json')", "none/b.json"),
+        ("import os\nos.listdir()", "b.json"),
+    ],
+)
+def test_a_file_that_would_change_what_was_found_is_a_dependency(project: Project, top: str, made: str) -> None:
+    project.write("lib/tool.py", "")
+    project.write("single.py", "")
+    project.write("tables/a.json", "")
+    project.write("tables/deep/a.json", "")
+    record = project.discover(project.empty("k", top))
+    assert changed(project, record) == []
+    project.write(made, "")
+    assert changed(project, record)
+
+
+@pytest.mark.parametrize(
+    ("top", "made"),
+    [
+        ("import lib.tool", "kernels/new_kernel.py"),
+        ("import lib.tool", "lib/other.py"),
+        ("import lib.tool", "tool.py"),
+        ("import kernelwright, tvm, numpy, json", "kernels/numpy.py"),  # all workers have them before any definition
+        (OPTIONAL, "kernels/lib_optional.py"),
+        (MISSING, "kernels/tuning.json"),
+        ("import os\nos.listdir('tables')", "tables/.b.json.swp"),
+        ("import os\nos.listdir('tables')", "tables/__pycache__/b.pyc"),
+        ("import os\nos.listdir('tables')", "tables/deep/b.json"),
+        ("import sys\nsys.path.append('tables')\n" + OPTIONAL, "tables/b.json"),
+        ("import os\nlist(os.walk('.'))", "build/b.json"),
+        ("import os\nlist(os.walk('.'))", "dist/b.whl"),
+        ("import os\nlist(os.walk('.'))", ".git/deep/b"),
+    ],
+)
+def test_a_file_that_changes_nothing_is_no_dependency(project: Project, top: str, made: str) -> None:
+    project.write("lib/tool.py", "")
+    project.write("tables/a.json", "")
+    project.write("tables/deep/a.json", "")
+    project.write(".git/deep/a", "")
+    project.write("build/a", "")
+    project.write("dist/a", "")
+    record = project.discover(project.empty("k", top))
+    project.write(made, "")
+    assert changed(project, record) == []
+
+
+def test_ordinary_imports_add_few_dependencies(project: Project) -> None:
+    project.write("kernels/_helper.py", "")
+    file = project.empty("k", "import _helper, json, math, numpy, tvm, tvm.te\nfrom tvm.script import tirx")
+    assert list(project.discover(file)["dependencies"]) == ["kernels/_helper.py", "kernels/_helper/", "kernels/k.py"]
+
+
+def test_what_came_into_being_is_found_by_the_same_worker(project: Project) -> None:
+    top = OPTIONAL + "\nimport os\nprint('found', 'lib_opt' in globals(), sorted(os.listdir('tables')))"
+    project.write("tables/a.json", "")
+    file = project.empty("k", top)
+    for made, said in (
+        (None, "found False ['a.json']"),
+        ("lib_opt.py", "True ['a"),
+        ("tables/b", "True ['a.json', 'b']"),
+    ):
+        if made:
+            project.write(made, "")
+        project.discover(file)
+        assert said in project.printed[-1]
+
+
+def test_an_installed_module_that_another_definition_has_loaded_leaves_the_same_dependencies(project: Project) -> None:
+    absent = [
+        {name for name, digest in project.discover(project.empty(name, "import iniconfig"))["dependencies"].items()}
+        - {f"kernels/{name}.py"}
+        for name in ("first", "second")
+    ]
+    assert "kernels/iniconfig.py" in absent[0]
+    assert absent[0] == absent[1]
+
+
+def test_an_installed_package_never_imports_a_file_of_the_project(tmp_path: Path) -> None:
+    project = Project(tmp_path)  # a new worker, which has not loaded any of this yet
+    project.write("kernels/iniconfig.py", "raise RuntimeError('not this one')\n")
+    with project.pool:
+        record = project.discover(project.empty("k", "import pytest"))
+    assert not [name for name in record["dependencies"] if "iniconfig" in name]
+
+
+LOADED = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("tool", "lib/tool.py")
+tool = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tool)
+"""
+
+
+@pytest.mark.parametrize("top", ["import sys\nsys.path.insert(0, 'lib')\nimport tool", LOADED])
+def test_a_module_from_another_folder_is_a_dependency_and_fresh(project: Project, top: str) -> None:
+    path = project.write("lib/tool.py", "VALUE = 1\n")
+    set_time(path)
+    py_compile.compile(str(path))
+    project.write("lib/tool.py", "VALUE = 2\n")
+    set_time(path)
+    assert deps(project, project.empty("k", top + "\nprint('value', tool.VALUE)")) == ["kernels/k.py", "lib/tool.py"]
+    assert "value 2" in project.printed[-1]
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        "open('tuning/data', 'r+').close()",
+        "import os\nos.close(os.open('tuning/data', os.O_RDONLY))",
+        "import os\nos.close(os.open('tuning/data', os.O_RDWR))",
+        "import numpy\nnumpy.memmap('tuning/data')",
+        "import sqlite3\nsqlite3.connect('tuning/data').execute('select * from t').fetchall()",
+        "from pathlib import Path\nPath(__file__).resolve().parent.parent.joinpath('tuning', 'data').read_bytes()",
+        "import os\nos.chdir('tuning')\nopen('data').close()",
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(1) as threads: threads.submit(open, 'tuning/data').result().close()",
+    ],
+)
+def test_a_file_is_seen_however_it_is_read(project: Project, top: str) -> None:
+    (project.folder / "tuning").mkdir()
+    with sqlite3.connect(project.folder / "tuning/data") as database:
+        database.execute("create table t (x)")
+    database.close()
+    assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/data"]
+
+
+def test_files_that_threads_read_at_the_same_time_are_all_seen(project: Project) -> None:
+    names = [project.write(f"tuning/{n}", "x" * 100_000).relative_to(project.folder).as_posix() for n in range(200)]
+    top = f"""
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+    with ThreadPoolExecutor(8) as threads: list(threads.map(lambda name: Path(name).read_bytes(), {names}))
+    """
+    assert set(names) <= set(deps(project, project.empty("k", top)))
+
+
+def test_what_a_definition_makes_itself_is_no_dependency(project: Project) -> None:
+    top = """
+    import os, tempfile
+    from pathlib import Path
+    Path("made.json").write_text("1")
+    os.rename("made.json", "moved.json")
+    Path("moved.json").read_text()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        Path(folder, "deep").mkdir()
+        Path(folder, "deep/data").write_text("2")
+        Path(folder, "deep/data").read_text()
+        os.listdir(folder)
+    """
+    assert list(project.discover(project.empty("k", top))["dependencies"]) == ["kernels/k.py"]
+
+
+def test_a_project_is_known_by_its_real_path_too(tmp_path: Path) -> None:
+    (tmp_path / "real/kernels").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    files = Files(tmp_path / "link")
+    assert files.relative(str(tmp_path / "link/kernels/k.py")) == "kernels/k.py"
+    assert files.relative(str(tmp_path / "real/kernels/k.py")) == "kernels/k.py"
+    assert files.relative(str(tmp_path / "real")) == "." and files.relative(str(tmp_path)) is None
+
+
+def test_digests_of_dependencies(tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.py").write_text("x")
+    (tmp_path / ".hidden").write_text("x")
+    os.mkfifo(tmp_path / "pipe")
+    digests = {
+        name: dependency_digest(tmp_path, name) for name in ("b.py", "./", "sub/", "none", "none/", "b.py/", "sub")
+    }
+    assert digests == {
+        "b.py": hashlib.sha256(b"x").hexdigest(),
+        "./": hashlib.sha256(b"b.py\npipe\nsub").hexdigest(),
+        "sub/": hashlib.sha256(b"").hexdigest(),
+        "none": "",
+        "none/": "",
+        "b.py/": "",
+        "sub": "",
+    }
+    assert dependency_digest(tmp_path, "pipe") == ""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("t/a.json", ["t/a.json"]),
+        ("none/a.json", ["none/a.json"]),
+        ("t/*.json", ["t/", "t/a.json", "t/b.json"]),
+        ("t/[!a].json", ["t/", "t/b.json"]),
+        ("*/c.json", ["./", "t/c.json"]),
+        ("t/*/c.json", ["t/", "t/d/c.json", "t/up/c.json"]),
+        ("none/*.json", ["none/"]),
+        ("t/**", ["t/", "t/", "t/a.json", "t/b.json", "t/d/", "t/d/", "t/d/c.json"]),
+        ("**/c.json", ["./", "c.json", "t/", "t/c.json", "t/d/", "t/d/c.json"]),
+    ],
+)
+def test_the_files_and_folders_of_a_pattern(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    for name in ("t/a.json", "t/b.json", "t/.hidden.json", "t/d/c.json", "build/c.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "t/up").symlink_to("..")
+    assert sorted(pattern_files(tmp_path, ".", pattern.split("/"))) == expected
+
+
+READS = """
+from kernelwright import kernel
+
+@kernel(reads={reads})
+def k():
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "made", "is_dependency"),
+    [
+        (["tuning.json"], "kernels/tuning.json", True),
+        (["new.json"], "kernels/new.json", True),
+        (["../tables/*.json"], "tables/a.json", True),
+        (["../tables/*.json"], "tables/new.json", True),
+        (["../tables/**"], "tables/deep/new", True),
+        (["../tables/*.json"], "tables/deep/new.json", False),
+        (["tuning.json"], "kernels/new.json", False),
+    ],
+)
+def test_what_a_kernel_declares_is_a_dependency_even_if_nothing_reads_it(
+    project: Project, reads: list[str], made: str, is_dependency: bool
+) -> None:
+    project.write("kernels/tuning.json", "1")
+    project.write("tables/a.json", "1")
+    project.write("tables/deep/a.json", "1")
+    record = project.discover(str(project.write("kernels/k.py", READS.format(reads=reads))))
+    project.write(made, "2")
+    assert bool(changed(project, record)) == is_dependency
+
+
+@pytest.mark.parametrize(
+    ("reads", "message", "remedy"),
+    [
+        (["../../data.json"], "outside of the project", "copy it into the project"),
+        (["../tables"], "which is a folder", 'write "../tables/**"'),
+        (["../tables/"], "which is a folder", 'write "../tables/**"'),
+    ],
+)
+def test_what_a_kernel_cannot_declare(project: Project, reads: list[str], message: str, remedy: str) -> None:
+    project.write("tables/a.json", "1")
+    file = project.write("kernels/k.py", READS.format(reads=reads))
+    with pytest.raises(DefinitionError, match=message) as caught:
+        project.discover(str(file))
+    assert caught.value.where.location == "kernels/k.py:4" and caught.value.where.kernel == "k"
+    assert remedy in str(caught.value.remedy)
 
 
 def test_variants_of_one_file_execute_it_once(project: Project) -> None:

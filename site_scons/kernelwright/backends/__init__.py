@@ -1,19 +1,25 @@
-"""Execution backends: how Python calls a kernel. One module per backend, each with one subclass of ``Backend``."""
+"""Execution backends: how Python calls a kernel. One module per backend, each with one subclass of ``Backend``.
+
+A backend's module is imported when the backend is used: a build with nothing to do needs only the names.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from ..errors import SettingsError
-from .base import Backend
-from .tvm_ffi import TvmFfi
 
+if TYPE_CHECKING:
+    from .base import Backend
 
-def _all() -> dict[str, Backend]:
-    return {backend.name: backend for backend in (TvmFfi(),)}
+CLASSES = {"tvm_ffi": "TvmFfi"}
+"""Name of a backend, which is its module's -> its class; the default comes first."""
 
 
 def names() -> tuple[str, ...]:
     """The names of the backends, the default first."""
-    return tuple(_all())
+    return tuple(CLASSES)
 
 
 def get(name: str) -> Backend:
@@ -22,10 +28,10 @@ def get(name: str) -> Backend:
     Raises:
         SettingsError: there is none; the message lists the names.
     """
-    try:
-        return _all()[name]
-    except KeyError:
-        raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}") from None
+    if name not in CLASSES:
+        raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
+    backend: Backend = getattr(importlib.import_module(f".{name}", __name__), CLASSES[name])()
+    return backend
 
 
-__all__ = ["Backend", "get", "names"]
+__all__ = ["get", "names"]

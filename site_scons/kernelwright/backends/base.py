@@ -9,10 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import KernelwrightError, Where
+from ..errors import KernelwrightError, Where, is_text, shown
+from ..records import Record
 
 SCHEMA = 1
 """The schema of signature.json that is understood."""
+
+REBUILD = "rebuild from scratch: scons -c, then scons"
+
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""A name in C."""
 
 CPU_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
 """The archs of target llvm, and their rank."""
@@ -90,41 +96,66 @@ class LoweredUnit:
         Raises:
             KernelwrightError: the file has another schema, or lacks something.
         """
-        where = Where(data.get("kernel"), data.get("slug"), "wrap")
-        if data.get("schema") != SCHEMA:
-            raise KernelwrightError(
-                f"signature.json has schema {data.get('schema')!r}, expected {SCHEMA}", where, "rebuild from scratch"
-            )
+        known = data if isinstance(data, dict) else {}
+        kernel, slug = (name if isinstance(name := known.get(key), str) else None for key in ("kernel", "slug"))
+        where = Where(kernel, slug, "wrap")
+        if known.get("schema") != SCHEMA:
+            message = f"signature.json has schema {shown(known.get('schema'))}, expected {SCHEMA}"
+            raise KernelwrightError(message, where, REBUILD)
+        for name in ("kernel", "slug", "target", "arch", "entry", "arguments", "symbols", "device_kernels"):
+            if name not in known:
+                raise KernelwrightError(f"signature.json has no {name!r}", where, REBUILD)
         try:
-            return cls(
-                kernel=data["kernel"],
-                slug=data["slug"],
-                target=data["target"],
-                arch=data["arch"],
-                entry=data["entry"],
-                arguments=tuple(_argument(item) for item in data["arguments"]),
-                symbols=dict(data["symbols"]),
-                device_kernels=tuple(
-                    DeviceKernel(item["name"], tuple(item["params"]), tuple(item["launch"]))
-                    for item in data["device_kernels"]
-                ),
-                host=host,
-                images=dict(images or {}),
-            )
-        except KeyError as error:
-            message = f"signature.json has no {error.args[0]!r}"
-            raise KernelwrightError(message, where, "rebuild from scratch") from error
+            return _unit(Record(known, ""), host, dict(images or {}))
+        except ValueError as error:
+            raise KernelwrightError(f"signature.json is damaged: {error}", where, REBUILD) from error
 
 
-def _argument(item: Mapping[str, Any]) -> Argument:
-    return Argument(
-        item["name"],
-        item["kind"],
-        item["dtype"],
-        tuple(item["shape"]) if item["kind"] == "tensor" else (),
-        bool(item["output"]),
-        item.get("alignment"),
+def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit:
+    symbols = document.record("symbols")
+    return LoweredUnit(
+        kernel=_text(document, "kernel"),
+        slug=_text(document, "slug"),
+        target=_text(document, "target"),
+        arch=_text(document, "arch"),
+        entry=_text(document, "entry"),
+        arguments=tuple(map(_argument, document.records("arguments"))),
+        symbols={name: _text(symbols, name) for name in symbols.raw},
+        device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
+        host=host,
+        images=images,
     )
+
+
+def _argument(item: Record) -> Argument:
+    is_tensor = _text(item, "kind") == "tensor"
+    shape = item.raw.get("shape") if is_tensor else []
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+        raise ValueError(f"{item.place}.shape is {shown(shape)}, expected a list of sizes")
+    alignment = item.count("alignment") if item.has("alignment") else None
+    name, kind, dtype = (_text(item, key) for key in ("name", "kind", "dtype"))
+    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), alignment)
+
+
+def _device_kernel(item: Record) -> DeviceKernel:
+    name = _text(item, "name")
+    if not IDENTIFIER.fullmatch(name):
+        raise ValueError(f"{item.place}.name is {name!r}, expected a C identifier")
+    return DeviceKernel(name, tuple(item.texts("params")), tuple(item.texts("launch")))
+
+
+def _text(item: Record, name: str) -> str:
+    """A string that can be written to a source file."""
+    text = item.text(name)
+    if not is_text(text):
+        raise ValueError(f"{item.place}.{name} is {shown(text)}, expected whole characters")
+    return text
+
+
+def _is_size(size: Any) -> bool:
+    if isinstance(size, str):
+        return is_text(size)
+    return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 63
 
 
 @dataclass(frozen=True)
@@ -181,7 +212,7 @@ class KernelPlan:
             raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
         if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
             raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")
-        if not re.fullmatch(r"[A-Za-z_]\w*", unit.entry, re.ASCII):
+        if not IDENTIFIER.fullmatch(unit.entry):
             raise KernelwrightError(f"entry {unit.entry!r} is not a C identifier", unit.where)
         first = self.units[0]
         mine, expected = _outline(unit), _outline(first)

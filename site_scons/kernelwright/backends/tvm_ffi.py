@@ -173,14 +173,16 @@ class _Dtype:
     def parse(cls, text: str, where: Where) -> _Dtype:
         base, _, lanes = text.partition("x")
         exact = _DTYPE_CODES.get(base)
+        if lanes and not re.fullmatch("[0-9]{1,4}", lanes):
+            exact, base = None, ""
         if base == "handle":
             return cls(3, 64, 1)
         if base == "bool":
             return cls(6, 8, int(lanes or 1))
         if exact is not None and (bits := re.match(r"float(\d)", base)):
             return cls(exact, int(bits[1]), int(lanes or 1))
-        plain = re.fullmatch(r"(int|uint|float|bfloat|complex)(\d+)", base)
-        if plain and (not lanes or lanes.isdigit()):
+        plain = re.fullmatch(r"(int|uint|float|bfloat|complex)([0-9]{1,4})", base)
+        if plain:
             return cls(_DTYPE_CODES[plain[1]], int(plain[2]), int(lanes or 1))
         raise KernelwrightError(f"dtype {text!r} cannot be an argument", where, "use a dtype that DLPack knows")
 
@@ -441,7 +443,7 @@ def _argument(argument: Argument, where: Where) -> str:
 def _symbols(size: int | str, unit: LoweredUnit) -> list[str]:
     try:
         return symbols_of(size)
-    except (ValueError, SyntaxError) as error:
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
         raise KernelwrightError(f"the size {size!r} of an output cannot be computed: {error}", unit.where) from error
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .manifest import BuiltPackage, make_manifest
-from .stubs import make_init, make_stub
+if TYPE_CHECKING:
+    from .manifest import BuiltPackage
 
 RUNTIME = ("loader.py", "kernel.py")
 """Modules of this folder that are copied into every package, as ``_runtime/``."""
@@ -31,15 +32,15 @@ def runtime_sources() -> list[Path]:
     return [Path(__file__).with_name(name) for name in RUNTIME]
 
 
-def assemble(package: BuiltPackage, folder: Path) -> dict[str, str]:
-    """The texts of a package's generated files, by path relative to the package.
+def assemble(package: BuiltPackage) -> dict[str, str]:
+    """The texts of a package's generated files, by path relative to the package."""
+    # Imported here, because a build with nothing to do needs only the names above.
+    from .manifest import make_manifest
+    from .stubs import make_init, make_stub
 
-    Arguments:
-        folder: the package's folder, in which the libraries are built already.
-    """
     texts = {"__init__.py": make_init(package), "__init__.pyi": make_stub(package), "py.typed": ""}
     texts["_runtime/__init__.py"] = '"""What loads the kernels of this package."""\n'
     for source in runtime_sources():
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
-    texts["manifest.json"] = make_manifest(package, folder, texts)
+    texts["manifest.json"] = make_manifest(package, texts)
     return texts

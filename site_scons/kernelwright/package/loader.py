@@ -5,35 +5,46 @@ Only the standard library is imported here; tvm-ffi comes in with the first kern
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing and pathlib would take most of this module's time
+    from pathlib import Path
+    from typing import Any
+
     from .kernel import Kernel
 
-SCHEMA = 1
+SCHEMA = 2
+"""Revision of the manifest's format."""
+
+DIGEST_LINE = '\n "digest": '
+"""Begins the last line of a manifest; the digest is that of all that comes before the comma in front of it."""
 
 
 class Loader:
     """The kernels of one package: thread-safe, and usable after a fork.
 
     Arguments:
-        folder: the package's folder.
+        module: path of the package's ``__init__.py``.
         names: the kernels' names.
     """
 
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self._folder = folder
+    def __init__(self, module: str, names: tuple[str, ...]) -> None:
+        self._module = module
         self._names = names
         self._kernels: dict[str, Kernel] = {}
         self._manifest: dict[str, Any] | None = None
         self._lock = threading.RLock()
         # A child of fork() has only the forking thread, so a lock that another thread holds would never be released.
         os.register_at_fork(after_in_child=self._renew_lock)
+
+    @property
+    def _folder(self) -> Path:
+        """The package's folder."""
+        from pathlib import Path
+
+        return Path(self._module).resolve().parent
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
@@ -90,7 +101,11 @@ class Loader:
         return self.kernel(self._names[0]).num_threads()
 
     def _load(self, name: str) -> Kernel:
-        entry = self.manifest()["kernels"][name]
+        kernels = self.manifest().get("kernels")
+        entry = kernels.get(name) if isinstance(kernels, dict) else None
+        if entry is None or not _is_entry(entry):
+            place = self._folder / "manifest.json"
+            raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
         path = self._verified(entry["library"])
         self._verified("_runtime/kernel.py")
         # Imported here: tvm-ffi takes tens of milliseconds, and a second where PyTorch is installed.
@@ -99,8 +114,15 @@ class Loader:
         return load_kernel(name, entry, path)
 
     def _verified(self, relative: str) -> Path:
+        import hashlib
+
+        files = self.manifest().get("files")
+        listed = files.get(relative) if isinstance(files, dict) else None
+        expected = listed.get("sha256") if isinstance(listed, dict) else None
+        # A digest finds damage and no malice, but a manifest should not reach for what is outside of its package.
+        if expected is None or "\0" in relative or relative.startswith("/") or ".." in relative.split("/"):
+            raise ImportError(f"{self._folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
         path = self._folder / relative
-        expected = self.manifest()["files"][relative]["sha256"]
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -112,26 +134,40 @@ class Loader:
         return path
 
 
+def _is_entry(entry: Any) -> bool:
+    """Whether a kernel's part of the manifest has all that is used of it."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("variants"), list):
+        return False
+    texts = all(isinstance(entry.get(key), str) for key in ("doc", "library"))
+    return texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
+
+
+def _is_variant(variant: Any) -> bool:
+    if not isinstance(variant, dict) or not isinstance(variant.get("units"), list):
+        return False
+    units = all(isinstance(unit, dict) and isinstance(unit.get("target"), str) for unit in variant["units"])
+    return units and isinstance(variant.get("slug"), str) and isinstance(variant.get("config"), dict)
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read and verify a manifest.
 
     Raises:
         ImportError: the file is missing, altered, or of another schema.
     """
+    import hashlib
+    import json
+
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        manifest = json.loads(content)
     except OSError as error:
         raise ImportError(f"{path}: cannot be read ({error.strerror}); install the package again") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ImportError(f"{path}: is not valid JSON ({error}); install the package again") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise ImportError(f"{path}: has another schema than {SCHEMA}; install the package again")
-    if manifest.get("digest") != manifest_digest(manifest):
+    covered, line, rest = content.rpartition(b"," + DIGEST_LINE.encode())
+    if not line or rest != f'"{hashlib.sha256(covered).hexdigest()}"\n}}\n'.encode():
         raise ImportError(f"{path}: was altered, its content does not fit its digest; install the package again")
     return manifest
-
-
-def manifest_digest(manifest: dict[str, Any]) -> str:
-    """SHA-256 of a manifest's canonical JSON without its own ``digest``."""
-    rest = {key: value for key, value in manifest.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

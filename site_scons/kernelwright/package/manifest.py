@@ -1,4 +1,8 @@
-"""manifest.json: what is in a kernel package, and where it came from. ``docs/manifest.md`` describes the schema."""
+"""manifest.json: what is in a kernel package, and where it came from. ``docs/manifest.md`` describes the schema.
+
+Each kernel's part, its entry, is made when the kernel is linked. So a package of a thousand kernels of which one
+changed is assembled from a thousand finished texts.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..files import canonical_json, sha256_of
-from .loader import SCHEMA, manifest_digest
+from ..files import canonical_json, pretty_json, sha256_of
+from ..limits import read_usage
+from .loader import DIGEST_LINE, SCHEMA
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,41 @@ class BuiltVariant:
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """A kernel whose library is built; ``library`` is its path relative to the package."""
+    """A kernel whose stages up to the linking are done.
+
+    Arguments:
+        name, doc, variants: the kernel.
+        library: path of its library, relative to the package.
+        flags: its nvcc flags.
+        tools: tool -> what the toolchain says of it, without paths.
+        version: Kernelwright's version.
+    """
 
     name: str
     doc: str
     library: str
     variants: tuple[BuiltVariant, ...]
+    flags: tuple[str, ...]
+    tools: Mapping[str, Any]
+    version: str
+
+
+@dataclass(frozen=True)
+class PackagedKernel:
+    """What the assembly of a package needs of one kernel.
+
+    Arguments:
+        name: the kernel's name.
+        entry: the text that :func:`make_entry` made.
+        library: path of its library, relative to the package.
+        digest, size: SHA-256 and bytes of the library.
+    """
+
+    name: str
+    entry: str
+    library: str
+    digest: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +91,6 @@ class BuiltPackage:
         name: import name.
         version: Kernelwright's version.
         tools: tool -> what the toolchain says of it, without paths.
-        flags: kernel -> nvcc flags.
         backends: execution backends, the default first.
         kernels: sorted by name.
     """
@@ -65,43 +98,14 @@ class BuiltPackage:
     name: str
     version: str
     tools: Mapping[str, Any]
-    flags: Mapping[str, tuple[str, ...]]
     backends: tuple[str, ...]
-    kernels: tuple[BuiltKernel, ...]
+    kernels: tuple[PackagedKernel, ...]
 
 
-def make_manifest(package: BuiltPackage, folder: Path, texts: Mapping[str, str]) -> str:
-    """The text of manifest.json.
-
-    Arguments:
-        folder: the package's folder, in which the libraries are.
-        texts: the other generated files of the package, by name.
-    """
-    files = {
-        name: _entry(hashlib.sha256(text.encode()).hexdigest(), len(text.encode())) for name, text in texts.items()
-    }
-    for kernel in package.kernels:
-        library = folder / kernel.library
-        files[kernel.library] = _entry(sha256_of(library), library.stat().st_size)
-    manifest = {
-        "schema": SCHEMA,
-        "package": package.name,
-        "kernelwright": package.version,
-        "tools": package.tools,
-        "backends": list(package.backends),
-        "kernels": {kernel.name: _kernel(package, kernel) for kernel in package.kernels},
-        "files": dict(sorted(files.items())),
-    }
-    return json.dumps({**manifest, "digest": manifest_digest(json.loads(json.dumps(manifest)))}, indent=1) + "\n"
-
-
-def _entry(digest: str, size: int) -> dict[str, Any]:
-    return {"sha256": digest, "size": size}
-
-
-def _kernel(package: BuiltPackage, kernel: BuiltKernel) -> dict[str, Any]:
+def make_entry(kernel: BuiltKernel) -> str:
+    """The text of a kernel's part of the manifest."""
     first = kernel.variants[0].units[0].signature
-    return {
+    entry = {
         "doc": kernel.doc,
         "library": kernel.library,
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
@@ -112,23 +116,55 @@ def _kernel(package: BuiltPackage, kernel: BuiltKernel) -> dict[str, Any]:
                 "archs": [arch for unit in variant.units for arch in unit.archs],
                 "arguments": variant.units[0].signature["arguments"],
                 "symbols": variant.units[0].signature["symbols"],
-                "units": [_unit(package, kernel.name, unit) for unit in variant.units],
+                "units": [_unit(kernel, unit) for unit in variant.units],
             }
             for variant in kernel.variants
         ],
     }
+    return pretty_json(entry)
 
 
-def _unit(package: BuiltPackage, kernel: str, unit: BuiltUnit) -> dict[str, Any]:
+def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
+    """The text of manifest.json.
+
+    Arguments:
+        texts: the other generated files of the package, by name.
+    """
+    encoded = {name: text.encode() for name, text in texts.items()}
+    files = {name: _file(hashlib.sha256(data).hexdigest(), len(data)) for name, data in encoded.items()}
+    files |= {kernel.library: _file(kernel.digest, kernel.size) for kernel in package.kernels}
+    head = {
+        "schema": SCHEMA,
+        "package": package.name,
+        "kernelwright": package.version,
+        "tools": package.tools,
+        "backends": list(package.backends),
+    }
+    kernels = ",\n  ".join(f"{json.dumps(k.name)}: {_indented(k.entry.rstrip(), 2)}" for k in package.kernels)
+    parts = [pretty_json(head).removesuffix("\n}\n"), f'\n "kernels": {{\n  {kernels}\n }}']
+    content = ",".join([*parts, f'\n "files": {_indented(pretty_json(dict(sorted(files.items()))).rstrip(), 1)}'])
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
+
+
+def _indented(text: str, depth: int) -> str:
+    return text.replace("\n", "\n" + " " * depth)
+
+
+def _file(digest: str, size: int) -> dict[str, Any]:
+    return {"sha256": digest, "size": size}
+
+
+def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
     source = sha256_of(unit.tir)
     target = unit.signature["target"]
-    flags = list(package.flags.get(kernel, ())) if target == "cuda" else []
-    identity = [package.version, package.tools, flags, list(unit.archs), source, unit.signature]
+    flags = list(kernel.flags) if target == "cuda" else []
+    identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, unit.signature]
     return {
         "target": target,
         "archs": list(unit.archs),
         "schedule": unit.signature["schedule"],
         "source_digest": source,
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
-        "resources": {arch: json.loads(path.read_text())["kernels"] for arch, path in unit.resources.items()},
+        "resources": {arch: read_usage(path)["kernels"] for arch, path in unit.resources.items()},
     }

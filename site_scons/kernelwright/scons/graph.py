@@ -1,26 +1,43 @@
-"""Turns the kernels of a package into SCons nodes: lower, nvcc, wrap, link, assemble and check."""
+"""Turns the kernels of a package into SCons nodes: lower, nvcc, wrap, link, assemble and check.
+
+Kernels that are settled (see ``settled``) get no nodes. So what only the others need is imported when there are some.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import SCons.Node
+import SCons.Node.Alias
 import SCons.Script
+import SCons.Util
 
 from .. import backends
-from ..discovery import DefinitionRecord, discover
 from ..errors import KernelwrightError, SettingsError, Where
-from ..plan import KernelSelection, require_archs, select
+from ..files import canonical_json
 from ..settings import Settings
-from ..toolchain import HostCompiler, Lowerer, Nvcc
-from . import stages
-from .cache import VerifiedCacheDir
+from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
+from ..toolchain import HostCompiler, Lowerer, Nvcc, describe
+from ..version import VERSION
+from .assembly import Assembly, Part
+from .commands import NAME as COMMANDS
+from .commands import add_compile_commands
 from .run import BuildRun
-from .stage import Stage, StageAction, code_digest
+from .stage import CODE, Stage, StageAction, code_digest
+
+if TYPE_CHECKING:
+    from ..discovery import DefinitionRecord
+    from ..plan import KernelSelection
+    from .stages import KernelNodes
+
+DONE = (SCons.Node.executed, SCons.Node.up_to_date)
+"""The states of a node that was built, or that needed no building."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +47,15 @@ class Tools:
     lowerer: Lowerer
     host_compiler: HostCompiler
     nvcc: Nvcc | None
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """A definition file that is looked into in this run: its record, and the nodes of those kernels that are built."""
+
+    definition: DefinitionRecord
+    kernels: dict[str, KernelNodes]
+    notes: list[str]
 
 
 class PackageGraph:
@@ -45,17 +71,21 @@ class PackageGraph:
     def __init__(self, env: Any, run: BuildRun, settings: Settings, files: list[Any]) -> None:
         self.run = run
         self.settings = settings
-        self.files = files
+        self.made: list[Stage] = []
+        self.unsettled: dict[str, KernelNodes] = {}
+        self.commands: list[dict[str, Any]] = []
+        self._looked_into: list[Unsettled] = []
+        self._top = str(run.top)
+        self._files = [self._name(node.get_abspath()) for node in files]
         self._user_env = env
         # A clone, so that the user's decider and scanners stay as they are: early cutoff needs contents compared, and
         # the stages name all their sources themselves.
-        self.env = env.Clone(SCANNERS=[], CACHEDIR_CLASS=VerifiedCacheDir)
+        self.env = env.Clone(SCANNERS=[])
         self.env.Decider("content")
         base = _base_folder(env)
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
-        self._made: list[Any] = []
         if str(self.folder) in run.packages:
             where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
             raise SettingsError("a package of that name exists already", where, "give each package its own name")
@@ -72,8 +102,22 @@ class PackageGraph:
         compiler = chain.host_compiler(self.settings.host_compiler)
         nvcc = chain.nvcc(self.settings.nvcc, compiler) if "cuda" in self.settings.targets else None
         if nvcc is not None:
-            stages.require_archs(nvcc, self.settings.archs_of("cuda"))
+            require_archs(nvcc, self.settings.archs_of("cuda"))
         return Tools(chain.lowerer(), compiler, nvcc)
+
+    @cached_property
+    def tool_data(self) -> dict[str, Any]:
+        """The tools as the manifest shows them, without paths."""
+        tools = self.tools
+        data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
+        if tools.nvcc is not None:
+            data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
+        return data
+
+    @cached_property
+    def has_gpu(self) -> bool:
+        """Whether an NVIDIA driver runs on this machine, so that CUDA code can be checked."""
+        return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
     def add(self) -> Any:
         """Add all nodes; the generated files of the package are returned.
@@ -85,22 +129,83 @@ class PackageGraph:
             return self.env.File([str(self.folder.File("manifest.json"))])
         if SCons.Script.GetOption("clean"):
             return self._clean()
-        selected, errors = self._select()
+        settled = read_settled(self._state, self._key)
+        files, kept = self._split(settled)
+        errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
         failing = [self._failing(number, error) for number, error in enumerate(errors)]
-        kernels = [self._kernel(definition, selection) for definition, selection in selected]
-        result = self._assemble(kernels, failing)
-        self._alias_checks(kernels)
+        result = self._assemble(settled, kept, failing)
+        self._alias(kept)
+        self.run.settle.append(lambda: self._settle(settled, kept))
         return result
 
-    def _select(self) -> tuple[list[tuple[DefinitionRecord, KernelSelection]], list[KernelwrightError]]:
-        """The kernels to build, and what is wrong with the others."""
-        identity = f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}"
-        files = [Path(node.get_abspath()) for node in self.files]
-        records, errors = discover(files, self.run.top, self.run.discovery, lambda: self.run.pool, identity)
-        selected: dict[str, tuple[DefinitionRecord, KernelSelection]] = {}
+    @property
+    def _state(self) -> Path:
+        return self.run.state / "settled" / f"{self._name(self.folder.get_abspath()).replace('/', '.')}.json"
+
+    @cached_property
+    def _key(self) -> str:
+        """Digest of everything that all kernels of the package depend on."""
+        chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
+        code = [code_digest(label) for label in CODE]
+        places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
+        identity = [VERSION, chosen, self.tool_data, code, places, self.has_gpu, self.run.strict]
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+    def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
+        """The definition files that have to be looked into, and the kernels that nothing has to be done for."""
+        if not self._may_settle:
+            return self._files, {}
+        files: list[str] = []
+        kept: dict[str, SettledKernel] = {}
+        for file in self._files:
+            stamps = settled.files.get(file)
+            kernels = settled.of_file.get(file, {})
+            intact = {name: kernel for name, kernel in kernels.items() if self._is_intact(kernel)}
+            if not stamps or len(intact) < len(kernels) or not is_current(self._top, stamps):
+                files.append(file)
+            else:
+                kept |= intact
+                self._tell(settled.notes.get(file, ()))
+        return files, kept
+
+    @cached_property
+    def _may_settle(self) -> bool:
+        """Whether kernels can be left out: all targets are ours, no tree is shown, and no content is to be verified."""
+        targets = SCons.Script.COMMAND_LINE_TARGETS
+        plain = all(isinstance(target, str) and target.isidentifier() for target in targets)
+        return plain and COMMANDS not in targets and not self.run.strict and not SCons.Script.GetOption("tree_printers")
+
+    @cached_property
+    def _checking(self) -> bool:
+        return "check" in SCons.Script.COMMAND_LINE_TARGETS
+
+    def _is_intact(self, kernel: SettledKernel) -> bool:
+        if self._checking and not (kernel.checks and is_current(self._top, kernel.check_outputs)):
+            return False
+        return is_current(self._top, kernel.outputs)
+
+    def _discover(self, files: list[str], kept: dict[str, SettledKernel]) -> list[KernelwrightError]:
+        """Make the nodes of the kernels in some files, and return what is wrong with the others.
+
+        Kernels of these files that are settled themselves stay so.
+        """
+        from ..discovery import discover
+        from ..plan import require_archs, select
+        from .stages import KernelStages
+
+        records, errors = discover(
+            [self.run.top / file for file in files],
+            self.run.top,
+            self.run.discovery,
+            lambda: self.run.pool,
+            f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}",
+            {name: kernel.file for name, kernel in kept.items()},
+            self.run.strict,
+        )
         for record in records:
+            found = Unsettled(record, {}, [])
             for kernel in record.kernels:
                 try:
                     selection = select(kernel, self.settings, backends.names())
@@ -108,17 +213,20 @@ class PackageGraph:
                         require_archs(kernel, self.tools.nvcc)
                 except KernelwrightError as error:
                     errors.append(error)
-                    continue
-                for target in selection.left_out:
-                    self.run.progress.note(
-                        f"kernelwright: {kernel.name} is not built for {target}: none of its archs is"
-                    )
-                if not selection.archs and not selection.left_out:
-                    self.run.progress.note(f"kernelwright: {kernel.name} is left out: it is for other targets")
-                if selection.archs:
-                    # A name that is defined twice is among the errors already.
-                    selected.setdefault(kernel.name, (record, selection))
-        return list(selected.values()), errors
+                    break
+                found.notes.extend(_notes(selection))
+                # A name that is defined twice is among the errors already.
+                if selection.archs and kernel.name not in self.unsettled:
+                    found.kernels[kernel.name] = KernelStages(self, record, selection).add()
+                    self.unsettled[kernel.name] = found.kernels[kernel.name]
+            else:
+                self._looked_into.append(found)
+            self._tell(found.notes)
+        return errors
+
+    def _tell(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            self.run.progress.note(note)
 
     def _failing(self, number: int, error: KernelwrightError) -> Stage:
         """A stage that reports an error of a definition file, so that ``-k`` can build the rest."""
@@ -127,66 +235,115 @@ class PackageGraph:
             raise error
 
         place = error.where.location or "definition"
-        name = f"{number}.failed"
-        return self.stage("DISCOVER", place, error.where, {"error": str(error)}, make, {name: self.work.File(name)}, [])
+        targets = {f"{number}.failed": self.work.File(f"{number}.failed")}
+        return self.node(
+            Stage("DISCOVER", place, error.where, {"error": str(error)}, make, targets, [], cacheable=False)
+        )
 
-    def _kernel(self, definition: DefinitionRecord, selection: KernelSelection) -> stages.KernelNodes:
-        """All nodes of one kernel up to its library and its checks."""
-        builder = stages.KernelStages(self, definition, selection)
-        nodes = builder.add()
-        self._user_env.Alias(selection.record.name, nodes.library.nodes[:1])
-        return nodes
+    def _assemble(self, settled: Settled, kept: dict[str, SettledKernel], failing: list[Stage]) -> Any:
+        parts = [Part(name, None, (kernel.library, kernel.entry)) for name, kernel in kept.items()]
+        for name, kernel in self.unsettled.items():
+            targets = kernel.library.targets
+            parts.append(Part(name, (targets[f"{name}.so"], targets["entry.json"]), None))
+        self._assembly = Assembly(self, sorted(parts, key=lambda part: part.name), settled.libraries)
+        if not self.run.passive:
+            self._assembly.restore()
+        stage = self.node(self._assembly.stage())
+        waits_for = [node for part in parts for node in part.nodes or ()] + [node for s in failing for node in s.nodes]
+        self.env.Requires(stage.nodes, waits_for)
+        return SCons.Util.NodeList(stage.nodes)
 
-    def _assemble(self, kernels: list[stages.KernelNodes], failing: list[Stage]) -> Any:
-        stage = stages.assemble_stage(self, kernels, failing, self._sweep)
-        return self.node(stage)
-
-    def _alias_checks(self, kernels: list[stages.KernelNodes]) -> None:
-        nodes = [check.nodes[0] for kernel in kernels for check in kernel.checks]
+    def _alias(self, kept: dict[str, SettledKernel]) -> None:
+        """Make the kernels' names, and ``check``, targets of the command line."""
+        for name, kernel in self.unsettled.items():
+            self._user_env.Alias(name, kernel.library.nodes[:1])
+        requested = set(SCons.Script.COMMAND_LINE_TARGETS)
+        for name, settled in kept.items():
+            self.run.settled_stages += settled.stages + (settled.checks if self._checking else 0)
+            if name in requested:
+                self._user_env.Alias(name, [])
+            else:  # env.Alias takes twenty times as long
+                SCons.Node.Alias.default_ans.Alias(name)
+        nodes = [check.nodes[0] for kernel in self.unsettled.values() for check in kernel.checks]
         self._user_env.Alias("check", nodes)
         for node in nodes:
             # Without this, a build file without Default(), which builds everything, would run all checks.
             self._user_env.Ignore(node.dir, node)
-        if "check" in SCons.Script.COMMAND_LINE_TARGETS:
-            for kernel in kernels:
+        if COMMANDS in requested:
+            libraries = [node for kernel in self.unsettled.values() for node in kernel.library.nodes]
+            add_compile_commands(self, self.commands, libraries)
+        if self._checking:
+            for name, kernel in self.unsettled.items():
                 if not kernel.record.has_reference:
-                    self.run.progress.note(f"kernelwright: {kernel.record.name} has no reference, so it is not checked")
+                    self._tell([f"kernelwright: {name} has no reference, so it is not checked"])
 
-    def stage(
-        self,
-        label: str,
-        subject: str,
-        where: Where,
-        options: dict[str, Any],
-        make: Callable[[Path], None],
-        targets: dict[str, Any],
-        sources: list[Any],
-    ) -> Stage:
-        """Make a :class:`Stage`, and its node."""
-        stage = Stage(label, subject, where, options, make, targets, sources)
-        self.node(stage)
-        return stage
+    def _settle(self, settled: Settled, kept: dict[str, SettledKernel]) -> None:
+        """Write down which kernels are finished now."""
+        after = Settled(self._key, libraries=self._assembly.libraries)
+        kept_files = {file for file in self._files if file in settled.files} - {
+            u.definition.file for u in self._looked_into
+        }
+        after.files = {file: settled.files[file] for file in settled.files if file in kept_files}
+        after.notes = {file: notes for file, notes in settled.notes.items() if file in kept_files}
+        after.kernels = dict(kept)
+        for found in self._looked_into:
+            file = found.definition.file
+            kernels = {name: self._finished(file, name, nodes) for name, nodes in found.kernels.items()}
+            stamps = self._stamps(found) if all(kernels.values()) else None
+            if stamps:
+                after.files[file], after.notes[file] = stamps, found.notes
+                after.kernels |= {name: kernel for name, kernel in kernels.items() if kernel}
+        if after != settled and not self.run.passive:
+            write_settled(self._state, after)
 
-    def node(self, stage: Stage) -> Any:
+    def _finished(self, file: str, name: str, nodes: KernelNodes) -> SettledKernel | None:
+        """The kernel's state, if SCons has found or made all of it up to date."""
+        if any(node.get_state() not in DONE for stage in nodes.stages for node in stage.nodes):
+            return None
+        checks = [stage for stage in nodes.checks if stage.nodes[0].get_state() in DONE]
+        output = self.run.journal.output
+        library, entry = (output(nodes.library.targets[n].get_abspath()) for n in (f"{name}.so", "entry.json"))
+        if library is None or entry is None:
+            return None
+        return SettledKernel(
+            file,
+            len(nodes.stages),
+            stamps_of(self._top, (path for stage in nodes.stages for path in stage.paths)),
+            len(checks) if len(checks) == len(nodes.checks) else 0,
+            stamps_of(self._top, (path for stage in checks for path in stage.paths)),
+            library[1],
+            entry[1],
+        )
+
+    def _stamps(self, found: Unsettled) -> Any:
+        """Stamps of all files that decide what the kernels of a definition file are."""
+        digests = dict(found.definition.dependencies)
+        for nodes in found.kernels.values():
+            for stage in (*nodes.stages, *nodes.checks):
+                digests |= stage.options.get("later", {})
+        return trusted_stamps(self._top, digests)
+
+    def node(self, stage: Stage) -> Stage:
         """Make a stage an SCons target."""
-        self._made += stage.nodes
+        self.made.append(stage)
         self.run.add(stage)
         nodes = self.env.Command(stage.nodes, stage.sources, StageAction(stage, self.run))
-        if stage.label in ("LOWER", "CHECK"):
-            # What a definition reads while it is called is only known afterwards, so a CacheDir's key could miss it.
-            self.env.NoCache(nodes)
-        return nodes
+        # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
+        self.env.NoCache(nodes)
+        return stage
 
     def definition_nodes(self, definition: DefinitionRecord) -> list[Any]:
-        """The files that a definition consists of: itself and the project files that it imports."""
-        # Not env.File, which would expand a dollar sign in a name.
-        return [self.env.fs.File("#" + name) for name in sorted(definition.dependencies)]
+        """The files that a definition consists of: itself and the project files that it imports or reads.
 
-    def _sweep(self) -> None:
-        """Remove what earlier definitions, configs and archs left behind."""
-        known = {node.get_abspath() for node in self._made}
-        for folder in (self.work, self.folder.Dir("_lib"), self.checks):
-            remove_unknown(Path(folder.get_abspath()), known)
+        Folders whose listing it read, and files that it looked for in vain, are no nodes; they are in the signatures.
+        """
+        names = [name for name, digest in definition.dependencies.items() if digest and not name.endswith("/")]
+        # Not env.File, which would expand a dollar sign in a name.
+        return [self.env.fs.File("#" + name) for name in sorted(names)]
+
+    def _name(self, path: str) -> str:
+        """A path relative to the top, with forward slashes, if it is below it."""
+        return path[len(self._top) + 1 :] if path.startswith(self._top + os.sep) else path
 
     def _clean(self) -> Any:
         """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
@@ -194,7 +351,8 @@ class PackageGraph:
             self._cleaned(folder.name, self.work.Dir(folder.name))
         self._cleaned("check", self.checks)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")
-        self.env.Clean(manifest, [self.work, self.folder, self.checks, self.env.Dir(str(self.run.state))])
+        made = [self.run.top / "build" / name for name in (".kernelwright", *SINGLE_FILES)]
+        self.env.Clean(manifest, [self.work, self.folder, self.checks, *map(str, made)])
         return manifest
 
     def _cleaned(self, alias: str, folder: Any) -> None:
@@ -209,15 +367,27 @@ def _base_folder(env: Any) -> Any:
     return here if here.srcnode() != here else env.Dir("#build")
 
 
-def remove_unknown(folder: Path, known: Iterable[str]) -> None:
-    """Remove the files of a folder that are not known, and the folders that are empty then."""
-    keep = set(known)
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not path.is_symlink():
-            # Not empty, or just being filled by a stage that runs at the same time.
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        elif str(path) not in keep:
-            path.unlink()
+def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
+    """Raise a SettingsError for an arch that this nvcc does not know."""
+    for arch in archs:
+        if arch not in nvcc.archs:
+            raise SettingsError(
+                f"nvcc {nvcc.version} does not know the arch {arch!r}",
+                Where(stage="settings"),
+                f"use some of {', '.join(nvcc.archs)}",
+            )
+
+
+def _notes(selection: KernelSelection) -> list[str]:
+    """What a run says about targets that a kernel is not built for."""
+    name = selection.record.name
+    if not selection.archs and not selection.left_out:
+        return [f"kernelwright: {name} is left out: it is for other targets"]
+    return [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
+
+
+SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
+"""Files in the build folder that no package has for itself."""
+
+UNRELATED = ("worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory", "cache_dir", "cache_size")
+"""Settings that do not change what is built."""

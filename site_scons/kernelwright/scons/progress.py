@@ -6,8 +6,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 
 class Progress:
@@ -25,7 +25,7 @@ class Progress:
         self._lock = threading.Lock()
         self._running: list[str] = []
         self._counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
-        self._start = time.monotonic()
+        self.start = time.monotonic()
 
     def expect(self, counts: Callable[[], tuple[int, int]]) -> None:
         """Say how to find out how many stages are done, and how many there are."""
@@ -57,7 +57,12 @@ class Progress:
                 self._stream.write(text + "\n")
                 self._stream.flush()
 
-    def summary(self, built: int, reused: int, failed: int, failures: list[str]) -> None:
+    @property
+    def seconds(self) -> float:
+        """Time since the run began."""
+        return time.monotonic() - self.start
+
+    def summary(self, counts: Mapping[str, Any], failures: list[str]) -> None:
         """The last lines: the failures, how many stages were built, reused and failed, and the time."""
         with self._lock:
             self._erase()
@@ -65,9 +70,10 @@ class Progress:
                 listed = "".join(f"  {failure}\n" for failure in failures)
                 sys.stderr.write(f"kernelwright: {len(failures)} failed:\n{listed}")
             if not self._silent:
-                seconds = time.monotonic() - self._start
+                cached = f" ({counts['cached']} from the cache)" if counts["cached"] else ""
                 self._stream.write(
-                    f"kernelwright: {built} built, {reused} reused, {failed} failed in {seconds:.1f} s\n"
+                    f"kernelwright: {counts['built']} built{cached}, {counts['reused']} reused, "
+                    f"{counts['failed']} failed in {self.seconds:.1f} s\n"
                 )
                 self._stream.flush()
 

@@ -1,39 +1,50 @@
-"""What all kernel packages of one ``scons`` run share: tools, workers, progress, the ledger, and the end of the run."""
+"""What all kernel packages of one ``scons`` run share: tools, workers, cache, progress, and the end of the run."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
+import gc
 import os
+import sys
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+import SCons.Defaults
 import SCons.Node
 import SCons.Node.Alias
 import SCons.Node.FS
 import SCons.Script
 
-from ..errors import KernelwrightError
-from ..files import remove_stale_scratch
+from ..errors import KernelwrightError, Where
+from ..files import make_way, remove_stale_scratch, sha256_of
+from ..settings import Settings
 from ..toolchain import Toolchain
-from ..workers.pool import WorkerPool
-from ..workers.protocol import Request
-from .ledger import Ledger
 from .progress import Progress
+from .signatures import Journal, use_journal
 from .stage import Stage
+
+if TYPE_CHECKING:
+    from ..cache import BuildCache
+    from ..runner import ToolRunner
+    from ..trace import Trace
+    from ..workers.pool import WorkerPool
+    from ..workers.protocol import Request
 
 
 class BuildRun:
-    """One run of scons in one tree. Nothing is started or probed before it is needed.
+    """One run of scons in one tree. Nothing is started, probed or imported before it is needed.
 
     Arguments:
         env: an environment, for looking targets up.
         top: the folder of the top SConstruct.
-        worker_timeout: seconds that one request to a worker may take.
+        settings: those of the first package; what all packages share is taken from them.
     """
 
-    def __init__(self, env: Any, top: Path, worker_timeout: float) -> None:
+    def __init__(self, env: Any, top: Path, settings: Settings) -> None:
         self.env = env
         self.top = top
         self.state = top / "build" / ".kernelwright"
@@ -42,16 +53,38 @@ class BuildRun:
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
         self.packages: set[str] = set()
-        self._worker_timeout = worker_timeout
+        self.strict = bool(option("kernelwright_strict"))
+        self.settled_stages = 0
+        self.commands: list[dict[str, Any]] | None = None
+        self.settle: list[Callable[[], None]] = []
+        self._settings = settings
+        self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
         self._failures: list[str] = []
         self._begun = False
         self._lock: TextIO | None = None
+        # SCons makes millions of objects and hardly any garbage; what there is of it goes when the build starts.
+        gc.disable()
         atexit.register(self._close)
 
     @cached_property
-    def ledger(self) -> Ledger:
-        """The journal of outputs."""
-        return Ledger(self.state / "outputs.jsonl", self.top)
+    def journal(self) -> Journal:
+        """SCons's signatures and the contents of the outputs."""
+        return Journal(self.state / "signatures", self.top, verify=self.strict)
+
+    @cached_property
+    def cache(self) -> BuildCache | None:
+        """The build cache; that of ``env.CacheDir`` if the build file names one, otherwise that of the settings."""
+        from ..cache import BuildCache
+        from ..memory import parse_size
+
+        # Not get_CacheDir, which would make the default environment, and that looks for compilers.
+        environments = (self.env, SCons.Defaults._default_env)
+        given = next((path for env in environments if (path := getattr(env, "_CacheDir_path", None))), None)
+        folder = Path(str(self.env.Dir(given).get_abspath()), "kernelwright") if given else self._settings.cache_dir
+        if not folder or SCons.Script.GetOption("cache_disable"):
+            return None
+        limit = parse_size(self._settings.cache_size or "1T") * 1024
+        return BuildCache(self.top / folder, limit, not SCons.Script.GetOption("cache_readonly"))
 
     @cached_property
     def toolchain(self) -> Toolchain:
@@ -61,14 +94,41 @@ class BuildRun:
     @cached_property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
-        jobs = int(SCons.Script.GetOption("num_jobs"))
-        return WorkerPool(jobs, self.top, self._worker_timeout, on_output=self._show_output)
+        from ..workers.pool import WorkerPool
 
-    def allow(self, worker_timeout: float) -> None:
-        """Give requests that much time; packages share the workers, and none is cut shorter than it asked for."""
-        self._worker_timeout = max(self._worker_timeout, worker_timeout)
-        if "pool" in self.__dict__:
-            self.pool.timeout_s = self._worker_timeout
+        return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
+
+    @cached_property
+    def tools(self) -> ToolRunner:
+        """What runs the compilers, with a limit for their time and their memory."""
+        from ..memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
+        from ..runner import ToolRunner
+
+        limit, override = self._settings.memory_limit, self._settings.nvcc_memory
+        budget = parse_size(limit) if limit else default_budget_kib()
+        fixed = {"nvcc": parse_size(override)} if override else {}
+        governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
+        return ToolRunner(self.jobs, self.top, self._timeouts["tool"], governor)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The timeline of this run."""
+        from ..trace import Trace
+
+        return Trace(self.progress.start)
+
+    @property
+    def jobs(self) -> int:
+        """How many stages run at once."""
+        return int(SCons.Script.GetOption("num_jobs"))
+
+    def allow(self, settings: Settings) -> None:
+        """Give requests the time that a package asks for; packages share the workers, and none is cut shorter."""
+        for name, seconds in (("worker", settings.worker_timeout), ("tool", settings.tool_timeout)):
+            self._timeouts[name] = max(self._timeouts[name], seconds)
+        for name, pool in (("worker", "pool"), ("tool", "tools")):
+            if pool in self.__dict__:
+                getattr(self, pool).timeout_s = self._timeouts[name]
 
     @property
     def passive(self) -> bool:
@@ -80,17 +140,31 @@ class BuildRun:
         self.stages.append(stage)
         if self.passive:
             return
-        for node in stage.nodes:
-            path = Path(node.get_abspath())
-            if path.is_file() and not self.ledger.intact(path):
-                shown = os.path.relpath(path, self.top)
-                self.progress.note(f"kernelwright: {shown} is not as it was built: making it again")
-                path.unlink()
+        for path in stage.paths:
+            if os.path.exists(path) and not self.journal.intact(path):  # noqa: PTH110
+                # Of outputs that no finished stage has made there is nothing to tell: an earlier run was killed.
+                self.remove(path, tell=self.journal.output(path) is not None)
+
+    def remove(self, path: str, tell: bool = True) -> None:
+        """Remove an output that is not what was built, so that it is made again."""
+        if tell:
+            shown = os.path.relpath(path, self.top)
+            self.progress.note(f"kernelwright: {shown} is not as it was built: making it again")
+        make_way(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108
+
+    def digest(self, path: str) -> str:
+        """SHA-256 of a source of a stage; that of an output is known already."""
+        known = self.journal.output(path)
+        return known[1] if known is not None else sha256_of(Path(path))
 
     def started(self, line: str) -> None:
         """Show that an action begins; the first time, find out how many there are going to be at most."""
         if not self._begun:
             self._begun = True
+            gc.freeze()
+            gc.enable()
             remove_stale_scratch(self.scratch)
             ids = self._wanted()
             wanted = [stage for stage in self.stages if id(stage) in ids]
@@ -98,16 +172,26 @@ class BuildRun:
         self.progress.started(line)
 
     def lock(self) -> None:
-        """Wait until no other scons works in this tree; the lock ends with the process, however it ends."""
+        """Wait until no other scons works in this tree; the lock ends with the process, however it ends.
+
+        Raises:
+            KernelwrightError: another one does, and ``--no-wait`` was given.
+        """
         if self.passive or self._lock is not None:
             return
         self.state.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.state / "lock").open("w")
+        make_way(self.state / "lock")
+        lock = (self.state / "lock").open("a")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if option("kernelwright_no_wait"):
+                remedy = "wait for it to end, or leave --no-wait out"
+                raise KernelwrightError("another scons works in this tree", Where(stage="settings"), remedy) from None
             self.progress.note("kernelwright: another scons works in this tree, waiting for it to end")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        self._lock = lock
+        self.journal.writable = True
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""
@@ -120,7 +204,8 @@ class BuildRun:
             stage = makers.get(node)
             if stage is not None:
                 wanted.add(id(stage))
-            found = [source for source in (stage.sources if stage else node.sources) if source not in seen]
+            needed = [*(stage.sources if stage else node.sources), *(node.prerequisites or ())]
+            found = [source for source in needed if source not in seen]
             seen.update(found)
             todo += found
         return wanted or {id(stage) for stage in self.stages if stage.label != "CHECK"}
@@ -144,38 +229,122 @@ class BuildRun:
         self.progress.finished(stage.line)
         self.progress.erase()
 
+    def trace_stage(self, stage: Stage, start: float, failed: bool) -> None:
+        """Put a stage that ran just now into the timeline."""
+        import time
+
+        where, measured = stage.where, stage.measured
+        arch = stage.options.get("arch")
+        self.trace.span(
+            stage.label,
+            stage.subject,
+            start,
+            time.monotonic(),
+            cached=stage.cached,
+            failed=failed,
+            cpu_seconds=measured.cpu_seconds,
+            peak_kib=measured.peak_kib,
+            kernel=where.kernel,
+            variant=where.variant,
+            arch=arch,
+        )
+
+    def end_children(self) -> None:
+        """End all workers and all compilers, with everything that they started."""
+        for name in ("pool", "tools"):
+            if name in self.__dict__:
+                getattr(self, name).close()
+
     def _close(self) -> None:
-        if "pool" in self.__dict__:
-            self.pool.close()
-        if not self.stages or self.passive:
+        """End the run: no process stays, and what was found out is kept for the next one."""
+        self.end_children()
+        if self.passive or not (self.stages or self.settled_stages):
             return
-        states = [(stage, stage.nodes[0].get_state()) for stage in self.stages]
-        built = [stage for stage, state in states if state == SCons.Node.executed]
-        reused = sum(state == SCons.Node.up_to_date for _, state in states)
-        self._record_retrieved(built)
-        known = (SCons.Node.executed, SCons.Node.up_to_date)
-        published = [stage for stage, state in states if stage.published and state not in known]
-        self.ledger.seal(Path(node.get_abspath()) for stage in published for node in stage.nodes)
+        try:
+            self._keep()
+        except OSError as error:
+            problem: OSError | None = error
+        else:
+            problem = self.journal.problem
+        if problem is not None:
+            self._not_kept(problem)
+        self._summary()
+
+    def _not_kept(self, error: OSError) -> None:
+        self.progress.erase()
+        sys.stderr.write(
+            f"kernelwright: what this run found out could not be kept: {error.strerror or error} "
+            f"({error.filename or self.state}); the next one repeats some of it\n"
+        )
+
+    def _keep(self) -> None:
+        for settle in self.settle:
+            settle()
+        self.journal.close()
+        if "cache" in self.__dict__ and self.cache is not None:
+            self.cache.trim()
+            if self.cache.problem:
+                sys.stderr.write(f"kernelwright: the build cache could not be written: {self.cache.problem}\n")
+        if "tools" in self.__dict__:
+            self.tools.save()
+        if "trace" in self.__dict__:
+            from ..trace import RunSummary
+
+            counts = self._counts()
+            counts["built"] -= counts["cached"]
+            cores = len(os.sched_getaffinity(0))
+            self.trace.write(self.top / "build" / "trace.json", RunSummary(jobs=self.jobs, cores=cores, **counts))
+
+    def _counts(self) -> dict[str, Any]:
+        states = [stage.nodes[0].get_state() for stage in self.stages]
+        return {
+            "built": sum(state == SCons.Node.executed for state in states),
+            "cached": sum(stage.cached for stage in self.stages),
+            "reused": self.settled_stages + sum(state == SCons.Node.up_to_date for state in states),
+            "failed": len(self._failures),
+            "seconds": round(self.progress.seconds, 3),
+        }
+
+    def _summary(self) -> None:
         # Without -k the one failure has just been shown.
         listed = self._failures if SCons.Script.GetOption("keep_going") else []
-        self.progress.summary(len(built), reused, len(self._failures), listed)
-
-    def _record_retrieved(self, built: list[Stage]) -> None:
-        """Outputs that came out of a CacheDir did not pass through a stage, so the ledger does not know them yet."""
-        for stage in built:
-            paths = [Path(node.get_abspath()) for node in stage.nodes]
-            for path in paths:
-                if path.is_file() and not self.ledger.intact(path):
-                    self.ledger.record([path])
+        self.progress.summary(self._counts(), listed)
 
 
-def current_run(env: Any, worker_timeout: float) -> BuildRun:
+def option(name: str) -> Any:
+    """The value of an option that this tool has added to SCons's."""
+    try:
+        return SCons.Script.GetOption(name)
+    except AttributeError:
+        return None
+
+
+def end_children_on_interrupt(run: BuildRun) -> None:
+    """Have Ctrl-C end workers and compilers; SCons's signal handler only notes it, and then waits for their end."""
+    import threading
+
+    import SCons.Taskmaster.Job
+
+    state = SCons.Taskmaster.Job.InterruptState
+    note = state.set
+
+    def set_and_end(self: Any) -> None:
+        note(self)
+        # In a thread, because the handler may have interrupted code that holds a lock of the pools.
+        threading.Thread(target=run.end_children).start()
+
+    state.set = set_and_end
+
+
+def current_run(env: Any, settings: Settings) -> BuildRun:
     """The run that this environment belongs to: one for each top folder, however many environments there are."""
     top = Path(env.Dir("#").get_abspath())
     run = _RUNS.get(str(top))
     if run is None:
-        run = _RUNS[str(top)] = BuildRun(env, top, worker_timeout)
-    run.allow(worker_timeout)
+        run = _RUNS[str(top)] = BuildRun(env, top, settings)
+        use_journal(lambda: run.journal)
+        end_children_on_interrupt(run)
+    run.allow(settings)
     return run
 
 

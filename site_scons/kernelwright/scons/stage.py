@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +14,28 @@ from typing import TYPE_CHECKING, Any
 import SCons.Action
 import SCons.Errors
 
-from ..errors import KernelwrightError, Where
-from ..files import canonical_json, digest_of, scratch_folder
+from ..cache import key_of
+from ..errors import KernelwrightError, Where, refused
+from ..files import canonical_json, dependency_digest, digest_of, make_way, scratch_folder
 
 if TYPE_CHECKING:
     from .run import BuildRun
 
 
+WORKER_MODULES = ("definitions", "imports", "patterns", "project", "reads", "server", "strict")
+EXECUTION = ("declare.py", "files.py", *(f"workers/{name}.py" for name in WORKER_MODULES))
+"""What executes definition files."""
+
 CODE = {
-    "DISCOVER": ("discovery.py", "declare.py", "workers/definitions.py", "workers/server.py"),
-    "LOWER": ("declare.py", "files.py", "frontends/*.py", "workers/definitions.py", "workers/server.py"),
-    "CUBIN": ("nvcc.py", "toolchain.py"),
-    "PTX": ("nvcc.py", "toolchain.py"),
+    "DISCOVER": ("discovery.py", *EXECUTION),
+    "LOWER": ("frontends/*.py", *EXECUTION),
+    "CUBIN": ("nvcc.py", "headers.py", "toolchain.py"),
+    "PTX": ("nvcc.py", "headers.py", "toolchain.py"),
     "WRAP": ("backends/*.py", "scons/stages.py"),
-    "LINK": ("nvcc.py", "toolchain.py", "scons/stages.py"),
-    "PACKAGE": ("package/*.py", "files.py", "scons/stages.py"),
-    "CHECK": ("workers/*.py", "compare.py", "sizes.py", "declare.py", "files.py", "scons/stages.py"),
+    "LINK": ("nvcc.py", "toolchain.py", "limits.py", "package/manifest.py", "files.py", "scons/stages.py"),
+    "PACKAGE": ("package/*.py", "files.py", "scons/assembly.py"),
+    "COMMANDS": ("scons/commands.py",),
+    "CHECK": ("compare.py", "sizes.py", "workers/check.py", "scons/stages.py", *EXECUTION),
 }
 """The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
 
@@ -43,6 +50,14 @@ def code_digest(label: str) -> str:
     return digest_of(file for pattern in CODE[label] for file in package.glob(pattern))
 
 
+@dataclass
+class Measured:
+    """What a stage took: seconds of CPU time of its tools or its worker, and the peak of its memory in KiB."""
+
+    cpu_seconds: float | None = None
+    peak_kib: int | None = None
+
+
 @dataclass(eq=False)
 class Stage:
     """One node group of the build: what makes some files out of others.
@@ -55,17 +70,28 @@ class Stage:
         make: called with a scratch folder; leaves there a file for each target.
         targets: what it makes: name of the file in the scratch folder -> SCons file node.
         sources: SCons nodes that it reads.
+        late: gives further options that are known only when the nodes that it waits for are done.
+        remember: notes files that the stage turned out to depend on while it ran, name -> SHA-256, and puts them into
+            the options; None: the stage has no such files.
+        cacheable: whether the build cache may keep its outputs.
         published: whether this run has made its outputs.
+        cached: whether they came out of the build cache.
+        measured: what making them took.
     """
 
     label: str
     subject: str
     where: Where
-    options: Mapping[str, Any]
+    options: dict[str, Any]
     make: Callable[[Path], None]
     targets: Mapping[str, Any]
     sources: list[Any]
+    late: Callable[[], Any] | None = None
+    remember: Callable[[Mapping[str, str]], None] | None = None
+    cacheable: bool = True
     published: bool = False
+    cached: bool = False
+    measured: Measured = field(default_factory=Measured)
 
     @property
     def nodes(self) -> list[Any]:
@@ -73,14 +99,26 @@ class Stage:
         return list(self.targets.values())
 
     @property
+    def paths(self) -> list[str]:
+        """The paths of the targets."""
+        return [str(node.get_abspath()) for node in self.targets.values()]
+
+    @property
     def line(self) -> str:
         """The progress line."""
-        return f"[ {self.label} ] {self.subject}"
+        return f"[ {'CACHED' if self.cached else self.label} ] {self.subject}"
 
     @property
     def signature(self) -> str:
         """What SCons compares besides the sources."""
-        return canonical_json([self.label, code_digest(self.label), self.options])
+        late = [] if self.late is None else [self.late()]
+        return canonical_json([self.label, code_digest(self.label), self.options, *late])
+
+    def cache_key(self, run: BuildRun) -> str:
+        """Key in the build cache: the signature without what is known only after the run, and the sources' contents."""
+        options = {name: value for name, value in self.options.items() if name != "later"}
+        signature = canonical_json([self.label, code_digest(self.label), options])
+        return key_of(signature, [(node.name, run.digest(node.get_abspath())) for node in self.sources])
 
 
 class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
@@ -114,25 +152,33 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
         return self.stage.line
 
     def print_cmd_line(self, text: str, target: Any, source: Any, env: Any) -> None:
-        """Show the line as the progress display does, instead of printing it."""
-        self.run.started(text)
+        """With ``-n`` show the line; otherwise that is done when it is known whether the cache has the outputs."""
+        if self.run.passive:
+            self.run.started(text)
 
     def execute(self, target: Any, source: Any, env: Any, executor: Any = None) -> Any:
         """Make the targets; None, or a BuildError that shows the whole message."""
+        start = time.monotonic()
+        problem = self._attempt()
+        self.run.trace_stage(self.stage, start, problem is not None)
+        if problem is not None:
+            return self._failed(problem)
+        self.run.progress.finished(self.stage.line)
+        return None
+
+    def _attempt(self) -> KernelwrightError | None:
+        """Publish the stage; what went wrong, as an error that a user can read."""
         try:
             publish(self.stage, self.run)
         except KernelwrightError as error:
-            return self._failed(error)
+            return error
         except OSError as error:
-            place = f" ({error.filename})" if error.filename else ""
-            message = f"the operating system said: {error.strerror or error}{place}"
-            return self._failed(KernelwrightError(message, self.stage.where, "mend that and run scons again"))
+            return refused(error, self.stage.where, self.stage.paths[0])
         except Exception as error:
             # A defect of ours must look like one, and count as a failure.
             message = f"an unexpected {type(error).__name__}: {error}"
             remedy = "report this as a defect of Kernelwright"
-            return self._failed(KernelwrightError(message, self.stage.where, remedy, traceback.format_exc()))
-        self.run.progress.finished(self.stage.line)
+            return KernelwrightError(message, self.stage.where, remedy, traceback.format_exc())
         return None
 
     def _failed(self, error: KernelwrightError) -> Any:
@@ -147,6 +193,7 @@ def move(source: Path, target: Path) -> None:
     """Rename a file; the target's folder may have been swept away as empty in the meantime."""
     for _ in range(3):
         target.parent.mkdir(parents=True, exist_ok=True)
+        make_way(target)
         try:
             os.replace(source, target)  # noqa: PTH105
             return
@@ -156,19 +203,35 @@ def move(source: Path, target: Path) -> None:
 
 
 def publish(stage: Stage, run: BuildRun) -> None:
-    """Run a stage in a scratch folder, and move its outputs into place when all of them are there.
+    """Fetch a stage's outputs from the cache or run it, in a scratch folder; then move all of them into place.
 
     Raises:
         KernelwrightError: the stage failed, or did not make a declared output. No target exists then.
     """
     paths = {name: Path(node.get_abspath()) for name, node in stage.targets.items()}
     with scratch_folder(run.scratch) as scratch:
-        stage.make(scratch)
+        key = stage.cache_key(run) if stage.cacheable and run.cache is not None else None
+        stage.cached = key is not None and _fetch(stage, run, key, scratch)
+        run.started(stage.line)
+        if not stage.cached:
+            stage.make(scratch)
         missing = [name for name in paths if not (scratch / name).is_file()]
         if missing:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
+        if key is not None and run.cache is not None and not stage.cached:
+            run.cache.store(key, scratch, list(paths), stage.options.get("later", {}))
         for name, path in paths.items():
             move(scratch / name, path)
-    run.ledger.record(paths.values())
+    run.journal.record(map(str, paths.values()))
     stage.published = True
+
+
+def _fetch(stage: Stage, run: BuildRun, key: str, scratch: Path) -> bool:
+    """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
+    if run.cache is None:
+        return False
+    later = run.cache.fetch(key, scratch, lambda name: dependency_digest(run.top, name))
+    if later is not None and stage.remember is not None:
+        stage.remember(later)
+    return later is not None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 from .. import backends
 from ..backends.base import KernelPlan, LinkJob, LinkPlaces, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
-from ..errors import SettingsError, Where
-from ..files import digest_of, pretty_json
+from ..errors import DefinitionError, SettingsError, Where
+from ..files import dependency_digest, digest_of, pretty_json
 from ..launcher import LAUNCHER
-from ..nvcc import NvccJob, compile_device_code, shell_script
-from ..package.assemble import OUTPUTS, assemble, library_of, runtime_sources
-from ..package.manifest import BuiltKernel, BuiltPackage, BuiltUnit, BuiltVariant
+from ..limits import check_limits, read_usage
+from ..nvcc import NvccJob, can_include, compile_device_code, shell_script
+from ..package.assemble import library_of
+from ..package.manifest import BuiltKernel, BuiltUnit, BuiltVariant, make_entry
 from ..plan import KernelSelection, lowering_arch
-from ..toolchain import HostCompiler, Nvcc, describe, run_tool, tvm_ffi_includes
+from ..records import read_json
+from ..toolchain import HostCompiler, tvm_ffi_includes
 from ..version import VERSION
 from ..workers.protocol import CheckRequest, LowerRequest
-from .stage import Stage
+from .commands import entry
+from .stage import Measured, Stage
 
 if TYPE_CHECKING:
     from .graph import PackageGraph
@@ -51,10 +52,10 @@ class VariantNodes:
 
 @dataclass(frozen=True)
 class KernelNodes:
-    """The nodes of one kernel."""
+    """The nodes of one kernel: the stages up to its library, the last of them, and the checks."""
 
     record: KernelRecord
-    variants: tuple[VariantNodes, ...]
+    stages: tuple[Stage, ...]
     library: Stage
     checks: tuple[Stage, ...]
 
@@ -72,25 +73,44 @@ class KernelStages:
 
     def add(self) -> KernelNodes:
         """Add everything, from the lowering to the checks."""
-        record = self._record
+        record, made = self._record, self._graph.made
+        before = len(made)
         variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
         wrapper = self._wrap(variants)
         library = self._link(variants, wrapper)
+        stages = tuple(made[before:])
         checks = self._checks(variants, library) if record.has_reference else []
-        return KernelNodes(record, variants, library, tuple(checks))
+        return KernelNodes(record, stages, library, tuple(checks))
 
     @cached_property
     def _definition_identity(self) -> dict[str, Any]:
-        """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old."""
-        return {"file": self._definition.file, "contents": dict(self._definition.dependencies)}
+        """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old.
 
-    def _remember(self, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
-        """Note what a definition read only when it was called. It belongs into the signature that SCons stores.
-
-        SCons computes that signature anew after the action, so options that the action changes are in it.
+        What is absent is left out: it changes the signature when it appears, and some names depend on Python's version.
         """
-        run = self._graph.run
-        return remember_dependencies(self._definition, run.top, run.discovery, request, dependencies)
+        contents = {name: digest for name, digest in self._definition.dependencies.items() if digest}
+        return {"file": self._definition.file, "contents": contents}
+
+    def _later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
+        """Put what a request read in earlier runs into its options; returns what notes the files that it reads now.
+
+        They belong into the signature that SCons stores. SCons computes that anew after the action, so options that the
+        action changes are in it.
+        """
+        options["later"] = dict(self._definition.later.get(request, {}))
+
+        def remember(dependencies: Mapping[str, str]) -> None:
+            run = self._graph.run
+            found = remember_dependencies(self._definition, run.top, run.discovery, request, dependencies)
+            options["later"] = found
+
+        return remember
+
+    def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
+        """Raise a DefinitionError if the worker has executed something else than what was discovered."""
+        for name, digest in self._definition.dependencies.items():
+            if dependencies.get(name, digest) != digest:
+                raise DefinitionError(f"{name} was edited during the build", where, "run scons again")
 
     def _where(self, stage: str, slug: str | None = None) -> Where:
         return Where(self._record.name, slug, stage, self._record.location)
@@ -118,11 +138,17 @@ class KernelStages:
         file = self._definition.file
         subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
 
-        def make(scratch: Path) -> None:
-            result = run.pool.call(LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch)))
-            options["later"] = self._remember(subject, result["dependencies"])
+        where = self._where("lower", slug)
+        strict = run.strict
 
-        options = {
+        def make(scratch: Path) -> None:
+            request = LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch), strict)
+            result = run.pool.call(request)
+            self._require_unedited(result["dependencies"], where)
+            remember(result["dependencies"])
+            stage.measured.cpu_seconds = result.get("cpu_seconds")
+
+        options: dict[str, Any] = {
             "kernel": record.name,
             "slug": slug,
             "config": dict(config),
@@ -131,11 +157,11 @@ class KernelStages:
             "arch": arch,
             "tvm": self._graph.tools.lowerer.identity,
             "definition": self._definition_identity,
-            "later": dict(self._definition.later.get(subject, {})),
-        }
+        } | ({"strict": True} if strict else {})
+        remember = self._later(subject, options)
         files = {name: folder.File(name) for name in names}
-        where = self._where("lower", slug)
-        self._graph.stage("LOWER", subject, where, options, make, files, self._sources)
+        stage = Stage("LOWER", subject, where, options, make, files, self._sources, remember=remember)
+        self._graph.node(stage)
         return files
 
     def _nvcc(self, slug: str, folder: Any, source: Any, arch: str) -> Stage:
@@ -143,18 +169,24 @@ class KernelStages:
         nvcc = tools.nvcc
         if nvcc is None:
             raise SettingsError("CUDA code without nvcc", self._where("nvcc", slug))
-        flags = (*self._graph.settings.nvcc_flags, *self._record.flags)
+        flags = self._flags
         job = NvccJob(arch, flags, Path(folder.get_abspath()), self._where("nvcc", slug))
+        subject = f"{self._record.name}/{slug} {arch}"
 
         def make(scratch: Path) -> None:
-            compile_device_code(job, nvcc, tools.host_compiler, scratch)
+            done = compile_device_code(job, nvcc, tools.host_compiler, scratch, self._graph.run.tools, subject)
+            stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
+            remember({header: dependency_digest(self._graph.run.top, header) for header in done.headers})
 
-        options = {"arch": arch, "flags": list(flags), "nvcc": nvcc.identity}
+        command = job.arguments(nvcc.path, tools.host_compiler.path, job.output)
+        self._graph.commands.append(entry(job.folder, "device.cu", command, job.output))
+        options: dict[str, Any] = {"arch": arch, "flags": list(flags), "nvcc": nvcc.identity}
+        remember = self._later(f"nvcc {subject}", options) if can_include(flags) else ignore
         label = "PTX" if arch.startswith("compute_") else "CUBIN"
         targets = {name: folder.File(name) for name in job.outputs}
-        return self._graph.stage(
-            label, f"{self._record.name}/{slug} {arch}", job.where, options, make, targets, [source]
-        )
+        stage = Stage(label, subject, job.where, options, make, targets, [source], remember=remember)
+        self._graph.node(stage)
+        return stage
 
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
         record = self._record
@@ -171,15 +203,8 @@ class KernelStages:
             "outputs": list(record.outputs),
         }
         targets = {name: self._folder.File(name) for name in backend.files}
-        return self._graph.stage(
-            "WRAP",
-            f"{record.name} {backend.name}",
-            self._where("wrap"),
-            options,
-            make,
-            targets,
-            signatures,
-        )
+        subject = f"{record.name} {backend.name}"
+        return self._graph.node(Stage("WRAP", subject, self._where("wrap"), options, make, targets, signatures))
 
     def _plan(self, variants: tuple[VariantNodes, ...]) -> KernelPlan:
         """What the backend needs to know; paths relative to the package's work folder."""
@@ -219,22 +244,54 @@ class KernelStages:
         where = self._where("link")
         top = Path(graph.work.get_abspath())
         job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
-        by_hand = backend.link_command(job, SYMBOLIC_PLACES, f"{name}/{name}.so")
+        output = f"{name}/{name}.so"
+        graph.commands.append(
+            entry(top, f"{name}/{backend.files[0]}", backend.link_command(job, real_places(compiler), output), output)
+        )
+        by_hand = backend.link_command(job, SYMBOLIC_PLACES, output)
+
+        resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
+        listed = [unit.files[file] for unit in units for file in ("signature.json", "module.tir")]
 
         def make(scratch: Path) -> None:
+            self._check_limits(resources)
             command = backend.link_command(job, real_places(compiler), str(scratch / f"{name}.so"))
-            run_tool(command, top, scratch, where, f"the sources are below {top}")
+            remedy = f"the sources are below {top}"
+            done = graph.run.tools.run(command, top, scratch, where, remedy, kind="link", subject=name)
+            stage.measured = Measured(done.cpu_seconds, done.peak_kib)
             (scratch / "compile.sh").write_text(shell_script(compiler.version, "..", by_hand))
+            (scratch / "entry.json").write_text(make_entry(self._built(variants)), encoding="utf-8")
 
         options = {
             "compiler": compiler.identity,
             "command": by_hand,
             "launcher": digest_of(backend.link_inputs()),
             "tvm_ffi": graph.tools.lowerer.tvm_ffi,
+            "limits": [graph.settings.max_registers, graph.settings.max_spills],
+            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
         }
-        targets = {output: self._folder.File(output) for output in (f"{name}.so", "compile.sh")}
-        sources = [*wrapper.nodes, *objects, *hosts, *images]
-        return graph.stage("LINK", name, where, options, make, targets, sources)
+        targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
+        sources = [*wrapper.nodes, *objects, *hosts, *images, *listed, *(node for _, _, node in resources)]
+        stage = Stage("LINK", name, where, options, make, targets, sources)
+        return graph.node(stage)
+
+    def _check_limits(self, resources: list[tuple[str, str, Any]]) -> None:
+        """Raise a KernelwrightError if a device function needs more than the settings allow."""
+        settings = self._graph.settings
+        for slug, arch, node in resources:
+            usage = read_usage(Path(node.get_abspath()))
+            where = self._where("nvcc", slug)
+            check_limits(self._record.name, slug, arch, usage, settings.max_registers, settings.max_spills, where)
+
+    @property
+    def _flags(self) -> tuple[str, ...]:
+        return (*self._graph.settings.nvcc_flags, *self._record.flags)
+
+    def _built(self, variants: tuple[VariantNodes, ...]) -> BuiltKernel:
+        record, graph = self._record, self._graph
+        built = tuple(BuiltVariant(v.slug, v.config, tuple(_built_unit(unit) for unit in v.units)) for v in variants)
+        library = library_of(record.name)
+        return BuiltKernel(record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION)
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
         checks = []
@@ -242,7 +299,7 @@ class KernelStages:
             targets = {unit.target: unit for unit in variant.units}
             if "llvm" in targets:
                 checks.append(self._check(index, variant, targets["llvm"], library, "cpu"))
-            if "cuda" in targets and has_gpu():
+            if "cuda" in targets and self._graph.has_gpu:
                 checks.append(self._check(index, variant, targets["cuda"], library, "cuda:0"))
         return checks
 
@@ -254,82 +311,35 @@ class KernelStages:
         def make(scratch: Path) -> None:
             signature = read_signature(unit)
             path = library.nodes[0].get_abspath()
-            request = CheckRequest(file, record.name, slug, path, index, signature, device, record.tolerance)
+            request = CheckRequest(
+                file, record.name, slug, path, index, signature, device, record.tolerance, run.strict
+            )
             result = run.pool.call(request)
-            options["later"] = self._remember(f"check {subject}", result.pop("dependencies"))
+            dependencies = result.pop("dependencies")
+            self._require_unedited(dependencies, where)
+            remember(dependencies)
             (scratch / output.name).write_text(pretty_json(result))
 
         output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
-        options = {
+        options: dict[str, Any] = {
             "index": index,
             "device": device,
             "tolerance": record.tolerance,
             "definition": self._definition_identity,
-            "later": dict(self._definition.later.get(f"check {subject}", {})),
-        }
+        } | ({"strict": True} if run.strict else {})
+        remember = self._later(f"check {subject}", options)
         sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
         where = self._where("check", slug)
-        return self._graph.stage("CHECK", subject, where, options, make, {output.name: output}, sources)
-
-
-def assemble_stage(
-    graph: PackageGraph, kernels: list[KernelNodes], failing: list[Stage], sweep: Callable[[], None]
-) -> Stage:
-    """The stage that makes the generated files of a package."""
-    name, tools = graph.settings.package, graph.tools
-    tool_data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
-    if tools.nvcc is not None:
-        tool_data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
-    ordered = sorted(kernels, key=lambda kernel: kernel.record.name)
-    flags = {k.record.name: (*graph.settings.nvcc_flags, *k.record.flags) for k in ordered}
-
-    def make(scratch: Path) -> None:
-        built = tuple(_built_kernel(kernel) for kernel in ordered)
-        package = BuiltPackage(name, VERSION, tool_data, flags, graph.settings.backends, built)
-        (scratch / "_lib").mkdir()
-        for kernel, entry in zip(ordered, built, strict=True):
-            shutil.copyfile(kernel.library.nodes[0].get_abspath(), scratch / entry.library)
-        for relative, text in assemble(package, scratch).items():
-            (scratch / relative).parent.mkdir(exist_ok=True)
-            (scratch / relative).write_text(text, encoding="utf-8")
-        sweep()
-
-    options = {
-        "package": name,
-        "version": VERSION,
-        "tools": tool_data,
-        "backends": list(graph.settings.backends),
-        "flags": {kernel: list(listed) for kernel, listed in flags.items()},
-        "kernels": [[k.record.name, k.record.doc, [v.slug for v in k.variants]] for k in ordered],
-        "runtime": digest_of(runtime_sources()),
-    }
-    # The package gets copies of the libraries, so that building one kernel alone never leaves it with a stale manifest.
-    sources = [node for kernel in ordered for node in _assembly_sources(kernel)]
-    sources += [stage.nodes[0] for stage in failing]
-    targets = {
-        output: graph.folder.File(output) for output in (*OUTPUTS, *(library_of(k.record.name) for k in ordered))
-    }
-    where = Where(stage="assemble")
-    return Stage("PACKAGE", name, where, options, make, targets, sources)
-
-
-def _assembly_sources(kernel: KernelNodes) -> list[Any]:
-    units = [unit for variant in kernel.variants for unit in variant.units]
-    listed = [unit.files[name] for unit in units for name in ("signature.json", "module.tir")]
-    return [kernel.library.nodes[0], *listed, *(node for unit in units for node in unit.resources.values())]
-
-
-def _built_kernel(kernel: KernelNodes) -> BuiltKernel:
-    variants = tuple(
-        BuiltVariant(variant.slug, variant.config, tuple(_built_unit(unit) for unit in variant.units))
-        for variant in kernel.variants
-    )
-    return BuiltKernel(kernel.record.name, kernel.record.doc, library_of(kernel.record.name), variants)
+        targets = {output.name: output}
+        return self._graph.node(
+            Stage("CHECK", subject, where, options, make, targets, sources, remember=remember, cacheable=False)
+        )
 
 
 def read_signature(unit: UnitNodes) -> dict[str, Any]:
     """The content of a unit's signature.json."""
-    return dict(json.loads(Path(unit.files["signature.json"].get_abspath()).read_text(encoding="utf-8")))
+    path = Path(unit.files["signature.json"].get_abspath())
+    return read_json(path, lambda document: document.raw, "remove it and run scons again")
 
 
 def _built_unit(unit: UnitNodes) -> BuiltUnit:
@@ -346,17 +356,5 @@ def real_places(compiler: HostCompiler) -> LinkPlaces:
     return LinkPlaces(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
 
 
-def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
-    """Raise a SettingsError for an arch that this nvcc does not know."""
-    for arch in archs:
-        if arch not in nvcc.archs:
-            raise SettingsError(
-                f"nvcc {nvcc.version} does not know the arch {arch!r}",
-                Where(stage="settings"),
-                f"use some of {', '.join(nvcc.archs)}",
-            )
-
-
-def has_gpu() -> bool:
-    """Whether an NVIDIA driver runs on this machine."""
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+def ignore(dependencies: Mapping[str, str]) -> None:
+    """Remember nothing: flags that cannot include a file need no list of headers."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import SCons.Node.FS
 import SCons.Script
+import SCons.Util
 import SCons.Variables
 
 from .. import backends
-from ..errors import KernelwrightError, SettingsError, Where
+from ..errors import KernelwrightError, SettingsError, Where, refused, shown
 from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from .graph import PackageGraph
-from .run import current_run
+from .run import current_run, option
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -29,6 +33,7 @@ def generate(env: Any, **keywords: Any) -> None:
     except KernelwrightError as error:
         stop(error)
     env["KERNELWRIGHT_TABLE"] = table
+    _add_options()
     _add_variables(env, defaults)
     env.AddMethod(kernel_package, "KernelPackage")
 
@@ -52,20 +57,31 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
     """
     try:
         merged = _settings(env, package, settings)
-        run = current_run(env, merged.worker_timeout)
+        run = current_run(env, merged)
         run.lock()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
         if not files:
             raise SettingsError(
                 "there are no definition files", Where(stage="settings"), f"give {package!r} some sources"
             )
-        return PackageGraph(env, run, merged, files).add()
+        with unchecked_nodes():
+            return PackageGraph(env, run, merged, files).add()
     except KernelwrightError as error:
         stop(error)
     except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
-        message = f"the operating system said: {error.strerror or error}{place}"
-        stop(KernelwrightError(message, remedy="mend that and run scons again"))
+        stop(refused(error, place=env.Dir("#build").get_abspath()))
+
+
+@contextlib.contextmanager
+def unchecked_nodes() -> Iterator[None]:
+    """Let nodes be made whatever is on disk: SCons has an internal error for a folder where a file is to be."""
+    check = SCons.Node.FS.diskcheck_match
+    before = check.func
+    check.func = SCons.Node.FS.ignore_diskcheck_match
+    try:
+        yield
+    finally:
+        check.func = before
 
 
 def stop(error: KernelwrightError) -> NoReturn:
@@ -81,7 +97,7 @@ def stop(error: KernelwrightError) -> NoReturn:
 
 def _nodes(env: Any, sources: Any) -> list[Any]:
     """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
-    nodes = [node.srcnode() for node in env.arg2nodes(SCons.Script.Flatten([sources]), env.fs.File)]
+    nodes = [node.srcnode() for node in env.arg2nodes(SCons.Util.flatten([sources]), env.fs.File)]
     for node in nodes:
         if "." in node.name.removesuffix(".py"):
             where = Where(stage="discover", location=str(node))
@@ -90,7 +106,7 @@ def _nodes(env: Any, sources: Any) -> list[Any]:
 
 
 def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settings:
-    place = f"KernelPackage({package!r})"
+    place = f"KernelPackage({shown(package)})"
     reject_unknown(keywords, Where(stage="settings"), place)
     given = {
         name: env[PREFIX + variable]
@@ -112,6 +128,14 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
 def _base_layers(table: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """The defaults and pyproject.toml. The archs are among them, since a table may name those of one target only."""
     return [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table)]
+
+
+def _add_options() -> None:
+    """Add our options to SCons's, once for all environments."""
+    for name, text in OPTIONS.items():
+        key = "kernelwright_" + name.replace("-", "_")
+        if option(key) is None:
+            SCons.Script.AddOption(f"--{name}", dest=key, action="store_true", default=False, help=text)
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
@@ -146,6 +170,12 @@ def _warn_of_misspelled() -> None:
         if near and name.removeprefix(PREFIX) not in COMMAND_LINE:
             sys.stderr.write(f"kernelwright: {name}= is no setting; did you mean {near[0]}=?\n")
 
+
+OPTIONS = {
+    "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
+    "no-wait": "Fail if another scons works in this tree, instead of waiting.",
+}
+"""Options of the command line, beside SCons's own."""
 
 TARGET_HELP = f"""
 Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its

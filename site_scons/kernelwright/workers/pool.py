@@ -1,5 +1,6 @@
 """The client's side of the worker processes: starts them when needed, talks to them, and survives their deaths.
 
+A pool has workers of one kind: those that have TVM loaded (see ``server``), or those that run compilers (``tools``).
 Callers are threads of the build (SCons runs Python actions in threads), so a call only blocks on a pipe. Nothing here
 imports TVM, NumPy or SCons.
 """
@@ -16,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +25,10 @@ from typing import Any
 from ..errors import Where, WorkerError
 from . import protocol
 from .protocol import Answer, Hello, Progress, Request
+from .tools import LONGEST_POLL_S, end_session
+
+LONGEST_LINE = 1 << 28
+"""Bytes of the longest line that a worker may send. Of a compiler's output it sends at most 16 MiB, escaped."""
 
 TAIL = 4000
 """Bytes of a dead worker's log that an error shows."""
@@ -31,6 +37,43 @@ _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 """The variables of the build's environment that a worker sees; none of them changes what it generates."""
+
+
+@dataclass(frozen=True)
+class WorkerKind:
+    """What the processes of a pool are, and how errors speak of them.
+
+    Arguments:
+        name: such as ``a worker``.
+        arguments: the interpreter's arguments that start one.
+        late: what to do about one that takes too long.
+        crashed: what to do about one that a signal ended (other than SIGKILL).
+        left: what to do about one that ended, or closed its pipe, by itself.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    late: str
+    crashed: str
+    left: str
+
+    def remedy(self, status: int | None) -> str:
+        """What a user can do about a process that ended like this."""
+        if status == -signal.SIGKILL:
+            return OUT_OF_MEMORY
+        return self.crashed if status is not None and status < 0 else self.left
+
+
+OUT_OF_MEMORY = "the system may have run out of memory: try fewer jobs (-j), or a smaller configuration"
+
+SERVER = WorkerKind(
+    "a worker",
+    ("-m", "kernelwright.workers.server"),
+    "raise the setting worker_timeout, or look for an endless loop in the definition",
+    "the kernel crashes TVM, or crashes itself: change its definition or its schedule",
+    "a definition must not end the process it runs in: look for os._exit and for closed file descriptors",
+)
+"""The workers that execute definitions and lower them."""
 
 
 class WorkerPool:
@@ -42,9 +85,10 @@ class WorkerPool:
         size: largest number of workers, at least 1.
         project_root: the folder that definition files and their imports are relative to.
         timeout_s: seconds that starting a worker, or answering one request, may take.
-        python: the interpreter that has TVM installed.
+        python: the interpreter; for the default kind, one that has TVM installed.
         on_output: called with a request and with what the worker printed while it worked on it (the prints of user
             definitions, TVM's warnings); from the thread that made the call. None drops the text.
+        kind: what the workers are.
     """
 
     def __init__(
@@ -54,9 +98,11 @@ class WorkerPool:
         timeout_s: float = 300.0,
         python: str = sys.executable,
         on_output: Callable[[Request, str], None] | None = None,
+        kind: WorkerKind = SERVER,
     ) -> None:
         self.size = max(1, size)
-        self._command = [python, "-m", "kernelwright.workers.server", str(project_root)]
+        self._kind = kind
+        self._command = [python, *kind.arguments, str(project_root)]
         self.timeout_s = timeout_s
         self._on_output = on_output
         self._slots = threading.BoundedSemaphore(self.size)
@@ -110,7 +156,7 @@ class WorkerPool:
             self._refuse_if_closed(where)
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker(self._command, self._environment(), where)
+            worker = _Worker(self._kind, self._command, self._environment(), where)
             self._all.add(worker)
         try:
             worker.greet(self.timeout_s, where)
@@ -157,11 +203,12 @@ class WorkerPool:
 class _Worker:
     """One worker process, used by one thread at a time (``kill`` may come from any)."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], where: Where) -> None:
+    def __init__(self, kind: WorkerKind, command: list[str], environment: Mapping[str, str], where: Where) -> None:
+        self._kind = kind
         # The log has no name: it is gone when the last process that has it open is.
         self._log = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
         self._log_seen = 0
-        self._buffer = b""
+        self._buffer = bytearray()
         self._next_id = 0
         self._doing = "starting"
         self._ended_by_us = False
@@ -181,8 +228,10 @@ class _Worker:
                 bufsize=0,
                 start_new_session=True,
             )
+            if self._process.stdin is not None:
+                os.set_blocking(self._process.stdin.fileno(), False)
         except OSError as error:
-            raise WorkerError(f"cannot start a worker with {command[0]}: {error}", where) from error
+            raise WorkerError(f"cannot start {kind.name} with {command[0]}: {error}", where) from error
 
     def greet(self, timeout_s: float, where: Where) -> None:
         """Wait until the worker is ready."""
@@ -197,7 +246,7 @@ class _Worker:
         self.reusable = False
         self._doing = f"working on {request.op}"
         deadline = time.monotonic() + timeout_s
-        self._write(protocol.encode_request(self._next_id, request), request.where)
+        self._write(protocol.encode_request(self._next_id, request), deadline, timeout_s, request.where)
         answer = self._read_answer(deadline, timeout_s, request.where)
         self.reusable = not answer.result.get("retiring", False)
         if answer.error is not None:
@@ -210,8 +259,7 @@ class _Worker:
         with self._kill_lock:
             # The session's number is the process id, which stays ours until the process was waited for.
             if self._process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                end_session(self._process.pid)
 
     def dispose(self) -> None:
         """End the process, reap it and close its pipes; only for the thread that uses the worker."""
@@ -224,34 +272,54 @@ class _Worker:
                     stream.close()
 
     def _reap(self, timeout_s: float | None) -> int | None:
-        """Exit status, or None if the process has not ended yet."""
+        """Exit status, or None if the process has not ended yet; what it has left running is killed."""
         end = time.monotonic() + (timeout_s or 0)
         while True:
             with self._kill_lock:
-                status = self._process.poll()
+                if self._process.returncode is None and self._has_ended():
+                    end_session(self._process.pid)
+                    self._process.poll()
+            status = self._process.returncode
             if status is not None or (timeout_s is not None and time.monotonic() > end):
                 return status
             time.sleep(0.005)
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended; it stays a zombie, so that nobody else gets its number."""
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # the build was started with SIGCHLD ignored: then nothing becomes a zombie
+            return True
 
     def new_output(self) -> str:
         """What the worker has printed since its last request began."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size - self._log_seen, self._log_seen).decode("utf-8", "replace")
 
-    def _write(self, line: bytes, where: Where) -> None:
+    def _write(self, line: bytes, deadline: float, timeout_s: float, where: Where) -> None:
         stream = self._process.stdin
         try:
             view = memoryview(line)
             while view and stream is not None:
-                view = view[stream.write(view) or 0 :]
+                # It does not block: a request that is longer than the pipe would wait for a process that reads nothing.
+                written = stream.write(view)
+                if written is None:
+                    self._wait_for(stream.fileno(), select.POLLOUT, deadline, timeout_s, where)
+                view = view[written or 0 :]
         except OSError as error:
             raise self._death(where) from error
 
     def _read_answer(self, deadline: float, timeout_s: float, where: Where) -> Answer:
         while True:
-            message = protocol.decode_answer(self._read_line(deadline, timeout_s, where))
+            line = self._read_line(deadline, timeout_s, where)
+            try:
+                message = protocol.decode_answer(line)
+            except WorkerError as error:  # nonsense, which does not know what it should have answered
+                error.where = where
+                raise
             if message.id != self._next_id:
-                raise WorkerError(f"a worker answered request {message.id} instead of {self._next_id}", where)
+                text = f"{self._kind.name} answered request {message.id} instead of {self._next_id}"
+                raise WorkerError(text, where)
             if isinstance(message, Answer):
                 return message
             self._note(message)
@@ -260,12 +328,17 @@ class _Worker:
         self._doing = progress.doing
 
     def _read_line(self, deadline: float, timeout_s: float, where: Where) -> bytes:
-        while b"\n" not in self._buffer:
+        searched = 0  # an answer may hold megabytes of a compiler's output, so no byte is looked at twice
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
             block = self._read_block(deadline, timeout_s, where)
             if not block:
                 raise self._death(where)
+            if searched > LONGEST_LINE:
+                raise WorkerError(f"{self._kind.name} sent a line of more than {LONGEST_LINE} bytes", where)
             self._buffer += block
-        line, _, self._buffer = self._buffer.partition(b"\n")
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
         return line
 
     def _read_block(self, deadline: float, timeout_s: float, where: Where) -> bytes:
@@ -273,19 +346,25 @@ class _Worker:
         if stream is None:
             raise self._death(where)
         try:
-            poll = select.poll()
-            poll.register(stream.fileno(), select.POLLIN)
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise self._late(timeout_s, where)
+            self._wait_for(stream.fileno(), select.POLLIN, deadline, timeout_s, where)
             return os.read(stream.fileno(), 1 << 16)
         except OSError as error:
             raise self._death(where) from error
 
+    def _wait_for(self, descriptor: int, event: int, deadline: float, timeout_s: float, where: Where) -> None:
+        """Wait until a pipe is ready, but not beyond the deadline, even if it always is."""
+        poll = select.poll()
+        poll.register(descriptor, event)
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(min(left, LONGEST_POLL_S) * 1000 + 1):
+                return
+        raise self._late(timeout_s, where)
+
     def _late(self, timeout_s: float, where: Where) -> WorkerError:
         return WorkerError(
-            f"a worker took longer than {timeout_s:g} s while {self._doing}, and was ended",
+            f"{self._kind.name} took longer than {timeout_s:g} s while {self._doing}, and was ended",
             where,
-            "raise the setting worker_timeout, or look for an endless loop in the definition",
+            self._kind.late,
             self._tail(),
         )
 
@@ -294,9 +373,8 @@ class _Worker:
         if self._ended_by_us:
             return _ending(where)
         status = self._reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
-        return WorkerError(
-            f"a worker {describe_status(status)} while {self._doing}", where, remedy_for(status), self._tail()
-        )
+        message = f"{self._kind.name} {describe_status(status)} while {self._doing}"
+        return WorkerError(message, where, self._kind.remedy(status), self._tail())
 
     def _tail(self) -> str | None:
         size = os.fstat(self._log.fileno()).st_size
@@ -320,12 +398,3 @@ def describe_status(status: int | None) -> str:
     except ValueError:
         name = f"signal {-status}"
     return f"was ended by {name}"
-
-
-def remedy_for(status: int | None) -> str:
-    """What a user can do about a worker that ended like this."""
-    if status == -signal.SIGKILL:
-        return "the system may have run out of memory: try fewer jobs (-j), or a smaller configuration"
-    if status is not None and status < 0:
-        return "the kernel crashes TVM, or crashes itself: change its definition or its schedule"
-    return "a definition must not end the process it runs in: look for os._exit and for closed file descriptors"

@@ -21,12 +21,12 @@ into this stream. A line that does not fit is a :class:`WorkerError`. Nothing he
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from .. import errors
-from ..errors import KernelwrightError, Where, WorkerError
+from ..errors import KernelwrightError, Where, WorkerError, shown
 
 VERSION = 1
 """Revision of this protocol; both sides must have the same."""
@@ -38,10 +38,12 @@ class DiscoverRequest:
 
     Arguments:
         file: the definition file, absolute or relative to the project root.
+        strict: whether it is an error to read what the definition does not declare.
     """
 
     op: ClassVar[str] = "discover"
     file: str
+    strict: bool = False
 
     @property
     def where(self) -> Where:
@@ -59,6 +61,7 @@ class LowerRequest:
         target: ``llvm`` or ``cuda``.
         arch: the arch that TVM generates code for.
         out: an existing, empty folder that receives the files.
+        strict: whether it is an error to read what the definition does not declare.
     """
 
     op: ClassVar[str] = "lower"
@@ -69,6 +72,7 @@ class LowerRequest:
     target: str
     arch: str
     out: str
+    strict: bool = False
 
     @property
     def where(self) -> Where:
@@ -88,6 +92,7 @@ class CheckRequest:
         signature: the parsed signature.json of the variant's unit.
         device: ``cpu``, or ``cuda`` with an index, such as ``cuda:0``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
+        strict: whether it is an error to read what the definition does not declare.
     """
 
     op: ClassVar[str] = "check"
@@ -99,6 +104,7 @@ class CheckRequest:
     signature: Mapping[str, Any]
     device: str
     tolerance: float | None = None
+    strict: bool = False
 
     @property
     def where(self) -> Where:
@@ -118,7 +124,30 @@ class DevicesRequest:
         return Where(stage="check")
 
 
-Request = DiscoverRequest | LowerRequest | CheckRequest | DevicesRequest
+@dataclass(frozen=True)
+class ToolRequest:
+    """Run a compiler in a runner process (see ``tools``; the workers that have TVM do not know this operation).
+
+    The result has ``status`` (exit status, or minus the signal), ``in_time`` (false: it was ended), ``output`` (both
+    streams together), ``seconds``, ``cpu_seconds`` and ``peak_kib`` (the largest of its processes).
+
+    Arguments:
+        command: the executable's path and its arguments.
+        folder: the folder that it runs in.
+        environment: all of its environment.
+        timeout_s: seconds after which it is ended.
+        where: the place that an error of this request belongs to.
+    """
+
+    op: ClassVar[str] = "tool"
+    command: Sequence[str]
+    folder: str
+    environment: Mapping[str, str]
+    timeout_s: float
+    where: Where
+
+
+Request = DiscoverRequest | LowerRequest | CheckRequest | DevicesRequest | ToolRequest
 
 REQUESTS: Mapping[str, type[Request]] = {
     kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, DevicesRequest)
@@ -128,6 +157,7 @@ _FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "config": (dict,),
     "signature": (dict,),
     "variant_index": (int,),
+    "strict": (bool,),
     "tolerance": (float, int, type(None)),
 }
 """JSON types of the fields that are not strings."""
@@ -177,8 +207,8 @@ def decode_request(line: bytes) -> tuple[int, Request]:
     if set(message) != names:
         raise _nonsense(f"a {kind.op} request without exactly the fields {sorted(names)}", line)
     for name, value in message.items():
-        if not isinstance(value, _FIELD_TYPES.get(name, (str,))):
-            raise _nonsense(f"a {kind.op} request whose {name} is {value!r}", line)
+        if type(value) not in _FIELD_TYPES.get(name, (str,)):  # isinstance would take True for a number
+            raise _nonsense(f"a {kind.op} request whose {name} is {shown(value)}", line)
     return number, kind(**message)
 
 
@@ -256,8 +286,10 @@ def error_to_json(error: KernelwrightError) -> dict[str, Any]:
 
 def error_from_json(value: Any, line: bytes) -> KernelwrightError:
     """The error that :func:`error_to_json` wrote; ``line`` is what to show when it is something else."""
-    if not _is_dict_of(value, str, dict, type(None)) or not isinstance(value.get("message"), str):
+    if not isinstance(value, dict) or not isinstance(value.get("message"), str):
         raise _nonsense("an error without a message", line)
+    if not all(isinstance(value.get(name), (str, type(None))) for name in ("remedy", "detail")):
+        raise _nonsense("an error whose remedy or detail is no text", line)
     kind = getattr(errors, str(value.get("type")), None)
     if not (isinstance(kind, type) and issubclass(kind, KernelwrightError)) or kind is errors.ToolError:
         kind = WorkerError

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..declare import Kernel
-from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError
+from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
 from . import protocol
 from .definitions import Definition, Definitions
 from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -80,7 +80,7 @@ class Server:
         raise WorkerError(f"no operation for {request!r}")
 
     def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
-        definition = self._definitions.load(request.file)
+        definition = self._definitions.load(request.file, request.strict)
         return {
             "schema": 1,
             "file": definition.file,
@@ -108,9 +108,9 @@ class Server:
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         from ..frontends import Unit, tir
 
-        start = time.monotonic()
+        start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
-        definition = self._definitions.load(request.file)
+        definition = self._definitions.load(request.file, request.strict)
         kernel, variant = definition.find(request.kernel, request.slug)
         if dict(request.config) != dict(variant.config):
             raise _edited(request, definition)
@@ -127,12 +127,16 @@ class Server:
         target = tir.target_for(request.target, request.arch, unit)
         made = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(variant.config, target))
         lowered = tir.lower(made, unit, target, progress)
-        for name, content in lowered.files.items():
-            (Path(request.out) / name).write_bytes(content)
+        try:
+            for name, content in lowered.files.items():
+                (Path(request.out) / name).write_bytes(content)
+        except OSError as error:
+            raise refused(error, place=request.out) from error
         return {
             "files": sorted(lowered.files),
             "schedule": lowered.schedule,
             "seconds": round(time.monotonic() - start, 4),
+            "cpu_seconds": round(time.process_time() - cpu_start, 4),
             "dependencies": definition.dependencies,
         }
 
@@ -140,7 +144,7 @@ class Server:
         from .check import Check
 
         progress("executing the definition")
-        definition = self._definitions.load(request.file)
+        definition = self._definitions.load(request.file, request.strict)
         kernel, variant = definition.find(request.kernel, request.slug)
 
         def call(what: str, function: Callable[[], Any]) -> Any:

@@ -1,0 +1,1 @@
+"""What Kernelwright costs, measured beside its peers on the same machine; see README.md."""

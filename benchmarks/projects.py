@@ -1,0 +1,212 @@
+"""The projects that are measured: a copy of this repository's library, and generated ones of any number of kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .harness import ROOT, Bench, BenchmarkError, Finished, run
+from .measured import Measured, run_scons
+
+STANDIN = Path(__file__).resolve().parent / "standin.c"
+PARTS = (
+    "bin/nvcc.profile",
+    "bin/ptxas",
+    "bin/cudafe++",
+    "bin/fatbinary",
+    "nvvm/bin/cicc",
+    "nvvm/libdevice/libdevice.10.bc",
+    "include/cuda_runtime_api.h",
+    "include/cuda_fp16.hpp",
+    "include/cuda_bf16.hpp",
+    "include/cuda_fp8.hpp",
+)
+"""Files beside an nvcc whose times each run of scons looks at; the stand-in has them too, empty."""
+
+SCONSTRUCT = """\
+from kernelwright.scons import generate
+
+env = Environment(tools=[generate])
+Default(env.KernelPackage("many", Glob("kernels/*.py")))
+"""
+
+DEFINITION = '''\
+from kernelwright import kernel
+from tvm import te
+
+
+@kernel(outputs=["y"])
+def {name}():
+    """y = 2 x + a constant"""
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0 + {constant:.1f}, name="y")])
+'''
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project that scons builds.
+
+    Arguments:
+        folder: with the SConstruct.
+        package: import name of its package.
+        site_scons: the measured code.
+    """
+
+    folder: Path
+    package: str
+    site_scons: Path
+
+    @property
+    def kernels(self) -> Path:
+        """The folder with each kernel's intermediate files."""
+        return self.folder / "build" / "kernels" / self.package
+
+    def scons(self, *arguments: str) -> Finished:
+        """Run scons as a user would, and say what the process used."""
+        command = [sys.executable, "-m", "SCons", "-Q", *arguments]
+        return run(command, self.folder, {"PYTHONPATH": str(self.site_scons)})
+
+    def measured_scons(self, *arguments: str, count: bool = False) -> Measured:
+        """Run scons, and say as well what it used itself, and how many nodes it made if ``count``."""
+        return run_scons(self.folder, self.site_scons, arguments, count)
+
+    def python(self, code: str, *arguments: str) -> Finished:
+        """Run Python with the built package on its path, and nothing else of ours."""
+        return run([sys.executable, "-c", code, *arguments], self.folder, {"PYTHONPATH": str(self.folder / "build")})
+
+    def remove_outputs(self) -> None:
+        """Remove what builds leave."""
+        shutil.rmtree(self.folder / "build", ignore_errors=True)
+        for file in self.folder.glob(".sconsign*"):
+            file.unlink()
+
+    def build(self, jobs: int) -> Finished:
+        """Bring it up to date, without any cache outside of it."""
+        return self.scons(f"-j{jobs}", "--cache-disable")
+
+
+def library(bench: Bench) -> Project:
+    """A copy of this repository's library with the SConstruct and settings; in small mode two kernels of it."""
+    folder = bench.work / ("library-small" if bench.small else "library")
+    names = ("saxpy.py", "row_sum.py", "_*.py") if bench.small else ("*.py",)
+    kernels = [file for name in names for file in sorted((ROOT / "kernels").glob(name))]
+    others = [ROOT / "SConstruct", ROOT / "pyproject.toml"]
+    state = _digest([*kernels, *others, *sources_of(bench.site_scons)])
+    if not _is_ready(folder, state):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "kernels").mkdir(parents=True)
+        for file in kernels:
+            shutil.copy(file, folder / "kernels")
+        shutil.copytree(bench.site_scons, folder / "site_scons")
+        for file in others:
+            shutil.copy(file, folder)
+        (folder / "ready").write_text(state)
+    return Project(folder, "kw_kernels", folder / "site_scons")
+
+
+def built_library(bench: Bench) -> Project:
+    """The same, built."""
+    project = library(bench)
+    if not (project.folder / "build" / project.package / "manifest.json").exists():
+        bench.say("building the library")
+        project.build(bench.jobs)
+    return project
+
+
+def generated(bench: Bench, count: int) -> Project:
+    """A project with that many different small kernels, for x86-64-v3 and sm_90a, built with stand-in compilers.
+
+    A project that an earlier benchmark has left in the work folder is used again.
+    """
+    project = Project(bench.work / f"kernels-{count}", "many", bench.site_scons)
+    standin = stand_in(bench)
+    state = _digest(sources_of(bench.site_scons))
+    if not _is_ready(project.folder, state):
+        bench.say(f"building a project of {count} kernels, with stand-ins for the compilers")
+        _write_generated(project.folder, count, standin)
+        project.build(bench.jobs)
+        project.scons()  # where a second run has something left to do, it is not what is measured
+        (project.folder / "ready").write_text(state)
+    return project
+
+
+def definition(project: Project, number: int) -> Path:
+    """The file of one kernel of a generated project."""
+    return project.folder / "kernels" / f"k{number:04}.py"
+
+
+def write_definition(project: Project, number: int, constant: float) -> None:
+    """Write the file of one kernel of a generated project."""
+    name = f"k{number:04}"
+    definition(project, number).write_text(DEFINITION.format(name=name, constant=constant))
+
+
+def _write_generated(folder: Path, count: int, standin: Path) -> None:
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    (folder / "SConstruct").write_text(SCONSTRUCT)
+    (folder / "pyproject.toml").write_text(
+        '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_90a"]\n'
+        f'nvcc = "{standin}/bin/nvcc"\nhost_compiler = "{standin}/bin/cc"\n'
+    )
+    for number in range(count):
+        write_definition(Project(folder, "", folder), number, number)
+
+
+def stand_in(bench: Bench) -> Path:
+    """The folder of the stand-in compilers ``bin/nvcc`` and ``bin/cc``, made at the first call."""
+    top = bench.work / "standin"
+    if (top / "bin" / "cc").exists():
+        return top
+    for part in PARTS:
+        (top / part).parent.mkdir(parents=True, exist_ok=True)
+        (top / part).touch()
+    run(["cc", "-O2", "-o", top / "bin" / "nvcc", STANDIN], bench.work)
+    shutil.copy2(top / "bin" / "nvcc", top / "bin" / "cc")
+    return top
+
+
+@contextlib.contextmanager
+def real_compilers(bench: Bench) -> Iterator[None]:
+    """In this context the stand-ins run the real compilers, and still say that they are the same tools."""
+    folder = stand_in(bench) / "bin"
+    try:
+        for name in ("nvcc", "cc"):
+            (folder / f"{name}.real").write_text(tool_path(bench.site_scons, name) + "\n")
+        yield
+    finally:
+        for file in folder.glob("*.real"):
+            file.unlink()
+
+
+def tool_path(site_scons: Path, name: str) -> str:
+    """What ``kernelwright tool NAME`` says."""
+    command = [sys.executable, "-m", "kernelwright", "tool", name]
+    path = run(command, site_scons, {"PYTHONPATH": str(site_scons)}).output.strip()
+    if not Path(path).exists():
+        raise BenchmarkError(f"kernelwright tool {name} says {path!r}, which does not exist")
+    return path
+
+
+def sources_of(site_scons: Path) -> list[Path]:
+    """The files that the measured code consists of."""
+    return [file for file in sorted(site_scons.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
+
+
+def _is_ready(folder: Path, state: str) -> bool:
+    """Whether a project is there and was made from the same files."""
+    ready = folder / "ready"
+    return ready.exists() and ready.read_text() == state
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

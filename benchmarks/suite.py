@@ -1,0 +1,29 @@
+"""The list of all benchmarks."""
+
+from __future__ import annotations
+
+from . import (
+    against_tilelang,
+    clean_build,
+    edit_one,
+    import_and_call,
+    null_build,
+    process_per_kernel,
+    scale,
+)
+from .harness import Benchmark
+
+MODULES = {
+    "clean_build": clean_build,
+    "null_build": null_build,
+    "edit_one": edit_one,
+    "tilelang": against_tilelang,
+    "process_per_kernel": process_per_kernel,
+    "import_and_call": import_and_call,
+    "scale": scale,
+}
+
+BENCHMARKS = [
+    Benchmark(name, (module.__doc__ or "").splitlines()[0], module.measure) for name, module in MODULES.items()
+]
+"""In the order in which they run: those that share a project are neighbours."""

@@ -1,0 +1,38 @@
+"""The report of a build: one static HTML page of its timeline and of the code that it made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import KernelwrightError
+from ..files import write_atomically
+from ..records import damage_named
+from .data import collect
+from .markup import plural
+from .page import render
+
+
+def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> str:
+    """Write the report of a project; a line that says what is in it.
+
+    Arguments:
+        top: the project's folder, the one with the SConstruct.
+        output: the page to write.
+        bases: folders that packages were built in, relative to ``top``: ``build``, or a ``variant_dir``.
+
+    Raises:
+        KernelwrightError: nothing was built there, a file is damaged, or the page cannot be written.
+    """
+    with damage_named(top, "make it readable"):
+        report = collect(top, bases)
+    page = render(report)
+    try:
+        write_atomically(output, page)
+    except OSError as error:
+        raise KernelwrightError(
+            f"{output}: cannot be written ({error.strerror})", remedy="name another file with --output"
+        ) from error
+    steps = len(report.run.spans) if report.run else 0
+    kernels = sum(len(package.kernels) for package in report.packages)
+    return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}"

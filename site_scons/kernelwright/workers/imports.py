@@ -1,0 +1,148 @@
+"""Finds and loads the project's modules: always from source, and with every file that was looked for on record.
+
+Python's own finders list folders and remember what they saw. This one asks for single files in a fixed order, so that
+those which it asked for in vain are known: if one of them is made later, an import finds another module.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+
+from .project import Installation, Project
+from .reads import ReadRecorder
+
+
+class ProjectLoader(SourceFileLoader):
+    """Loads a project module from its source and never from bytecode."""
+
+    def __init__(self, name: str, path: str, recorder: ReadRecorder) -> None:
+        super().__init__(name, path)
+        self._recorder = recorder
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compile what is in the file now; what is shown of it later is the same text."""
+        content = self.get_data(self.path)
+        code: CodeType = self.source_to_code(content, self.path)
+        self._recorder.note_module(self.path, content, imported_names(code))
+        lines = importlib.util.decode_source(content).splitlines(keepends=True)
+        linecache.cache[self.path] = (len(content), None, lines, self.path)  # without a time: never checked again
+        return code
+
+
+class ProjectFinder(MetaPathFinder):
+    """Finds project modules before Python's own finders do, except under the names of standard modules.
+
+    A folder's source modules come before its extension modules. Bytecode without source is not looked for.
+    """
+
+    def __init__(self, project: Project, installation: Installation, recorder: ReadRecorder) -> None:
+        self._project = project
+        self._installation = installation
+        self._recorder = recorder
+        self._present = frozenset(sys.modules)
+        self.folders: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a project module, or None for any other."""
+        if path is None:
+            if fullname in sys.stdlib_module_names:
+                return None
+            if self._is_import_of_a_package() and _is_installed(fullname):
+                return None
+            return self._search(fullname, self._top_folders())
+        return self._search(fullname, [folder for folder in path if self._project.relative(folder) is not None])
+
+    def note_taken(self, names: set[str]) -> None:
+        """Note what could have come instead of installed modules that were loaded already when they were imported.
+
+        Arguments:
+            names: top-level names that were imported. Those that every worker has loaded when it starts do not count:
+                nothing in the project can take their place.
+        """
+        for name in sorted(names - self._present - sys.stdlib_module_names):
+            module = sys.modules.get(name)
+            if module is not None and not self._project.owns(module):
+                self._search(name, self._top_folders())
+
+    def _top_folders(self) -> list[str]:
+        added = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]  # noqa: PTH100
+        return list(
+            dict.fromkeys([*self.folders, *(folder for folder in added if self._project.relative(folder) is not None)])
+        )
+
+    def _is_import_of_a_package(self) -> bool:
+        """Whether an installed package imports something: it must not get a project file of that name instead."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and not self._is_user_of_import(frame.f_code.co_filename):
+            frame = frame.f_back
+        return self._installation.is_package_code(frame.f_code.co_filename)
+
+    def _is_user_of_import(self, file: str) -> bool:
+        return self._project.relative(file) is not None or self._installation.is_package_code(file)
+
+    def _search(self, fullname: str, folders: Sequence[str]) -> ModuleSpec | None:
+        portions = []
+        for folder in folders:
+            base = os.path.join(folder, fullname.rpartition(".")[2])  # noqa: PTH118
+            if self._project.relative(base) is None:
+                continue
+            if spec := self._spec_at(fullname, base):
+                return spec
+            if os.path.isdir(base):  # noqa: PTH112
+                portions.append(base)
+        if not portions or ("." not in fullname and _is_installed(fullname)):
+            return None
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = portions
+        return spec
+
+    def _spec_at(self, fullname: str, base: str) -> ModuleSpec | None:
+        """The spec of a regular package or of a module at a path without suffix."""
+        if not os.path.isdir(base):  # noqa: PTH112
+            self._recorder.note_candidate(base + os.sep)
+        elif self._exists(init := os.path.join(base, "__init__.py")):  # noqa: PTH118
+            return self._spec(fullname, init, [base])
+        for suffix in (".py", *EXTENSION_SUFFIXES):
+            if self._exists(base + suffix):
+                return self._spec(fullname, base + suffix, None)
+        return None
+
+    def _exists(self, path: str) -> bool:
+        """Whether there is a file. It is noted in either case, also for those who only ask for the spec."""
+        self._recorder.note_candidate(path)
+        return os.path.isfile(path)  # noqa: PTH113
+
+    def _spec(self, fullname: str, path: str, folders: list[str] | None) -> ModuleSpec | None:
+        is_source = path.endswith(".py")
+        loader = ProjectLoader(fullname, path, self._recorder) if is_source else ExtensionFileLoader(fullname, path)
+        return importlib.util.spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=folders)
+
+
+def imported_names(code: CodeType) -> set[str]:
+    """The top-level names that code may import, its functions included; other names that it uses are among them."""
+    return {name.partition(".")[0] for part in _parts(code) for name in part.co_names}
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module is installed; a folder without __init__.py does not count."""
+    spec = PathFinder.find_spec(name) if "." not in name else None
+    return spec is not None and spec.origin is not None
+
+
+__all__ = ["ProjectFinder", "ProjectLoader", "imported_names"]

@@ -1,0 +1,256 @@
+"""Crash drills: builds of the kernel library that are killed at random moments, each followed by a plain ``scons``.
+
+    python tests/drills/crash.py [--moments 200] [--seed 1] [--jobs 2] [--kernels softmax,gemm]
+
+A moment is a random time in a build, and a victim: scons itself (SIGKILL or SIGINT), a worker, or a compiler (both
+SIGKILL). Every fortieth is in a build from nothing; before the others two random kernels and the build cache are
+removed, so that one takes seconds instead of a minute. After each moment this must hold:
+
+- no process of the build is left after five seconds;
+- a plain ``scons`` succeeds, and all outputs are byte-identical to those of a clean build;
+- no stage that had finished was made again: the entries of the build cache are the same files as before;
+- a further ``scons`` has nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGE = "kw_kernels"
+WORKER = "kernelwright.workers.server"
+COMPILERS = ("nvcc", "cicc", "ptxas", "cc1plus", "cudafe++")
+VICTIMS = ("scons SIGKILL", "scons SIGINT", "worker SIGKILL", "nvcc SIGKILL")
+SCONSTRUCT = f"""\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+env.Default(env.KernelPackage("{PACKAGE}", env.Glob("kernels/*.py")))
+"""
+PATIENCE_S = 5.0
+"""How long a process of an ended build may live on."""
+
+
+class DrillError(Exception):
+    """Something that must hold after a crash did not."""
+
+
+@dataclass
+class Tally:
+    """What the drills came to."""
+
+    moments: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    made_after: int = 0
+
+    def __str__(self) -> str:
+        moments = ", ".join(f"{count} {victim}" for victim, count in sorted(self.moments.items()))
+        return (
+            f"drill: {sum(self.moments.values())} moments ({moments}), all byte-identical to a clean build; "
+            f"{self.kept} finished stages kept, 0 made again, {self.made_after} unfinished ones made"
+        )
+
+
+class Drill:
+    """A copy of the kernel library in a folder of its own.
+
+    Arguments:
+        folder: an empty folder.
+        kernels: names of the definition files to take; empty: all.
+        jobs: for ``-j``.
+        seed: of the random moments.
+    """
+
+    def __init__(self, folder: Path, kernels: list[str], jobs: int, seed: int) -> None:
+        self.folder = folder
+        self.jobs = jobs
+        self.random = random.Random(seed)
+        self.tally = Tally()
+        shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        (folder / "SConstruct").write_text(SCONSTRUCT)
+        for path in (folder / "kernels").glob("*.py"):
+            if kernels and path.stem not in kernels and not path.name.startswith("_"):
+                path.unlink()
+        self.kernels = sorted(path.stem for path in (folder / "kernels").glob("[!_]*.py"))
+        self.seconds = {"all": 60.0, "some": 6.0}
+
+    @property
+    def cache(self) -> Path:
+        """The build cache."""
+        return self.folder / "build/.kernelwright/cache"
+
+    def start(self) -> subprocess.Popen[str]:
+        """A build that runs on its own."""
+        command = [sys.executable, "-m", "SCons", "-Q", f"-j{self.jobs}"]
+        variables = {**os.environ, "PYTHONPATH": str(ROOT / "site_scons")}
+        return subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def build(self) -> str:
+        """A plain build, which must succeed; what it printed."""
+        process = self.start()
+        output = process.communicate()[0]
+        if process.returncode != 0:
+            raise DrillError(f"scons ended with {process.returncode} after a crash:\n{output}")
+        return output
+
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of all that was built."""
+        tops = (self.folder / "build/kernels", self.folder / "build" / PACKAGE)
+        files = (path for top in tops for path in sorted(top.rglob("*")) if path.is_file())
+        return {
+            str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+            if "__pycache__" not in path.parts
+        }
+
+    def prepare(self, number: int) -> str:
+        """Remove what the next build has to make; how much that is."""
+        if number % 40 == 0:
+            shutil.rmtree(self.folder / "build", ignore_errors=True)
+            return "all"
+        shutil.rmtree(self.cache, ignore_errors=True)
+        if self.random.random() < 0.1:
+            shutil.rmtree(self.folder / "build/.kernelwright", ignore_errors=True)
+        for kernel in self.random.sample(self.kernels, min(2, len(self.kernels))):
+            shutil.rmtree(self.folder / "build/kernels" / PACKAGE / kernel, ignore_errors=True)
+        return "some"
+
+    def moment(self, number: int, clean: dict[str, str]) -> None:
+        """One crash, and everything that must hold after it."""
+        size = self.prepare(number)
+        victim = self.random.choice(VICTIMS)
+        process = self.start()
+        self._wait(process, self.random.uniform(0.1, self.seconds[size]))
+        struck = self._strike(process, victim)
+        process.communicate()
+        self._require_no_process()
+        entries = self._entries()
+        start = time.monotonic()
+        output = self.build()
+        if not struck:
+            # It had ended before: the next moments come earlier.
+            self.seconds[size] *= 0.9
+        self._compare(clean)
+        self._require_kept(entries)
+        if "kernelwright: 0 built" not in (again := self.build()):
+            raise DrillError(f"a further scons had something to do:\n{again}")
+        made = re.search(r"(\d+) built(?: \((\d+) from the cache\))?", output)
+        self.tally.made_after += int(made[1]) - int(made[2] or 0) if made else 0
+        self.tally.kept += len(entries)
+        self.tally.moments[victim if struck else "too late"] += 1
+        print(f"{number}: {victim}, then {output.splitlines()[-1]} ({time.monotonic() - start:.1f} s)", flush=True)
+
+    def _wait(self, process: subprocess.Popen[str], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _strike(self, process: subprocess.Popen[str], victim: str) -> bool:
+        """Send the signal; whether there still was somebody to receive it."""
+        name, sent = victim.split()
+        while process.poll() is None:
+            target = process.pid if name == "scons" else self._find(name)
+            if target is not None:
+                try:
+                    os.kill(target, signal.Signals[sent])
+                except ProcessLookupError:
+                    continue  # it ended just now
+                return True
+            time.sleep(0.002)
+        return False
+
+    def _find(self, name: str) -> int | None:
+        """A process of the build: a worker, or any program of nvcc."""
+        found = [pid for pid, words in self.processes() if _is(name, words)]
+        return self.random.choice(found) if found else None
+
+    def processes(self) -> Iterator[tuple[int, list[str]]]:
+        """Number and command of the processes that have this folder in their command or as their working folder."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                here = str(entry.joinpath("cwd").readlink())
+            except OSError:
+                continue  # it ended just now
+            ours = here.startswith(str(self.folder)) or any(str(self.folder) in word for word in words)
+            if ours and int(entry.name) != os.getpid():
+                yield int(entry.name), words
+
+    def _require_no_process(self) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while left := list(self.processes()):
+            if time.monotonic() > end:
+                raise DrillError(f"left behind: {left}")
+            time.sleep(0.02)
+
+    def _entries(self) -> dict[Path, int]:
+        return {path: path.stat().st_ino for path in self.cache.glob("??/*") if not path.name.startswith(".")}
+
+    def _require_kept(self, before: dict[Path, int]) -> None:
+        after = self._entries()
+        again = [path.name for path, inode in before.items() if after.get(path) != inode]
+        if again:
+            raise DrillError(f"{len(again)} finished stages were made again")
+
+    def _compare(self, clean: dict[str, str]) -> None:
+        built = self.digests()
+        different = sorted(name for name in clean.keys() | built.keys() if clean.get(name) != built.get(name))
+        if different:
+            raise DrillError(f"differs from a clean build: {', '.join(different[:10])}")
+
+    def run(self, moments: int) -> Tally:
+        """Build once for comparison, then crash as often as wanted."""
+        start = time.monotonic()
+        self.build()
+        self.seconds["all"] = time.monotonic() - start
+        self.seconds["some"] = min(self.seconds["all"], 1 + 2 * self.seconds["all"] / len(self.kernels))
+        clean = self.digests()
+        for number in range(1, moments + 1):
+            self.moment(number, clean)
+        return self.tally
+
+
+def _is(name: str, words: list[str]) -> bool:
+    if name == "worker":
+        return WORKER in words
+    return Path(words[0]).name in COMPILERS
+
+
+def main() -> None:
+    """Run the drills."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moments", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kernels", default="", help="definition files to build, separated by commas; default: all")
+    options = parser.parse_args()
+    kernels = [name for name in options.kernels.split(",") if name]
+    with tempfile.TemporaryDirectory() as folder:
+        print(Drill(Path(folder), kernels, options.jobs, options.seed).run(options.moments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,823 @@
+"""What a build can be trusted with: kills, damage, full disks, traps in the environment, and tools that misbehave.
+
+Every test is a real project and real ``scons`` runs. One project is built, and the tests work on copies of it. Its nvcc
+and its C compiler are scripts that first do what a *hook* in the project says, which lets a test have them fail, hang
+or lie without building anything else anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
+from kernelwright.toolchain import find_host_compiler, find_nvcc
+
+OUTPUTS = ("build/kernels", "build/demo")
+WORK = "build/kernels/demo/scale"
+CUDA = f"{WORK}/dtype-float32/cuda"
+CUBIN = f"{CUDA}/sm_80.cubin"
+STATE = "build/.kernelwright"
+
+STAGES = (
+    [f"{WORK}/dtype-float32/llvm/x86-64-v3/{name}" for name in ("module.tir", "signature.json", "host.o")],
+    [f"{CUDA}/{name}" for name in ("module.tir", "signature.json", "host.c", "device.cu")],
+    [CUBIN, f"{CUDA}/sm_80.json", f"{CUDA}/compile_sm_80.sh"],
+    [f"{CUDA}/{name}" for name in ("compute_80.ptx", "compute_80.json", "compile_compute_80.sh")],
+    [f"{WORK}/wrapper.c"],
+    [f"{WORK}/{name}" for name in ("scale.so", "compile.sh", "entry.json")],
+    [
+        *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
+        *(f"build/demo/_runtime/{name}" for name in ("__init__.py", "kernel.py", "loader.py")),
+        "build/demo/_lib/scale.so",
+    ],
+)
+"""What each stage makes; the last one is the assembly of the package."""
+
+TOOL = """\
+#!/bin/sh
+real={real}
+top="${{PWD%%/build/*}}"
+[ ! -f "$top/{name}.hook" ] || . "$top/{name}.hook"
+exec "$real" "$@"
+"""
+
+OUT = 'out=; for word; do [ "$before" != -o ] || out="$word"; before="$word"; done\n'
+"""Part of a hook: sets ``out`` to the file that the tool is to make."""
+
+HANG = 'touch "$top/begun"; sh -c \'"$0/sleeper" 601 & wait\' "$top" & "$top/sleeper" 600; exit 1\n'
+"""A hook of a tool that hangs, with a child and a grandchild that do so too."""
+
+ONLY_LINK = 'case "$*" in *-shared*) ;; *) exec "$real" "$@" ;; esac\n'
+"""Part of a hook of the C compiler, which nvcc runs too: leaves all runs but those of the linker alone."""
+
+
+class Tree(Project):
+    """A copy of the built project."""
+
+    def build(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True) -> Run:
+        """Run ``scons``, which must not show a line of Python code, as SCons does for what it did not expect."""
+        run = self.scons(*arguments, env=env, ok=ok)
+        assert 'File "' not in run.output, run.output
+        return run
+
+    def attempt(self, *arguments: str, command: tuple[str, ...] = ()) -> Run:
+        """The same for a run that may fail, or that another program starts."""
+        process = self.make(*arguments, command=command)
+        output, _ = process.communicate(timeout=120)
+        assert 'File "' not in output, output
+        return Run(process.returncode, output)
+
+    def make(self, *arguments: str, command: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start ``scons`` in a process group of its own."""
+        return subprocess.Popen(
+            [*command, sys.executable, "-m", "SCons", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def outputs(self) -> dict[str, bytes]:
+        return self.files(*OUTPUTS)
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            path = self.folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    def hook(self, tool: str, text: str) -> None:
+        self.write(f"{tool}.hook", text)
+
+    def appears(self, name: str) -> None:
+        wait_for((self.folder / name).exists, f"{name} does not appear")
+
+    def processes(self) -> str:
+        """The processes that name a path of this tree: tools, what they start, workers and runners."""
+        return subprocess.run(["pgrep", "-af", f"{self.folder}/|{self.folder}$"], capture_output=True, text=True).stdout
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """The built project; its cache has the outputs for the factor 3 as well. Tests only read it."""
+    tools = tmp_path_factory.mktemp("tools")
+    for name, real in (("nvcc", find_nvcc("", dict(os.environ))), ("cc", find_host_compiler("", dict(os.environ)))):
+        (tools / name).write_text(TOOL.format(real=shlex.quote(real), name=name))
+        (tools / name).chmod(0o755)
+    tree = Tree(tmp_path_factory.mktemp("clean"))
+    tree.write("SConstruct", SCONSTRUCT)
+    settings = f'archs = ["x86-64-v3", "sm_80", "compute_80"]\nnvcc = "{tools}/nvcc"\nhost_compiler = "{tools}/cc"\n'
+    tree.write("pyproject.toml", f"[tool.kernelwright]\n{settings}")
+    tree.write("kernels/scale.py", SCALE.replace(', "float16"', ""))
+    (tree.folder / "sleeper").symlink_to(shutil.which("sleep") or "/bin/sleep")
+    for factor in ("3.0", "2.0"):
+        tree.write("kernels/scale.py", re.sub(r"T.cast\(\d.0", f"T.cast({factor}", SCALE.replace(', "float16"', "")))
+        tree.build()
+        tree.write(f"{factor}.json", json.dumps({name: data.hex() for name, data in tree.outputs().items()}))
+    yield tree
+
+
+@pytest.fixture
+def tree(clean: Tree, tmp_path: Path) -> Iterator[Tree]:
+    """A copy of the built project, which SCons has looked at."""
+    tree = Tree(copied(clean, tmp_path / "tree"))
+    yield tree
+    for line in tree.processes().splitlines():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+def copied(clean: Tree, folder: Path) -> Path:
+    shutil.copytree(clean.folder, folder, symlinks=True)
+    return folder
+
+
+def expected(clean: Tree, factor: str) -> dict[str, bytes]:
+    """The outputs for a factor in the definition."""
+    made = json.loads((clean.folder / f"{factor}.json").read_text())
+    return {name: bytes.fromhex(text) for name, text in made.items()}
+
+
+def edit(tree: Tree, old: str, new: str) -> None:
+    """Change the definition's factor in place, without changing its size."""
+    tree.replace("kernels/scale.py", f"T.cast({old}", f"T.cast({new}")
+
+
+# --- Damage
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :] if content else b"!"
+
+
+def damage(path: Path, kind: str, keep_times: bool = False) -> bool:
+    """Damage a file; whether it is another one now."""
+    before, status = path.read_bytes(), path.stat()
+    if kind in ("deleted", "folder"):
+        path.unlink()
+        if kind == "folder":
+            path.mkdir()
+        return True
+    after = {"flipped": flip, "half": lambda content: content[: len(content) // 2], "empty": lambda _: b""}[kind](
+        before
+    )
+    path.write_bytes(after)
+    if keep_times:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return after != before
+
+
+DAMAGES = ("flipped", "half", "empty", "folder", "deleted")
+
+
+@pytest.mark.parametrize(
+    ("kind", "keep_times"), [*((kind, False) for kind in DAMAGES), ("flipped", True), ("half", True)]
+)
+def test_damaged_output_of_any_kind_is_made_again_and_nothing_else(clean, tree, kind, keep_times):
+    whole = tree.outputs()
+    assert set(whole) == {name for stage in STAGES for name in stage}, "a kind of file that this test does not damage"
+    tree.build()
+    # One output of each stage at a time: the others of a stage come back with any of them.
+    for number in range(max(map(len, STAGES))):
+        hit = [stage[number : number + 1] for stage in STAGES]
+        changed = [[name for name in names if damage(tree.folder / name, kind, keep_times)] for names in hit]
+        run = tree.build()
+        cached = sum(map(len, changed[:-1]))
+        assert run.labels == {**({"CACHED": cached} if cached else {}), **({"PACKAGE": 1} if changed[-1] else {})}
+        assert tree.outputs() == whole
+    assert tree.build().stages == []
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damaged_record_of_earlier_runs_changes_no_output(clean, tree, kind):
+    tree.build()
+    state = tree.folder / STATE
+    rest = ["lock", "toolchain.json", "measurements.json", "discovery/lock", "cache/CACHEDIR.TAG", "../trace.json"]
+    groups = {
+        "finished kernels": [*state.glob("settled/*.json")],
+        # Without the signatures, nothing can be told of outputs; the edit below must not get through.
+        "signatures": [*state.glob("signatures/*.jsonl")],
+        "the rest": [*state.glob("discovery/*.record"), *(state / name for name in rest)],
+    }
+    seen = {path for paths in groups.values() for path in paths} | set(state.glob("cache/??/*"))
+    assert {path.resolve() for path in seen} == {path for path in everything(tree) if "build/demo" not in str(path)}
+    for name, paths in groups.items():
+        assert paths
+        for path in paths:
+            damage(path, kind, keep_times=True)
+        if name != "finished kernels":
+            tree.remove(f"{STATE}/settled")
+            damage(tree.folder / CUBIN, "flipped", keep_times=True)
+            damage(tree.folder / "build/demo/_lib/scale.so", "flipped", keep_times=True)
+        tree.build()
+        assert tree.outputs() == clean.outputs(), name
+    last = tree.build()
+    assert last.stages == []
+    assert "could not be" not in last.output and "not as it was" not in last.output
+
+
+def everything(tree: Tree) -> set[Path]:
+    """All files of the build folder but the outputs of stages."""
+    top = (tree.folder / "build").resolve()
+    return {path for path in top.rglob("*") if path.is_file() and top / "kernels" not in path.parents}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("settled/build.demo.json", '"scale":{'),
+        ("toolchain.json", '"identity": "'),
+        ("toolchain.json", '"version": "1'),
+        ("discovery/*.record", "dtype-float3"),
+    ],
+)
+def test_flipped_bit_in_a_name_or_a_number_is_no_other_name_or_number(clean, tree, file, text):
+    tree.build()
+    (path,) = (tree.folder / STATE).glob(file)
+    content = path.read_bytes()
+    place = content.index(text.encode()) + len(text) - (4 if text.endswith("{") else 0)
+    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    if "record" in file:
+        tree.remove(f"{STATE}/settled")
+    tree.build()
+    assert tree.outputs() == clean.outputs()
+    assert tree.build().stages == []
+
+
+def test_no_damaged_cache_entry_is_taken_and_each_is_replaced(clean, tree):
+    tree.build()
+    entries = sorted((tree.folder / STATE / "cache").glob("??/*"))
+    assert len(entries) > 2 * len(DAMAGES)
+    for number, entry in enumerate(entries):
+        damage(entry, DAMAGES[number % len(DAMAGES)])
+    tree.remove("build/kernels")
+    assert "CACHED" not in tree.build("-j2").labels
+    assert tree.outputs() == clean.outputs()
+    tree.remove("build/kernels")
+    assert tree.build().labels == {"CACHED": 6}
+    assert tree.outputs() == clean.outputs()
+
+
+def test_entry_of_another_key_is_a_miss(clean, tree):
+    edit(tree, "2.0", "3.0")
+    swap = [path for path in (tree.folder / STATE / "cache").glob("??/*") if b'"scale.so"' in path.read_bytes()]
+    assert len(swap) == 2
+    contents = [path.read_bytes() for path in swap]
+    for path, content in zip(swap, reversed(contents), strict=True):
+        path.write_bytes(content)
+    assert "LINK scale" in tree.build().stages
+    assert tree.outputs() == expected(clean, "3.0")
+
+
+def test_strict_finds_an_edit_that_no_stamp_tells(tree):
+    tree.build("--strict", "-j2")
+    whole = tree.outputs()
+    for name in (CUBIN, "build/demo/__init__.py", "build/demo/_lib/scale.so"):
+        damage(tree.folder / name, "flipped")
+        forge_stamp(tree, name)
+    tree.build("--strict")
+    assert tree.outputs() == whole
+
+
+def forge_stamp(tree: Tree, name: str) -> None:
+    """Have all records of an earlier run say that a file has the stamp that it has now."""
+    status = (tree.folder / name).stat()
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    for path in (tree.folder / STATE).glob("signatures/*.jsonl"):
+        lines = path.read_text().split("\n")
+        path.write_text("\n".join(forged_line(line, name, stamp) for line in lines))
+    path = tree.folder / STATE / "settled/build.demo.json"
+    body = json.loads(path.read_text().partition("\n")[2])
+    body[-1] = {kernel: [stamp, digest] for kernel, (_, digest) in body[-1].items()}
+    text = json.dumps(body)
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+
+
+def forged_line(line: str, name: str, stamp: list[int]) -> str:
+    _, _, rest = line.partition(" ")
+    key, _, text = rest.partition("\t")
+    if not text or json.loads(key) != name:
+        return line
+    body = json.loads(text)
+    body["output"] = [*stamp, body["output"][-1]]
+    rest = f"{key}\t{json.dumps(body)}"
+    return f"{hashlib.sha256(rest.encode()).hexdigest()[:16]} {rest}"
+
+
+def test_emptied_or_replaced_file_of_a_shipped_package_is_an_import_error_that_names_it(clean, tmp_path):
+    cases = [(name, kind) for name in SHIPPED for kind in ("empty", "folder")]
+    for number, (name, kind) in enumerate(cases):
+        shutil.copytree(clean.folder / "build/demo", tmp_path / f"build/demo{number}")
+        damage(tmp_path / f"build/demo{number}" / name, kind)
+    (tmp_path / "build").mkdir(exist_ok=True)
+    told = (
+        Project(tmp_path)
+        .python(f"""
+        import importlib
+        for number in range({len(cases)}):
+            try:
+                importlib.import_module(f"demo{{number}}").scale
+            except ImportError as error:
+                print(error)
+    """)
+        .splitlines()
+    )
+    assert len(told) == len(cases)
+    for number, (name, _) in enumerate(cases):
+        assert str(tmp_path / f"build/demo{number}" / name) in told[number]
+        assert "install the package again" in told[number]
+
+
+SHIPPED = ("_lib/scale.so", "manifest.json", "_runtime/kernel.py")
+
+
+# --- Runs that are killed, and runs at the same time
+
+
+def test_output_that_was_being_written_when_the_build_was_killed_is_not_there(clean, tree):
+    tree.hook("nvcc", OUT + 'head -c 99 /dev/zero > "$out"; touch "$top/begun"; "$top/sleeper" 600\n')
+    tree.remove(CUBIN)
+    run = tree.make("CACHE_DIR=")
+    tree.appears("begun")
+    run.kill()
+    run.communicate()
+    assert not (tree.folder / CUBIN).exists()
+    wait_for(lambda: not tree.processes(), "a process is left", 5)
+    tree.remove("nvcc.hook")
+    assert "CUBIN scale/dtype-float32 sm_80" in tree.build("CACHE_DIR=").stages
+    assert tree.outputs() == clean.outputs()
+    assert not [*(tree.folder / STATE / "scratch").iterdir()]
+
+
+def test_build_that_is_killed_again_and_again_ends_well(clean, tree):
+    for tenths in (1.5, 2, 2.5, 3, 3.5, 4):
+        tree.remove("build/demo", WORK)
+        run = tree.make("-j2")
+        time.sleep(tenths / 10)
+        run.kill()
+        run.communicate()
+    tree.build("-j2")
+    assert tree.outputs() == clean.outputs()
+    assert tree.build().stages == []
+
+
+def test_tool_that_succeeds_without_making_its_output_fails_the_build(clean, tree):
+    tree.hook("nvcc", "exit 0\n")
+    tree.remove(CUBIN)
+    run = tree.build("CACHE_DIR=", ok=False)
+    assert run.status == 2
+    assert "scale/dtype-float32 [nvcc]: the stage did not make sm_80.cubin" in run.output
+    assert not (tree.folder / CUBIN).exists()
+    tree.remove("nvcc.hook")
+    tree.build("CACHE_DIR=")
+    assert tree.outputs() == clean.outputs()
+
+
+def test_lock_of_a_killed_run_passes_on_at_once_and_no_wait_fails_meanwhile(clean, tree):
+    tree.hook("nvcc", '[ -e "$top/begun" ] || { touch "$top/begun"; "$top/sleeper" 600; }\n')
+    tree.remove(CUBIN)
+    first = tree.make("CACHE_DIR=")
+    tree.appears("begun")
+    refused = tree.build("--no-wait", ok=False)
+    assert refused.status == 2
+    assert "another scons works in this tree" in refused.output and "--no-wait" in refused.output
+    second = tree.make("CACHE_DIR=")
+    for line in second.stdout or ():
+        if "another scons works in this tree, waiting" in line:
+            break
+    assert first.poll() is None
+    first.kill()
+    killed = time.monotonic()
+    first.communicate()
+    lines = iter(second.stdout or ())
+    assert any("done reading" in line for line in lines)
+    assert time.monotonic() - killed < 5
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, output
+    assert tree.outputs() == clean.outputs()
+
+
+def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tmp_path):
+    cache = tmp_path / "shared"
+    arguments = ("-j2", f"CACHE_DIR={cache}", "TARGETS=llvm")
+    trees = [Tree(copied(clean, tmp_path / name)) for name in ("first", "second")]
+    for tree, factor in zip(trees, ("4.0", "5.0"), strict=True):
+        edit(tree, "2.0", factor)
+        tree.write("kernels/add_one.py", ADD)
+    runs = [tree.make(*arguments) for tree in trees]
+    for run in runs:
+        output, _ = run.communicate(timeout=300)
+        assert run.returncode == 0 and "could not be" not in output, output
+    entries = [*cache.glob("??/*")]
+    assert len(entries) == 8, "three stages of add_one, one wrapper of scale, and two stages for each factor"
+    for entry in entries:
+        content = entry.read_bytes()
+        assert hashlib.sha256(content[:-32]).digest() == content[-32:]
+        assert json.loads(content.partition(b"\n")[0])["key"] == entry.name
+    built = [tree.outputs() for tree in trees]
+    for tree, factor, outputs in zip(trees, ("4.", "5."), built, strict=True):
+        shown = tree.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(1, 'f4'))))")
+        assert shown == f"[{factor}]\n"
+        tree.remove(*OUTPUTS)
+        assert tree.build(*arguments).labels == {"CACHED": 6, "PACKAGE": 1}
+        assert tree.outputs() == outputs
+    common = [{n: c for n, c in outputs.items() if "add_one" in n} for outputs in built]
+    assert common[0] == common[1] and len(common[0]) == 8
+
+
+# --- The system around the build
+
+
+@pytest.fixture
+def small_disk(clean: Tree, tmp_path: Path) -> Iterator[tuple[Tree, Callable[[int], None]]]:
+    """The sources on a disk of their own, and what sets its size in KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    top = tmp_path / "disk"
+    top.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", top], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no small disk can be mounted: {done.stderr.strip()}")
+
+    def resize(kib: int) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={kib}k", top], check=True)
+
+    try:
+        shutil.copytree(clean.folder, top, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build"))
+        yield Tree(top), resize
+    finally:
+        subprocess.run(["umount", "-l", top], check=True)
+
+
+def used_kib(tree: Tree) -> int:
+    status = os.statvfs(tree.folder)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize // 1024
+
+
+def test_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(clean, small_disk):
+    tree, resize = small_disk
+    cache = f"CACHE_DIR={clean.folder / STATE / 'cache'}"
+    stages = set()
+    # What one run has made, the next one need not make, so that each fills the disk at another place.
+    for kib in range(used_kib(tree) + 4, 1000, 20):
+        resize(kib)
+        run = tree.attempt("--cache-readonly", cache)
+        if run.status == 0 and "No space left" not in run.output:
+            break
+        assert "No space left on device" in run.output and f"({tree.folder}/build" in run.output, run.output
+        stages |= set(re.findall(r"^scons: \*\*\* \[.*\[(\w+)\]: the operating system said", run.output, re.M))
+    assert stages >= {"lower", "nvcc", "link", "assemble"}
+    resize(64 << 10)
+    tree.build("--cache-readonly", cache)
+    assert tree.outputs() == clean.outputs()
+    assert tree.build("--cache-readonly", cache).stages == []
+
+
+def test_disk_that_a_compiler_fills_is_an_error_that_says_so(clean, small_disk):
+    tree, resize = small_disk
+    shutil.copytree(clean.folder / "build", tree.folder / "build", symlinks=True)
+    tree.build()
+    tree.remove(f"{CUDA}/compute_80.ptx")
+    resize(used_kib(tree) + 200)
+    run = tree.build("CACHE_DIR=", ok=False)
+    assert "No space left on device" in run.output
+    assert "remedy: make room on the disk" in run.output
+    resize(64 << 10)
+    tree.build("CACHE_DIR=")
+    assert tree.outputs() == clean.outputs()
+    assert tree.build("CACHE_DIR=").stages == []
+
+
+def obedient() -> tuple[str, ...]:
+    """A command prefix under which files' permissions count for root too."""
+    if os.geteuid() != 0:
+        return ()
+    drop = "-dac_override,-dac_read_search"
+    prefix = ("setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
+    if shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], check=False).returncode != 0:
+        pytest.skip("root's right to ignore permissions cannot be dropped")
+    return prefix
+
+
+def allow_writing(top: Path, allowed: bool) -> None:
+    for path in [top, *top.rglob("*")]:
+        path.chmod((0o755 if path.is_dir() else 0o644) if allowed else (0o555 if path.is_dir() else 0o444))
+
+
+@pytest.mark.parametrize("name", [STATE, CUDA])
+def test_folder_that_may_not_be_written_is_an_error_that_names_it(clean, tree, name):
+    tree.build()
+    edit(tree, "2.0", "3.0")
+    allow_writing(tree.folder / name, False)
+    run = tree.attempt(command=obedient())
+    assert run.status == 2
+    assert "Permission denied" in run.output and str(tree.folder / name) in run.output
+    allow_writing(tree.folder / name, True)
+    tree.build()
+    assert tree.outputs() == expected(clean, "3.0")
+
+
+def test_signatures_that_cannot_be_written_do_not_spoil_the_build_that_made_them(clean, tree):
+    tree.build()
+    edit(tree, "2.0", "3.0")
+    signatures = tree.folder / STATE / "signatures"
+    allow_writing(signatures, False)
+    run = tree.attempt(command=obedient())
+    assert run.status == 0
+    assert re.search(rf"could not be kept: Permission denied \({signatures}/\w+.jsonl\)", run.output), run.output
+    assert tree.outputs() == expected(clean, "3.0")
+    allow_writing(signatures, True)
+    edit(tree, "3.0", "2.0")
+    tree.build()
+    assert tree.outputs() == clean.outputs()
+    assert tree.build().stages == []
+
+
+def test_definition_that_may_not_be_read_is_an_error_that_names_it(clean, tree):
+    tree.build()
+    path = tree.folder / "kernels/scale.py"
+    path.chmod(0)
+    run = tree.attempt(command=obedient())
+    assert run.status == 2
+    assert "kernels/scale.py [discover]" in run.output and "Permission denied" in run.output
+    path.chmod(0o644)
+    tree.build()
+    assert tree.outputs() == clean.outputs()
+
+
+def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
+    future, past = time.time() + 5_000_000, time.time() - 5_000_000
+    for path in [tree.folder / "kernels/scale.py", *everything(tree), *(tree.folder / name for name in tree.outputs())]:
+        os.utime(path, (future, future))
+    tree.build()
+    for old, new, when in (("2.0", "3.0", past), ("3.0", "2.0", past), ("2.0", "3.0", future)):
+        edit(tree, old, new)
+        os.utime(tree.folder / "kernels/scale.py", (when, when))
+        damage(tree.folder / CUBIN, "flipped")
+        os.utime(tree.folder / CUBIN, (when, when))
+        tree.build()
+        assert tree.outputs() == expected(clean, new)
+
+
+def test_edit_of_equal_size_within_the_same_full_second_is_seen(clean, tree):
+    path = tree.folder / "kernels/scale.py"
+    second = int(time.time()) - 60
+    os.utime(path, (second, second))
+    tree.build()
+    for old, new in (("2.0", "3.0"), ("3.0", "2.0")):
+        edit(tree, old, new)
+        os.utime(path, (second, second))
+        tree.build()
+        assert tree.outputs() == expected(clean, new)
+
+
+@pytest.fixture
+def coarse_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk whose file system counts times, the inodes' too, in full seconds."""
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("only root can mount a disk, and mkfs.ext4 is needed")
+    image, top = tmp_path / "image", tmp_path / "coarse"
+    top.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(24 << 20)
+    # Inodes of 128 bytes have no room for fractions of a second.
+    subprocess.run(["mkfs.ext4", "-q", "-I", "128", image], check=True, capture_output=True)
+    done = subprocess.run(["mount", "-o", "loop", image, top], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"no disk image can be mounted: {done.stderr.strip()}")
+    try:
+        yield top
+    finally:
+        subprocess.run(["umount", "-l", top], check=True)
+
+
+def test_edit_that_a_coarse_file_system_gives_the_same_stamp_is_seen(clean, coarse_disk):
+    tree = Tree(copied(clean, coarse_disk / "tree"))
+    path = tree.folder / "kernels/scale.py"
+    tree.build()
+    wait_for(lambda: time.time() % 1 < 0.1, "no second begins")
+    edit(tree, "2.0", "3.0")
+    tree.build()
+    assert path.stat().st_ctime_ns % 1_000_000_000 == 0
+    edit(tree, "3.0", "2.0")
+    tree.build()
+    assert tree.outputs() == clean.outputs()
+
+
+# --- Tools that hang, die or need much memory
+
+
+@pytest.mark.parametrize(("tool", "stage"), [("nvcc", "nvcc"), ("cc", "link")])
+def test_tool_that_hangs_is_ended_with_all_that_it_started(clean, tree, tool, stage):
+    tree.hook(tool, (ONLY_LINK if tool == "cc" else "") + HANG)
+    tree.remove(CUBIN if tool == "nvcc" else f"{WORK}/scale.so")
+    run = tree.build("CACHE_DIR=", "TOOL_TIMEOUT=1", ok=False)
+    assert run.status == 2
+    place = "scale/dtype-float32 [nvcc]" if tool == "nvcc" else "scale [link]"
+    assert f"{place}: {tool} took longer than 1 s, and was ended" in run.output
+    assert f"/{tool} -" in run.output and "remedy: raise the setting tool_timeout" in run.output
+    assert tree.processes() == ""
+
+
+@pytest.mark.parametrize("ending", ["Ctrl-C", "SIGKILL"])
+def test_nothing_of_an_ended_build_is_left(tree, ending):
+    tree.hook("nvcc", HANG)
+    tree.remove(CUBIN)
+    run = tree.make("CACHE_DIR=")
+    tree.appears("begun")
+    wait_for(lambda: tree.processes().count("/sleeper 60") >= 2, "the tool has not started its children")
+    if ending == "Ctrl-C":
+        os.killpg(run.pid, signal.SIGINT)
+    else:
+        run.kill()
+    wait_for(lambda: not tree.processes(), "a process is left", 5)
+    run.communicate(timeout=30)
+    assert run.returncode == (2 if ending == "Ctrl-C" else -signal.SIGKILL)
+    assert not (tree.folder / CUBIN).exists()
+
+
+def test_tool_that_the_system_killed_is_an_error_that_says_what_to_do(tree):
+    tree.hook("nvcc", "kill -9 $$\n")
+    tree.remove(CUBIN)
+    run = tree.build("CACHE_DIR=", ok=False)
+    assert "scale/dtype-float32 [nvcc]: nvcc was ended by signal 9" in run.output
+    assert "out of memory" in run.output and "(-j)" in run.output and "memory_limit" in run.output
+
+
+ARCHS = "ARCHS=x86-64-v3,sm_80,sm_86,sm_89,sm_90a"
+
+LOGGED = OUT + 'begin=$(date +%s.%N); sleep 0.5; echo > "$out"; echo "$begin $(date +%s.%N)" >> "$top/times"; exit 0\n'
+"""A hook of nvcc that makes something useless, and notes when."""
+
+
+def times_of_three_runs(tree: Tree, *arguments: str) -> list[list[float]]:
+    """When three runs of nvcc that SCons could do at once began and ended, in order."""
+    tree.remove("times", *(f"{CUDA}/{arch}.cubin" for arch in ("sm_86", "sm_89", "sm_90a")))
+    tree.build("-j4", "CACHE_DIR=", ARCHS, *arguments)
+    lines = (tree.folder / "times").read_text().splitlines()
+    times = sorted([float(text) for text in line.split()] for line in lines)
+    assert len(times) == 3
+    return times
+
+
+def test_runs_that_do_not_fit_into_the_memory_together_wait_for_each_other(tree):
+    tree.hook("nvcc", LOGGED)
+    times = times_of_three_runs(tree, "MEMORY_LIMIT=1500M", "NVCC_MEMORY=1G")
+    assert times[0][1] <= times[1][0] and times[1][1] <= times[2][0]
+    times = times_of_three_runs(tree, "MEMORY_LIMIT=3G", "NVCC_MEMORY=1G")
+    assert times[2][0] < times[0][1], "without need they do not wait"
+
+
+def test_what_a_run_needed_is_known_to_the_next_build(tree):
+    tree.hook("nvcc", LOGGED)
+    tree.remove(f"{STATE}/measurements.json")
+    times = times_of_three_runs(tree, "MEMORY_LIMIT=600M")
+    assert times[0][1] <= times[1][0], "the first run is taken to need 512 MiB"
+    times = times_of_three_runs(tree, "MEMORY_LIMIT=600M")
+    assert times[2][0] < times[0][1]
+    learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())["runs"]["nvcc"]
+    assert set(learnt) >= {f"scale/dtype-float32 {arch}" for arch in ("sm_86", "sm_89", "sm_90a")}
+
+
+# --- What must not, and what must, get into a build from outside
+
+
+NAMES = ("cc", "gcc", "g++", "nvcc", "cicc", "ptxas", "as", "ld", "cc1", "cc1plus", "collect2", "python3")
+
+
+@pytest.fixture(scope="module")
+def traps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables that change what compilers and Python do, each of which would break the build or change its outputs."""
+    top = tmp_path_factory.mktemp("traps")
+    for name in ("cuda_fp16.h", "stdint.h", "cstdint", "string.h", "dlpack/dlpack.h", "tvm/ffi/c_api.h"):
+        write(top / "include" / name, '#error "a header of the user\'s environment"\n')
+    for name in ("tvm", "tvm_ffi", "numpy", "kernelwright"):
+        write(top / "modules" / f"{name}.py", "raise RuntimeError('a module of the user\\'s environment')\n")
+    for name in NAMES:
+        write(top / "bin" / name, "#!/bin/sh\necho a program of the user\\'s environment >&2\nexit 1\n").chmod(0o755)
+    for name in ("libc.so", "libm.so", "libdl.so", "libpthread.so", "libgcc.a"):
+        write(top / "lib" / name, "no library\n")
+    write(top / "a b" / "tmp", "")
+    folders = {name: str(top / name) for name in ("include", "lib", "bin")}
+    include = dict.fromkeys(("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"), folders["include"])
+    return {
+        **include,
+        "NVCC_APPEND_FLAGS": "-lineinfo",
+        "NVCC_PREPEND_FLAGS": "-G",
+        "NVCC_CCBIN": f"{folders['bin']}/gcc",
+        "LIBRARY_PATH": folders["lib"],
+        "LD_PRELOAD": str(preloaded(top)),
+        "GCC_EXEC_PREFIX": f"{folders['bin']}/",
+        "COMPILER_PATH": folders["bin"],
+        "SOURCE_DATE_EPOCH": "1",
+        "CFLAGS": "-g",
+        "LDFLAGS": "-Wl,--no-such-flag",
+        "PATH": f"{folders['bin']}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{SITE_SCONS}:{top / 'modules'}",
+        "PYTHONSTARTUP": str(top / "modules/tvm.py"),
+        "PYTHONHASHSEED": "7",
+        "LANG": "tr_TR.UTF-8",
+        "LC_ALL": "tr_TR.UTF-8",
+        "TMPDIR": str(top / "a b"),
+        "TZ": "Pacific/Kiritimati",
+    }
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def preloaded(top: Path) -> Path:
+    """A library that notes the program that loads it."""
+    source = write(
+        top / "preloaded.c",
+        f"""\
+        #include <stdio.h>
+        #include <errno.h>
+        __attribute__((constructor)) static void note(void) {{
+            FILE *stream = fopen("{top}/loaded", "a");
+            if (stream) {{ fprintf(stream, "%s\\n", program_invocation_short_name); fclose(stream); }}
+        }}
+        """,
+    )
+    command = ["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", str(top / "preloaded.so"), str(source)]
+    subprocess.run(command, check=True)
+    return top / "preloaded.so"
+
+
+def test_build_with_traps_in_every_variable_gives_the_same_bytes(clean, tree, traps):
+    tree.remove("build")
+    tree.build("-j2", "CACHE_DIR=", env=traps)
+    assert tree.outputs() == clean.outputs()
+    programs = Path(traps["LD_PRELOAD"]).with_name("loaded").read_text().split()
+    assert {name for name in programs if not name.startswith("python")} == set()
+
+
+def test_changed_variables_rebuild_nothing(tree, traps):
+    tree.build()
+    assert tree.build(env=traps).stages == []
+    others = {"NVCC_APPEND_FLAGS": "-G", "CPATH": "/nonexistent", "TMPDIR": "/tmp", "LC_ALL": "C"}
+    tree.remove(f"{STATE}/settled")
+    assert tree.build(env=traps | others).stages == []
+
+
+def test_edit_of_an_included_header_compiles_again_and_what_follows(clean, tree):
+    inner = tree.write("headers/inner.h", "#define VALUE 1\n")
+    outer = tree.write("headers/my.h", '#include "inner.h"\n__device__ int included = VALUE + 0;\n')
+    flags = f"NVCC_FLAGS=-include {outer}"
+    tree.build("-j2", flags)
+    for path, old, new in ((outer, "+ 0", "+ 5"), (inner, "VALUE 1", "VALUE 7")):
+        assert tree.build(flags).stages == []
+        path.write_text(path.read_text().replace(old, new))
+        run = tree.build("-j2", flags)
+        assert run.labels == {"CUBIN": 1, "PTX": 1, "LINK": 1, "PACKAGE": 1}
+    tree.build()
+    assert tree.outputs() == clean.outputs()
+
+
+@pytest.mark.parametrize(
+    ("setting", "low", "high", "told"),
+    [
+        ("MAX_REGISTERS", 4, 255, r"registers for sm_80, max_registers is 4"),
+        ("MAX_SPILLS", 7, 16, r"spills 16 bytes \(stores 8, loads 8\) for sm_80, max_spills is 7"),
+    ],
+)
+def test_exceeded_limit_fails_at_the_link_and_a_raised_one_compiles_nothing(clean, tree, setting, low, high, told):
+    if setting == "MAX_SPILLS":
+        # No kernel as small as this one spills; ptxas is made to say so.
+        tree.hook("nvcc", '"$real" "$@" 2>&1 | sed "s/0 bytes spill/8 bytes spill/g"; exit\n')
+        tree.remove(CUBIN)
+    run = tree.build("CACHE_DIR=", f"{setting}={low}", ok=False)
+    assert run.status == 2
+    assert run.stages[-1] == "LINK scale"
+    assert re.search(rf"scale/dtype-float32 \[nvcc\]: scale\w*_kernel .*{told}", run.output), run.output
+    assert not (tree.folder / WORK / "scale.so").exists()
+    run = tree.build("CACHE_DIR=", f"{setting}={high}")
+    assert "LINK" in run.labels and not {"CUBIN", "PTX"} & set(run.labels)
+    if setting == "MAX_REGISTERS":
+        assert tree.outputs() == clean.outputs()

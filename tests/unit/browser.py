@@ -1,0 +1,235 @@
+"""A headless Chromium without a network, driven over pipes with the DevTools protocol."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+# The browser reads commands from descriptor 3 and writes answers to descriptor 4.
+START = """\
+import fcntl, os, sys
+source, sink = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(source, 3)
+os.dup2(sink, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+SWITCHES = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--proxy-server=127.0.0.1:9",
+)
+
+
+def find_browser() -> str | None:
+    """The browser's path, or None."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+def dump_dom(browser: str, page: Path, profile: Path) -> str:
+    """The document after its scripts ran."""
+    command = [browser, *SWITCHES, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+class Browser:
+    """One page in a browser of its own.
+
+    Arguments:
+        browser: the executable.
+        page: the file to open.
+        profile: an empty folder.
+        width, height: of the window.
+    """
+
+    def __init__(self, browser: str, page: Path, profile: Path, width: int = 1280, height: int = 900) -> None:
+        commands, self._to = os.pipe()
+        self._from, answers = os.pipe()
+        arguments = [*SWITCHES, "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", START, str(commands), str(answers), browser, *arguments],
+            pass_fds=(commands, answers),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(commands)
+        os.close(answers)
+        self._buffer = b""
+        self._number = 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        self._attach()
+        self.resize(width, height)
+        self.open(page)
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session = None
+        with contextlib.suppress(AssertionError, OSError):
+            self.command("Browser.close")
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+
+    def command(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send a command and return its result; events that come in between are kept."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+            self.events.append(answer)
+
+    def open(self, page: Path) -> None:
+        """Open a file, and wait until it is loaded."""
+        self.command("Page.navigate", url=page.as_uri())
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self._receive())
+
+    def resize(self, width: int, height: int) -> None:
+        """Set the size of the window."""
+        self.command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+
+    def emulate(self, scheme: str = "light", media: str = "screen") -> None:
+        """Set the colour scheme and the kind of device."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.command("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def evaluate(self, script: str) -> Any:
+        """The value of a JavaScript expression."""
+        # Runs beside the page's own policy, as the developer's console does.
+        result = self.command("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def mouse(self, kind: str, x: float, y: float, button: str = "none", count: int = 0) -> None:
+        """One event of the mouse: ``mouseMoved``, ``mousePressed`` or ``mouseReleased``."""
+        buttons = 1 if button == "left" and kind != "mouseReleased" else 0
+        self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=buttons, clickCount=count)
+
+    def click(self, selector: str) -> None:
+        """Click into the middle of an element."""
+        x, y = self.middle(selector)
+        self.mouse("mousePressed", x, y, "left", 1)
+        self.mouse("mouseReleased", x, y, "left", 1)
+
+    def middle(self, selector: str) -> tuple[float, float]:
+        """The middle of an element, after it has been scrolled to."""
+        x, y = self.evaluate(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+        )
+        return float(x), float(y)
+
+    def screenshot(self, clip: dict[str, float] | None = None) -> bytes:
+        """The page as a PNG file; ``clip`` is a rectangle of the document with ``x``, ``y``, ``width``, ``height``."""
+        parameters: dict[str, Any] = {"format": "png", "captureBeyondViewport": True}
+        if clip:
+            parameters["clip"] = {**clip, "scale": 1}
+        return base64.b64decode(self.command("Page.captureScreenshot", **parameters)["data"])
+
+    @property
+    def complaints(self) -> list[str]:
+        """Errors of scripts, violations of the page's policy, and what was written to the console."""
+        kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+        return [json.dumps(event["params"]) for event in self.events if event.get("method") in kinds]
+
+    @property
+    def requests(self) -> list[str]:
+        """Addresses of everything that was asked for."""
+        sent = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [str(event["params"]["request"]["url"]) for event in sent]
+
+    def _attach(self) -> None:
+        targets = self.command("Target.getTargets")["targetInfos"]
+        page = next(target for target in targets if target["type"] == "page")
+        attached = self.command("Target.attachToTarget", targetId=page["targetId"], flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.command(f"{domain}.enable")
+        self.command(
+            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
+        )
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            block = os.read(self._from, 1 << 16)
+            assert block, "the browser ended"
+            self._buffer += block
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return dict(json.loads(message))
+
+
+def colours_of(png: bytes) -> dict[tuple[int, int, int], int]:
+    """How many pixels of each colour a PNG file of 8 bits per channel has (RFC 2083, chapters 3 and 6)."""
+    width, _, _, kind = (*_numbers(png[16:24]), png[24], png[25])
+    assert png[24] == 8 and kind in (2, 6), "expected RGB or RGBA with 8 bits"
+    step = 3 if kind == 2 else 4
+    data, row = zlib.decompress(_pixels(png)), bytearray(width * step)
+    counts: dict[tuple[int, int, int], int] = {}
+    for start in range(0, len(data), width * step + 1):
+        row = _unfiltered(data[start], data[start + 1 : start + 1 + width * step], row, step)
+        for i in range(0, len(row), step):
+            colour = (row[i], row[i + 1], row[i + 2])
+            counts[colour] = counts.get(colour, 0) + 1
+    return counts
+
+
+def _numbers(data: bytes) -> list[int]:
+    return [int.from_bytes(data[i : i + 4], "big") for i in range(0, len(data), 4)]
+
+
+def _pixels(png: bytes) -> bytes:
+    """The contents of all IDAT chunks."""
+    parts, place = [], 8
+    while place < len(png):
+        length = int.from_bytes(png[place : place + 4], "big")
+        if png[place + 4 : place + 8] == b"IDAT":
+            parts.append(png[place + 8 : place + 8 + length])
+        place += length + 12
+    return b"".join(parts)
+
+
+def _unfiltered(kind: int, line: bytes, above: bytearray, step: int) -> bytearray:
+    """Undo the filter of one row."""
+    row = bytearray(line)
+    for i in range(len(row)):
+        left = row[i - step] if i >= step else 0
+        corner = above[i - step] if i >= step else 0
+        predicted = (0, left, above[i], (left + above[i]) // 2, _paeth(left, above[i], corner))[kind]
+        row[i] = (row[i] + predicted) & 255
+    return row
+
+
+def _paeth(left: int, above: int, corner: int) -> int:
+    estimate = left + above - corner
+    return min((left, above, corner), key=lambda value: abs(estimate - value))

@@ -1,0 +1,78 @@
+"""Limits on registers and spills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kernelwright.errors import Where
+from kernelwright.limits import LimitError, check_limits
+
+WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
+
+
+def usage(**functions: tuple[int, int, int]) -> dict[str, Any]:
+    """The content of an <arch>.json; each function has registers, spill stores and spill loads."""
+    return {
+        "schema": 1,
+        "arch": "sm_80",
+        "kernels": {
+            name: {
+                "registers": registers,
+                "stack_bytes": 0,
+                "spill_store_bytes": stores,
+                "spill_load_bytes": loads,
+                "shared_bytes": 0,
+                "constant_bytes": 0,
+            }
+            for name, (registers, stores, loads) in functions.items()
+        },
+    }
+
+
+def check(used: dict[str, Any], registers: int | None, spills: int | None, where: Where = WHERE) -> None:
+    check_limits("gemm", "block_m-64", "sm_80", used, registers, spills, where)
+
+
+@pytest.mark.parametrize(("registers", "spills"), [(None, None), (168, 96), (168, None), (None, 96), (255, 1000)])
+def test_limits_that_are_reached_but_not_exceeded_pass(registers: int | None, spills: int | None):
+    check(usage(gemm_kernel=(168, 48, 48)), registers, spills)
+
+
+def test_registers_over_the_limit():
+    with pytest.raises(LimitError) as caught:
+        check(usage(gemm_kernel=(168, 0, 0)), 128, None)
+    assert caught.value.message == "gemm_kernel uses 168 registers for sm_80, max_registers is 128"
+    assert str(caught.value).startswith("kernels/gemm.py:7 gemm/block_m-64 [nvcc]: gemm_kernel uses 168")
+    assert "raise the limit" in (caught.value.remedy or "")
+
+
+def test_stores_and_loads_count_together():
+    with pytest.raises(LimitError, match=r"gemm_kernel spills 96 bytes \(stores 48, loads 48\) for sm_80"):
+        check(usage(gemm_kernel=(16, 48, 48)), None, 95)
+
+
+def test_zero_is_a_limit():
+    with pytest.raises(LimitError, match="max_spills is 0"):
+        check(usage(gemm_kernel=(16, 0, 4)), None, 0)
+
+
+def test_every_violation_is_listed():
+    with pytest.raises(LimitError) as caught:
+        check(usage(b_kernel=(200, 8, 0), a_kernel=(129, 0, 0), c_kernel=(10, 0, 0)), 128, 0)
+    assert "\n" not in caught.value.message
+    assert (caught.value.detail or "").splitlines() == [
+        "a_kernel uses 129 registers for sm_80, max_registers is 128",
+        "b_kernel uses 200 registers for sm_80, max_registers is 128",
+        "b_kernel spills 8 bytes (stores 8, loads 0) for sm_80, max_spills is 0",
+    ]
+
+
+def test_place_without_a_kernel_is_completed():
+    with pytest.raises(LimitError) as caught:
+        check(usage(gemm_kernel=(168, 0, 0)), 128, None, Where(stage="nvcc"))
+    assert (caught.value.where.kernel, caught.value.where.variant) == ("gemm", "block_m-64")
+
+
+def test_ptx_has_no_usage_and_so_no_limit():
+    check({"schema": 1, "arch": "compute_80", "kernels": {}}, 0, 0)

@@ -1,0 +1,326 @@
+"""Memory: which runs may go on together, what is known about them, and how much there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kernelwright import memory
+from kernelwright.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib, parse_size
+
+MIB = 1 << 10
+
+
+@pytest.fixture
+def measurements(tmp_path: Path) -> Measurements:
+    return Measurements(tmp_path / "state" / "measurements.json")
+
+
+class Job:
+    """A thread that reserves memory, and holds it until it is told to let go."""
+
+    def __init__(self, governor: MemoryGovernor, subject: str) -> None:
+        self.began, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(governor, subject))
+        self._thread.start()
+
+    def _run(self, governor: MemoryGovernor, subject: str) -> None:
+        with governor.reserve("nvcc", subject):
+            self.began.set()
+            self._done.wait(20)
+
+    def waits(self) -> bool:
+        return not self.began.wait(0.1)
+
+    def end(self) -> None:
+        self._done.set()
+        self._thread.join(20)
+        assert self.began.is_set() and not self._thread.is_alive()
+
+
+def governor_with(measurements: Measurements, budget_kib: int, **peaks: int) -> MemoryGovernor:
+    for subject, peak in peaks.items():
+        measurements.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
+    return MemoryGovernor(budget_kib, measurements)
+
+
+def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measurements) -> None:
+    peaks = {f"s{n}": 10 * n for n in range(1, 10)}
+    governor = governor_with(measurements, 100, **peaks)
+    lock = threading.Lock()
+    used, most, together = 0, 0, 0
+    running = 0
+
+    def job(subject: str) -> None:
+        nonlocal used, most, running, together
+        with governor.reserve("nvcc", subject) as needed:
+            assert needed == peaks[subject]
+            with lock:
+                used, running = used + needed, running + 1
+                most, together = max(most, used), max(together, running)
+            time.sleep(0.001)
+            with lock:
+                used, running = used - needed, running - 1
+
+    subjects = random.Random(1).choices(list(peaks), k=400)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(job, subjects))
+    assert 80 <= most <= 100 and together > 1
+
+
+def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> None:
+    governor = governor_with(measurements, 100, huge=500, small=1)
+    huge = Job(governor, "huge")
+    assert huge.began.wait(5)
+    small = Job(governor, "small")
+    assert small.waits()
+    huge.end()
+    assert small.began.wait(5)
+    second = Job(governor, "huge")
+    assert second.waits()
+    small.end()
+    second.end()
+
+
+def test_small_runs_do_not_overtake_a_large_one_that_waits(measurements: Measurements) -> None:
+    governor = governor_with(measurements, 100, large=90, small=20)
+    first = Job(governor, "small")
+    assert first.began.wait(5)
+    large = Job(governor, "large")
+    assert large.waits()
+    second = Job(governor, "small")
+    assert second.waits(), "it would fit, but the large one was first"
+    first.end()
+    assert large.began.wait(5) and second.waits()
+    large.end()
+    second.end()
+
+
+def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> None:
+    governor = governor_with(measurements, 100, large=90)
+    for _ in range(3):
+        with pytest.raises(KeyError), governor.reserve("nvcc", "large"):
+            raise KeyError
+    with governor.reserve("nvcc", "large"):
+        pass
+
+
+def test_a_run_that_waits_begins_when_runs_of_its_kind_turn_out_to_need_less(measurements: Measurements) -> None:
+    governor = governor_with(measurements, memory.DEFAULT_KIB["nvcc"] + 10 * MIB)
+    first = Job(governor, "new 0")
+    assert first.began.wait(5)
+    second = Job(governor, "new 1")
+    assert second.waits()
+    governor.learn("nvcc", "new 2", 10 * MIB, 0.1, 0.1)
+    assert second.began.wait(5)
+    first.end()
+    second.end()
+
+
+def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_default(
+    measurements: Measurements,
+) -> None:
+    governor = MemoryGovernor(1, measurements)
+    assert governor.estimate_kib("nvcc", "a") == 512 * MIB
+    assert governor.estimate_kib("link", "a") == 256 * MIB
+    governor.learn("nvcc", "a", 90 * MIB, 1.0, 1.0)
+    governor.learn("nvcc", "b", 700 * MIB, 1.0, 1.0)
+    assert governor.estimate_kib("nvcc", "a") == 90 * MIB
+    assert governor.estimate_kib("nvcc", "c") == 700 * MIB
+    assert governor.estimate_kib("link", "c") == 256 * MIB
+    governor.learn("nvcc", "b", 600 * MIB, 1.0, 1.0)
+    assert governor.estimate_kib("nvcc", "b") == 600 * MIB, "the last one counts"
+    fixed = MemoryGovernor(1, measurements, {"nvcc": 2048 * MIB})
+    assert fixed.estimate_kib("nvcc", "a") == 2048 * MIB
+    assert fixed.estimate_kib("link", "a") == 256 * MIB
+
+
+def test_measurements_are_there_in_the_next_build(measurements: Measurements, tmp_path: Path) -> None:
+    run = Measurement(123, 0.5, 0.25)
+    measurements.learn("nvcc", "gemm/m-64_é sm_90a", run)
+    measurements.learn("link", "gemm", Measurement(7, 1, 0))
+    measurements.save()
+    kept = Measurements(tmp_path / "state" / "measurements.json")
+    assert kept.find("nvcc", "gemm/m-64_é sm_90a") == run
+    assert kept.find("link", "gemm") == Measurement(7, 1.0, 0.0)
+    assert kept.find("link", "gemm/m-64_é sm_90a") is None
+    assert (kept.largest_peak_kib("nvcc"), kept.largest_peak_kib("link"), kept.largest_peak_kib("x")) == (123, 7, None)
+
+
+def test_the_file_is_written_only_if_something_was_measured(measurements: Measurements, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "measurements.json"
+    measurements.save()
+    assert not path.exists()
+    measurements.learn("nvcc", "a", Measurement(1, 1.0, 1.0))
+    measurements.save()
+    before = path.stat()
+    measurements.save()
+    again = Measurements(path)
+    again.save()
+    assert path.stat().st_ino == before.st_ino, "an atomic write makes a new file"
+
+
+GOOD = {"schema": 1, "runs": {"nvcc": {"a": [1, 0.5, 0.5]}}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "\0\0\0",
+        "[" * 100_000,
+        '{"schema": 1}',
+        json.dumps(GOOD | {"schema": 2}),
+        json.dumps(GOOD | {"runs": []}),
+        json.dumps(GOOD | {"runs": {"nvcc": [1]}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, 0.5, 0.5], "b": [1, 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [-1, 0.5, 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [True, 0.5, 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1.5, 0.5, 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, "0.5", 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, float("nan"), 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, 0.5, float("inf")]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1 << 60, 0.5, 0.5]}}}),
+        json.dumps(GOOD | {"runs": {"nvcc": {"a": "abc"}}}),
+        json.dumps(GOOD)[:-3],
+    ],
+)
+def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "measurements.json"
+    path.write_text(json.dumps(GOOD))
+    assert Measurements(path).find("nvcc", "a") == Measurement(1, 0.5, 0.5)
+    path.write_text(content)
+    damaged = Measurements(path)
+    assert damaged.find("nvcc", "a") is None and damaged.largest_peak_kib("nvcc") is None
+    damaged.learn("nvcc", "b", Measurement(2, 1.0, 1.0))
+    damaged.save()
+    assert Measurements(path).find("nvcc", "b") == Measurement(2, 1.0, 1.0)
+
+
+def test_a_folder_or_bytes_in_place_of_the_file_count_as_empty(tmp_path: Path) -> None:
+    assert Measurements(tmp_path).find("nvcc", "a") is None
+    (tmp_path / "bytes").write_bytes(b'{"schema": \xff}')
+    assert Measurements(tmp_path / "bytes").find("nvcc", "a") is None
+
+
+def test_measurements_not_seen_for_longest_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MOST_ENTRIES", 3)
+    path = tmp_path / "measurements.json"
+    measurements = Measurements(path)
+    for subject in ("a", "b", "c", "a", "d"):
+        measurements.learn("nvcc", subject, Measurement(1, 1.0, 1.0))
+    measurements.save()
+    again = Measurements(path)
+    assert again.find("nvcc", "b") is None
+    assert all(again.find("nvcc", subject) for subject in "acd")
+    again.learn("nvcc", "e", Measurement(1, 1.0, 1.0))
+    again.save()
+    assert [s for s in "acde" if Measurements(path).find("nvcc", s)] == ["a", "d", "e"], "the order is kept in the file"
+
+
+@pytest.mark.parametrize(
+    ("text", "kib"),
+    [("16G", 16 << 20), ("512M", 512 << 10), ("1K", 1), ("2T", 2 << 30), ("1.5g", 3 << 19), ("8GiB", 8 << 20)],
+)
+def test_sizes(text: str, kib: int) -> None:
+    assert parse_size(text) == kib
+
+
+@pytest.mark.parametrize("text", ["12x", "-1G", "0", "0G", "0.1K", "", "G", "16", "1 G", "1e3G", "1G2M", "nanG"])
+def test_what_is_no_size_says_what_one_is(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 16G"):
+        parse_size(text)
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   10000000 kB\n"
+GROUP2 = "sys/fs/cgroup/user.slice/build.scope"
+
+
+def test_the_budget_is_four_fifths_of_what_is_available(tmp_path: Path) -> None:
+    assert default_budget_kib(machine(tmp_path, {"proc/meminfo": MEMINFO})) == 8_000_000
+
+
+@pytest.mark.parametrize(
+    ("files", "kib"),
+    [
+        # Version 2: the group itself has 5 GiB and uses 1, of which a quarter is cache.
+        (
+            {
+                "proc/self/cgroup": "0::/user.slice/build.scope\n",
+                f"{GROUP2}/memory.max": f"{5 << 30}\n",
+                f"{GROUP2}/memory.current": f"{1 << 30}\n",
+                f"{GROUP2}/memory.stat": f"anon 1\ninactive_file {1 << 28}\nactive_file 7\n",
+            },
+            (4 << 20) + (1 << 18),
+        ),
+        # The limit of the group around it is what counts.
+        (
+            {
+                "proc/self/cgroup": "0::/user.slice/build.scope\n",
+                f"{GROUP2}/memory.max": "max\n",
+                f"{GROUP2}/memory.current": f"{1 << 30}\n",
+                "sys/fs/cgroup/user.slice/memory.max": f"{3 << 30}\n",
+                "sys/fs/cgroup/user.slice/memory.current": f"{2 << 30}\n",
+            },
+            1 << 20,
+        ),
+        # A container sees its own group as the top, and a path that is not below it.
+        (
+            {
+                "proc/self/cgroup": "0::/../../docker/abc\n",
+                "sys/fs/cgroup/memory.max": f"{2 << 30}\n",
+                "sys/fs/cgroup/memory.current": "0\n",
+            },
+            2 << 20,
+        ),
+        # Version 1, and both versions at once.
+        (
+            {
+                "proc/self/cgroup": "9:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n",
+                "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": f"{4 << 30}\n",
+                "sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes": f"{2 << 30}\n",
+                "sys/fs/cgroup/memory/docker/abc/memory.stat": f"cache 5\ntotal_inactive_file {1 << 30}\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "1\n",
+            },
+            3 << 20,
+        ),
+        # A group that is full still lets one run after the other begin.
+        (
+            {
+                "proc/self/cgroup": "0::/\n",
+                "sys/fs/cgroup/memory.max": "1000000\n",
+                "sys/fs/cgroup/memory.current": "1000001\n",
+            },
+            1,
+        ),
+        ({"proc/self/cgroup": "nonsense\n0::/\n", "sys/fs/cgroup/memory.max": "x"}, 8_000_000),
+    ],
+)
+def test_the_budget_is_no_more_than_the_control_group_leaves(tmp_path: Path, files: dict[str, str], kib: int) -> None:
+    assert default_budget_kib(machine(tmp_path, {"proc/meminfo": MEMINFO, **files})) == kib
+
+
+def test_without_proc_the_budget_comes_from_the_size_of_the_memory(tmp_path: Path) -> None:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024
+    assert 0.3 * total < default_budget_kib(tmp_path) < 0.5 * total
+
+
+def test_this_machine_has_a_budget() -> None:
+    assert 1 <= default_budget_kib() < 1 << 34

@@ -1,0 +1,636 @@
+"""The report: what it reads, what it refuses, and how its page behaves in a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, colours_of, dump_dom, find_browser
+from kernelwright.cli import main
+from kernelwright.package.loader import DIGEST_LINE
+from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest
+from kernelwright.report.data import collect
+from kernelwright.report.markup import duration, size
+from kernelwright.report.page import embedded_json, render
+from kernelwright.report.timeline import colours
+from kernelwright.trace import RunSummary, Span, Trace
+
+SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
+EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
+TOOLS = {
+    "tvm": {"tvm": "0.27.0", "tvm_ffi": "0.1.15", "identity": "00"},
+    "host_compiler": {"version": "gcc 12.2.0", "identity": "11"},
+    "nvcc": {"version": "13.0.88", "identity": "22"},
+}
+
+
+def usage(registers: int, stores: int = 0, loads: int = 0, shared: int = 0) -> dict[str, int]:
+    """What one device function uses."""
+    return {
+        "registers": registers,
+        "stack_bytes": 8 if stores else 0,
+        "spill_store_bytes": stores,
+        "spill_load_bytes": loads,
+        "shared_bytes": shared,
+        "constant_bytes": 372,
+    }
+
+
+def variant(slug: str, resources: dict[str, Any]) -> dict[str, Any]:
+    """A variant for one CPU arch, the cubins of the resources, and PTX."""
+    gpu = [*resources, "compute_80"]
+    unit = {"schedule": "as written", "source_digest": "00", "signature": "00"}
+    return {
+        "slug": slug,
+        "config": {},
+        "archs": ["x86-64-v3", *gpu],
+        "arguments": [],
+        "symbols": {},
+        "units": [
+            {"target": "llvm", "archs": ["x86-64-v3"], **unit, "resources": {}},
+            {"target": "cuda", "archs": gpu, **unit, "resources": resources},
+        ],
+    }
+
+
+KERNELS = {
+    "gemm": {
+        "doc": f"Matrix product ``c = a @ b``. {EVIL}\n\nThe second paragraph.",
+        "library": "_lib/gemm.so",
+        "outputs": ["c"],
+        "variants": [
+            variant("block_m-64", {"sm_80": {"gemm_kernel": usage(96)}, "sm_90a": {"gemm_kernel": usage(90)}}),
+            variant(
+                "block_m-128",
+                {
+                    "sm_80": {"gemm_kernel": usage(255, 48, 40, 8448), f"part_2{EVIL}": usage(9)},
+                    "sm_90a": {"gemm_kernel": usage(128)},
+                },
+            ),
+        ],
+    },
+    "saxpy": {
+        "doc": "",
+        "library": "_lib/saxpy.so",
+        "outputs": [],
+        "variants": [variant("default", {"sm_80": {"saxpy_kernel": usage(12)}})],
+    },
+}
+
+
+def add_package(base: Path, name: str = "demo") -> Path:
+    """Lay out a package as a build does; the path of its manifest."""
+    for kernel, entry in KERNELS.items():
+        for number, built in enumerate(entry["variants"]):
+            folder = base / "kernels" / name / kernel / built["slug"]
+            for place, arch_size in (("llvm/x86-64-v3/host.o", 5000), ("cuda/compute_80.ptx", 7000)):
+                add_file(folder / place, arch_size + number)
+            for index, arch in enumerate(built["units"][1]["resources"]):
+                add_file(folder / "cuda" / f"{arch}.cubin", 10_000 + 1000 * index + number)
+    packaged = [
+        PackagedKernel(kernel, json.dumps(entry, indent=1), entry["library"], "00", 64_000 + number)
+        for number, (kernel, entry) in enumerate(KERNELS.items())
+    ]
+    package = BuiltPackage(name, "0.1.0", TOOLS, ("tvm_ffi",), tuple(packaged))
+    manifest = base / name.replace(".", "/") / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(make_manifest(package, {}))
+    return manifest
+
+
+def add_file(path: Path, length: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(length))
+
+
+def add_trace(base: Path) -> Path:
+    """Write the trace of a run with two jobs."""
+    trace = Trace(start=0.0)
+    trace.span("LOWER", "gemm/block_m-64 cuda", 0.2, 0.9, cpu_seconds=0.5, kernel="gemm", variant="block_m-64")
+    trace.span("LOWER", f"gemm/{EVIL} cuda", 0.3, 0.8, cpu_seconds=0.5)
+    trace.span("CUBIN", "gemm/block_m-64 sm_80", 0.9, 2.9, cpu_seconds=1.75, peak_kib=200_000, arch="sm_80")
+    trace.span("CUBIN", "gemm/block_m-128 sm_80", 0.9, 2.0, failed=True, cpu_seconds=1.0, peak_kib=150_000)
+    trace.span("CUBIN", "gemm/block_m-64 sm_90a", 2.0, 2.01, cached=True)
+    trace.span("PTX", "gemm/block_m-64 compute_80", 2.1, 2.11, cached=True)
+    trace.span("WRAP", "gemm tvm_ffi", 2.9, 2.91)
+    trace.span("LINK", "gemm", 3.0, 3.9, cpu_seconds=0.25)
+    trace.span("TUNE", "gemm", 3.1, 3.6)
+    trace.write(base / "trace.json", SUMMARY)
+    return base / "trace.json"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that was built."""
+    folder = tmp_path / "project"
+    add_package(folder / "build")
+    add_trace(folder / "build")
+    return folder
+
+
+def page_of(folder: Path) -> str:
+    return render(collect(folder, ["build"])).decode()
+
+
+def rows_of(page: str, label: str) -> list[list[str]]:
+    """The texts of a table's cells, by row."""
+    body = page.split(f'aria-label="{label}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
+
+
+# The command.
+
+
+def test_command_writes_the_page_into_the_build_folder(project: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["report", str(project)]) == 0
+    assert capsys.readouterr().out == f"{project}/build/report.html: 9 steps, 2 kernels\n"
+    assert (project / "build" / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_folder_defaults_to_the_current_one(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(project)
+    assert main(["report", "--output", "pages/index.html"]) == 0
+    assert (project / "pages" / "index.html").is_file()
+    assert not (project / "build" / "report.html").exists()
+
+
+def test_page_names_no_folder_of_the_machine(project: Path):
+    assert str(project) not in page_of(project)
+
+
+def test_same_build_gives_the_same_page(project: Path):
+    assert page_of(project) == page_of(project)
+
+
+def fail(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run the command, which must fail with one line on stderr."""
+    assert main(["report", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_project_that_was_never_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    error = fail(capsys, str(tmp_path))
+    expected = f"kernelwright: {tmp_path}/build: has neither a trace.json nor a kernel package; run scons in {tmp_path}"
+    assert error.startswith(expected)
+
+
+def test_folder_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert "there is no such folder; name the folder" in fail(capsys, str(tmp_path / "nowhere"))
+
+
+def test_output_that_cannot_be_written(project: Path, capsys: pytest.CaptureFixture[str]):
+    output = project / "build" / "trace.json" / "page.html"
+    assert f"{output}: cannot be written" in fail(capsys, str(project), "--output", str(output))
+    assert f"{project}: cannot be written" in fail(capsys, str(project), "--output", str(project))
+
+
+def test_folder_whose_name_is_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "caf\udce9"
+    add_trace(folder / "build")
+    assert main(["report", str(folder)]) == 0
+    assert "caf\\udce9" in capsys.readouterr().out
+    assert "caf&#56553;" in (folder / "build" / "report.html").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_folder_that_cannot_be_read(project: Path, capsys: pytest.CaptureFixture[str]):
+    (project / "build").chmod(0)
+    try:
+        assert "cannot be read (Permission denied)" in fail(capsys, str(project))
+    finally:
+        (project / "build").chmod(0o755)
+
+
+def test_damaged_trace_is_named(project: Path, capsys: pytest.CaptureFixture[str]):
+    (project / "build" / "trace.json").write_text("{")
+    error = fail(capsys, str(project))
+    assert f"{project}/build/trace.json: is damaged" in error and "remove it; the next run of scons" in error
+
+
+def test_altered_manifest_is_named(project: Path, capsys: pytest.CaptureFixture[str]):
+    manifest = project / "build" / "demo" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"registers": 96', '"registers": 12'))
+    error = fail(capsys, str(project))
+    assert f"{manifest}: was altered" in error and error.endswith("; run scons to make it again\n")
+    assert "install the package again" not in error
+
+
+def rewrite(manifest: Path, old: str, new: str) -> None:
+    """Change a manifest as a wrong builder would: its digest fits."""
+    covered = manifest.read_text().rpartition("," + DIGEST_LINE)[0]
+    assert old in covered
+    covered = covered.replace(old, new)
+    manifest.write_text(f'{covered},{DIGEST_LINE}"{hashlib.sha256(covered.encode()).hexdigest()}"\n}}\n')
+
+
+MISFITS = [
+    ('"registers": 96', '"registers": "96"', "gemm_kernel.registers is '96', expected an integer"),
+    ('"registers": 96', '"registers": -1', "registers is -1"),
+    ('"registers": 96', '"registers": 1e999', "registers is inf"),
+    ('"registers": 96', '"registers": NaN', "registers is nan"),
+    ('"registers": 96', f'"registers": {"9" * 60}', "registers is 9999"),
+    ('"slug": "block_m-64"', '"slug": "../../.."', "slug is '../../..', expected a name"),
+    ('"slug": "block_m-64"', '"slug": "a\\u0000b"', "expected a name"),
+    ('"target": "cuda"', '"target": "../cuda"', "target is '../cuda', expected a name"),
+    ('"archs": [', '"archs": [\n"../x",', "is not the name of a kernel or an arch"),
+    ('"doc": ""', '"doc": null', "kernels.saxpy.doc is None, expected a string"),
+    ('"_lib/saxpy.so": {', '"_lib/other.so": {', "kernels.saxpy.library is '_lib/saxpy.so', which is not among"),
+    ('"saxpy": {', '"../saxpy": {', "'../saxpy' is not the name of a kernel"),
+    ('"kernels": {', '"kernel": {', "kernels is None, expected an object"),
+    ('"package": "demo"', '"package": "other"', "it is of the package 'other', expected 'demo'"),
+    ('"version": "13.0.88"', '"version": 13', "tools.nvcc.version is 13"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), MISFITS)
+def test_manifest_that_does_not_fit_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
+):
+    manifest = project / "build" / "demo" / "manifest.json"
+    rewrite(manifest, old, new)
+    error = fail(capsys, str(project))
+    assert f"{manifest}: " in error and expected in error and "run scons" in error
+
+
+def test_broken_link_in_place_of_a_manifest(project: Path):
+    manifest = project / "build" / "demo" / "manifest.json"
+    manifest.unlink()
+    manifest.symlink_to("nowhere")
+    assert "manifest.json; run scons to assemble it" in page_of(project)
+
+
+# What is on the page.
+
+
+def test_device_functions_with_their_resources(project: Path):
+    rows = rows_of(page_of(project), "Device code")
+    assert rows[0] == ["gemm", "block_m-64", "sm_80", "gemm_kernel", "96", "0", "0", "0", "0", "10,000"]
+    assert rows[1] == ["gemm", "block_m-64", "sm_90a", "gemm_kernel", "90", "0", "0", "0", "0", "11,000"]
+    assert rows[2][:4] == ["gemm", "block_m-64", "compute_80", "PTX"] and rows[2][-1] == "7,000"
+    assert set(rows[2][4:-1]) == {"\u2013"}
+    assert rows[3] == ["gemm", "block_m-128", "sm_80", "gemm_kernel", "255", "48", "40", "8,448", "8", "10,001"]
+    assert [row[0] for row in rows].count("saxpy") == 2
+
+
+def test_spills_are_marked(project: Path):
+    page = page_of(project)
+    assert re.findall(r'<td class="number bad" data-value="(\d+)">', page.split('aria-label="Device code"')[1]) == [
+        "48",
+        "40",
+    ]
+    assert "1 of 6 device functions spills registers to memory" in page
+
+
+def test_file_that_is_gone_leaves_a_gap(project: Path):
+    (project / "build/kernels/demo/gemm/block_m-64/cuda/sm_80.cubin").unlink()
+    assert rows_of(page_of(project), "Device code")[0][-2:] == ["0", "\u2013"]
+
+
+def test_cpu_code(project: Path):
+    rows = rows_of(page_of(project), "CPU code")
+    assert rows[1] == ["gemm", "block_m-128", "x86-64-v3", "5,001"]
+
+
+def test_kernels_with_their_descriptions(project: Path):
+    page = page_of(project)
+    rows = rows_of(page, "Kernels")
+    assert rows[0] == [
+        "gemm",
+        f"Matrix product c = a @ b. {EVIL}",
+        "2",
+        "x86-64-v3 sm_80 sm_90a compute_80",
+        "62.5 KiB",
+    ]
+    assert "<code>c = a @ b</code>" in page
+    assert "Kernelwright 0.1.0, TVM 0.27.0, tvm-ffi 0.1.15, host compiler gcc 12.2.0, nvcc 13.0.88." in page
+
+
+def test_numbers_of_the_run(project: Path):
+    cards = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page_of(project)))
+    # 4 s of processor time in 4 s on 2 cores, two steps not measured; 5.73 s of steps in 2 slots of 4 s.
+    assert cards == {
+        "Built": "6",
+        "From cache": "2",
+        "Reused": "3",
+        "Failed": "1",
+        "Time": "4.00 s",
+        "Cores": "2",
+        "CPU use": "≥ 50%",
+        "Slots busy, of 2": "72%",
+    }
+
+
+def test_slowest_steps_first_and_nothing_from_the_cache(project: Path):
+    rows = rows_of(page_of(project), "Slowest steps")
+    assert [row[2] for row in rows] == ["2.00", "1.10", "0.90", "0.70", "0.50", "0.50", "0.01"]
+    assert rows[0] == ["CUBIN", "gemm/block_m-64 sm_80", "2.00", "", "1.75", "195.3"]
+    assert rows[2] == ["LINK", "gemm", "0.90", "", "0.25", "\u2013"]
+
+
+def test_hits_and_misses_of_each_stage(project: Path):
+    rows = {row[0]: row[1:6] for row in rows_of(page_of(project), "Stages and build cache")}
+    assert list(rows) == ["LOWER", "CUBIN", "PTX", "WRAP", "LINK", "TUNE"]
+    assert rows["CUBIN"] == ["3", "1", "2", "33%", "1"]
+    assert rows["PTX"] == ["1", "1", "0", "100%", "0"]
+    assert rows["LOWER"] == ["2", "0", "2", "0%", "0"]
+
+
+def test_trace_alone_has_a_note_in_place_of_the_tables(tmp_path: Path):
+    add_trace(tmp_path / "build")
+    page = page_of(tmp_path)
+    assert 'id="chart"' in page and 'aria-label="Device code"' not in page
+    assert "There is no kernel package in" in page
+
+
+def test_package_alone_has_a_note_in_place_of_the_timeline(tmp_path: Path):
+    add_package(tmp_path / "build")
+    page = page_of(tmp_path)
+    assert 'id="chart"' not in page and 'aria-label="Device code"' in page
+    assert "trace.json; the next run of scons that builds something writes it" in page
+    assert '<script type="application/json" id="data">null</script>' in page
+
+
+def test_package_that_is_not_assembled_is_noted(project: Path):
+    add_package(project / "build", "acme.parts").unlink()
+    assert "build/acme/parts/manifest.json; run scons to assemble it" in page_of(project)
+
+
+def test_several_packages_and_dotted_names(project: Path):
+    add_package(project / "build", "acme.parts")
+    page = page_of(project)
+    assert "<title>acme.parts, demo: build report</title>" in page
+    assert page.count('aria-label="Device code"') == 2
+
+
+def test_packages_of_a_variant_dir(project: Path, capsys: pytest.CaptureFixture[str]):
+    add_package(project / "out", "extra")
+    assert main(["report", str(project), "--packages", "build", "--packages", "out"]) == 0
+    assert "9 steps, 4 kernels" in capsys.readouterr().out
+
+
+def test_run_that_built_nothing(tmp_path: Path):
+    Trace().write(tmp_path / "build" / "trace.json", RunSummary(0, 0, 0, 0, 0, 0, 0.0))
+    assert "Timeline of 0 steps in 0 slots" in page_of(tmp_path)
+
+
+# Nothing on the page can act, or reach out.
+
+
+def test_texts_of_the_user_are_escaped(project: Path):
+    page = page_of(project)
+    assert "<script>alert" not in page and "<img" not in page and "<!--" not in page
+    # The data and the script, each in an element that only they close.
+    assert page.count("</script>") == 2
+    assert html.escape(f"part_2{EVIL}") in page
+
+
+def test_embedded_json_keeps_its_value():
+    value = {"a": [EVIL, "\u2028\ud800 ü", 1.5, None]}
+    text = embedded_json(value)
+    assert not set("<>&") & set(text) and text.isascii()
+    assert json.loads(text) == value
+
+
+def test_embedded_data_is_that_of_the_trace(project: Path):
+    data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
+    assert data["end"] == 4_000_000
+    assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
+    assert data["stages"][-1] == ["TUNE", 8]
+
+
+def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
+    trace = Trace(start=0.0)
+    trace.span("DISCOVER", "kernels/\udcff.py", 0.0, 1.0)
+    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
+    assert "kernels/&#56575;.py" in page_of(tmp_path)
+
+
+def test_page_refers_to_nothing_outside(project: Path):
+    page = re.sub(r'id="data">.*?</script>', "", page_of(project))
+    # What the user wrote is text; and the name of SVG looks like an address, but is none.
+    page = html.unescape(page).replace(EVIL, "").replace("http://www.w3.org/2000/svg", "")
+    for reference in ("http:", "https:", "//cdn", "url(", "@import", " src=", " href=", "<link", "<iframe", "fetch("):
+        assert reference not in page
+
+
+def test_policy_allows_only_the_own_style_and_script(project: Path):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page_of(project))
+    assert policy and policy[1].startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy[1] and "http" not in policy[1]
+
+
+def test_stages_beyond_the_known_ones_share_two_colours():
+    spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
+    assert colours(spans) == {"LOWER": 1, "CHECK": 7, "AAA": 8, "BBB": 9, "CCC": 8}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0.00 s"), (9.99, "9.99 s"), (41.23, "41.2 s"), (119.96, "2 min 0 s"), (3725.0, "1 h 2 min")],
+)
+def test_durations_for_people(seconds: float, shown: str):
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize(("amount", "shown"), [(512, "512 B"), (14_541, "14.2 KiB"), (3 * 2**20, "3.0 MiB")])
+def test_sizes_for_people(amount: int, shown: str):
+    assert size(amount) == shown
+
+
+# In a browser.
+
+BROWSER = find_browser()
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+
+
+@pytest.fixture(scope="module")
+def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the small project, in a file."""
+    folder = tmp_path_factory.mktemp("project")
+    add_package(folder / "build")
+    add_trace(folder / "build")
+    assert main(["report", str(folder)]) == 0
+    return folder / "build" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with that page; tests leave the page as they found it."""
+    assert BROWSER
+    with Browser(BROWSER, built_page, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@needs_browser
+def test_page_is_complete_after_its_script_ran(built_page: Path, tmp_path: Path):
+    assert BROWSER
+    document = dump_dom(BROWSER, built_page, tmp_path)
+    assert document.count('class="bar ') == 9
+    assert re.search(r'<rect class="bar c2 failed"[^>]*>', document)
+    assert "9 of 9 rows" in document and "3 of 3 rows" in document
+    assert len(rows_of(document, "Device code")) == 9
+
+
+@needs_browser
+def test_page_neither_complains_nor_asks_for_anything(shared_browser: Browser, built_page: Path):
+    shared_browser.emulate()
+    shared_browser.mouse("mouseMoved", *shared_browser.middle("#chart .bar"))
+    shared_browser.evaluate("1")
+    assert shared_browser.complaints == []
+    assert shared_browser.requests == [built_page.as_uri()]
+
+
+@needs_browser
+def test_browser_of_the_tests_sees_complaints_and_requests(tmp_path: Path):
+    """Otherwise the test above could not fail."""
+    assert BROWSER
+    page = tmp_path / "page.html"
+    page.write_text(
+        """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'">
+        <script>console.error("first"); new Image().src = "http://example.invalid/a.png"; missing();</script>"""
+    )
+    with Browser(BROWSER, page, tmp_path / "profile") as browser:
+        complaints = "\n".join(browser.complaints)
+    assert "first" in complaints and "missing is not defined" in complaints and "Content Security Policy" in complaints
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_timeline_is_drawn_in_both_colour_schemes(shared_browser: Browser, scheme: str):
+    shared_browser.emulate(scheme)
+    box = shared_browser.evaluate(
+        "(() => { const b = document.getElementById('chart').getBoundingClientRect();"
+        "return {x: b.x, y: b.y + window.scrollY, width: b.width, height: b.height}; })()"
+    )
+    counts = colours_of(shared_browser.screenshot(box))
+    large = [colour for colour, count in counts.items() if count > box["width"] * box["height"] / 500]
+    background = max(counts, key=lambda colour: counts[colour])
+    assert (sum(background) > 600) == (scheme == "light")
+    # Stages, what failed, and the background.
+    assert len(large) >= 5
+    shared_browser.emulate()
+
+
+@needs_browser
+def test_pointer_on_a_bar_explains_it(shared_browser: Browser):
+    shared_browser.mouse("mouseMoved", *shared_browser.middle("#chart .failed"))
+    text = shared_browser.evaluate("document.getElementById('tip').innerText")
+    assert text.split("\n") == [
+        "gemm/block_m-128 sm_80",
+        "CUBIN, failed",
+        "1.10 s, from 0.90 s to 2.00 s",
+        "1.00 s of processor time",
+        "146.5 MiB at its peak",
+    ]
+    shared_browser.mouse("mouseMoved", 1, 1)
+    assert shared_browser.evaluate("document.getElementById('tip').hidden") is True
+
+
+@needs_browser
+def test_texts_of_the_user_stay_texts_in_the_timeline(shared_browser: Browser):
+    shared_browser.evaluate("document.querySelector('[data-zoom=all]').click()")
+    index = shared_browser.evaluate("[...document.querySelectorAll('#chart .bar.c1')].at(-1).dataset.index")
+    shared_browser.mouse("mouseMoved", *shared_browser.middle(f"#chart [data-index='{index}']"))
+    assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
+    assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
+    shared_browser.mouse("mouseMoved", 1, 1)
+
+
+def column(browser: Browser, number: int) -> list[str]:
+    """The texts of the visible cells of a column of the device table."""
+    rows = "[...document.querySelectorAll('[aria-label=\"Device code\"] tbody tr')].filter(r => !r.hidden)"
+    return list(browser.evaluate(f"{rows}.map(r => r.cells[{number}].textContent)"))
+
+
+@needs_browser
+def test_headings_sort_by_number_and_leave_the_unknown_last(shared_browser: Browser):
+    before = column(shared_browser, 4)
+    heading = '[aria-label="Device code"] th:nth-child(5)'
+    shared_browser.click(f"{heading} button")
+    assert column(shared_browser, 4) == ["255", "128", "96", "90", "12", "9", "\u2013", "\u2013", "\u2013"][:9]
+    assert shared_browser.evaluate(f"document.querySelector('{heading}').ariaSort") == "descending"
+    shared_browser.click(f"{heading} button")
+    assert column(shared_browser, 4)[:3] == ["9", "12", "90"]
+    shared_browser.click(f"{heading} button")
+    assert column(shared_browser, 4) == before
+
+
+@needs_browser
+def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
+    field = "document.querySelector('[aria-label=\"Device code\"]').parentElement.querySelector('.filter')"
+    for words, expected in (("GEMM sm_90a", 2), ("nothing", 0), ("", 9)):
+        shared_browser.evaluate(f"(f => {{ f.value = '{words}'; f.dispatchEvent(new Event('input')); }})({field})")
+        assert len(column(shared_browser, 0)) == expected
+    shared_browser.click(".spills")
+    assert column(shared_browser, 4) == ["255"]
+    shared_browser.click(".spills")
+
+
+@needs_browser
+def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
+    everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
+    x, y = shared_browser.middle("#chart .bar.c5")
+    shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
+    shared_browser.mouse("mouseMoved", x, y, "left")
+    shared_browser.mouse("mouseMoved", x + 20, y, "left")
+    shared_browser.mouse("mouseReleased", x + 20, y, "left", 1)
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar').length") < everything
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .selection').length") == 0
+    shared_browser.evaluate("document.getElementById('chart').dispatchEvent(new MouseEvent('dblclick'))")
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar').length") == everything
+
+
+@needs_browser
+def test_click_on_a_stage_hides_it(shared_browser: Browser):
+    shared_browser.click(".legend button:nth-child(2)")
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c2').length") == 0
+    shared_browser.click(".legend button:nth-child(2)")
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c2').length") == 3
+
+
+@needs_browser
+def test_timeline_of_thousands_of_steps_stays_small(tmp_path: Path):
+    assert BROWSER
+    trace = Trace(start=0.0)
+    for number in range(20_000):
+        start = number // 4 * 0.01
+        trace.span("CUBIN" if number % 3 else "LOWER", f"kernel_{number}/default sm_80", start, start + 0.01)
+    trace.write(tmp_path / "build" / "trace.json", RunSummary(4, 4, 20_000, 0, 0, 0, 50.0))
+    assert main(["report", str(tmp_path)]) == 0
+    with Browser(BROWSER, tmp_path / "build" / "report.html", tmp_path / "profile") as browser:
+        assert browser.complaints == []
+        bars = browser.evaluate("document.querySelectorAll('#chart .bar').length")
+        assert 4 * 100 < bars < 4 * 1280
+        browser.mouse("mouseMoved", *browser.middle("#chart .bar"))
+        assert "short steps" in browser.evaluate("document.getElementById('tip').innerText")
+        for _ in range(8):
+            browser.click("[data-zoom=in]")
+        browser.mouse("mouseMoved", *browser.middle("#chart .bar"))
+        assert "/default sm_80" in browser.evaluate("document.querySelector('#tip strong').textContent")
+
+
+@needs_browser
+def test_timeline_is_redrawn_for_paper_and_keeps_its_size_on_screen(shared_browser: Browser):
+    before = shared_browser.evaluate("document.getElementById('chart').getAttribute('viewBox')")
+    assert len(shared_browser.command("Page.printToPDF", printBackground=True)["data"]) > 10_000
+    assert shared_browser.evaluate("document.getElementById('chart').getAttribute('viewBox')") == before
+    shared_browser.emulate("dark", "print")
+    assert shared_browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    shared_browser.emulate()
+
+
+@needs_browser
+def test_narrow_window_needs_no_sideways_scrolling(shared_browser: Browser):
+    shared_browser.resize(420, 800)
+    assert shared_browser.evaluate("document.documentElement.scrollWidth") == 420
+    shared_browser.resize(1280, 900)

@@ -1,0 +1,332 @@
+"""Running compilers: real processes that print, fail, fork, take too long, eat memory and are killed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from kernelwright import runner as runner_module
+from kernelwright.errors import KernelwrightError, ToolchainError, ToolError, Where, WorkerError
+from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.runner import ToolResult, ToolRunner
+from kernelwright.workers import protocol, tools
+
+SITE_SCONS = Path(protocol.__file__).parents[2]
+WHERE = Where("gemm", "m-64", "nvcc", "kernels/gemm.py:3")
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+GIB = 1 << 20
+
+OTHER_GROUP = """\
+import os
+os.setpgid(0, 0)
+open('other-group', 'w').write(f'{os.getpid()}' + chr(10))
+os.execlp('sleep', 'sleep', '600')
+"""
+
+FAMILY = f"""\
+echo $PPID > runner; echo $$ > tool
+sleep 600 & echo $! > child
+sh -c 'echo $$ > grandchild; sleep 600; true' &
+{sys.executable} -I -S -c "{OTHER_GROUP}" &
+while [ ! -s other-group ]; do sleep 0.01; done
+"""
+"""A tool with children, a grandchild, and a child in a process group of its own; it writes their numbers to files."""
+
+MEMBERS = ("tool", "child", "grandchild", "other-group")
+
+
+class Bench:
+    """A runner, and a folder in which tools run."""
+
+    def __init__(self, folder: Path, size: int = 1, timeout_s: float = 60.0, budget_kib: int = 64 * GIB) -> None:
+        self.folder = folder
+        self.measurements = Measurements(folder / "measurements.json")
+        self.runner = ToolRunner(size, folder, timeout_s, MemoryGovernor(budget_kib, self.measurements))
+
+    def run(self, *command: str, subject: str = "gemm/m-64 sm_80") -> ToolResult:
+        return self.runner.run(command, self.folder, self.folder, WHERE, "mend it", kind="nvcc", subject=subject)
+
+    def sh(self, text: str, **arguments: str) -> ToolResult:
+        return self.run("/bin/sh", "-c", text, **arguments)
+
+    def pid(self, name: str) -> int:
+        """A number that a tool writes to a file, once it is there."""
+        path = self.folder / name
+        wait_for(lambda: path.exists() and path.read_text().endswith("\n"), f"{name} did not start")
+        return int(path.read_text())
+
+    def in_thread(self, text: str) -> tuple[threading.Thread, list[KernelwrightError]]:
+        """Start a tool that fails; the list gets its error."""
+        errors: list[KernelwrightError] = []
+
+        def call() -> None:
+            try:
+                self.sh(text)
+            except KernelwrightError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        return thread, errors
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.runner.close()
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
+
+def all_gone(bench: Bench, seconds: float = 5.0) -> None:
+    for name in MEMBERS:
+        pid = bench.pid(name)
+        wait_for(lambda pid=pid: not running(pid), f"the {name} is still there", seconds)
+
+
+def test_the_environment_is_the_fixed_one_and_stdin_is_empty(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
+    code = "import os, sys; print(sorted(os.environ.items())); print(os.getcwd()); print(repr(sys.stdin.read()))"
+    environment, folder, stdin = bench.run(*PYTHON, code).output.splitlines()
+    expected = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": str(bench.folder)}
+    assert environment == str(sorted(expected.items()))
+    assert folder == str(bench.folder) and stdin == "''"
+
+
+def test_signals_that_python_ignores_are_not_ignored_in_a_tool(bench: Bench) -> None:
+    ignored = int(bench.sh("grep SigIgn /proc/self/status").output.split()[1], 16)
+    assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
+
+
+def test_both_streams_are_captured_in_order(bench: Bench) -> None:
+    assert bench.sh("echo one; echo two >&2; printf 'thr\\377ee'").output == "one\ntwo\nthr\ufffdee"
+
+
+def test_a_very_long_output_keeps_its_ends(bench: Bench) -> None:
+    output = bench.run(*PYTHON, "print('begin'); [print('x' * 999) for _ in range(40000)]; print('end')").output
+    assert output.startswith("begin\nxxx") and output.endswith("xxx\nend\n")
+    assert f"[... {40_000_000 + 10 - 2 * tools.OUTPUT_LIMIT} bytes ...]" in output
+    assert len(output) < 2 * tools.OUTPUT_LIMIT + 100
+
+
+def test_time_and_memory_are_those_of_the_whole_tree(bench: Bench) -> None:
+    busy = "import time\ndata = bytearray(200 << 20)\nwhile time.process_time() < 0.5: pass"
+    result = bench.sh(f"sleep 0.3; {sys.executable} -I -S -c '{busy}'; true")
+    assert 200 << 10 <= result.peak_kib < 250 << 10
+    assert 0.5 <= result.cpu_seconds < 1.0
+    assert result.seconds >= 0.8
+    small = bench.sh("sleep 0.3")
+    assert small.peak_kib < 20 << 10, "what the tool before it took does not count"
+    assert small.cpu_seconds < 0.1 and 0.3 <= small.seconds < 2
+
+
+def test_what_a_run_took_is_learnt_and_kept(bench: Bench) -> None:
+    result = bench.sh("sleep 0.1", subject="gemm/m-64 sm_90a")
+    with pytest.raises(ToolError):
+        bench.sh("exit 1", subject="broken sm_90a")
+    bench.runner.save()
+    kept = Measurements(bench.folder / "measurements.json")
+    learnt = kept.find("nvcc", "gemm/m-64 sm_90a")
+    assert learnt and (learnt.peak_kib, learnt.seconds) == (result.peak_kib, result.seconds)
+    assert kept.find("nvcc", "broken sm_90a") is None, "a run that failed early says nothing"
+
+
+def test_a_failure_has_command_status_output_place_and_remedy(bench: Bench) -> None:
+    with pytest.raises(ToolError) as caught:
+        bench.sh("echo 'device.cu(3): error'; exit 3")
+    error = caught.value
+    assert (error.message, error.status, error.where) == ("sh ended with exit status 3", 3, WHERE)
+    assert error.detail == "$ /bin/sh -c 'echo '\"'\"'device.cu(3): error'\"'\"'; exit 3'\ndevice.cu(3): error"
+    assert error.remedy == "mend it"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kill -9 $$", "sh was ended by signal 9"),
+        ("echo \"nvcc error   : 'cicc' died due to signal 9 (Kill signal)\"; exit 9", "sh ended with exit status 9"),
+        ("echo 'cc: fatal error: Killed signal terminated program cc1plus'; exit 1", "sh ended with exit status 1"),
+    ],
+)
+def test_a_killed_compiler_points_at_memory(bench: Bench, text: str, message: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        bench.sh(text)
+    assert caught.value.message == message
+    assert "memory" in str(caught.value.remedy) and "mend it" not in str(caught.value.remedy)
+
+
+def test_a_tool_that_is_missing_or_has_no_folder_is_an_error_with_its_place(bench: Bench) -> None:
+    with pytest.raises(ToolchainError, match=r"nvcc cannot be run: .*No such file") as caught:
+        bench.run("/no/such/nvcc", "--version")
+    assert caught.value.where == WHERE
+    bench.folder = bench.folder / "missing"
+    with pytest.raises(ToolchainError, match="missing"):
+        bench.sh("true")
+
+
+def test_a_tool_that_takes_too_long_is_ended_with_its_family_and_the_runner_stays(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, timeout_s=1.0)
+    before = bench.sh("echo $PPID").output
+    start = time.monotonic()
+    with pytest.raises(KernelwrightError, match="sh took longer than 1 s, and was ended\\n") as caught:
+        bench.sh(FAMILY + "echo last words; wait")
+    assert 1.0 <= time.monotonic() - start < 4.0
+    assert caught.value.where == WHERE and "tool_timeout" in str(caught.value.remedy)
+    assert "$ /bin/sh -c" in str(caught.value.detail) and "last words" in str(caught.value.detail)
+    all_gone(bench)
+    assert bench.sh("echo $PPID").output == before
+    bench.runner.close()
+
+
+def test_a_longer_time_may_be_given_later(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, timeout_s=0.2)
+    bench.runner.timeout_s = 60.0
+    bench.sh("sleep 0.5")
+    bench.runner.close()
+
+
+def test_what_a_tool_leaves_running_is_ended_and_not_waited_for(bench: Bench) -> None:
+    start = time.monotonic()
+    assert bench.sh(FAMILY + "echo done").output == "done\n"
+    assert time.monotonic() - start < 1.5
+    all_gone(bench)
+
+
+def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(bench: Bench) -> None:
+    start = time.monotonic()
+    bench.sh("setsid sh -c 'echo $$ > daemon; exec sleep 600' & echo done; while [ ! -s daemon ]; do sleep 0.01; done")
+    assert time.monotonic() - start < tools.GRACE_S + 3
+    os.kill(bench.pid("daemon"), signal.SIGKILL)
+
+
+BUILD = """
+import signal, sys
+from pathlib import Path
+from kernelwright.errors import Where
+from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.runner import ToolRunner
+folder = Path(sys.argv[1])
+if "ignore" in sys.argv:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+runner = ToolRunner(1, folder, 600.0, MemoryGovernor(1 << 20, Measurements(folder / "m.json")))
+result = runner.run(["/bin/sh", "-c", sys.argv[2]], folder, folder, Where(), "", kind="nvcc", subject="s")
+print(result.output)
+runner.close()
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_outlives_a_build_that_is_killed(tmp_path: Path, ending: signal.Signals) -> None:
+    bench = Bench(tmp_path)
+    command = [sys.executable, "-c", BUILD, str(tmp_path), FAMILY + "wait"]
+    build = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)})
+    for name in MEMBERS:
+        assert running(bench.pid(name))
+    build.send_signal(ending)
+    build.wait()
+    all_gone(bench)
+    wait_for(lambda: not running(bench.pid("runner")), "the runner is still there", 5)
+
+
+def test_a_build_that_was_started_with_sigchld_ignored_runs_tools(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BUILD, str(tmp_path), "echo fine; exec echo twice", "ignore"]
+    environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["fine", "twice"]), done.stderr
+
+
+def test_a_killed_runner_is_one_clear_error_and_leaves_no_process(bench: Bench) -> None:
+    thread, errors = bench.in_thread(FAMILY + "wait")
+    for name in MEMBERS:
+        assert running(bench.pid(name))
+    os.kill(bench.pid("runner"), signal.SIGKILL)
+    thread.join(10)
+    (error,) = errors
+    assert isinstance(error, WorkerError) and error.where == WHERE
+    assert error.message == "the process that runs compilers was ended by SIGKILL while running sh"
+    assert "memory" in str(error.remedy)
+    all_gone(bench)
+    assert bench.sh("echo next").output == "next\n"
+
+
+def test_a_runner_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "GRACE_S", 0.5)
+    bench = Bench(tmp_path, timeout_s=1.0)
+    thread, errors = bench.in_thread(FAMILY + "wait")
+    bench.pid("other-group")
+    os.kill(bench.pid("runner"), signal.SIGSTOP)
+    thread.join(10)
+    assert "took longer than 1.5 s while running sh, and was ended" in errors[0].message
+    all_gone(bench)
+    bench.runner.close()
+
+
+def test_closing_ends_what_runs_and_refuses_more(bench: Bench) -> None:
+    thread, errors = bench.in_thread(FAMILY + "wait")
+    bench.pid("other-group")
+    bench.runner.close()
+    thread.join(10)
+    assert "the build is ending" in errors[0].message and errors[0].where == WHERE
+    all_gone(bench)
+    with pytest.raises(WorkerError, match="the build is ending"):
+        bench.sh("true")
+
+
+def test_threads_get_their_own_answers_and_there_are_never_more_runs_than_places(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, size=3)
+    (tmp_path / "now").mkdir()
+    text = "touch now/$$; ls now | wc -l >> counts; sleep 0.05; rm now/$$; echo {}"
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda n: bench.sh(text.format(n)).output, range(24)))
+    assert answers == [f"{n}\n" for n in range(24)]
+    assert 1 < max(int(line) for line in (tmp_path / "counts").read_text().split()) <= 3
+    bench.runner.close()
+
+
+def test_runs_wait_for_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, size=4, budget_kib=1)  # nothing fits beside another
+    (tmp_path / "now").mkdir()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: bench.sh("touch now/$$; ls now | wc -l >> counts; sleep 0.05; rm now/$$"), range(6)))
+    assert (tmp_path / "counts").read_text().split() == ["1"] * 6
+    bench.runner.close()
+
+
+def test_a_runner_that_does_not_lead_a_session_harms_nobody() -> None:
+    command = [sys.executable, tools.__file__]
+    # In a session of its own, for the case that this fails.
+    script = ["/bin/sh", "-c", f"sleep 600 & {shlex.join(command)} < /dev/null; kill $! && echo all there"]
+    done = subprocess.run(script, start_new_session=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("all there\n"), done
+
+
+def test_a_runner_speaks_the_workers_protocol_and_imports_next_to_nothing() -> None:
+    assert tools.HELLO == protocol.VERSION
+    tree = ast.parse(Path(tools.__file__).read_text())
+    imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert imported == {"json", "os", "select", "signal", "sys", "time"}
+    assert [node.module for node in tree.body if isinstance(node, ast.ImportFrom)] == ["__future__"]

@@ -1,0 +1,187 @@
+"""The journal of signatures and outputs."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("SCons")
+
+import SCons.Node.FS
+import SCons.SConsign
+from kernelwright.scons.signatures import Journal, entry_from_json, entry_to_json
+
+
+def entry(signature: str):
+    """What SCons stores for a file that was made by an action of this signature."""
+    made = SCons.SConsign.SConsignEntry()
+    made.binfo = SCons.Node.FS.FileBuildInfo()
+    made.binfo.bsources = ["kernels/a.py"]
+    source = SCons.Node.FS.FileNodeInfo()
+    source.csig, source.timestamp, source.size = "abc", 12.5, 3
+    made.binfo.bsourcesigs = [source]
+    made.binfo.bact, made.binfo.bactsig = "[ LOWER ] a", signature
+    made.ninfo = SCons.Node.FS.FileNodeInfo()
+    made.ninfo.timestamp, made.ninfo.size = 5.0, 7
+    return made
+
+
+@pytest.fixture
+def output(tmp_path):
+    path = tmp_path / "build" / "out.bin"
+    path.parent.mkdir()
+    path.write_bytes(b"content")
+    return path
+
+
+def journal(tmp_path):
+    made = Journal(tmp_path / "journal", tmp_path)
+    made.writable = True
+    return made
+
+
+def file_of(tmp_path):
+    """The only file of the journal: all outputs of these tests are in one folder."""
+    (path,) = (tmp_path / "journal").iterdir()
+    return path
+
+
+def made(tmp_path, path, signature="s"):
+    """A run that made an output."""
+    run = journal(tmp_path)
+    run.record([str(path)])
+    run.store(str(path.parent.relative_to(tmp_path)), path.name, entry(signature))
+    return run
+
+
+def signature_of(tmp_path, path):
+    found = journal(tmp_path).entries(str(path.parent.relative_to(tmp_path))).get(path.name)
+    return found and found.binfo.bactsig
+
+
+def test_signature_survives_as_it_was(tmp_path, output):
+    made(tmp_path, output)
+    found = journal(tmp_path).entries("build")["out.bin"]
+    assert entry_to_json(found) == entry_to_json(entry("s"))
+    assert found.binfo.bsourcesigs[0].timestamp == 12.5
+
+
+def test_output_is_intact_also_if_the_run_never_ended(tmp_path, output):
+    made(tmp_path, output)  # neither closed nor ended in any other way
+    assert journal(tmp_path).intact(str(output))
+    assert signature_of(tmp_path, output) == "s"
+
+
+def test_unknown_output_is_not_intact(tmp_path, output):
+    assert not journal(tmp_path).intact(str(output))
+
+
+def test_content_without_its_signature_does_not_count(tmp_path, output):
+    made(tmp_path, output)
+    output.write_bytes(b"of a stage that was killed before SCons noted it")
+    journal(tmp_path).record([str(output)])
+    assert not journal(tmp_path).intact(str(output))
+
+
+def test_edit_of_the_same_size_and_mtime_is_found(tmp_path, output):
+    made(tmp_path, output)
+    status = output.stat()
+    output.write_bytes(b"CONTENT")
+    os.utime(output, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not journal(tmp_path).intact(str(output))
+
+
+def test_touched_output_with_equal_content_is_intact(tmp_path, output):
+    made(tmp_path, output)
+    os.utime(output, ns=(1, 1))
+    assert journal(tmp_path).intact(str(output))
+
+
+@pytest.mark.parametrize("position", [5, 30, 60, 100, -2])
+def test_flipped_bit_is_found(tmp_path, output, position):
+    made(tmp_path, output)
+    path = file_of(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    assert signature_of(tmp_path, output) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xff\n", b'kernelwright signatures 1\n["a"]\n', b"\0" * 9999])
+def test_journal_of_another_form_is_empty_and_usable(tmp_path, output, content):
+    made(tmp_path, output)
+    file_of(tmp_path).write_bytes(content)
+    assert not journal(tmp_path).intact(str(output))
+    made(tmp_path, output).close()
+    assert journal(tmp_path).intact(str(output))
+
+
+def test_every_truncation_leaves_a_true_journal(tmp_path, output):
+    made(tmp_path, output, "old")
+    output.write_bytes(b"newer content")
+    made(tmp_path, output, "new")
+    path = file_of(tmp_path)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found = journal(tmp_path)
+        # Whatever is left: the new content never stands beside the old signature.
+        assert not found.intact(str(output)) or signature_of(tmp_path, output) == "new"
+
+
+def test_line_that_a_killed_run_has_half_written_spoils_no_other(tmp_path, output):
+    made(tmp_path, output)
+    path = file_of(tmp_path)
+    path.write_bytes(path.read_bytes() + b'0123456789abcdef "build/ot')
+    other = output.with_name("other.bin")
+    other.write_bytes(b"x")
+    made(tmp_path, other)
+    assert journal(tmp_path).intact(str(output))
+    assert journal(tmp_path).intact(str(other))
+
+
+def test_long_journal_is_written_anew(tmp_path, output):
+    run = made(tmp_path, output)
+    for number in range(1200):
+        output.write_text(str(number))
+        run.record([str(output)])
+        run.store("build", "out.bin", entry(str(number)))
+    run.close()
+    assert len(file_of(tmp_path).read_text().splitlines()) == 2
+    assert signature_of(tmp_path, output) == "1199"
+
+
+def test_tree_can_move(tmp_path):
+    first = tmp_path / "first"
+    (first / "build").mkdir(parents=True)
+    (first / "build/out").write_bytes(b"1")
+    made(first, first / "build/out")
+    second = first.rename(tmp_path / "second")
+    assert journal(second).intact(str(second / "build/out"))
+
+
+def test_signature_that_json_cannot_hold_is_not_kept(tmp_path, output):
+    strange = entry("s")
+    strange.binfo.bact = SimpleNamespace()
+    assert entry_to_json(strange) is None
+    made(tmp_path, output)
+    journal(tmp_path).store("build", "out.bin", strange)
+    assert signature_of(tmp_path, output) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {"kind": "os.system"},
+        {"kind": "file", "bsourcesigs": [["file", {"__class__": "x"}]]},
+        {"kind": "file", "bsourcesigs": [["file", {"csig": [1]}]]},
+        {"kind": "file", "bsources": 3},
+    ],
+)
+def test_entry_of_another_form_is_refused(body):
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        entry_from_json(body)

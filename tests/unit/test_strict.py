@@ -1,0 +1,321 @@
+"""Strict mode: what a definition reads without declaring it, and what it starts, is an error at its line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.backends.base import LoweredUnit
+from kernelwright.errors import DefinitionError, WorkerError
+from kernelwright.workers import protocol
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+from launcher_build import build, plan
+from workers_project import COPY, Project
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class StrictPool(WorkerPool):
+    """Makes every request strict, but those that are asked for in another way."""
+
+    strict = True
+
+    def call(self, request: Request) -> dict[str, Any]:
+        if isinstance(request, DiscoverRequest | LowerRequest | CheckRequest):
+            request = replace(request, strict=self.strict)
+        return super().call(request)
+
+
+class StrictProject(Project):
+    """A project whose workers are strict."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pool: StrictPool = StrictPool(1, folder)
+
+    def declaring(self, reads: list[str], top: str = "", body: str = "") -> str:
+        """A definition file whose kernel ``k`` declares what it reads."""
+        text = COPY.format(name="k", factor=2.0).replace("@kernel", f"{top}\n@kernel(reads={reads})")
+        text = text.replace("    @T", body + "\n    @T", 1)
+        return str(self.write("kernels/k.py", text).relative_to(self.folder))
+
+    def check(self, more: str) -> dict[str, Any]:
+        """Lower, build and check a kernel ``k`` that copies, with some more code in its file."""
+        file = str(self.write("kernels/k.py", COPY.format(name="k", factor=1.0) + more).relative_to(self.folder))
+        contents = self.lower(file, "k")["contents"]
+        signature = json.loads(contents["signature.json"])
+        (self.folder / "host.o").write_bytes(contents["host.o"])
+        library = build(self.folder, plan("k", LoweredUnit.from_json(signature, "host.o")))
+        return self.pool.call(CheckRequest(file, "k", "default", str(library), 0, signature, "cpu"))
+
+
+@pytest.fixture(scope="module")
+def pool_project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictProject]:
+    project = StrictProject(tmp_path_factory.mktemp("strict"))
+    with project.pool:
+        yield project
+
+
+@pytest.fixture
+def project(pool_project: StrictProject) -> StrictProject:
+    """A project whose only files are those of the test."""
+    for path in sorted(pool_project.folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    pool_project.pool.strict = True
+    pool_project.write("kernels/tuning.json", '{"factor": 2.0}')
+    pool_project.write("tables/a.json", "1")
+    return pool_project
+
+
+def refused(project: StrictProject, file: str) -> DefinitionError:
+    """The error of an execution; without strict mode there is none."""
+    project.pool.strict = True
+    with pytest.raises(DefinitionError) as caught:
+        project.discover(file)
+    assert "(strict mode)" in caught.value.message
+    project.pool.strict = False
+    assert project.discover(file)["kernels"]
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "declared"),
+    [
+        ("open('kernels/tuning.json').close()", "kernels/tuning.json", "tuning.json"),
+        ("import numpy\nnumpy.fromfile('tables/a.json', 'u1')", "tables/a.json", "../tables/a.json"),
+        (
+            "from pathlib import Path\nPath(__file__).read_text()\nPath('tables/a.json').read_text()",
+            "tables/a.json",
+            "",
+        ),
+        ("try:\n    open('kernels/none.json')\nexcept OSError:\n    pass", "kernels/none.json", "none.json"),
+        ("try:\n    open('tables/a.json').close()\n    1 / 0\nexcept BaseException:\n    pass", "tables/a.json", ""),
+        ("import ctypes\ntry:\n    ctypes.CDLL('tables/a.json')\nexcept OSError:\n    pass", "tables/a.json", ""),
+    ],
+)
+def test_a_project_file_that_is_read_has_to_be_declared(
+    project: StrictProject, read: str, name: str, declared: str
+) -> None:
+    error = refused(project, project.empty("k", read))
+    assert error.message == f"the file reads {name}, which is neither imported nor declared (strict mode)"
+    line = 2 + next(n for n, text in enumerate(read.splitlines()) if name in text)
+    assert error.where.location == f"kernels/k.py:{line}"
+    assert f'reads=["{declared or "../" + name}"]' in str(error.remedy)
+
+
+def test_the_innermost_line_of_the_project_is_named(project: StrictProject) -> None:
+    project.write("kernels/_helper.py", "import json\n\ndef load(name):\n    return json.load(open(name))\n")
+    error = refused(project, project.empty("k", "import _helper\n_helper.load('tables/a.json')"))
+    assert error.where.location == "kernels/_helper.py:4"
+
+
+def test_everything_that_is_not_declared_is_listed(project: StrictProject) -> None:
+    error = refused(project, project.empty("k", "for _ in 1, 2:\n    open('tables/a.json')\nopen('/etc/hostname')"))
+    assert error.detail == "it also does this:\nkernels/k.py:4: reads /etc/hostname, which is outside of the project"
+
+
+@pytest.mark.parametrize("reads", [["tuning.json"], ["*.json"], ["../**"], ["../kernels/t*"]])
+def test_what_is_declared_may_be_read(project: StrictProject, reads: list[str]) -> None:
+    read = "import json\nFACTOR = json.load(open('kernels/tuning.json'))['factor']"
+    file = project.declaring(reads, read, "    assert FACTOR and open('kernels/tuning.json').read()")
+    assert "kernels/tuning.json" in project.discover(file)["dependencies"]
+    assert project.lower(file, "k")["schedule"]
+
+
+def test_what_another_file_declares_is_not_declared(project: StrictProject) -> None:
+    project.discover(project.declaring(["tuning.json"]))
+    refused(project, project.empty("other", "open('kernels/tuning.json')"))
+
+
+def test_modules_of_the_project_need_no_declaration(project: StrictProject) -> None:
+    project.write("kernels/_helper.py", "def f(): import _later\n")
+    project.write("kernels/_later.py", "import inspect, sys\nSOURCE = inspect.getsource(sys.modules[__name__])\n")
+    project.write("lib/tool.py", "")
+    top = """
+    import importlib.util, linecache, traceback, sys, os
+    import _helper
+    _helper.f()
+    sys.path.append("lib")
+    import tool
+    spec = importlib.util.spec_from_file_location("other", "lib/tool.py")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    linecache.getlines(os.path.abspath("lib/tool.py"))
+    os.listdir("lib")
+    try: 1 / 0
+    except Exception: traceback.format_exc()
+    """
+    assert project.discover(project.empty("k", top))
+
+
+def test_what_is_installed_may_be_read(project: StrictProject) -> None:
+    top = """
+    import importlib.metadata, inspect, json, locale, os, sys, tempfile, zoneinfo
+    import numpy, numpy.testing, pygments.lexers, tvm, kernelwright
+    importlib.metadata.version("numpy"), list(importlib.metadata.distributions())
+    for folder in sys.path: os.listdir(folder) if os.path.isdir(folder) else None
+    inspect.getsource(numpy.testing.assert_allclose), inspect.getsource(json), inspect.getsource(kernelwright)
+    os.listdir(os.path.dirname(os.__file__)), os.path.exists("/etc/hostname"), open(os.devnull).read()
+    locale.setlocale(locale.LC_ALL, "")
+    try: zoneinfo.ZoneInfo("Europe/Berlin")
+    except zoneinfo.ZoneInfoNotFoundError: pass
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(folder + "/deep")
+        open(folder + "/deep/a", "w").close()
+        open(folder + "/deep/a").read()
+        os.listdir(folder)
+    """
+    assert project.discover(project.empty("k", top))
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("open('/etc/hostname').close()", "reads /etc/hostname, which is outside of the project"),
+        ("open('/proc/cpuinfo').close()", "reads /proc/cpuinfo, which is outside of the project"),
+        ("from pathlib import Path\nPath('/proc/cpuinfo').read_text()", "reads /proc/cpuinfo, which"),
+        ("import numpy\nnumpy.fromfile('/etc/hostname', 'u1')", "reads /etc/hostname, which"),
+        ("import os\nos.listdir('/etc')", "lists /etc, which is outside of the project"),
+        ("try:\n    open('/none/at/all')\nexcept OSError:\n    pass", "reads /none/at/all, which"),
+        ("import os\nos.system('true')", "starts a process: true"),
+        ("import subprocess\nsubprocess.run(['true', 'a b'])", "starts a process: true 'a b'"),
+        ("import subprocess\nsubprocess.run('exit 0', shell=True)", "starts a process: /bin/sh -c 'exit 0'"),
+        ("import os\nos.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)", "starts a process: true"),
+        ("import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)", "starts a process: os.fork"),
+        (
+            "import socket\nwith socket.socket() as s:\n    try: s.connect(('127.0.0.1', 9))\n    except OSError: pass",
+            "opens a network connection to 127.0.0.1:9",
+        ),
+        (
+            "import socket\ntry: socket.getaddrinfo('localhost', 80)\nexcept OSError: pass",
+            "looks up the network host localhost",
+        ),
+    ],
+)
+def test_what_no_declaration_allows(project: StrictProject, code: str, text: str) -> None:
+    error = refused(project, project.empty("k", code))
+    assert text in error.message and error.message.startswith("the file ")
+    assert str(error.where.location).startswith("kernels/k.py:") and "leave it out" in str(error.remedy)
+
+
+def test_what_a_thread_does_is_found_too(project: StrictProject) -> None:
+    code = """
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(1) as threads: threads.submit(open, "/etc/hostname").result().close()
+    """
+    assert "reads /etc/hostname" in refused(project, project.empty("k", code)).message
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import subprocess\nsubprocess.run(['/none/such'])", "starts a process: /none/such"),
+        ("open('/none/such')", "reads /none/such"),
+    ],
+)
+def test_a_failure_that_comes_of_it_does_not_hide_it(project: StrictProject, code: str, text: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        project.discover(project.empty("k", code))
+    assert text in caught.value.message and "then it raised FileNotFoundError" in str(caught.value.detail)
+
+
+def test_another_failure_of_a_file_is_not_hidden_by_a_read_that_it_may_declare_later(project: StrictProject) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        project.discover(project.declaring(["tuning.json"], "open('kernels/tuning.json')\n1 / 0"))
+    assert "raised ZeroDivisionError" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("open('tables/a.json')", "the definition of k reads tables/a.json, which is neither imported nor declared"),
+        ("import os; os.system('true')", "the definition of k starts a process: true"),
+        ("import _lazy", "the definition of k reads tables/a.json"),
+    ],
+)
+def test_a_call_is_judged_too_and_each_time(project: StrictProject, body: str, message: str) -> None:
+    project.write("kernels/_lazy.py", "open('tables/a.json')\n")
+    file = project.declaring(["tuning.json"], body=f"    {body}")
+    project.discover(file)
+    for _ in range(2):
+        with pytest.raises(DefinitionError) as caught:
+            project.lower(file, "k")
+        assert message in caught.value.message
+        where = caught.value.where
+        assert (where.kernel, where.variant, where.stage) == ("k", "default", "lower")
+        assert str(where.location).startswith("kernels/")
+    project.pool.strict = False
+    assert project.lower(file, "k")["schedule"]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@pytest.mark.parametrize("what", ["reference", "inputs"])
+def test_the_functions_of_a_check_are_judged_too(project: StrictProject, what: str) -> None:
+    reference = "\n@k.reference\ndef _(x, y):\n    {}return {{'y': x}}\n"
+    inputs = "\n@k.inputs\ndef _(rng):\n    {}return {{}}\n"
+    bad = "open('tables/a.json').close()\n    "
+    more = reference.format(bad if what == "reference" else "") + inputs.format(bad if what == "inputs" else "")
+    with pytest.raises(DefinitionError, match=f"the {what} of k reads tables/a.json") as caught:
+        project.check(more)
+    assert (caught.value.where.stage, caught.value.where.kernel) == ("check", "k")
+
+
+def test_an_execution_that_was_not_strict_hides_nothing(project: StrictProject) -> None:
+    file = project.empty("k", "open('tables/a.json')")
+    project.pool.strict = False
+    project.discover(file)
+    refused(project, file)
+
+
+def test_what_installed_modules_do_when_they_are_imported_is_their_own_affair(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "noisy.py").write_text("import os\nos.system('true')\nopen('/etc/hostname').close()\n")
+    (package / "asked.py").write_text("import os\ndef f(): os.system('true')\n")
+    project = StrictProject(tmp_path / "project")
+    with project.pool:
+        path = f"import sys\nsys.path.append({str(package)!r})\n"
+        assert project.discover(project.empty("k", path + "import noisy"))
+        error = refused(project, project.empty("k", path + "import asked\nasked.f()"))
+    assert "starts a process: true" in error.message and error.where.location == "kernels/k.py:5"
+
+
+def test_code_from_elsewhere_is_outside_even_if_it_is_imported(project: StrictProject, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere_tool.py").write_text("")
+    code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport elsewhere_tool"
+    with pytest.raises(DefinitionError, match=r"elsewhere_tool\.py, which is outside of the project") as caught:
+        project.discover(project.empty("k", code))
+    assert caught.value.where.location == "kernels/k.py:4"
+
+
+def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
+    with WorkerPool(1, ROOT) as pool:
+        for path in sorted((ROOT / "kernels").glob("[!_]*.py")):
+            file = f"kernels/{path.name}"
+            for kernel in pool.call(DiscoverRequest(file, strict=True))["kernels"]:
+                out = tmp_path / kernel["name"]
+                out.mkdir()
+                slug, config = kernel["slugs"][0], kernel["configs"][0]
+                request = LowerRequest(file, kernel["name"], slug, config, "llvm", "x86-64-v3", str(out), strict=True)
+                assert pool.call(request)["files"]
+
+
+@pytest.mark.parametrize("value", ["1", "null", '"yes"'])
+def test_strict_is_true_or_false_on_the_wire(value: str) -> None:
+    line = '{"id":1,"op":"discover","file":"a","strict":%s}'
+    assert protocol.decode_request((line % "true").encode()) == (1, DiscoverRequest("a", strict=True))
+    with pytest.raises(WorkerError):
+        protocol.decode_request((line % value).encode())
+
+
+def test_a_truth_value_is_no_number_on_the_wire() -> None:
+    line = protocol.encode_request(1, CheckRequest("f", "k", "s", "l", 0, {}, "cpu"))
+    assert protocol.decode_request(line)
+    with pytest.raises(WorkerError):
+        protocol.decode_request(line.replace(b'"variant_index":0', b'"variant_index":false'))
+    assert protocol.decode_request(protocol.encode_request(2, DevicesRequest())) == (2, DevicesRequest())

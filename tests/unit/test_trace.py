@@ -1,0 +1,295 @@
+"""The timeline of a run: lanes, the file's format, and what reading refuses."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import json
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.errors import KernelwrightError
+from kernelwright.trace import RunSummary, Trace, assign_lanes, read_trace
+from kernelwright.version import VERSION
+
+SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
+SITE_SCONS = Path(__file__).resolve().parent.parent.parent / "site_scons"
+
+
+def intervals(seed: int) -> list[tuple[int, int]]:
+    """Random intervals in the order of their starts; many touch, some are empty."""
+    random_ = random.Random(seed)
+    starts = [random_.randrange(60) for _ in range(random_.randrange(1, 80))]
+    return sorted((start, start + random_.randrange(12)) for start in starts)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_intervals_of_one_lane_do_not_overlap(seed: int):
+    times = intervals(seed)
+    lanes = assign_lanes(times)
+    for lane in set(lanes):
+        own = [interval for interval, other in zip(times, lanes, strict=True) if other == lane]
+        assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(own))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_lane_is_used_while_a_lower_one_is_free(seed: int):
+    times = intervals(seed)
+    lanes = assign_lanes(times)
+    for index, (start, _) in enumerate(times):
+        ends: dict[int, int] = {}
+        for (_, end), lane in zip(times[:index], lanes[:index], strict=True):
+            ends[lane] = end
+        assert lanes[index] == min(lane for lane in range(len(times)) if ends.get(lane, -1) <= start)
+
+
+def test_steps_that_follow_each_other_share_a_lane():
+    assert assign_lanes([(0, 10), (0, 4), (4, 4), (4, 9), (10, 12)]) == [0, 1, 1, 1, 0]
+
+
+def a_trace() -> Trace:
+    trace = Trace(start=100.0)
+    trace.span(
+        "CUBIN",
+        "gemm/a sm_80",
+        101.25,
+        102.5,
+        cpu_seconds=1.125,
+        peak_kib=2048,
+        kernel="gemm",
+        variant="a",
+        arch="sm_80",
+    )
+    trace.span("LOWER", "gemm/a cuda", 100.5, 101.25, kernel="gemm", variant="a")
+    trace.span("PTX", "gemm/a compute_80", 101.0, 101.0, cached=True)
+    trace.span("LINK", "gemm", 102.0, 103.5, failed=True)
+    return trace
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "build" / "trace.json"
+    a_trace().write(path, SUMMARY)
+    return path
+
+
+def test_what_is_written_is_read_again(written: Path):
+    run = read_trace(written)
+    assert (run.version, run.summary) == (VERSION, SUMMARY)
+    found = [(span.label, span.start, span.end, span.lane, span.cached, span.failed) for span in run.spans]
+    assert found == [
+        ("LOWER", 0.5, 1.25, 0, False, False),
+        ("PTX", 1.0, 1.0, 1, True, False),
+        ("CUBIN", 1.25, 2.5, 0, False, False),
+        ("LINK", 2.0, 3.5, 1, False, True),
+    ]
+    cubin = run.spans[2]
+    assert (cubin.subject, cubin.cpu_seconds, cubin.peak_kib) == ("gemm/a sm_80", 1.125, 2048)
+    assert (cubin.kernel, cubin.variant, cubin.arch, cubin.seconds) == ("gemm", "a", "sm_80", 1.25)
+    assert (run.spans[3].cpu_seconds, run.spans[3].peak_kib, run.spans[3].kernel) == (None, None, None)
+
+
+def test_format_is_that_of_chrome(written: Path):
+    document = json.loads(written.read_text())
+    assert set(document) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert document["displayTimeUnit"] == "ms"
+    first = next(event for event in document["traceEvents"] if event["ph"] == "X")
+    assert {**first, "args": None} == {
+        "name": "LOWER gemm/a cuda",
+        "cat": "LOWER",
+        "ph": "X",
+        "ts": 500_000,
+        "dur": 750_000,
+        "pid": 1,
+        "tid": 1,
+        "args": None,
+    }
+    names = {(event["name"], event["tid"]): event["args"] for event in document["traceEvents"] if event["ph"] == "M"}
+    assert names == {
+        ("process_name", 1): {"name": "scons"},
+        ("thread_name", 1): {"name": "slot 1"},
+        ("thread_sort_index", 1): {"sort_index": 1},
+        ("thread_name", 2): {"name": "slot 2"},
+        ("thread_sort_index", 2): {"sort_index": 2},
+    }
+
+
+def test_file_tells_nothing_about_who_built_where(written: Path):
+    text = written.read_text()
+    other = json.loads(text)["otherData"]
+    known = {"schema", "kernelwright", "jobs", "cores", "built", "reused", "cached", "failed", "seconds"}
+    assert set(other) == known
+    words = {getpass.getuser(), socket.gethostname(), str(Path.home()), str(written.parent)}
+    assert not [word for word in words if f'"{word}' in text or f"/{word.lstrip('/')}/" in text]
+
+
+def test_nothing_is_left_beside_the_file(written: Path):
+    assert [path.name for path in written.parent.iterdir()] == ["trace.json"]
+
+
+def test_steps_before_the_start_move_the_origin(tmp_path: Path):
+    trace = Trace(start=10.0)
+    trace.span("DISCOVER", "kernels/a.py", 9.0, 9.5)
+    trace.span("LOWER", "a/default cuda", 10.0, 11.0)
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    assert [(span.start, span.end) for span in read_trace(tmp_path / "trace.json").spans] == [(0, 0.5), (1, 2)]
+
+
+def test_run_without_steps(tmp_path: Path):
+    Trace().write(tmp_path / "trace.json", SUMMARY)
+    assert read_trace(tmp_path / "trace.json").spans == ()
+
+
+@pytest.mark.parametrize(("start", "end"), [(2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_impossible_times_are_refused(start: float, end: float):
+    with pytest.raises(ValueError, match="LINK gemm runs from"):
+        Trace().span("LINK", "gemm", start, end)
+
+
+def test_threads_may_add_at_once(tmp_path: Path):
+    trace = Trace(start=0.0)
+
+    def work(number: int) -> None:
+        for i in range(500):
+            trace.span("LOWER", f"{number}/{i}", float(i), i + 1.0)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    spans = read_trace(tmp_path / "trace.json").spans
+    assert len({span.subject for span in spans}) == 4000
+    assert {span.lane for span in spans} == set(range(8))
+
+
+def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
+    subject = b"kernels/\xff\xe4.py".decode("utf-8", "surrogateescape") + ' ü "quoted" </script>'
+    trace = Trace(start=0.0)
+    trace.span("DISCOVER", subject, 0.0, 1.0)
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    assert read_trace(tmp_path / "trace.json").spans[0].subject == subject
+
+
+def test_import_brings_in_nothing_heavy():
+    code = f"import sys; sys.path.insert(0, {str(SITE_SCONS)!r}); import kernelwright.trace; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"SCons", "numpy", "tvm", "subprocess", "kernelwright.toolchain", "kernelwright.report"}
+    assert not heavy.intersection(loaded)
+
+
+Damage = Callable[[dict[str, Any]], None]
+
+
+def change(*path: str | int, to: Any) -> Damage:
+    """Set a value of the document."""
+
+    def apply(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+
+    return apply
+
+
+def remove(*path: str | int) -> Damage:
+    """Remove a value of the document."""
+
+    def apply(document: dict[str, Any]) -> None:
+        place: Any = document
+        for key in path[:-1]:
+            place = place[key]
+        del place[path[-1]]
+
+    return apply
+
+
+# Events 0 to 4 are metadata.
+EVENT = ("traceEvents", 5)
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "no events": (remove("traceEvents"), "traceEvents is missing, expected a list"),
+    "events are an object": (change("traceEvents", to={}), "expected a list"),
+    "an event is a number": (change(*EVENT, to=3), r"traceEvents\[5\] is 3, expected an object"),
+    "unknown phase": (change(*EVENT, "ph", to="B"), "expected 'X' or 'M'"),
+    "phase is missing": (remove(*EVENT, "ph"), r"traceEvents\[5\]\.ph is missing"),
+    "time is missing": (remove(*EVENT, "ts"), "ts is missing, expected an integer"),
+    "time is a text": (change(*EVENT, "ts", to="5"), "ts is '5', expected an integer"),
+    "time is a truth": (change(*EVENT, "ts", to=True), "ts is True"),
+    "time is negative": (change(*EVENT, "ts", to=-1), "ts is -1"),
+    "time is a fraction": (change(*EVENT, "ts", to=0.5), r"ts is 0\.5"),
+    "duration is huge": (change(*EVENT, "dur", to=10**40), "dur is 1000.*, expected an integer"),
+    "lane is huge": (change(*EVENT, "tid", to=10**9), "tid is 1000000000, expected one from 1 to the 4 of"),
+    "lane is zero": (change(*EVENT, "tid", to=0), "tid is 0, expected one from 1"),
+    "stage is null": (change(*EVENT, "cat", to=None), "cat is None, expected a string"),
+    "no args": (remove(*EVENT, "args"), "args is None, expected an object"),
+    "cached is a number": (change(*EVENT, "args", "cached", to=1), "cached is 1, expected true or false"),
+    "kernel is a list": (change(*EVENT, "args", "kernel", to=[]), r"kernel is \[\]"),
+    "processor time is a text": (change(*EVENT, "args", "cpu_seconds", to="1"), "expected a number"),
+    "processor time is huge": (change(*EVENT, "args", "cpu_seconds", to=10**400), "expected a number"),
+    "memory is negative": (change(*EVENT, "args", "peak_kib", to=-5), "peak_kib is -5"),
+    "no summary": (remove("otherData"), "otherData is None, expected an object"),
+    "another schema": (change("otherData", "schema", to=2), "it has schema 2, expected 1"),
+    "jobs are missing": (remove("otherData", "jobs"), "otherData.jobs is missing"),
+    "seconds are a list": (change("otherData", "seconds", to=[1]), "otherData.seconds is"),
+    "version is a number": (change("otherData", "kernelwright", to=1), "otherData.kernelwright is 1"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_values_are_refused(written: Path, name: str):
+    damage, expected = DAMAGES[name]
+    document = json.loads(written.read_text())
+    damage(document)
+    written.write_text(json.dumps(document))
+    refuse(written, expected)
+
+
+TEXTS = {
+    "empty": (b"", "is damaged"),
+    "cut off": (b'{"traceEvents": [', "is damaged"),
+    "not UTF-8": (b'{"traceEvents": "\xff"}', "is damaged"),
+    "a list": (b"[]", r"the document is \[\], expected an object"),
+    "NaN": (b'{"traceEvents": [], "otherData": {"seconds": NaN}}', "NaN is not a number"),
+    "infinity": (b'{"traceEvents": [], "otherData": {"seconds": -Infinity}}', "-Infinity is not a number"),
+    "nested": (b"[" * 100_000, "nested too deeply"),
+    "digits": (b'{"otherData": ' + b"9" * 100_000 + b"}", "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_damaged_texts_are_refused(tmp_path: Path, name: str):
+    text, expected = TEXTS[name]
+    path = tmp_path / "trace.json"
+    path.write_bytes(text)
+    refuse(path, expected)
+
+
+def test_number_too_large_for_a_float_is_refused(written: Path):
+    written.write_text(written.read_text().replace('"seconds": 3.5', '"seconds": 1e999'))
+    refuse(written, "otherData.seconds is inf, expected a number")
+
+
+def test_missing_file_is_named(tmp_path: Path):
+    refuse(tmp_path / "trace.json", "cannot be read")
+
+
+def test_folder_in_place_of_the_file_is_named(tmp_path: Path):
+    refuse(tmp_path, "cannot be read")
+
+
+def refuse(path: Path, expected: str) -> None:
+    """Reading must fail with one line that names the file, and a remedy."""
+    with pytest.raises(KernelwrightError, match=expected) as caught:
+        read_trace(path)
+    assert caught.value.message.startswith(f"{path}: ")
+    assert "\n" not in caught.value.message and len(caught.value.message) < 400
+    assert "scons" in (caught.value.remedy or "")
