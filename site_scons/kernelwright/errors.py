@@ -28,7 +28,7 @@ class Where:
     def __str__(self) -> str:
         subject = "/".join(part for part in (self.kernel, self.variant) if part)
         stage = f"[{self.stage}]" if self.stage else ""
-        return " ".join(part for part in (self.location, subject, stage) if part)
+        return " ".join(part for part in (printable(self.location or ""), subject, stage) if part)
 
 
 def shown(value: object) -> str:
@@ -38,6 +38,11 @@ def shown(value: object) -> str:
     except Exception:  # of a class of the user's, or of an integer with thousands of digits
         text = f"<{type(value).__name__} that cannot be shown>"
     return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN] + "..."
+
+
+def printable(text: str) -> str:
+    """A name of a file as a line of output can have it: with escapes if it has line breaks or other control codes."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def is_text(text: str) -> bool:

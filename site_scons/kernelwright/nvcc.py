@@ -13,7 +13,7 @@ from .errors import Where
 from .files import pretty_json
 from .headers import can_include, headers_in, options_files
 from .runner import ToolResult, Tools
-from .toolchain import HostCompiler, Nvcc
+from .toolchain import HostCompiler, Nvcc, place_for_shell
 
 __all__ = ["CompiledCode", "NvccJob", "can_include", "compile_device_code", "resource_usage", "script", "shell_script"]
 
@@ -91,11 +91,11 @@ def compile_device_code(
     Raises:
         KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
     """
-    command = job.arguments(nvcc.path, host_compiler.path, str(scratch / job.output))
+    command = job.arguments(nvcc.path, host_compiler.path, place_for_shell(scratch / job.output, job.folder))
     listing = scratch / "headers.d"
     if can_include(job.flags):
         # The target's name is given because nvcc would write the path of the output there without quoting it.
-        command += ["-MD", "-MF", str(listing), "-MT", "device"]
+        command += ["-MD", "-MF", place_for_shell(listing, job.folder), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
     usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(result.output)}

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from .errors import KernelwrightError, ToolError, Where
 from .memory import MemoryGovernor
-from .toolchain import tool_environment
+from .toolchain import place_for_shell, tool_environment
 from .workers import tools
 from .workers.pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
 from .workers.protocol import ToolRequest
@@ -135,7 +135,7 @@ class ToolRunner:
             KernelwrightError: it took too long, and was ended.
             WorkerError: the process that runs it died, or the build is ending.
         """
-        environment = tool_environment() | {"TMPDIR": str(scratch)}
+        environment = tool_environment() | {"TMPDIR": place_for_shell(scratch, folder)}
         timeout_s = self.timeout_s
         request = ToolRequest(list(command), str(folder), environment, timeout_s, where)
         with self._governor.reserve(kind, subject):

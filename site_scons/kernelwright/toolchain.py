@@ -36,6 +36,9 @@ INSTALL_CUDA = (
 HEADERS = ("cuda_runtime_api.h", "cuda_fp16.hpp", "cuda_bf16.hpp", "cuda_fp8.hpp")
 """Headers whose content tells the versions of nvidia-cuda-runtime and of the half-precision types."""
 
+SHELL = re.compile(r'[$`"\\]')
+"""What a shell acts on between double quotes. nvcc 13.0 has a shell run its commands, with paths in such quotes."""
+
 PROBE_SOURCE = """\
 #include <cstdint>
 #include <cuda_fp16.h>
@@ -99,6 +102,8 @@ class Toolchain:
                 compile a small kernel.
         """
         path = find_nvcc(setting, self._environment)
+        for part in (path, host_compiler.path):
+            require_plain_path(part)
         parts = [Path(path), *_nvcc_parts(Path(path))]
         values = self._probe(
             f"nvcc {path}", [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
@@ -291,6 +296,27 @@ def _probe_lowerer(records: list[Path]) -> dict[str, Any]:
         rows = [row for row in rows if ".cpython-" not in row and ".abi3" not in row]
         digest.update("\n".join(sorted(rows)).encode())
     return {"tvm": versions[0], "tvm_ffi": versions[1], "identity": digest.hexdigest()}
+
+
+def place_for_shell(path: Path, folder: Path) -> str:
+    """A path as nvcc, which runs in ``folder``, can be given it: relative if a shell would act on the absolute one.
+
+    Raises:
+        ToolchainError: a shell would act on either.
+    """
+    absolute = str(path)
+    if SHELL.search(absolute) is None:
+        return absolute
+    relative = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    require_plain_path(relative)
+    return relative
+
+
+def require_plain_path(path: str) -> None:
+    """Raise a ToolchainError for a path that nvcc would have a shell change."""
+    if SHELL.search(path):
+        message = f'nvcc would give the path {path!r} to a shell, which acts on $, `, " and \\ in it'
+        raise ToolchainError(message, Where(stage="settings"), "move it to a folder without such characters")
 
 
 def tool_environment() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_each_benchmark_writes_one_file_with_rows(small: tuple[str, dict[str, di
 def test_a_file_describes_the_machine_and_does_not_name_it(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
     for document in small[1].values():
         assert {"cpu", "cores", "memory_gib", "system", "python", "versions"} <= set(document["machine"])
-        assert "/" not in json.dumps(document["machine"])
+        assert platform.node() not in document["machine"].values()
 
 
 def test_small_mode_judges_nothing(small: tuple[str, dict[str, dict[str, Any]]]) -> None:

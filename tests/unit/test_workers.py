@@ -190,6 +190,16 @@ def test_there_are_never_more_workers_than_the_pool_has_places(tmp_path: Path) -
         assert project.pool.started == 2
 
 
+def test_workers_that_were_started_ahead_are_the_ones_that_calls_use(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=2)
+    with project.pool as pool:
+        pool.warm_up(5)
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(lambda _: pool.call(DevicesRequest()), range(4)))
+        assert pool.started == 2
+        pool.warm_up(1)
+
+
 def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Path) -> None:
     project = Project(tmp_path)
     file = project.empty("endless", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)")

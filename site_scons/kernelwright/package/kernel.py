@@ -128,7 +128,10 @@ def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:
         module = tvm_ffi.load_module(str(path))
     except (OSError, RuntimeError) as error:
         raise ImportError(f"{path}: cannot be loaded: {error}") from error
-    return make_kernel(name, entry, module, None)
+    try:
+        return make_kernel(name, entry, module, None)
+    except AttributeError as error:
+        raise ImportError(f"{path}: has no kernel {name!r}; install the package again") from error
 
 
 def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None) -> Kernel:

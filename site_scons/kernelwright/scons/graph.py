@@ -19,7 +19,7 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends
-from ..errors import KernelwrightError, SettingsError, Where
+from ..errors import KernelwrightError, SettingsError, Where, printable
 from ..files import canonical_json
 from ..settings import Settings
 from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
@@ -129,6 +129,9 @@ class PackageGraph:
             return self.env.File([str(self.folder.File("manifest.json"))])
         if SCons.Script.GetOption("clean"):
             return self._clean()
+        if not self._state.exists() and not self.run.discovery.exists() and not self.run.passive:
+            # The first build: TVM takes a second to import, which the probes of the tools take as well.
+            self.run.pool.warm_up(len(self._files))
         settled = read_settled(self._state, self._key)
         files, kept = self._split(settled)
         errors = self._discover(files, kept) if files else []
@@ -234,7 +237,7 @@ class PackageGraph:
         def make(scratch: Path) -> None:
             raise error
 
-        place = error.where.location or "definition"
+        place = printable(error.where.location or "definition")
         targets = {f"{number}.failed": self.work.File(f"{number}.failed")}
         return self.node(
             Stage("DISCOVER", place, error.where, {"error": str(error)}, make, targets, [], cacheable=False)

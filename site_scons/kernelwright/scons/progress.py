@@ -21,6 +21,10 @@ class Progress:
     def __init__(self, silent: bool, stream: TextIO | None = None) -> None:
         self._silent = silent
         self._stream = stream or sys.stdout
+        # Names of files, and what definitions print, may have characters that the terminal's encoding lacks. SCons has
+        # put an object of its own in place of sys.stdout, which passes this on.
+        if hasattr(self._stream, "reconfigure"):
+            self._stream.reconfigure(errors="backslashreplace")
         self._live = not silent and self._stream.isatty()
         self._lock = threading.Lock()
         self._running: list[str] = []

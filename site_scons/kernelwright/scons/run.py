@@ -225,7 +225,8 @@ class BuildRun:
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
-        self._failures.append(f"{stage.line}: {error.message.splitlines()[0]}")
+        first = next(iter(error.message.splitlines()), "")
+        self._failures.append(f"{stage.line}: {first}")
         self.progress.finished(stage.line)
         self.progress.erase()
 

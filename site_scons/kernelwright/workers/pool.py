@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import Where, WorkerError
+from ..errors import KernelwrightError, Where, WorkerError
 from . import protocol
 from .protocol import Answer, Hello, Progress, Request
 from .tools import LONGEST_POLL_S, end_session
@@ -140,6 +140,16 @@ class WorkerPool:
             finally:
                 self._pass_on_output(request, worker)
                 self._put_back(worker)
+
+    def warm_up(self, count: int) -> None:
+        """Start some workers now, while the caller does something else. What goes wrong is told by the first call."""
+        for _ in range(min(count, self.size)):
+            threading.Thread(target=self._start_one, daemon=True).start()
+
+    def _start_one(self) -> None:
+        # Under a slot: a call that comes in the meantime waits for this worker, instead of starting another one.
+        with self._slots, contextlib.suppress(KernelwrightError):
+            self._put_back(self._take(Where()))
 
     def close(self) -> None:
         """End all workers now, also those that are at work; their calls, and any later call, raise a WorkerError."""

@@ -1,0 +1,94 @@
+"""How much is fuzzed, where hypothesis keeps its files, and the number of cases in the last lines of a run.
+
+``KERNELWRIGHT_FUZZ=thorough`` tries many times as many cases, other ones in each run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ADD, ROOT, SCONSTRUCT, Project
+from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from .harness import CASES, THOROUGH
+
+STATE = ROOT / "build" / ".hypothesis"
+
+SCALE = '''\
+from kernelwright import grid, kernel
+from tvm import te
+
+
+@kernel(configs=grid(factor=[2, 3]), outputs=["y"])
+def scale(factor: int):
+    """y = factor x, x: [n] float32"""
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * float(factor), name="y")])
+'''
+
+set_hypothesis_home_dir(STATE)
+settings.register_profile("same", derandomize=True, database=None)
+settings.register_profile("thorough", database=DirectoryBasedExampleDatabase(STATE / "examples"), print_blob=True)
+# Fixtures are shared by all cases of a test on purpose, and a case of a real build takes seconds.
+settings.register_profile(
+    "kernelwright",
+    settings.get_profile("thorough" if THOROUGH else "same"),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("kernelwright")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Under pytest-xdist the cases are counted in several processes."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["fuzz"] = dict(CASES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    CASES.update(getattr(node, "workeroutput", {}).get("fuzz", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not CASES:
+        return
+    if terminalreporter.verbosity > 0:
+        for name, count in sorted(CASES.items()):
+            terminalreporter.write_line(f"fuzz: {count:7} {name}")
+    profile = "thorough" if THOROUGH else "default"
+    terminalreporter.write_line(f"fuzz: {sum(CASES.values())} cases ({profile} profile)")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A small package that was built for the CPU. Tests must not change it: see :func:`copied`."""
+    project = Project(tmp_path_factory.mktemp("built"))
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", ADD)
+    project.write("kernels/scale.py", SCALE)
+    project.scons("-j2", "TARGETS=llvm")
+    return project
+
+
+@pytest.fixture
+def copied(built: Project, tmp_path: Path) -> Iterator[Project]:
+    """A copy of the built project, with all its times, so that a build in it has nothing to do."""
+    folder = tmp_path / "copied"
+    shutil.copytree(built.folder, folder, symlinks=True)
+    yield Project(folder)
+
+
+@pytest.fixture(scope="session")
+def signature(built: Project) -> dict[str, Any]:
+    """The content of a real signature.json."""
+    path = next((built.folder / "build/kernels/demo/scale").rglob("signature.json"))
+    return dict(json.loads(path.read_text()))

@@ -1,0 +1,252 @@
+"""Messages of any form, and processes that send them: a WorkerError, always, soon, and without leftovers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from kernelwright.errors import KernelwrightError, LoweringError, Where, WorkerError
+from kernelwright.workers import pool as pool_module
+from kernelwright.workers import protocol
+from kernelwright.workers.pool import WorkerKind, WorkerPool
+from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from kernelwright.workers.tools import _members as members_of_session
+
+from .harness import fuzz
+from .strategies import as_json, damaged, json_values, nested, restructured
+
+REQUESTS = [
+    DiscoverRequest("kernels/a.py"),
+    LowerRequest("kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
+    CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
+    DevicesRequest(),
+]
+ERROR = LoweringError("bad", Where("k", "v", "lower", "kernels/k.py:3"), "do this", "line 1\nline 2")
+ANSWERS = [
+    protocol.encode_progress(1, "scheduling"),
+    protocol.encode_result(1, {"files": ["host.o"], "dependencies": {"kernels/a.py": "0"}}),
+    protocol.encode_error(1, ERROR),
+    protocol.encode_hello({"python": "3.11.2", "tvm": "0.27.0"}),
+    protocol.encode_failed_hello(ERROR),
+]
+REQUEST_LINES = [protocol.encode_request(1, request) for request in REQUESTS]
+ODD_LINES = [
+    nested(100_000),
+    nested(930),
+    nested(950, '{"id":', "}"),
+    "",
+    "null",
+    "NaN",
+    "9" * 5000,
+    "[]",
+    '"',
+    "\0",
+    "x",
+]
+
+
+def lines(of: list[bytes]) -> st.SearchStrategy[bytes]:
+    """A message of the protocol, or what is left of one."""
+    real = st.sampled_from(of)
+    return st.one_of(
+        real.flatmap(damaged),
+        real.flatmap(lambda line: restructured(json.loads(line))).map(lambda value: as_json(value).encode() + b"\n"),
+        st.tuples(st.sampled_from(ODD_LINES), real).map(
+            lambda pair: pair[1].replace(b"1", pair[0].encode(), 1) if pair[0] else pair[1]
+        ),
+        st.sampled_from(ODD_LINES).map(str.encode),
+        json_values.map(lambda value: as_json(value).encode()),
+        st.binary(max_size=60),
+    )
+
+
+def require_shown(error: KernelwrightError) -> None:
+    """An error that came over the wire can be shown, whatever it holds."""
+    assert error.message is not None and isinstance(str(error), str)
+    assert isinstance(str(error.where), str)
+    str(error).encode("utf-8", "backslashreplace")
+
+
+@fuzz(300, line=lines(REQUEST_LINES))
+def test_requests_of_any_form(line: bytes) -> None:
+    try:
+        number, request = protocol.decode_request(line)
+    except WorkerError as error:
+        require_shown(error)
+    else:
+        assert isinstance(number, int)
+        assert protocol.decode_request(protocol.encode_request(number, request)) == (number, request)
+        assert isinstance(str(request.where), str)
+
+
+@fuzz(300, line=lines(ANSWERS))
+def test_answers_of_any_form(line: bytes) -> None:
+    try:
+        message = protocol.decode_answer(line)
+    except WorkerError as error:
+        require_shown(error)
+    else:
+        assert isinstance(message, (protocol.Progress, protocol.Answer))
+        if isinstance(message, protocol.Answer) and message.error is not None:
+            require_shown(message.error)
+
+
+@fuzz(300, line=lines(ANSWERS))
+def test_greetings_of_any_form(line: bytes) -> None:
+    try:
+        assert all(isinstance(version, str) for version in protocol.decode_hello(line).versions.values())
+    except KernelwrightError as error:
+        require_shown(error)
+
+
+@fuzz(300, value=json_values | restructured(protocol.error_to_json(ERROR)))
+def test_errors_of_any_form(value: Any) -> None:
+    try:
+        error = protocol.error_from_json(value, b"the line")
+    except WorkerError as nonsense:
+        error = nonsense
+    require_shown(error)
+
+
+@fuzz(200, message=st.text(), detail=st.none() | st.text(), location=st.none() | st.text())
+def test_errors_of_any_text_survive_the_wire(message: str, detail: str | None, location: str | None) -> None:
+    error = LoweringError(message, Where("k", location=location), None, detail)
+    line = protocol.encode_error(3, error)
+    assert line.count(b"\n") == 1 and line.isascii()
+    answer = protocol.decode_answer(line)
+    assert isinstance(answer, protocol.Answer) and str(answer.error) == str(error)
+
+
+# ---- a real pool, and a process that talks nonsense
+
+SCRIPT = """\
+echo $$ > "$0/pid"
+cat "$0/greeting"
+read -r request
+cat "$0/answer"
+. "$0/end"
+"""
+FAKE = WorkerKind("a worker", ("-c", SCRIPT), "wait longer", "look for a crash", "look for os._exit")
+ENDS = {
+    "exits": "",
+    "fails": "exit 3",
+    "dies": "kill -9 $$",
+    "crashes": "kill -11 $$",
+    "hangs": "sleep 60",
+    "closes": "exec 1>&-; sleep 60",
+    "leaves a child": "sleep 60 & exit 0",
+    "repeats": 'while :; do cat "$0/answer" || exit; done',
+}
+GREETING = protocol.encode_hello({"python": "3"})
+GOOD = protocol.encode_result(1, {"cuda": []})
+
+
+def running(pid: int) -> list[int]:
+    return [member for member in members_of_session(pid) if not is_zombie(member)]
+
+
+def wait_until_gone(session: int) -> None:
+    """Processes were killed; that takes the system a moment."""
+    end = time.monotonic() + 5
+    while session and (left := running(session)):
+        assert time.monotonic() < end, left
+        time.sleep(0.002)
+
+
+def is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def open_files() -> Iterator[None]:
+    before = open_descriptors()
+    yield
+    assert open_descriptors() == before
+
+
+def open_descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
+def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, timeout_s: float) -> Any:
+    """What a pool makes of a process that sends these bytes; an error, or a result."""
+    for name, content in (("greeting", greeting), ("answer", answer), ("end", ENDS[end].encode())):
+        (folder / name).write_bytes(content)
+    (folder / "pid").unlink(missing_ok=True)
+    start = time.monotonic()
+    try:
+        with WorkerPool(1, folder, timeout_s, python="/bin/sh", kind=FAKE) as pool:
+            return pool.call(request)
+    except KernelwrightError as error:
+        require_shown(error)
+        return error
+    finally:
+        assert time.monotonic() - start < timeout_s + 5
+        assert pool.started == 0
+        if (folder / "pid").is_file():
+            wait_until_gone(int((folder / "pid").read_text() or 0))
+
+
+@fuzz(
+    45,
+    factor=15,
+    greeting=st.just(GREETING) | st.just(GREETING) | lines(ANSWERS),
+    answer=st.lists(lines(ANSWERS), max_size=3).map(b"".join)
+    | st.just(GOOD)
+    | st.integers(0, 40).map(lambda n: GOOD[:n]),
+    end=st.sampled_from(["exits", "exits", "fails", "dies", "crashes"]),
+    request=st.sampled_from(REQUESTS),
+)
+def test_a_pool_with_a_process_that_sends_anything(
+    tmp_path: Path, open_files: None, greeting: bytes, answer: bytes, end: str, request: Any
+) -> None:
+    got = call(tmp_path, greeting, answer, end, request, timeout_s=0.4)
+    assert isinstance(got, (dict, KernelwrightError))
+    if (
+        isinstance(got, WorkerError)
+        and got.remedy == "report this as a defect of Kernelwright"
+        and greeting == GREETING
+    ):
+        assert str(got.where)
+
+
+@pytest.mark.parametrize("end", ["hangs", "closes", "repeats", "leaves a child"])
+@fuzz(3, factor=5, answer=lines(ANSWERS) | st.just(ANSWERS[0]))
+def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: None, end: str, answer: bytes) -> None:
+    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], timeout_s=0.3)
+    assert isinstance(got, (dict, KernelwrightError))
+
+
+def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path) -> None:
+    got = call(tmp_path, GREETING, ANSWERS[0] * 500, "repeats", REQUESTS[0], timeout_s=0.5)
+    assert isinstance(got, WorkerError) and "took longer than 0.5 s" in str(got)
+
+
+def test_a_line_without_end_is_ended_at_some_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "LONGEST_LINE", 1 << 20)
+    got = call(tmp_path, GREETING, b"x" * 100_000, "repeats", REQUESTS[0], timeout_s=30.0)
+    assert isinstance(got, WorkerError) and "a line of more than" in str(got)
+
+
+def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(tmp_path: Path) -> None:
+    deaf = WorkerKind("a worker", ("-c", 'cat "$0/greeting"; exec sleep 60'), "", "", "")
+    (tmp_path / "greeting").write_bytes(GREETING)
+    request = CheckRequest("k.py", "k", "s", "/lib.so", 0, {"padding": "x" * 10**6}, "cpu", None)
+    with (
+        WorkerPool(1, tmp_path, 0.5, python="/bin/sh", kind=deaf) as pool,
+        pytest.raises(WorkerError, match="longer than"),
+    ):
+        pool.call(request)
+
+
+@pytest.mark.parametrize("seconds", [3e6, 1e12, 1e300])
+def test_very_long_time_limits_are_possible(tmp_path: Path, seconds: float) -> None:
+    assert call(tmp_path, GREETING, GOOD, "exits", DevicesRequest(), timeout_s=seconds) == {"cuda": []}

@@ -1,0 +1,392 @@
+"""Files that a build reads back: whatever they hold, it is what was written, or nothing, or a good error."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
+from conftest import Project
+from hypothesis import strategies as st
+from kernelwright import discovery, toolchain
+from kernelwright.backends import get
+from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.cache import BuildCache
+from kernelwright.errors import KernelwrightError, WorkerError
+from kernelwright.files import unsealed
+from kernelwright.limits import check_limits, read_usage
+from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.report import make_report
+from kernelwright.scons.signatures import SCHEMA, Journal
+from kernelwright.settled import is_current, read_settled
+from kernelwright.trace import read_trace
+
+from .harness import fuzz, only_our_errors, require_readable, write_guard
+from .strategies import as_json, damaged, nested, restructured
+
+STATE = "build/.kernelwright"
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sealed_bytes(text: bytes) -> bytes:
+    """As :func:`kernelwright.files.sealed`, for any bytes."""
+    return sha256(text).encode() + b"\n" + text
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether a digest fits, so that only the form can tell that something is wrong."""
+    try:
+        unsealed(content)
+    except ValueError:
+        return False
+    return True
+
+
+def changed(content: bytes, document: Any, sealed: Any) -> st.SearchStrategy[bytes]:
+    """What may be found in place of a file.
+
+    Arguments:
+        content: of the file.
+        document: the JSON document in it.
+        sealed: makes the content of a file that has another document and a digest that fits.
+    """
+    return st.one_of(
+        damaged(content),
+        damaged(content),
+        restructured(document).map(lambda value: sealed(as_json(value).encode())),
+        st.sampled_from([nested(200_000), nested(900), nested(950, '{"a":', "}"), "", "null", "{", "9" * 5000]).map(
+            lambda text: sealed(text.encode())
+        ),
+        st.binary(max_size=40).map(sealed),
+    )
+
+
+def drawn(data: st.DataObject, strategy: st.SearchStrategy[Any]) -> Any:
+    return data.draw(strategy)
+
+
+# ---- records of discovery
+
+
+class NoPool:
+    """In place of workers: a record that is not used is asked for again, and that is all."""
+
+    size = 1
+
+    def call(self, request: Any) -> Any:
+        raise WorkerError("no workers here", request.where)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture(scope="session")
+def record(built: Project) -> tuple[Path, bytes, Any]:
+    path = next((built.folder / STATE / "discovery").glob("*scale*.record"))
+    content = path.read_bytes()
+    return path, content, json.loads(content.partition(b"\n")[2])
+
+
+@fuzz(160, data=st.data())
+def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_path: Path, data: Any) -> None:
+    path, content, document = record
+    found = drawn(data, changed(content, document, lambda text: sealed_bytes(text) + b"\n"))
+    folder = tmp_path / "discovery"
+    folder.mkdir(exist_ok=True)
+    (folder / path.name).write_bytes(found)
+    with write_guard().only(tmp_path):
+        file = built.folder / "kernels/scale.py"
+        records, errors = discovery.discover([file], built.folder, folder, NoPool, document["identity"])
+    assert len(records) + len(errors) == 1
+    for kernel in (kernel for made in records for kernel in made.kernels):
+        assert re.fullmatch(r"[A-Za-z]\w*", kernel.name, re.A)
+        assert all(Path(slug).name == slug and slug.isprintable() for slug in kernel.slugs)
+        assert len(set(kernel.slugs)) == len(kernel.slugs) == len(kernel.configs)
+    for name in (name for made in records for names in made.later.values() for name in names):
+        assert isinstance(name, str)
+    for error in errors:
+        require_readable(error)
+
+
+# ---- settled kernels
+
+
+@fuzz(160, data=st.data())
+def test_settled_kernels(built: Project, tmp_path: Path, data: Any) -> None:
+    content = (built.folder / STATE / "settled/build.demo.json").read_bytes()
+    document = json.loads(content.partition(b"\n")[2])
+    path = tmp_path / "settled.json"
+    path.write_bytes(drawn(data, changed(content, document, sealed_bytes)))
+    with write_guard().only(tmp_path):
+        settled = read_settled(path, document[1])
+        top = str(built.folder)
+        for file, kernels in settled.of_file.items():
+            is_current(top, settled.files.get(file) or {})
+            assert isinstance(file, str)
+            for name, kernel in kernels.items():
+                # Files of these names are removed and copied.
+                assert re.fullmatch(r"[A-Za-z]\w*", name, re.A)
+                is_current(top, kernel.outputs)
+                is_current(top, kernel.check_outputs)
+                assert isinstance(kernel.stages + kernel.checks, int)
+                assert isinstance(kernel.library + kernel.entry, str)
+        assert all(isinstance(note, str) for notes in settled.notes.values() for note in notes)
+        assert all(re.fullmatch(r"[A-Za-z]\w*", name, re.A) for name in settled.libraries)
+        assert all(isinstance(digest, str) for _, digest in settled.libraries.values())
+
+
+# ---- entries of the build cache
+
+
+@fuzz(160, data=st.data())
+def test_cache_entries(tmp_path: Path, data: Any) -> None:
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    made, out = tmp_path / "made", tmp_path / "cache" / "out"
+    made.mkdir(exist_ok=True)
+    out.mkdir(parents=True)
+    (made / "a.so").write_bytes(b"library")
+    (made / "b.sh").write_bytes(b"script")
+    cache, key = BuildCache(tmp_path / "cache", 10**6), "ab" + "0" * 62
+    cache.store(key, made, ["a.so", "b.sh"], {"kernels/x.json": "1234"})
+    entry = tmp_path / "cache/ab" / key
+    content = entry.read_bytes()
+    line, _, rest = content[:-32].partition(b"\n")
+
+    def sealed(text: bytes) -> bytes:
+        whole = text + b"\n" + rest
+        return whole + hashlib.sha256(whole).digest()
+
+    entry.write_bytes(found := drawn(data, changed(content, json.loads(line), sealed)))
+    asked = []
+    with write_guard().only(tmp_path / "cache"):
+        later = cache.fetch(key, out, lambda name: asked.append(name) or "1234")
+    names = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert later is not None or names == {}
+    assert all(isinstance(name, str) for name in asked)
+    if found == content:
+        assert names == {"a.so": b"library", "b.sh": b"script"}
+    elif not found[: len(line) + 1].startswith(b"{") or found[-32:] == content[-32:]:
+        assert later is None
+
+
+# ---- the journal
+
+
+def shards(project: Project) -> list[Path]:
+    return sorted((project.folder / STATE / "signatures").glob("*.jsonl"))
+
+
+def framed(name: Any, text: str) -> str:
+    rest = f"{json.dumps(name)}\t{text}"
+    return f"{sha256(rest.encode('utf-8', 'surrogatepass'))[:16]} {rest}\n"
+
+
+def known_lines(shard: bytes) -> list[tuple[str, Any]]:
+    rests = [line.partition(" ")[2] for line in shard.decode().splitlines()[1:]]
+    pairs = [rest.partition("\t") for rest in rests if rest]
+    return [(json.loads(name), json.loads(text)) for name, _, text in pairs]
+
+
+@st.composite
+def journals(draw: st.DrawFn, content: bytes) -> bytes:
+    """A damaged shard, or one whose lines fit their digests and hold something else."""
+    if draw(st.booleans()):
+        return draw(damaged(content))
+    lines = []
+    for name, body in known_lines(content):
+        kind = draw(st.sampled_from(["keep", "body", "body", "name", "text"]))
+        if kind == "body":
+            lines.append(framed(name, as_json(draw(restructured(body)))))
+        elif kind == "name":
+            rest = (
+                draw(st.sampled_from(["[]", "{}", "1", "null", '""', '"\\u0000"', '"/etc/passwd"', '"../x"', "x", '"']))
+                + "\t{}"
+            )
+            lines.append(f"{sha256(rest.encode())[:16]} {rest}\n")
+        elif kind == "text":
+            lines.append(
+                framed(name, draw(st.sampled_from([nested(5000), "{", "", "null", "[]", "NaN", '"x"', "9" * 5000])))
+            )
+        else:
+            lines.append(framed(name, as_json(body)))
+    return "".join([SCHEMA + "\n", *lines]).encode()
+
+
+@fuzz(160, data=st.data())
+def test_journal_shards(built: Project, tmp_path: Path, data: Any) -> None:
+    sources = shards(built)
+    source = drawn(data, st.sampled_from(sources))
+    folder = tmp_path / "signatures"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / source.name).write_bytes(drawn(data, journals(source.read_bytes())))
+    names = [name for name, _ in known_lines(source.read_bytes())]
+    before = {name: (built.folder / name).stat().st_mtime_ns for name in names}
+    with write_guard().only(tmp_path):
+        journal = Journal(folder, built.folder)
+        journal.writable = True
+        for name in names:
+            output = journal.output(str(built.folder / name))
+            assert output is None or (len(output[0]) == 4 and isinstance(output[1], str))
+            journal.intact(str(built.folder / name))
+            for entry in journal.entries(name.rpartition("/")[0] or ".").values():
+                assert hasattr(entry, "binfo") and hasattr(entry, "ninfo")
+        journal.close()
+        again = Journal(folder, built.folder)
+        for name in names:
+            assert again.output(str(built.folder / name)) == journal.output(str(built.folder / name))
+    assert before == {name: (built.folder / name).stat().st_mtime_ns for name in names}
+
+
+# ---- the toolchain's probes
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Probes that cost nothing."""
+    compiler = {"version": "cc 1", "identity": "11"}
+    lowerer = {"tvm": "0.27.0", "tvm_ffi": "0.1", "identity": "22"}
+    monkeypatch.setattr(toolchain, "_probe_host_compiler", lambda path: compiler)
+    monkeypatch.setattr(toolchain, "_probe_lowerer", lambda records: lowerer)
+    yield {"compiler": compiler, "lowerer": lowerer}
+
+
+@fuzz(160, data=st.data())
+def test_probes_of_the_toolchain(probes: dict[str, Any], tmp_path: Path, data: Any) -> None:
+    path = tmp_path / "toolchain.json"
+    if not (kept := tmp_path / "kept.json").exists():
+        path.unlink(missing_ok=True)
+        chain = toolchain.Toolchain(path, {"PATH": "/usr/bin:/bin"})
+        chain.host_compiler("")
+        chain.lowerer()
+        path.rename(kept)
+    content = kept.read_bytes()
+    found = drawn(data, changed(content, json.loads(unsealed(content)), sealed_bytes))
+    path.write_bytes(found)
+    with write_guard().only(tmp_path):
+        chain = toolchain.Toolchain(path, {"PATH": "/usr/bin:/bin"})
+        compiler, lowerer = chain.host_compiler(""), chain.lowerer()
+    texts = [compiler.version, compiler.identity, lowerer.tvm, lowerer.tvm_ffi, lowerer.identity]
+    assert all(isinstance(text, str) for text in texts)
+    if not is_sealed(found):  # no damage gets into the manifest or into a signature
+        assert texts == ["cc 1", "11", "0.27.0", "0.1", "22"]
+
+
+# ---- measurements, the trace and the report
+
+
+@fuzz(120, data=st.data())
+def test_measurements(built: Project, tmp_path: Path, data: Any) -> None:
+    content = (built.folder / STATE / "measurements.json").read_bytes()
+    path = tmp_path / "measurements.json"
+    path.write_bytes(drawn(data, changed(content, json.loads(content), lambda text: text)))
+    with write_guard().only(tmp_path):
+        measurements = Measurements(path)
+        governor = MemoryGovernor(1 << 20, measurements)
+        assert 0 <= governor.estimate_kib("link", "scale") < 1 << 50
+        assert 0 <= governor.estimate_kib("nvcc", "other") < 1 << 50
+        governor.learn("link", "scale", 5, 1.0, 1.0)
+        governor.save()
+        assert Measurements(path).find("link", "scale") is not None
+
+
+@fuzz(120, data=st.data())
+def test_traces(built: Project, tmp_path: Path, data: Any) -> None:
+    content = (built.folder / "build/trace.json").read_bytes()
+    path = tmp_path / "trace.json"
+    path.write_bytes(drawn(data, changed(content, json.loads(content), lambda text: text)))
+    with write_guard().only(tmp_path):
+        try:
+            run = read_trace(path)
+        except KernelwrightError as error:
+            require_readable(error, placed=False)
+            assert str(path) in str(error)
+        else:
+            assert all(span.start <= span.end for span in run.spans)
+
+
+@fuzz(80, data=st.data())
+def test_reports_of_damaged_builds(built: Project, tmp_path: Path, data: Any) -> None:
+    build = tmp_path / "project" / "build"
+    shutil.rmtree(build, ignore_errors=True)
+    (build / "kernels/demo").mkdir(parents=True)
+    (build / "demo").mkdir()
+    for name in ("trace.json", "demo/manifest.json"):
+        content = (built.folder / "build" / name).read_bytes()
+        (build / name).write_bytes(drawn(data, st.just(content) | changed(content, json.loads(content), signed)))
+    with write_guard().only(tmp_path):
+        try:
+            make_report(build.parent, build / "report.html")
+        except KernelwrightError as error:
+            require_readable(error, placed=False)
+            assert str(build) in str(error)
+
+
+def signed(text: bytes) -> bytes:
+    """A manifest with that content, and a digest that fits."""
+    covered = text.rstrip().removesuffix(b"}").rstrip()
+    return covered + b',\n "digest": "' + sha256(covered).encode() + b'"\n}\n'
+
+
+# ---- what the stages hand to each other
+
+
+@fuzz(250, data=st.data())
+def test_signatures_of_units(signature: dict[str, Any], data: Any) -> None:
+    document = drawn(data, restructured(signature))
+    with only_our_errors():
+        unit = LoweredUnit.from_json(document, "demo/host.o")
+        plan = KernelPlan("scale", ("y",), (VariantPlan("default", {}, (unit,)),))
+        text = get("tvm_ffi").emit(plan)["wrapper.c"]
+        require_plain_c(text)
+
+
+@functools.cache
+def plain_words() -> re.Pattern[str]:
+    return re.compile(r'"(?:[^"\\\n]|\\.)*"|/\*.*?\*/', re.S)
+
+
+def require_plain_c(text: str) -> None:
+    """No name in a signature can bring other code into the wrapper: outside of strings and comments all is simple."""
+    rest = plain_words().sub("", text)
+    assert rest.isascii() and not re.search(r"system|\"|'|`|\\|@|\$", rest), rest
+    text.encode()
+
+
+USAGE = {
+    "schema": 1,
+    "arch": "sm_80",
+    "kernels": {
+        "main_kernel": {
+            "registers": 32,
+            "stack_bytes": 0,
+            "spill_store_bytes": 4,
+            "spill_load_bytes": 0,
+            "shared_bytes": 0,
+            "constant_bytes": 380,
+        }
+    },
+}
+
+
+@fuzz(120, data=st.data())
+def test_usage_of_resources(tmp_path: Path, data: Any) -> None:
+    content = json.dumps(USAGE, indent=1).encode()
+    path = tmp_path / "sm_80.json"
+    path.write_bytes(drawn(data, changed(content, USAGE, lambda text: text)))
+    with write_guard().only(tmp_path):
+        try:
+            usage = read_usage(path)
+            check_limits("f", "default", "sm_80", usage, 255, 0, discovery.Where("f"))
+        except KernelwrightError as error:
+            require_readable(error, placed=False)

@@ -1,0 +1,331 @@
+"""What is never done: data is not executed, no shell, no network, no pickles; a package runs its own libraries only."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ADD, ROOT, SCONSTRUCT, SITE_SCONS, Project
+
+from .harness import require_no_traceback
+
+SOURCES = sorted(path for path in SITE_SCONS.rglob("*.py") if "__pycache__" not in path.parts)
+
+UNSAFE_MODULES = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "jsonpickle",
+    "marshal",
+    "shelve",
+    "yaml",
+}
+"""What they read can execute code."""
+
+NETWORK_MODULES = {"socket", "ssl", "urllib", "http", "ftplib", "smtplib", "telnetlib", "requests", "xmlrpc", "asyncio"}
+CODE_FUNCTIONS = {"eval", "exec", "compile", "__import__", "execfile"}
+PROCESS_FUNCTIONS = {"system", "popen", "startfile", "getoutput", "getstatusoutput"}
+
+ALLOWED = {
+    # The worker executes definition files: that is what it is for.
+    ("workers/definitions.py", "exec_module"): "executes a definition file",
+    ("workers/definitions.py", "import_module"): "imports a definition file that is in a package",
+    # Names that are written in our own source.
+    ("backends/__init__.py", "import_module"): "imports one of our own backends",
+    ("frontends/tir.py", "import_module"): "a module of TVM that an attribute of the same name hides",
+}
+"""What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SITE_SCONS / "kernelwright").as_posix() if "kernelwright" in path.parts else path.name
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str, str]]:
+    """Every call, with the name of the function and that of what it is looked up in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node, node.func.id, ""
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node, node.func.attr, ast.unparse(node.func.value)
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_module_can_unpickle_or_reach_the_network(path: Path) -> None:
+    found = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    assert not found & (UNSAFE_MODULES | NETWORK_MODULES)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_module_executes_data_or_uses_a_shell(path: Path) -> None:
+    for call, function, owner in calls(ast.parse(path.read_text(encoding="utf-8"))):
+        place = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        plain = function in CODE_FUNCTIONS and (not owner or owner == "builtins")
+        loading = function in ("exec_module", "import_module", "load_module", "run_path", "run_module")
+        if plain or (loading and owner != "tvm_ffi"):
+            assert (name_of(path), function) in ALLOWED, place
+        assert "shell" not in keywords, place
+        assert not (owner in ("os", "subprocess", "pty", "commands") and function in PROCESS_FUNCTIONS), place
+        assert "allow_pickle" not in keywords, place
+        # A command that is one string would be taken apart by a shell, or by nobody.
+        if owner == "subprocess" and function in ("run", "Popen", "call", "check_call", "check_output"):
+            assert not isinstance(call.args[0], (ast.Constant, ast.JoinedStr)), place
+
+
+def test_every_exception_to_the_rules_is_still_needed() -> None:
+    found = {(name_of(path), name) for path in SOURCES for _, name, _ in calls(ast.parse(path.read_text()))}
+    assert set(ALLOWED) <= found
+
+
+def test_a_library_loads_the_driver_and_nothing_else() -> None:
+    """The launcher is compiled into every kernel library."""
+    sources = sorted((SITE_SCONS / "kernelwright/launcher").rglob("*.h"))
+    text = "\n".join(path.read_text() for path in sources)
+    found = re.findall(
+        r"(?<![\w.>])(system|popen|exec[vl]\w*|posix_spawn\w*|v?fork|socket|connect|open|fopen|creat)\(", text
+    )
+    assert set(found) <= {"fopen"}
+    # The number of processors of a container is in files of the system, which are read.
+    assert all(mode in ("r", "re") for mode in re.findall(r'fopen\([^;]*"([a-z+]*)"\)', text))
+    assert text.count("dlopen(") == 1 and "libcuda.so.1" in text
+
+
+def test_sizes_are_evaluated_without_python(tmp_path: Path) -> None:
+    from kernelwright.sizes import evaluate
+
+    for text in (
+        "__import__('os').system('touch x')",
+        "().__class__",
+        "n.real",
+        "[1][0]",
+        "(lambda: 1)()",
+        "print(1, 2)",
+    ):
+        with pytest.raises(ValueError):
+            evaluate(text, {"n": 1})
+
+
+# ---- a run of scons
+
+POISON = """\
+import os, pickle, shelve, sys
+
+def refuse(*arguments, **keywords):
+    raise SystemExit("something was unpickled")
+
+class Unpickler:
+    def __init__(self, *arguments, **keywords):
+        refuse()
+
+pickle.load = pickle.loads = refuse
+pickle.Unpickler = pickle._Unpickler = Unpickler
+shelve.open = refuse
+
+def hook(event, arguments):
+    network = event.startswith(("socket.", "urllib.", "http.")) and event != "socket.gethostname"
+    if network or (event == "subprocess.Popen" and isinstance(arguments[1], (str, bytes))) or event == "os.system":
+        sys.stderr.write(f"REFUSED {event} {arguments!r}\\n")
+        os._exit(3)
+
+sys.addaudithook(hook)
+print("poisoned")
+"""
+"""Makes a run of scons end that unpickles something, uses the network, or gives a command to a shell."""
+
+TRAP = b"cos\nsystem\n(S'touch %s'\ntR."
+"""A pickle that executes a command when it is read."""
+
+
+def test_scons_never_unpickles_nor_uses_the_network_or_a_shell(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.folder.mkdir()
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", ADD)
+    poison = tmp_path / "poison"
+    poison.mkdir()
+    (poison / "sitecustomize.py").write_text(POISON)
+    for name in (".sconsign.dblite", ".sconsign", "kernels/.sconsign", ".sconsign.dbm", "build/.sconsign.dblite"):
+        path = project.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(TRAP % os.fsencode(tmp_path / "sprung"))
+    path = {"PYTHONPATH": f"{poison}:{SITE_SCONS}"}
+    first = project.scons("TARGETS=llvm", env=path)
+    assert first.output.startswith("poisoned") and first.counts == (4, 0, 0)
+    second = project.scons("TARGETS=llvm", env=path)
+    assert second.counts == (0, 4, 0)
+    project.replace("kernels/add_one.py", "1.0", "2.0")
+    third = project.scons("TARGETS=llvm", "-j2", env=path)
+    assert third.counts[0] > 0 and third.counts[2] == 0
+    require_no_traceback(third.output)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_text_in_a_definition_is_never_given_to_a_shell(tmp_path: Path) -> None:
+    """Names, configs and flags with what a shell would act on; compile.sh, which people run by hand, quotes them."""
+    project = Project(tmp_path / "project $(touch sprung) `touch sprung`; touch sprung #")
+    project.folder.mkdir()
+    project.write("SConstruct", SCONSTRUCT)
+    evil = "$(touch sprung)`touch sprung`;touch sprung;'\\\"&|<>\\n"
+    text = ADD.replace("@kernel(", f"@kernel(configs=[{{'m': {evil!r}}}], flags=[{evil!r}], ")
+    project.write("kernels/$(touch sprung);`touch sprung`.py", text.replace("add_one()", "add_one(m)"))
+    run = project.scons("TARGETS=llvm", f"NVCC_FLAGS={evil}")
+    assert run.counts == (4, 0, 0)
+    for script in project.folder.rglob("compile*.sh"):
+        subprocess.run(["sh", "-n", str(script)], check=True)
+    assert not list(tmp_path.rglob("sprung*"))
+
+
+def test_the_name_of_the_folder_is_never_given_to_the_shell_that_nvcc_uses(tmp_path: Path) -> None:
+    """nvcc has a shell run its commands, with the paths that it was given."""
+    project = Project(tmp_path / "project $(touch sprung) `touch sprung`; touch sprung #")
+    project.folder.mkdir()
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", ADD)
+    assert project.scons("ARCHS=sm_80").labels["CUBIN"] == 1
+    assert not list(tmp_path.rglob("sprung*"))
+
+
+def test_a_compiler_whose_path_a_shell_would_change_is_refused(tmp_path: Path) -> None:
+    from kernelwright.errors import ToolchainError
+    from kernelwright.toolchain import Toolchain
+
+    odd = tmp_path / "$(touch sprung)" / "nvcc"
+    odd.parent.mkdir()
+    odd.write_text("#!/bin/sh\n")
+    odd.chmod(0o755)
+    chain = Toolchain(tmp_path / "toolchain.json", {"PATH": os.environ["PATH"]})
+    with pytest.raises(ToolchainError, match="to a shell"):
+        chain.nvcc(str(odd), chain.host_compiler(""))
+
+
+# ---- a built package
+
+WATCH = """\
+import json, os, sys, sysconfig
+
+def refuse(event, arguments):
+    sys.stderr.write(f"REFUSED {event} {arguments!r}\\n")
+    os._exit(3)
+
+FORBIDDEN = ("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.startfile", "pty.")
+FORBIDDEN += ("socket.", "urllib.", "http.", "ftplib.", "smtplib.", "webbrowser.", "pickle.find_class", "shelve.")
+FORBIDDEN += ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
+FORBIDDEN += ("shutil.", "sqlite3.")
+
+def hook(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        writes = set(mode) & set("wax+") if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes and path != os.devnull:
+            refuse(event, arguments)
+    elif event == "ctypes.dlopen":
+        dlopened.append(str(arguments[0]))
+    elif event.startswith(FORBIDDEN):
+        refuse(event, arguments)
+
+dlopened = []
+before = set(sys.modules)
+sys.dont_write_bytecode = True
+sys.addaudithook(hook)
+sys.path.insert(0, "build")
+
+import demo
+import numpy as np
+
+for name in demo.__all__[:2]:
+    kernel = getattr(demo, name)
+    shape = (3, 4) if name == "add_one" else (5,)
+    out = np.empty(shape, np.float32)
+    kernel(np.ones(shape, np.float32), out)
+    assert (out == 2).all()
+    np.from_dlpack(kernel(np.ones(shape, np.float32)))
+    kernel.supported("cuda"), kernel.supported("cpu"), kernel.devices, kernel.variants, repr(kernel)
+demo.preload("cpu"), demo.manifest(), demo.num_threads(), demo.set_num_threads(2), dir(demo)
+
+modules = {name: getattr(sys.modules[name], "__file__", None) for name in sys.modules.keys() - before}
+mapped = sorted({line.split(None, 5)[5].strip() for line in open("/proc/self/maps") if line.count("/")})
+standard = sysconfig.get_path("stdlib")
+print(json.dumps({"modules": modules, "mapped": mapped, "dlopened": dlopened, "standard": standard}))
+"""
+
+
+def test_a_package_executes_its_own_libraries_and_nothing_else(built: Project, tmp_path: Path) -> None:
+    program = tmp_path / "watch.py"
+    program.write_text(WATCH)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-s", "-P", str(program)]
+        if sys.version_info >= (3, 11)
+        else [sys.executable, "-s", str(program)],
+        cwd=built.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    folder = built.folder.resolve()
+    installed = [Path(sys.prefix).resolve() / "lib"]
+    packages = ("tvm_ffi", "numpy", "numpy.libs", "typing_extensions.py", "typing_extensions", "ml_dtypes")
+    for name, file in seen["modules"].items():
+        if file is None:
+            continue
+        path = Path(file).resolve()
+        standard = path.is_relative_to(Path(seen["standard"]).resolve()) and "site-packages" not in path.parts
+        own = path.is_relative_to(folder / "build/demo")
+        known = any(path.is_relative_to(top) for top in installed) and set(packages) & set(path.parts)
+        assert standard or own or known, (name, file)
+    kernels = [path for path in seen["mapped"] if path.startswith(str(folder))]
+    assert sorted(kernels) == [str(folder / f"build/demo/_lib/{name}.so") for name in ("add_one", "scale")]
+    for path in seen["mapped"] + [name for name in seen["dlopened"] if name != "None"]:
+        assert is_expected_library(Path(path), folder, Path(seen["standard"])), path
+
+
+def is_expected_library(path: Path, folder: Path, standard: Path) -> bool:
+    """Whether a mapped file is the package's, of Python, of tvm-ffi or NumPy, or of the system, the driver included."""
+    system = ("/usr/lib", "/lib", "/usr/local/lib", "/usr/share", "/etc", "/dev")
+    tops = [folder / "build/demo/_lib", standard.parent.parent, Path(sys.base_prefix), *map(Path, system)]
+    packages = {
+        "tvm_ffi",
+        "numpy",
+        "numpy.libs",
+        "ml_dtypes",
+    }  # tvm-ffi imports the last, if it is there, for its dtypes
+    return (
+        any(path.is_relative_to(top) for top in tops) or bool(packages & set(path.parts)) or path.name == "libcuda.so.1"
+    )
+
+
+def test_the_code_of_a_package_imports_the_standard_library_and_tvm_ffi_only(built: Project) -> None:
+    for path in sorted((built.folder / "build/demo").rglob("*.py*")):
+        if path.suffix in (".py", ".pyi") and "__pycache__" not in path.parts:
+            found = set(imported(ast.parse(path.read_text())))
+            assert found <= set(sys.stdlib_module_names) | {"tvm_ffi"}, path
+
+
+def test_the_documentation_names_every_file_that_is_read_back(built: Project) -> None:
+    """A new record file needs a line in the table of docs/security.md."""
+    text = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    state = built.folder / "build/.kernelwright"
+    for path in sorted(path for path in state.iterdir() if path.name not in ("scratch", "lock")):
+        assert f"`{path.name}" in text, f"docs/security.md does not mention build/.kernelwright/{path.name}"
