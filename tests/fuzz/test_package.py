@@ -103,7 +103,7 @@ def test_a_damaged_file_of_a_package_is_never_loaded(built: Project, package: Pa
     name = data.draw(st.sampled_from(["_lib/scale.so", "_runtime/kernel.py"]))
     content = (built.folder / "build/demo" / name).read_bytes()
     changed = data.draw(damaged(content))
-    (package / name).write_bytes(changed)
+    replace(package / name, changed)
     try:
         if changed == content:
             use(package)
@@ -111,7 +111,13 @@ def test_a_damaged_file_of_a_package_is_never_loaded(built: Project, package: Pa
             with pytest.raises(ImportError, match="was altered"):
                 loader_of(package).kernel("scale")
     finally:
-        (package / name).write_bytes(content)
+        replace(package / name, content)
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Write a new file: this process may have the library in use, and would crash if it changed."""
+    path.unlink()
+    path.write_bytes(content)
 
 
 OUTSIDE = [

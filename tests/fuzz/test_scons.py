@@ -314,6 +314,41 @@ def test_generated_settings(tmp_path: Path, built: Project, settings: list[str],
     require_no_traceback(output)
 
 
+BUILD_FILE = """\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+env.KernelPackage({package}, {sources}, **{{{keywords}}})
+"""
+odd_sources = [
+    "[]",
+    "None",
+    "5",
+    "[None]",
+    "'kernels'",
+    "'kernels/no.py'",
+    "'/etc/hostname'",
+    "'../x.py'",
+    "env.Alias('x')",
+]
+odd_sources += ["{'a': 1}", "env.Dir('.')", "[[['kernels/good.py']]]", "Glob('**')", "'kernels/\\0.py'", "object()"]
+sources = st.just("Glob('kernels/*.py')") | st.sampled_from(odd_sources)
+keywords = st.dictionaries(st.sampled_from([*(name.lower() for name in setting_names), "x"]), literals, max_size=2)
+
+
+@fuzz(5, slow=True, package=st.just("'demo'") | literals, given_sources=sources, given_keywords=keywords)
+def test_generated_build_files(
+    tmp_path: Path, built: Project, package: str, given_sources: str, given_keywords: dict[str, str]
+) -> None:
+    sandbox = Sandbox(tmp_path / "sandbox", built)
+    (sandbox.project / "kernels/good.py").write_bytes(good)
+    listed = ", ".join(f"{name!r}: {text}" for name, text in given_keywords.items())
+    text = BUILD_FILE.format(package=package, sources=given_sources, keywords=listed)
+    (sandbox.project / "SConstruct").write_bytes(text.encode("utf-8", "surrogatepass"))
+    status, output = sandbox.scons("TARGETS=llvm", "-n")
+    assert status in (0, 2), output
+    require_no_traceback(output)
+
+
 STATE_FILES = [
     "toolchain.json",
     "measurements.json",

@@ -97,7 +97,11 @@ def stop(error: KernelwrightError) -> NoReturn:
 
 def _nodes(env: Any, sources: Any) -> list[Any]:
     """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
-    nodes = [node.srcnode() for node in env.arg2nodes(SCons.Util.flatten([sources]), env.fs.File)]
+    try:
+        nodes = [node.srcnode() for node in env.arg2nodes(SCons.Util.flatten([sources]), env.fs.File)]
+    except (TypeError, AttributeError) as error:  # a folder, or neither a name nor a node of a file
+        where = Where(stage="discover", location=shown(sources))
+        raise SettingsError(f"the sources are not files: {error}", where, 'write Glob("kernels/*.py")') from error
     for node in nodes:
         if "." in node.name.removesuffix(".py"):
             where = Where(stage="discover", location=str(node))
