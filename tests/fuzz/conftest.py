@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,21 +67,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A small package that was built for the CPU. Tests must not change it: see :func:`copied`."""
+    """A small package that was built for the CPU. Tests must not change it."""
     project = Project(tmp_path_factory.mktemp("built"))
     project.write("SConstruct", SCONSTRUCT)
     project.write("kernels/add_one.py", ADD)
     project.write("kernels/scale.py", SCALE)
     project.scons("-j2", "TARGETS=llvm")
     return project
-
-
-@pytest.fixture
-def copied(built: Project, tmp_path: Path) -> Iterator[Project]:
-    """A copy of the built project, with all its times, so that a build in it has nothing to do."""
-    folder = tmp_path / "copied"
-    shutil.copytree(built.folder, folder, symlinks=True)
-    yield Project(folder)
 
 
 @pytest.fixture(scope="session")

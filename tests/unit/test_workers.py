@@ -222,6 +222,9 @@ def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Pa
         project.discover(file)
 
 
+# A test run in the background of a shell ignores Ctrl-C, and so would its children.
+HEED_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
 BUILD = """
 import sys
 from pathlib import Path
@@ -247,7 +250,7 @@ def test_no_process_outlives_the_build(tmp_path: Path, ending: signal.Signals) -
     """
     project.empty("endless", top)
     build = subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(tmp_path)],
+        [sys.executable, "-c", HEED_CTRL_C + BUILD, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
         stdout=subprocess.PIPE,
         start_new_session=True,
