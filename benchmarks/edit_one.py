@@ -15,7 +15,7 @@ from .harness import Bench, Finished, Result, Row, Target, interleave, median, m
 from .measured import Measured, union_s
 from .projects import Project, definition, generated, real_compilers, write_definition
 
-STEPS = ("LOWER", "CUBIN", "PTX", "WRAP", "LINK")
+STEPS = ("LOWER", "CUBIN", "PTX", "WRAP", "CC", "LINK")
 LARGEST_EXTRA_S = 0.6
 
 

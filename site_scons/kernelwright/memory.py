@@ -24,7 +24,7 @@ SCHEMA = 1
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
 
-DEFAULT_KIB: Mapping[str, int] = {"nvcc": 512 << 10, "link": 256 << 10}
+DEFAULT_KIB: Mapping[str, int] = {"nvcc": 512 << 10, "cc": 256 << 10, "link": 256 << 10}
 """KiB that the first run of a kind is taken to need. Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
 
 SHARE = 0.8
@@ -152,7 +152,7 @@ class MemoryGovernor:
         """Wait until a run may begin, and count its memory as used for the time of the ``with`` block.
 
         Arguments:
-            kind: ``nvcc`` or ``link``.
+            kind: ``nvcc``, ``cc`` or ``link``.
             subject: what is compiled; the same in every build.
 
         Returns:

@@ -126,7 +126,7 @@ class ToolRunner:
             scratch: the folder for its temporary files.
             where: the place for error messages.
             remedy: what to do if it finds an error in its input.
-            kind: ``nvcc`` or ``link``; with ``subject``, for the measurements of memory.
+            kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
             subject: what it makes; the same in every build.
 
         Raises:

@@ -50,10 +50,10 @@ static const kw_cpu_unit kw_cpu_units_0[] = {
   {"x86-64-v3", 3, kw_gemm__dtype_float16__llvm__x86_64_v3},
   {"x86-64", 1, kw_gemm__dtype_float16__llvm__x86_64},
 };
-KW_IMAGE(kw_image_0_sm_80, "gemm/dtype-float16/cuda/sm_80.bin");
-KW_IMAGE(kw_image_0_sm_90a, "gemm/dtype-float16/cuda/sm_90a.bin");
-KW_IMAGE(kw_image_0_sm_100f, "gemm/dtype-float16/cuda/sm_100f.bin");
-KW_IMAGE(kw_image_0_compute_80, "gemm/dtype-float16/cuda/compute_80.bin");
+KW_IMAGE(kw_image_0_sm_80);
+KW_IMAGE(kw_image_0_sm_90a);
+KW_IMAGE(kw_image_0_sm_100f);
+KW_IMAGE(kw_image_0_compute_80);
 static const kw_image kw_images_0[] = {
   {"sm_80", kw_image_0_sm_80, 80, false, 0},
   {"sm_90a", kw_image_0_sm_90a, 90, false, 'a'},
@@ -93,10 +93,10 @@ KW_HIDDEN int32_t kw_gemm__dtype_bfloat16__llvm__x86_64_v3(void *, void *, int32
 static const kw_cpu_unit kw_cpu_units_1[] = {
   {"x86-64-v3", 3, kw_gemm__dtype_bfloat16__llvm__x86_64_v3},
 };
-KW_IMAGE(kw_image_1_sm_80, "gemm/dtype-bfloat16/cuda/sm_80.bin");
-KW_IMAGE(kw_image_1_sm_90a, "gemm/dtype-bfloat16/cuda/sm_90a.bin");
-KW_IMAGE(kw_image_1_sm_100f, "gemm/dtype-bfloat16/cuda/sm_100f.bin");
-KW_IMAGE(kw_image_1_compute_80, "gemm/dtype-bfloat16/cuda/compute_80.bin");
+KW_IMAGE(kw_image_1_sm_80);
+KW_IMAGE(kw_image_1_sm_90a);
+KW_IMAGE(kw_image_1_sm_100f);
+KW_IMAGE(kw_image_1_compute_80);
 static const kw_image kw_images_1[] = {
   {"sm_80", kw_image_1_sm_80, 80, false, 0},
   {"sm_90a", kw_image_1_sm_90a, 90, false, 'a'},

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kernelwright.backends import get
-from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.backends.tvm_ffi import LAUNCHER, build_command
+from kernelwright.backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
+from kernelwright.backends.tvm_ffi import LAUNCHER
 
 
 def include_folders() -> list[str]:
@@ -126,13 +126,19 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
     for name, text in get("tvm_ffi").emit(kernel).items():
         (folder / kernel.name / name).write_text(text)
     objects = [unit.host for unit in kernel.units if unit.target == "llvm"]
-    library = folder / f"{kernel.name}.so"
-    command = build_command("gcc", f"{kernel.name}/wrapper.c", objects, library.name, include_folders())
-    result = subprocess.run(
-        [*command, "-Wall", "-Wextra", "-Werror", *extra], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert not result.returncode, result.stderr
-    return library
+    compile_and_link(folder, kernel.name, objects, f"{kernel.name}.so", *extra)
+    return folder / f"{kernel.name}.so"
+
+
+def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
+    """Compile an emitted wrapper and link its library."""
+    backend = get("tvm_ffi")
+    places = Places("gcc", str(LAUNCHER), tuple(include_folders()))
+    compile_wrapper = backend.compile_command(kernel, places, f"{kernel}/wrapper.o")
+    link = backend.link_command(LinkJob(kernel, tuple(objects)), places, library)
+    for command in ([*compile_wrapper, "-Wall", "-Wextra", "-Werror"], link):
+        result = subprocess.run([*command, *extra], cwd=folder, capture_output=True, text=True, check=False)
+        assert not result.returncode, result.stderr
 
 
 def c_unit(folder: Path, source: str, data: dict[str, Any]) -> LoweredUnit:

@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from launcher_build import FakeTensor, build, c_unit, include_folders, llvm_unit, plan, scalar, signature, tensor
+from launcher_build import (
+    FakeTensor,
+    build,
+    c_unit,
+    compile_and_link,
+    include_folders,
+    llvm_unit,
+    plan,
+    scalar,
+    signature,
+    tensor,
+)
 
 # x, y, [z]: z = x + y. Written by hand, in C, with only the checks that the launcher leaves to the host code.
 ADD = """
@@ -173,16 +184,13 @@ def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
 
 
 def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) -> None:
-    from kernelwright.backends.tvm_ffi import build_command
-
     copy = tmp_path / "elsewhere"
     shutil.copytree(saxpy.parent / "saxpy", copy / "saxpy")
     objects = sorted(str(path.relative_to(copy)) for path in copy.rglob("host.o"))
     original = sorted(str(path.relative_to(saxpy.parent)) for path in (saxpy.parent / "saxpy").rglob("host.o"))
     assert objects == original
     for cwd in (copy, saxpy.parent):
-        command = build_command("gcc", "saxpy/wrapper.c", objects, "again.so", include_folders())
-        subprocess.run(command, cwd=cwd, check=True)
+        compile_and_link(cwd, "saxpy", objects, "again.so")
     assert (copy / "again.so").read_bytes() == (saxpy.parent / "again.so").read_bytes()
 
 

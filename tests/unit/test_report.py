@@ -405,7 +405,7 @@ def test_embedded_data_is_that_of_the_trace(project: Path):
     data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
     assert data["end"] == 4_000_000
     assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
-    assert data["stages"][-1] == ["TUNE", 8]
+    assert data["stages"][-1] == ["TUNE", 9]
 
 
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
@@ -431,7 +431,7 @@ def test_policy_allows_only_the_own_style_and_script(project: Path):
 
 def test_stages_beyond_the_known_ones_share_two_colours():
     spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
-    assert colours(spans) == {"LOWER": 1, "CHECK": 7, "AAA": 8, "BBB": 9, "CCC": 8}
+    assert colours(spans) == {"LOWER": 1, "CHECK": 8, "AAA": 9, "BBB": 10, "CCC": 9}
 
 
 @pytest.mark.parametrize(
@@ -579,7 +579,7 @@ def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
 @needs_browser
 def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
     everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
-    x, y = shared_browser.middle("#chart .bar.c5")
+    x, y = shared_browser.middle("#chart .bar.c6")
     shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
     shared_browser.mouse("mouseMoved", x, y, "left")
     shared_browser.mouse("mouseMoved", x + 20, y, "left")

@@ -64,9 +64,10 @@ def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, An
     return plan("k", LoweredUnit.from_json(data, "host.o"), outputs=["y"])
 
 
-def test_the_wrapper_is_the_golden_one() -> None:
-    golden = GOLDEN / "wrapper_gemm.c"
-    text = emit(whole_plan())
+@pytest.mark.parametrize(("emitted", "expected"), [("wrapper.c", "wrapper_gemm.c"), ("images.s", "images_gemm.s")])
+def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> None:
+    golden = GOLDEN / expected
+    text = get("tvm_ffi").emit(whole_plan())[emitted]
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"

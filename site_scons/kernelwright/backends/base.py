@@ -246,7 +246,11 @@ def _outline(unit: LoweredUnit) -> str:
 
 @dataclass(frozen=True)
 class LinkJob:
-    """What a kernel library is linked from: the kernel's name, and the objects of the llvm lowerings.
+    """What a kernel library is linked from, besides the backend's files and the wrapper's object.
+
+    Arguments:
+        kernel: the kernel's name.
+        objects: the objects of the llvm lowerings.
 
     Paths are relative to the folder in which the compiler runs, which is that of the plan's paths.
     """
@@ -256,7 +260,7 @@ class LinkJob:
 
 
 @dataclass(frozen=True)
-class LinkPlaces:
+class Places:
     """How a command names what lies elsewhere: the C compiler, the launcher's folder, and tvm-ffi's include folders."""
 
     compiler: str
@@ -293,9 +297,13 @@ class Backend(ABC):
         """The names of the files that ``emit`` writes."""
 
     @abstractmethod
-    def link_command(self, job: LinkJob, places: LinkPlaces, library: str) -> list[str]:
-        """The command that makes the kernel's library out of the emitted files and the lowered objects."""
+    def compile_command(self, kernel: str, places: Places, output: str) -> list[str]:
+        """The command that compiles the first emitted file and the lowered host code; it needs no device code."""
 
     @abstractmethod
-    def link_inputs(self) -> list[Path]:
-        """Files of ours that the command reads, and whose content therefore belongs into the stage's signature."""
+    def link_command(self, job: LinkJob, places: Places, library: str) -> list[str]:
+        """The command that makes the library of the compiled wrapper, the other emitted files and the objects."""
+
+    @abstractmethod
+    def headers(self) -> list[Path]:
+        """Files of ours that the commands read, and whose content therefore belongs into the stages' signatures."""

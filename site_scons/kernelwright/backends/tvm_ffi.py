@@ -1,7 +1,8 @@
 """The tvm_ffi backend: one library per kernel whose surface is the C ABI of TVM-FFI.
 
 It writes ``wrapper.c``, which is tables: what each variant expects, where its code is. The mechanism is in the C
-headers of ``launcher/``, which the wrapper includes.
+headers of ``launcher/``, which the wrapper includes. The device code is in ``images.s``, apart from it: the wrapper can
+be compiled while nvcc is still at work, and need not be compiled again when only device code has changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import KernelwrightError, Where
-from .base import CPU_LEVELS, Argument, Backend, DeviceKernel, KernelPlan, LinkJob, LinkPlaces, LoweredUnit, VariantPlan
+from .base import CPU_LEVELS, Argument, Backend, DeviceKernel, KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "launcher"
 """The folder of the launcher's C headers."""
@@ -71,27 +72,14 @@ def link_flags(launcher: str | Path = LAUNCHER) -> list[str]:
     return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), "-lm", "-ldl", "-lpthread"]
 
 
-def build_command(
-    compiler: str,
-    wrapper: str,
-    objects: Iterable[str],
-    library: str,
-    include: Iterable[str | Path],
-    launcher: str | Path = LAUNCHER,
-) -> list[str]:
-    """The command that compiles and links a kernel library.
+def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER) -> list[str]:
+    """Options that name the folders of headers.
 
     Arguments:
-        compiler: gcc or clang.
-        wrapper: path of wrapper.c; this and the other paths are relative to the working folder of the command,
-            which must be the folder that the plan's paths are relative to.
-        objects: the host.o of every llvm lowering.
-        library: path of the shared library to write.
         include: TVM-FFI's include folders (tvm-ffi's own, and DLPack's).
         launcher: the folder of the launcher's headers.
     """
-    folders = [f"-I{folder}" for folder in (".", launcher, *include)]
-    return [compiler, *compile_flags(), *folders, wrapper, *objects, "-o", library, *link_flags(launcher)]
+    return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
 def launcher_sources() -> list[Path]:
@@ -202,20 +190,25 @@ class TvmFfi(Backend):
                 Where(kernel.name, stage="wrap"),
                 "choose one that is not main and does not start with kw_",
             )
-        return {"wrapper.c": _Wrapper(kernel).text()}
+        return {"wrapper.c": _Wrapper(kernel).text(), "images.s": _images(kernel)}
 
     @property
     def files(self) -> tuple[str, ...]:
         """The names of the files that ``emit`` writes."""
-        return ("wrapper.c",)
+        return ("wrapper.c", "images.s")
 
-    def link_command(self, job: LinkJob, places: LinkPlaces, library: str) -> list[str]:
+    def compile_command(self, kernel: str, places: Places, output: str) -> list[str]:
+        """See :meth:`Backend.compile_command`."""
+        folders = include_flags(places.includes, places.launcher)
+        return [places.compiler, *compile_flags(), *folders, "-c", f"{kernel}/wrapper.c", "-o", output]
+
+    def link_command(self, job: LinkJob, places: Places, library: str) -> list[str]:
         """See :meth:`Backend.link_command`."""
-        wrapper = f"{job.kernel}/wrapper.c"
-        return build_command(places.compiler, wrapper, job.objects, library, places.includes, places.launcher)
+        parts = [f"{job.kernel}/wrapper.o", f"{job.kernel}/images.s", *job.objects]
+        return [places.compiler, *parts, "-o", library, *link_flags(places.launcher)]
 
-    def link_inputs(self) -> list[Path]:
-        """See :meth:`Backend.link_inputs`."""
+    def headers(self) -> list[Path]:
+        """See :meth:`Backend.headers`."""
         return launcher_sources()
 
 
@@ -376,8 +369,8 @@ class _Wrapper:
     def _images(self, number: int, unit: LoweredUnit) -> None:
         if not unit.images or not unit.device_kernels:
             raise KernelwrightError("its cuda lowering has no device code", unit.where)
-        for arch, path in unit.images.items():
-            self._line(f"KW_IMAGE(kw_image_{number}_{arch}, {_string(path)});")
+        for arch in unit.images:
+            self._line(f"KW_IMAGE({_symbol(number, arch)});")
         self._line(f"static const kw_image kw_images_{number}[] = {{")
         for arch in unit.images:
             self._line(f"  {_image(number, arch, unit.where)},")
@@ -400,8 +393,29 @@ class _Wrapper:
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))
 
 
+def _images(kernel: KernelPlan) -> str:
+    """The text of images.s, which embeds all images; their paths are relative to the assembler's working folder.
+
+    Behind each image is a zero byte, because the driver wants PTX as a C string.
+    """
+    lines = [f"/* The device code of kernel {kernel.name}. Written by Kernelwright's tvm_ffi backend. */"]
+    lines += ['.section .rodata.kernelwright, "a", @progbits']
+    for number, variant in enumerate(kernel.variants):
+        for unit in variant.of("cuda"):
+            for arch, path in unit.images.items():
+                symbol = _symbol(number, arch)
+                lines += [".balign 64", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:"]
+                lines += [f".incbin {_string(path)}", ".byte 0"]
+    return "\n".join([*lines, '.section .note.GNU-stack, "", @progbits', ""])
+
+
+def _symbol(number: int, arch: str) -> str:
+    """The symbol of the image of a variant for an arch."""
+    return f"kw_image_{number}_{arch}"
+
+
 def _string(text: str) -> str:
-    """A C string literal."""
+    """A string literal, of C and of the assembler."""
     return '"' + "".join(_escaped(character) for character in text) + '"'
 
 
@@ -475,7 +489,7 @@ def _image(number: int, arch: str, where: Where) -> str:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
     ptx = "true" if found[1] == "compute" else "false"
     suffix = f"'{found[3]}'" if found[3] else "0"
-    return f"{{{_string(arch)}, kw_image_{number}_{arch}, {int(found[2])}, {ptx}, {suffix}}}"
+    return f"{{{_string(arch)}, {_symbol(number, arch)}, {int(found[2])}, {ptx}, {suffix}}}"
 
 
 def _slots(device: DeviceKernel, where: Where) -> list[str]:

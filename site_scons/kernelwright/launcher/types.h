@@ -110,12 +110,8 @@ typedef struct kw_call {
   const DLTensor *tensors[KW_MAX_ARGUMENTS];
 } kw_call;
 
-/* Embeds a file, with a zero byte behind it because the driver wants PTX as a C string. The path is relative to the
- * compiler's working directory. */
-#define KW_IMAGE(symbol, path)                                                                              \
-  extern const unsigned char symbol[] KW_HIDDEN;                                                            \
-  __asm__(".pushsection .rodata.kernelwright, \"a\", @progbits\n\t.balign 64\n" #symbol ":\n\t.incbin \"" path \
-          "\"\n\t.byte 0\n\t.popsection")
+/* Names an image of device code, which images.s embeds. */
+#define KW_IMAGE(symbol) extern const unsigned char symbol[] KW_HIDDEN
 
 /* Around generated host code, whose style is not ours to warn about. */
 #define KW_HOST_BEGIN                                                                                            \

@@ -8,6 +8,7 @@ import fcntl
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
     from ..trace import Trace
     from ..workers.pool import WorkerPool
     from ..workers.protocol import Request
+
+
+class shared_property(cached_property[Any]):
+    """A cached property that several threads may ask for; from Python 3.12 on, functools' own is then made twice."""
+
+    _making = threading.RLock()
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        with self._making:
+            return super().__get__(instance, owner)
 
 
 class BuildRun:
@@ -66,12 +77,12 @@ class BuildRun:
         gc.disable()
         atexit.register(self._close)
 
-    @cached_property
+    @shared_property
     def journal(self) -> Journal:
         """SCons's signatures and the contents of the outputs."""
         return Journal(self.state / "signatures", self.top, verify=self.strict)
 
-    @cached_property
+    @shared_property
     def cache(self) -> BuildCache | None:
         """The build cache; that of ``env.CacheDir`` if the build file names one, otherwise that of the settings."""
         from ..cache import BuildCache
@@ -86,19 +97,21 @@ class BuildRun:
         limit = parse_size(self._settings.cache_size or "1T") * 1024
         return BuildCache(self.top / folder, limit, not SCons.Script.GetOption("cache_readonly"))
 
-    @cached_property
+    @shared_property
     def toolchain(self) -> Toolchain:
         """The tools; probing looks at the user's PATH and CUDA_HOME, running does not."""
         return Toolchain(self.state / "toolchain.json", dict(os.environ))
 
-    @cached_property
+    @shared_property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
         from ..workers.pool import WorkerPool
 
-        return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
+        timeout_s = self._timeouts["worker"]
+        # Most of a build is compiling, and a second of processor time is much for a worker that is hardly used.
+        return WorkerPool(self.jobs, self.top, timeout_s, on_output=self._show_output, eager=self.jobs // 2)
 
-    @cached_property
+    @shared_property
     def tools(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
         from ..memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
@@ -110,7 +123,7 @@ class BuildRun:
         governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
         return ToolRunner(self.jobs, self.top, self._timeouts["tool"], governor)
 
-    @cached_property
+    @shared_property
     def trace(self) -> Trace:
         """The timeline of this run."""
         from ..trace import Trace
@@ -322,8 +335,6 @@ def option(name: str) -> Any:
 
 def end_children_on_interrupt(run: BuildRun) -> None:
     """Have Ctrl-C end workers and compilers; SCons's signal handler only notes it, and then waits for their end."""
-    import threading
-
     import SCons.Taskmaster.Job
 
     state = SCons.Taskmaster.Job.InterruptState

@@ -32,6 +32,7 @@ CODE = {
     "CUBIN": ("nvcc.py", "headers.py", "toolchain.py"),
     "PTX": ("nvcc.py", "headers.py", "toolchain.py"),
     "WRAP": ("backends/*.py", "scons/stages.py"),
+    "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),
     "LINK": ("nvcc.py", "toolchain.py", "limits.py", "package/manifest.py", "files.py", "scons/stages.py"),
     "PACKAGE": ("package/*.py", "files.py", "scons/assembly.py"),
     "COMMANDS": ("scons/commands.py",),

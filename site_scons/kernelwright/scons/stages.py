@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..backends.base import KernelPlan, LinkJob, LinkPlaces, LoweredUnit, VariantPlan
+from ..backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import DefinitionError, SettingsError, Where
 from ..files import dependency_digest, digest_of, pretty_json
@@ -77,7 +77,8 @@ class KernelStages:
         before = len(made)
         variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
         wrapper = self._wrap(variants)
-        library = self._link(variants, wrapper)
+        compiled = self._compile(variants, wrapper)
+        library = self._link(variants, wrapper, compiled)
         stages = tuple(made[before:])
         checks = self._checks(variants, library) if record.has_reference else []
         return KernelNodes(record, stages, library, tuple(checks))
@@ -233,20 +234,49 @@ class KernelStages:
             ),
         )
 
-    def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
+    def _compile(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
+        """Compile the wrapper, with the host code of the cuda lowerings in it."""
+        name, graph = self._record.name, self._graph
+        backend = backends.get(self._selection.backends[0])
+        compiler = graph.tools.host_compiler
+        where = self._where("compile")
+        top = Path(graph.work.get_abspath())
+        places, output = real_places(compiler), f"{name}/wrapper.o"
+        command = backend.compile_command(name, places, output)
+        graph.commands.append(entry(top, f"{name}/{backend.files[0]}", command, output))
+        by_hand = backend.compile_command(name, SYMBOLIC_PLACES, output)
+
+        def make(scratch: Path) -> None:
+            command = backend.compile_command(name, places, str(scratch / "wrapper.o"))
+            remedy = f"the sources are below {top}"
+            done = graph.run.tools.run(command, top, scratch, where, remedy, kind="cc", subject=name)
+            stage.measured = Measured(done.cpu_seconds, done.peak_kib)
+            (scratch / "compile_wrapper.sh").write_text(shell_script(compiler.version, "..", by_hand))
+
+        options = {
+            "compiler": compiler.identity,
+            "command": by_hand,
+            "headers": digest_of(backend.headers()),
+            "tvm_ffi": graph.tools.lowerer.tvm_ffi,
+        }
+        targets = {file: self._folder.File(file) for file in ("wrapper.o", "compile_wrapper.sh")}
+        hosts = [unit.files["host.c"] for v in variants for unit in v.units if unit.target == "cuda"]
+        stage = Stage("CC", name, where, options, make, targets, [wrapper.nodes[0], *hosts])
+        return graph.node(stage)
+
+    def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage, compiled: Stage) -> Stage:
         name, graph = self._record.name, self._graph
         backend = backends.get(self._selection.backends[0])
         compiler = graph.tools.host_compiler
         units = [unit for variant in variants for unit in variant.units]
         objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
-        hosts = [unit.files["host.c"] for unit in units if unit.target == "cuda"]
         images = [image for unit in units for image in unit.images.values()]
         where = self._where("link")
         top = Path(graph.work.get_abspath())
         job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
         output = f"{name}/{name}.so"
         graph.commands.append(
-            entry(top, f"{name}/{backend.files[0]}", backend.link_command(job, real_places(compiler), output), output)
+            entry(top, f"{name}/wrapper.o", backend.link_command(job, real_places(compiler), output), output)
         )
         by_hand = backend.link_command(job, SYMBOLIC_PLACES, output)
 
@@ -265,13 +295,13 @@ class KernelStages:
         options = {
             "compiler": compiler.identity,
             "command": by_hand,
-            "launcher": digest_of(backend.link_inputs()),
-            "tvm_ffi": graph.tools.lowerer.tvm_ffi,
+            "headers": digest_of(backend.headers()),
             "limits": [graph.settings.max_registers, graph.settings.max_spills],
             "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
         }
         targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
-        sources = [*wrapper.nodes, *objects, *hosts, *images, *listed, *(node for _, _, node in resources)]
+        usages = [node for _, _, node in resources]
+        sources = [compiled.nodes[0], *wrapper.nodes[1:], *objects, *images, *listed, *usages]
         stage = Stage("LINK", name, where, options, make, targets, sources)
         return graph.node(stage)
 
@@ -347,13 +377,13 @@ def _built_unit(unit: UnitNodes) -> BuiltUnit:
     return BuiltUnit(read_signature(unit), Path(unit.files["module.tir"].get_abspath()), resources, unit.archs)
 
 
-SYMBOLIC_PLACES = LinkPlaces("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))
+SYMBOLIC_PLACES = Places("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))
 """Words that compile.sh has in place of this machine's paths."""
 
 
-def real_places(compiler: HostCompiler) -> LinkPlaces:
+def real_places(compiler: HostCompiler) -> Places:
     """Where the compiler and the headers are on this machine."""
-    return LinkPlaces(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
+    return Places(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
 
 
 def ignore(dependencies: Mapping[str, str]) -> None:

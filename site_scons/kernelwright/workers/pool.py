@@ -33,6 +33,9 @@ LONGEST_LINE = 1 << 28
 TAIL = 4000
 """Bytes of a dead worker's log that an error shows."""
 
+PATIENCE_S = 1.0
+"""Seconds that calls wait, together, for workers that are busy, before one more is started: what a start takes."""
+
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
@@ -89,6 +92,8 @@ class WorkerPool:
         on_output: called with a request and with what the worker printed while it worked on it (the prints of user
             definitions, TVM's warnings); from the thread that made the call. None drops the text.
         kind: what the workers are.
+        eager: how many workers are started as soon as there is a call for them. More are started when calls have
+            waited for these longer than a start takes; None: all are eager.
     """
 
     def __init__(
@@ -99,16 +104,19 @@ class WorkerPool:
         python: str = sys.executable,
         on_output: Callable[[Request, str], None] | None = None,
         kind: WorkerKind = SERVER,
+        eager: int | None = None,
     ) -> None:
         self.size = max(1, size)
+        self._eager = self.size if eager is None else max(1, min(eager, self.size))
         self._kind = kind
         self._command = [python, *kind.arguments, str(project_root)]
         self.timeout_s = timeout_s
         self._on_output = on_output
-        self._slots = threading.BoundedSemaphore(self.size)
-        self._lock = threading.Lock()
+        self._change = threading.Condition()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
+        self._starting = 0
+        self._waited = 0.0
         self._closed = False
 
     def __enter__(self) -> WorkerPool:
@@ -122,7 +130,7 @@ class WorkerPool:
     @property
     def started(self) -> int:
         """How many workers are alive or starting."""
-        with self._lock:
+        with self._change:
             return len(self._all)
 
     def call(self, request: Request) -> dict[str, Any]:
@@ -133,63 +141,83 @@ class WorkerPool:
             WorkerError: the worker died, took too long or answered nonsense, or the pool was closed. Only this request
                 is lost: the next call gets another worker.
         """
-        with self._slots:
-            worker = self._take(request.where)
-            try:
-                return worker.call(request, self.timeout_s)
-            finally:
-                self._pass_on_output(request, worker)
-                self._put_back(worker)
+        worker = self._take(request.where)
+        try:
+            return worker.call(request, self.timeout_s)
+        finally:
+            self._pass_on_output(request, worker)
+            self._put_back(worker)
 
     def warm_up(self, count: int) -> None:
         """Start some workers now, while the caller does something else. What goes wrong is told by the first call."""
-        for _ in range(min(count, self.size)):
+        for _ in range(min(count, self._eager)):
             threading.Thread(target=self._start_one, daemon=True).start()
 
     def _start_one(self) -> None:
-        # Under a slot: a call that comes in the meantime waits for this worker, instead of starting another one.
-        with self._slots, contextlib.suppress(KernelwrightError):
+        with contextlib.suppress(KernelwrightError):
             self._put_back(self._take(Where()))
 
     def close(self) -> None:
         """End all workers now, also those that are at work; their calls, and any later call, raise a WorkerError."""
-        with self._lock:
+        with self._change:
             self._closed = True
             idle, self._idle = self._idle, []
             for worker in self._all:
                 worker.end()
+            self._change.notify_all()
         for worker in idle:
             self._discard(worker)
 
     def _take(self, where: Where) -> _Worker:
-        with self._lock:
-            self._refuse_if_closed(where)
-            if self._idle:
-                return self._idle.pop()
+        """Wait for a worker that is idle, or start one."""
+        with self._change:
+            while True:
+                self._refuse_if_closed(where)
+                if self._idle:
+                    return self._idle.pop()
+                if len(self._all) < self._eager or (len(self._all) < self.size and self._waited >= PATIENCE_S):
+                    break
+                self._wait()
+            self._waited = 0.0
             worker = _Worker(self._kind, self._command, self._environment(), where)
             self._all.add(worker)
+            self._starting += 1
         try:
             worker.greet(self.timeout_s, where)
         except BaseException:
             self._discard(worker)
             raise
+        finally:
+            with self._change:
+                self._starting -= 1
+                self._change.notify_all()
         return worker
+
+    def _wait(self) -> None:
+        """Wait for a change, and note for how long if one more worker might have spared that."""
+        start = time.monotonic()
+        may_start = not self._starting and len(self._all) < self.size
+        self._change.wait(max(0.0, PATIENCE_S - self._waited) if may_start else None)
+        if may_start:
+            self._waited += time.monotonic() - start
 
     def _refuse_if_closed(self, where: Where) -> None:
         if self._closed:
             raise _ending(where)
 
     def _put_back(self, worker: _Worker) -> None:
-        with self._lock:
+        with self._change:
             if worker.reusable and not self._closed:
                 self._idle.append(worker)
+                self._change.notify()
                 return
         self._discard(worker)
 
     def _discard(self, worker: _Worker) -> None:
         worker.dispose()
-        with self._lock:
+        with self._change:
             self._all.discard(worker)
+            self._change.notify_all()
 
     def _pass_on_output(self, request: Request, worker: _Worker) -> None:
         if self._on_output is None or not worker.reusable:

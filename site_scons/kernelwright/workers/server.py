@@ -228,6 +228,7 @@ def _versions() -> dict[str, str]:
     Raises:
         ToolchainError: TVM cannot be imported.
     """
+    gc.disable()  # an import makes objects that stay; looking for garbage among them takes a tenth of its time
     try:
         import tvm  # noqa: F401 (so that the first request does not wait for it)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
@@ -236,6 +237,7 @@ def _versions() -> dict[str, str]:
             remedy="install apache-tvm and the apache-tvm-ffi that it was built for, as pinned in pyproject.toml",
             detail=traceback.format_exc(),
         ) from error
+    gc.enable()
     return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
 
 
