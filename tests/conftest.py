@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,37 @@ def add_one():
 def _(x):
     return x + 1
 '''
+
+
+FUZZED: Counter[str] = Counter()
+"""Fuzz test -> cases that it has run in the processes of pytest-xdist."""
+
+
+def fuzzed_here() -> Counter[str]:
+    """The same for this process."""
+    harness = sys.modules.get("fuzz.harness")
+    return Counter() if harness is None else harness.CASES
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Pass the number of cases on to the process that prints it, which imports no test."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["fuzzed"] = dict(fuzzed_here())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    FUZZED.update(getattr(node, "workeroutput", {}).get("fuzzed", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    cases = FUZZED + fuzzed_here()
+    if terminalreporter.verbosity > 0:
+        for name, count in sorted(cases.items()):
+            terminalreporter.write_line(f"fuzz: {count:7} {name}")
+    if cases:
+        profile = os.environ.get("KERNELWRIGHT_FUZZ", "default")
+        terminalreporter.write_line(f"fuzz: {cases.total()} cases ({profile} profile)")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much is fuzzed, where hypothesis keeps its files, and the number of cases in the last lines of a run.
+"""How much is fuzzed, and where hypothesis keeps its files. The last lines of a run have the number of cases.
 
 ``KERNELWRIGHT_FUZZ=thorough`` tries many times as many cases, other ones in each run.
 """
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from .harness import CASES, THOROUGH
+from .harness import THOROUGH
 
 STATE = ROOT / "build" / ".hypothesis"
 
@@ -42,27 +42,6 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("kernelwright")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Under pytest-xdist the cases are counted in several processes."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["fuzz"] = dict(CASES)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    CASES.update(getattr(node, "workeroutput", {}).get("fuzz", {}))
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not CASES:
-        return
-    if terminalreporter.verbosity > 0:
-        for name, count in sorted(CASES.items()):
-            terminalreporter.write_line(f"fuzz: {count:7} {name}")
-    profile = "thorough" if THOROUGH else "default"
-    terminalreporter.write_line(f"fuzz: {sum(CASES.values())} cases ({profile} profile)")
 
 
 @pytest.fixture(scope="session")
