@@ -8,12 +8,20 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 Stamp = tuple[int, int, int, int]
 """Size in bytes, times of the last change of the content and of the inode in ns, and inode number of a file."""
+
+
+SCRATCH = ".scratch-"
+"""What names of scratch files and folders begin with; the number of their process follows."""
+
+COARSE_NS = 2_000_000_000
+"""How long after a change a file's time may not have moved on, on a file system that counts seconds."""
 
 
 def file_stamp(path: str | Path) -> Stamp:
@@ -23,6 +31,18 @@ def file_stamp(path: str | Path) -> Stamp:
     """
     status = os.stat(path)  # noqa: PTH116 (called for every output, and pathlib is twice as slow)
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def lasting_stamp(path: str | Path) -> Stamp:
+    """The stamp of an output, to compare with in later runs. Raises OSError if it cannot be looked at.
+
+    Where a file system counts times in seconds, a file that was just written may be changed without another stamp. Then
+    the inode is 0, which no file has: the next run compares the content.
+    """
+    stamp = file_stamp(path)
+    if stamp[2] % 1_000_000_000 or stamp[2] + COARSE_NS < time.time_ns():
+        return stamp
+    return (*stamp[:3], 0)
 
 
 def canonical_json(value: Any) -> str:
@@ -118,7 +138,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     make_way(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{SCRATCH}{os.getpid()}-")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
@@ -132,16 +152,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def remove_stale_scratch(parent: Path) -> None:
-    """Remove the scratch folders of processes that were killed."""
-    for folder in parent.glob(".scratch-*"):
-        owner = folder.name.split("-")[1]
+    """Remove the scratch files and folders that processes have left behind in a folder when they were killed."""
+    for path in parent.glob(f"{SCRATCH}*"):
+        owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """A new hidden folder in ``parent``, so that renaming out of it stays on one file system; removed at the end."""
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".scratch-{os.getpid()}-") as name:
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{SCRATCH}{os.getpid()}-") as name:
         yield Path(name)

@@ -20,14 +20,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .files import Stamp, canonical_json, dependency_digest, file_stamp, sealed, unsealed, write_atomically
+from .files import (
+    COARSE_NS,
+    Stamp,
+    canonical_json,
+    dependency_digest,
+    file_stamp,
+    lasting_stamp,
+    sealed,
+    unsealed,
+    write_atomically,
+)
 
 SCHEMA = 1
 """Revision of the file's format; another one is read as an empty file."""
 
-COARSE_NS = 2_000_000_000
 FINE_NS = 20_000_000
-"""How long after a change a file's time may not have moved on: on file systems that count seconds, and on others."""
+"""How long after a change a file's time may not have moved on, on file systems that count parts of a second."""
 
 Recorded = list[int]
 """A stamp as JSON has it."""
@@ -133,7 +142,7 @@ def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded |
 
 def stamps_of(top: str, paths: Iterable[str]) -> Outputs:
     """Stamps of outputs by their path relative to the top. Raises OSError if one is missing."""
-    return {os.path.relpath(path, top): [*file_stamp(path)] for path in paths}
+    return {os.path.relpath(path, top): [*lasting_stamp(path)] for path in paths}
 
 
 def _told_by_time(stamp: Stamp, now: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Where
-from ..files import Stamp, digest_of, file_stamp, sha256_of
+from ..files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..package.assemble import OUTPUTS, library_of, runtime_sources
 from ..version import VERSION
 from .stage import Stage, move
@@ -88,7 +88,7 @@ class Assembly:
         try:
             stamp = file_stamp(path)
             if known is None or known[0] != stamp or self._graph.run.strict:
-                known = self.libraries[name] = (stamp, sha256_of(Path(path)))
+                known = self.libraries[name] = (lasting_stamp(path), sha256_of(Path(path)))
         except OSError:
             return False
         return known[1] == expected
@@ -126,7 +126,7 @@ class Assembly:
         if not self._is_current(name, path, digest):
             shutil.copyfile(built, scratch / "library")
             move(scratch / "library", Path(path))
-            self.libraries[name] = (file_stamp(path), sha256_of(Path(path)))
+            self.libraries[name] = (lasting_stamp(path), sha256_of(Path(path)))
         entry = Path(self._work, name, "entry.json").read_text(encoding="utf-8")
         return PackagedKernel(name, entry, library_of(name), self.libraries[name][1], self.libraries[name][0][0])
 

@@ -178,7 +178,9 @@ class BuildRun:
             self._begun = True
             gc.freeze()
             gc.enable()
-            remove_stale_scratch(self.scratch)
+            kept = (self.discovery, self.state / "signatures", self.state / "settled")
+            for folder in (self.scratch, self.state.parent, self.state, *kept):
+                remove_stale_scratch(folder)
             ids = self._wanted()
             wanted = [stage for stage in self.stages if id(stage) in ids]
             self.progress.expect(lambda: (sum(_is_done(stage) for stage in wanted), len(wanted)))

@@ -24,7 +24,7 @@ import SCons.Node.Python
 import SCons.SConf
 import SCons.SConsign
 
-from ..files import Stamp, file_stamp, make_way, sha256_of, write_atomically
+from ..files import Stamp, file_stamp, lasting_stamp, make_way, sha256_of, write_atomically
 
 SCHEMA = "kernelwright signatures 1"
 """First line of the journal; a file that begins differently is not read."""
@@ -98,8 +98,7 @@ class Journal:
     def record(self, paths: Iterable[str]) -> None:
         """Note the content of new outputs. It is written together with their signatures, when SCons stores these."""
         for path in paths:
-            stamp = file_stamp(path)
-            self._outputs[self._name(path)] = (stamp, sha256_of(Path(path)))
+            self._outputs[self._name(path)] = (lasting_stamp(path), sha256_of(Path(path)))
 
     def entries(self, folder: str) -> dict[str, Any]:
         """The signatures of the files in a folder, as SCons's objects, by name."""
@@ -126,7 +125,7 @@ class Journal:
     def _restamp(self, path: str, digest: str) -> None:
         """A file was touched: note its new times, so that it is not read at every run."""
         name = self._name(path)
-        stamp = file_stamp(path)
+        stamp = lasting_stamp(path)
         self._outputs[name] = (stamp, digest)
         self._write(name, {**self._shard(name).body(name), "output": [*stamp, digest]})
 
