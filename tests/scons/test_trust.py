@@ -587,6 +587,7 @@ def test_definition_that_may_not_be_read_is_an_error_that_names_it(clean, tree):
     run = tree.attempt(command=obedient())
     assert run.status == 2
     assert "kernels/scale.py [discover]" in run.output and "Permission denied" in run.output
+    assert "remedy: give yourself the right to read it: chmod u+r kernels/scale.py" in run.output
     path.chmod(0o644)
     tree.build()
     assert tree.outputs() == clean.outputs()

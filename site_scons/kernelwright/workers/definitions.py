@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import importlib
 import importlib.util
 import linecache
@@ -111,6 +112,11 @@ class Definitions:
         if name is None or not os.path.isfile(path):  # noqa: PTH113
             what = "is outside of the project" if name is None else "does not exist"
             raise DefinitionError(f"the definition file {file} {what}", Where(location=file))
+        if not os.access(path, os.R_OK):
+            message = f"the definition file {file} cannot be read: {os.strerror(errno.EACCES)}"
+            raise DefinitionError(
+                message, Where(location=file), f"give yourself the right to read it: chmod u+r {file}"
+            )
         known = self._cache.pop((name, strict), None)
         if known is None or not self._is_current(known):
             known = self._execute(path, Definition(name, Reads(strict)))
