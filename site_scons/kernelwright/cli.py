@@ -25,9 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
     tool.add_argument("name", choices=["nvcc", "cc", "launcher", "tvm_ffi", "dlpack"])
     add_report(commands)
+    check = commands.add_parser("verify", help="check a wheel: its digests, archs, paths and tag")
+    check.add_argument("wheel", help="path of the wheel")
     options = parser.parse_args(arguments)
     if options.command == "report":
         return report(options)
+    if options.command == "verify":
+        return verify(Path(options.wheel))
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
         return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
@@ -61,6 +65,23 @@ def report(options: argparse.Namespace) -> int:
     # The name of a folder may hold bytes that are not UTF-8.
     print(line.encode("utf-8", "backslashreplace").decode())
     return 0
+
+
+def verify(wheel: Path) -> int:
+    """Print what is wrong with a wheel."""
+    # Imported here, because the other commands do not need it.
+    from .wheel.verify import verify_wheel
+
+    try:
+        problems = verify_wheel(wheel)
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
+    for problem in problems:
+        print(f"kernelwright: {wheel.name}: {problem}", file=sys.stderr)
+    if not problems:
+        print(f"{wheel.name}: all well")
+    return 1 if problems else 0
 
 
 def doctor(toolchain: Toolchain) -> int:

@@ -21,6 +21,7 @@ else:
 TARGETS = ("llvm", "cuda")
 CPU_ARCHS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 """The micro-architecture levels of the x86-64 psABI, lowest first."""
+GLIBC = re.compile(r"2\.[0-9]{1,3}")
 GPU_ARCH = re.compile(r"(?:sm|compute)_(\d{2,3})([af]?)")
 """nvcc's names of a real (``sm_90a``: code for exactly that chip) or virtual (``compute_80``: PTX) architecture."""
 
@@ -37,6 +38,7 @@ class Settings:
         nvcc: path of nvcc, or empty: the PyPI wheels', else CUDA_HOME's, else the one on PATH.
         nvcc_flags: further flags of every nvcc run.
         host_compiler: C compiler, a name or a path; empty: cc, gcc or clang, whichever comes first on PATH.
+        glibc: the oldest glibc that libraries run with, such as ``"2.28"``; empty: that of the machine that builds.
         worker_timeout: seconds that one request to a worker may take.
         tool_timeout: seconds that one run of nvcc or of the host compiler may take.
         memory_limit: memory that all runs of tools together may take, such as ``"16G"``; empty: 80 % of what is free.
@@ -54,6 +56,7 @@ class Settings:
     nvcc: str = ""
     nvcc_flags: tuple[str, ...] = ()
     host_compiler: str = ""
+    glibc: str = "2.28"
     worker_timeout: float = 300.0
     tool_timeout: float = 1800.0
     memory_limit: str = ""
@@ -76,6 +79,7 @@ HELP = {
     "nvcc": "path of nvcc (default: PyPI wheels, else CUDA_HOME, else PATH)",
     "nvcc_flags": "further nvcc flags",
     "host_compiler": "C compiler (default: cc, gcc or clang on PATH)",
+    "glibc": "oldest glibc that libraries run with, such as 2.28; empty for this machine's",
     "worker_timeout": "seconds that one request to a worker may take",
     "tool_timeout": "seconds that one run of a compiler may take",
     "memory_limit": "memory for all runs of compilers together, such as 16G (default: 80 % of what is free)",
@@ -90,7 +94,10 @@ HELP = {
 SIZES = ("memory_limit", "nvcc_memory", "cache_size")
 """Settings that are amounts of memory."""
 
-BUILD_FOLDERS = ("kernels", "check")
+WHEEL_TABLES = ("project", "version")
+"""Tables of ``[tool.kernelwright]`` that are no settings: what a wheel says of itself."""
+
+BUILD_FOLDERS = ("kernels", "check", "wheels")
 """Folders beside the packages in the build folder."""
 
 COMMAND_LINE = {name.upper(): name for name in HELP if name != "package"}
@@ -121,30 +128,42 @@ def arch_order(arch: str) -> tuple[int, str]:
 
 
 def read_pyproject(path: Path) -> dict[str, Any]:
-    """The table ``[tool.kernelwright]`` of a pyproject.toml; empty when there is no such file or table.
+    """The settings in the table ``[tool.kernelwright]`` of a pyproject.toml; empty when there is no such file or table.
 
     Raises:
         SettingsError: the file is not TOML, or the table has an unknown key.
     """
     where = Where(stage="settings", location=path.name)
+    tools = read_document(path).get("tool", {})
+    table = tools.get("kernelwright", {}) if isinstance(tools, dict) else None
+    if not isinstance(table, dict):
+        raise SettingsError("[tool.kernelwright] is not a table", where)
+    for name in WHEEL_TABLES:
+        if not isinstance(table.get(name, {}), dict):
+            raise SettingsError(f"[tool.kernelwright.{name}] is not a table", where)
+    settings = {name: value for name, value in table.items() if name not in WHEEL_TABLES}
+    reject_unknown(settings, where, "[tool.kernelwright]")
+    return settings
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The content of a pyproject.toml; empty when there is no such file.
+
+    Raises:
+        SettingsError: the file cannot be read, or is not TOML.
+    """
+    where = Where(stage="settings", location=path.name)
     try:
-        text = path.read_text(encoding="utf-8")
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot be read: {error}", where) from error
-    try:
-        document = tomllib.loads(text)
     except RecursionError as error:
         raise SettingsError("is nested too deeply", where, "mend the file") from error
     except ValueError as error:  # not only TOMLDecodeError: an integer may have too many digits
         raise SettingsError(f"is not valid TOML: {error}", where, "mend the file") from error
-    tools = document.get("tool", {})
-    table = tools.get("kernelwright", {}) if isinstance(tools, dict) else None
-    if not isinstance(table, dict):
-        raise SettingsError("[tool.kernelwright] is not a table", where)
-    reject_unknown(table, where, "[tool.kernelwright]")
-    return table
+    return document
 
 
 def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
@@ -206,7 +225,14 @@ def _convert(name: str, raw: Any, where: Where) -> Any:
         raise SettingsError(f"{name} is {shown(raw)}, expected a string without NUL", where)
     if name == "package":
         _check_package(raw, where)
+    if name == "glibc":
+        _check_glibc(raw, where)
     return raw
+
+
+def _check_glibc(version: str, where: Where) -> None:
+    if version and not GLIBC.fullmatch(version):
+        raise SettingsError(f"glibc is {version!r}, expected a version such as '2.28', or ''", where)
 
 
 def _check_package(name: str, where: Where) -> None:
@@ -214,7 +240,7 @@ def _check_package(name: str, where: Where) -> None:
     if not all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts):
         raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
     if parts[0] in BUILD_FOLDERS:
-        listed = " and ".join(BUILD_FOLDERS)
+        listed = ", ".join(BUILD_FOLDERS)
         raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
 
 

@@ -27,13 +27,13 @@ WorkerPool.call = counted
 atexit.register(lambda: print("workers started:", max(started, default=0)))
 """
 
-EVERYTHING = {"CC": 2, "CUBIN": 3, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "WRAP": 2}
+EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "WRAP": 2}
 
 
 def test_first_build_makes_everything_and_the_second_nothing(project):
     first = project.scons("-j2")
     assert first.labels == EVERYTHING
-    assert first.counts == (16, 0, 0)
+    assert first.counts == (17, 0, 0)
     second = project.scons("-j2")
     assert second.stages == []
     assert second.counts == (0, 16, 0)
@@ -217,7 +217,8 @@ def test_explain_names_the_reason(cpu_project):
 
 def test_kernel_alias_builds_that_kernel_only(cpu_project):
     run = cpu_project.scons("-j2", "add_one")
-    assert run.stages == ["CC add_one", "LINK add_one", "LOWER add_one/default x86-64-v3", "WRAP add_one tvm_ffi"]
+    first = ["CC add_one", "GLIBC 2.28", "LINK add_one"]
+    assert run.stages == [*first, "LOWER add_one/default x86-64-v3", "WRAP add_one tvm_ffi"]
 
 
 def test_check_runs_again_only_after_a_change(cpu_project):
@@ -329,8 +330,8 @@ def test_build_cache_gives_back_what_was_built(project):
     before = project.files("build/kernels", "build/demo")
     start_over(project)
     run = project.scons("-j2")
-    assert run.labels == {"CACHED": 15, "PACKAGE": 1}
-    assert "16 built (15 from the cache), 0 reused, 0 failed" in run.output
+    assert run.labels == {"CACHED": 16, "PACKAGE": 1}
+    assert "17 built (16 from the cache), 0 reused, 0 failed" in run.output
     assert project.files("build/kernels", "build/demo") == before
     assert project.scons("-j2").stages == []
 
@@ -354,7 +355,7 @@ def test_cache_dir_of_the_build_file_is_the_build_cache(cached_project):
     cached_project.scons("-j2")
     assert not (cached_project.folder / "build/.kernelwright/cache").exists()
     start_over(cached_project, "cache")
-    assert cached_project.scons("-j2").labels == {"CACHED": 9, "PACKAGE": 1}
+    assert cached_project.scons("-j2").labels == {"CACHED": 10, "PACKAGE": 1}
 
 
 def test_cache_can_be_left_out(cpu_project):
@@ -434,7 +435,7 @@ def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
     cpu_project.scons("-j2")
     os.utime(cpu_project.folder / "kernels/scale.py")
     run = cpu_project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert run.counts == (0, 10, 0)
+    assert run.counts == (0, 11, 0)
     assert "kernelwright.scons.stages" in imported(run)
 
 
@@ -533,8 +534,8 @@ def test_timeline_and_report_of_a_build(project):
     project.scons("-j2")
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert sorted({event["cat"] for event in spans}) == ["CC", "CUBIN", "LINK", "LOWER", "PACKAGE", "WRAP"]
-    assert len(spans) == 16
+    assert sorted({event["cat"] for event in spans}) == ["CC", "CUBIN", "GLIBC", "LINK", "LOWER", "PACKAGE", "WRAP"]
+    assert len(spans) == 17
     assert all(event["args"]["cpu_seconds"] > 0 for event in spans if event["cat"] in ("CC", "CUBIN", "LINK", "LOWER"))
     assert str(project.folder) not in json.dumps(trace)
     command = [sys.executable, "-m", "kernelwright", "report"]

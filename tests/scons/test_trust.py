@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.files import file_stamp
+from kernelwright.glibc import LIBRARIES
 from kernelwright.toolchain import find_host_compiler, find_nvcc
 
 OUTPUTS = ("build/kernels", "build/demo")
@@ -39,6 +40,7 @@ STAGES = (
     [f"{CUDA}/{name}" for name in ("compute_80.ptx", "compute_80.json", "compile_compute_80.sh")],
     [f"{WORK}/wrapper.c", f"{WORK}/images.s"],
     [f"{WORK}/wrapper.o", f"{WORK}/compile_wrapper.sh"],
+    [f"build/kernels/demo/glibc-2.28/{name}.so" for name in LIBRARIES],
     [f"{WORK}/{name}" for name in ("scale.so", "compile.sh", "entry.json")],
     [
         *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
@@ -308,7 +310,7 @@ def test_no_damaged_cache_entry_is_taken_and_each_is_replaced(clean, tree):
     assert "CACHED" not in tree.build("-j2").labels
     assert tree.outputs() == clean.outputs()
     tree.remove("build/kernels")
-    assert tree.build().labels == {"CACHED": 7}
+    assert tree.build().labels == {"CACHED": 8}
     assert tree.outputs() == clean.outputs()
 
 
@@ -455,7 +457,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         output, _ = run.communicate(timeout=300)
         assert run.returncode == 0 and "could not be" not in output, output
     entries = [*cache.glob("??/*")]
-    assert len(entries) == 10, "four stages of add_one, the wrapper of scale, and two stages for each factor"
+    assert len(entries) == 11, "four stages of add_one, the wrapper of scale, glibc, and two stages for each factor"
     for entry in entries:
         content = entry.read_bytes()
         assert hashlib.sha256(content[:-32]).digest() == content[-32:]
@@ -465,7 +467,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         shown = tree.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(1, 'f4'))))")
         assert shown == f"[{factor}]\n"
         tree.remove(*OUTPUTS)
-        assert tree.build(*arguments).labels == {"CACHED": 8, "PACKAGE": 1}
+        assert tree.build(*arguments).labels == {"CACHED": 9, "PACKAGE": 1}
         assert tree.outputs() == outputs
     common = [{n: c for n, c in outputs.items() if "add_one" in n} for outputs in built]
     assert common[0] == common[1] and len(common[0]) == 11

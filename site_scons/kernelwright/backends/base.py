@@ -261,11 +261,19 @@ class LinkJob:
 
 @dataclass(frozen=True)
 class Places:
-    """How a command names what lies elsewhere: the C compiler, the launcher's folder, and tvm-ffi's include folders."""
+    """How a command names what it does not make.
+
+    Arguments:
+        compiler: the C compiler.
+        launcher: the folder of the launcher's headers.
+        includes: tvm-ffi's include folders.
+        glibc: the folder of the libraries that stand in for the machine's C library (see ``glibc``); empty: none.
+    """
 
     compiler: str
     launcher: str
     includes: tuple[str, ...]
+    glibc: str = ""
 
 
 class Backend(ABC):

@@ -62,14 +62,17 @@ def compile_flags() -> list[str]:
     return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden"]
 
 
-def link_flags(launcher: str | Path = LAUNCHER) -> list[str]:
+def link_flags(launcher: str | Path = LAUNCHER, glibc: str = "") -> list[str]:
     """Options for linking a kernel library: nothing exported but FFI functions, never unloaded, reproducible.
 
     Arguments:
         launcher: the folder of the launcher, as the command line should name it.
+        glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
     """
     linker = [f"--version-script={launcher}/exports.map", "-z,nodelete", "-z,lazy", "--build-id=none"]
-    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), "-lm", "-ldl", "-lpthread"]
+    # Before glibc 2.34 the last two have functions that are bound as if they were in libc.
+    libraries = ["-lm", "-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
+    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
 def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER) -> list[str]:
@@ -205,7 +208,7 @@ class TvmFfi(Backend):
     def link_command(self, job: LinkJob, places: Places, library: str) -> list[str]:
         """See :meth:`Backend.link_command`."""
         parts = [f"{job.kernel}/wrapper.o", f"{job.kernel}/images.s", *job.objects]
-        return [places.compiler, *parts, "-o", library, *link_flags(places.launcher)]
+        return [places.compiler, *parts, "-o", library, *link_flags(places.launcher, places.glibc)]
 
     def headers(self) -> list[Path]:
         """See :meth:`Backend.headers`."""

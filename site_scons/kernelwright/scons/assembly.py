@@ -137,7 +137,8 @@ class Assembly:
         known = {path for stage in graph.made for path in stage.paths} | {self._copy_of(name) for name in names}
         remove_unknown(Path(self._folder, "_lib"), known)
         for top in (Path(self._work), Path(graph.checks.get_abspath())):
-            for folder in [path for path in top.glob("*") if path.name not in names or path.name in graph.unsettled]:
+            kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
+            for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
 
 

@@ -86,6 +86,7 @@ class PackageGraph:
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
+        self.wheels = base.Dir("wheels")
         if str(self.folder) in run.packages:
             where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
             raise SettingsError("a package of that name exists already", where, "give each package its own name")
@@ -113,6 +114,28 @@ class PackageGraph:
         if tools.nvcc is not None:
             data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
         return data
+
+    @property
+    def glibc(self) -> Any:
+        """The folder of the libraries that stand in for the machine's C library; no kernel can have its name."""
+        return self.work.Dir(f"glibc-{self.settings.glibc}")
+
+    @cached_property
+    def glibc_stage(self) -> Stage | None:
+        """What makes these libraries; None: it is linked with the machine's own."""
+        from ..glibc import LIBRARIES, make_stubs
+
+        floor, compiler = self.settings.glibc, self.tools.host_compiler
+        if not floor:
+            return None
+        where = Where(stage="link")
+
+        def make(scratch: Path) -> None:
+            make_stubs(floor, compiler, scratch, self.run.tools, where)
+
+        options = {"floor": floor, "compiler": compiler.identity}
+        targets = {f"{name}.so": self.glibc.File(f"{name}.so") for name in LIBRARIES}
+        return self.node(Stage("GLIBC", floor, where, options, make, targets, []))
 
     @cached_property
     def has_gpu(self) -> bool:
@@ -352,10 +375,12 @@ class PackageGraph:
         """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
         for folder in Path(self.work.get_abspath()).glob("*"):
             self._cleaned(folder.name, self.work.Dir(folder.name))
+        wheel = self.wheels.Dir(self.settings.package)
         self._cleaned("check", self.checks)
+        self._cleaned("wheel", wheel)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")
         made = [self.run.top / "build" / name for name in (".kernelwright", *SINGLE_FILES)]
-        self.env.Clean(manifest, [self.work, self.folder, self.checks, *map(str, made)])
+        self.env.Clean(manifest, [self.work, self.folder, self.checks, wheel, *map(str, made)])
         return manifest
 
     def _cleaned(self, alias: str, folder: Any) -> None:

@@ -64,6 +64,7 @@ class BuildRun:
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
         self.packages: set[str] = set()
+        self.made: dict[str, Any] = {}
         self.strict = bool(option("kernelwright_strict"))
         self.settled_stages = 0
         self.commands: list[dict[str, Any]] | None = None

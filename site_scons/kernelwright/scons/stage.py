@@ -32,9 +32,11 @@ CODE = {
     "CUBIN": ("nvcc.py", "headers.py", "toolchain.py"),
     "PTX": ("nvcc.py", "headers.py", "toolchain.py"),
     "WRAP": ("backends/*.py", "scons/stages.py"),
+    "GLIBC": ("glibc.py",),
     "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),
     "LINK": ("nvcc.py", "toolchain.py", "limits.py", "package/manifest.py", "files.py", "scons/stages.py"),
     "PACKAGE": ("package/*.py", "files.py", "scons/assembly.py"),
+    "WHEEL": ("wheel/*.py", "scons/wheel.py"),
     "COMMANDS": ("scons/commands.py",),
     "CHECK": ("compare.py", "sizes.py", "workers/check.py", "scons/stages.py", *EXECUTION),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ class KernelStages:
         self._selection = selection
         self._sources = graph.definition_nodes(definition)
         self._folder = graph.work.Dir(selection.record.name)
+        self._glibc = graph.glibc_stage
 
     def add(self) -> KernelNodes:
         """Add everything, from the lowering to the checks."""
@@ -270,22 +271,22 @@ class KernelStages:
         compiler = graph.tools.host_compiler
         units = [unit for variant in variants for unit in variant.units]
         objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
+        folder, stubs = (graph.glibc.name, self._glibc.nodes) if self._glibc else ("", [])
+        places = replace(real_places(compiler), glibc=folder)
         images = [image for unit in units for image in unit.images.values()]
         where = self._where("link")
         top = Path(graph.work.get_abspath())
         job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
         output = f"{name}/{name}.so"
-        graph.commands.append(
-            entry(top, f"{name}/wrapper.o", backend.link_command(job, real_places(compiler), output), output)
-        )
-        by_hand = backend.link_command(job, SYMBOLIC_PLACES, output)
+        graph.commands.append(entry(top, f"{name}/wrapper.o", backend.link_command(job, places, output), output))
+        by_hand = backend.link_command(job, replace(SYMBOLIC_PLACES, glibc=folder), output)
 
         resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
         listed = [unit.files[file] for unit in units for file in ("signature.json", "module.tir")]
 
         def make(scratch: Path) -> None:
             self._check_limits(resources)
-            command = backend.link_command(job, real_places(compiler), str(scratch / f"{name}.so"))
+            command = backend.link_command(job, places, str(scratch / f"{name}.so"))
             remedy = f"the sources are below {top}"
             done = graph.run.tools.run(command, top, scratch, where, remedy, kind="link", subject=name)
             stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -301,7 +302,7 @@ class KernelStages:
         }
         targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
         usages = [node for _, _, node in resources]
-        sources = [compiled.nodes[0], *wrapper.nodes[1:], *objects, *images, *listed, *usages]
+        sources = [compiled.nodes[0], *wrapper.nodes[1:], *objects, *images, *listed, *usages, *stubs]
         stage = Stage("LINK", name, where, options, make, targets, sources)
         return graph.node(stage)
 

@@ -20,6 +20,7 @@ from ..errors import KernelwrightError, SettingsError, Where, refused, shown
 from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from .graph import PackageGraph
 from .run import current_run, option
+from .wheel import add_wheel
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -36,6 +37,7 @@ def generate(env: Any, **keywords: Any) -> None:
     _add_options()
     _add_variables(env, defaults)
     env.AddMethod(kernel_package, "KernelPackage")
+    env.AddMethod(kernel_wheel, "KernelWheel")
 
 
 def exists(env: Any) -> bool:
@@ -65,11 +67,36 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
                 "there are no definition files", Where(stage="settings"), f"give {package!r} some sources"
             )
         with unchecked_nodes():
-            return PackageGraph(env, run, merged, files).add()
+            graph = PackageGraph(env, run, merged, files)
+            run.made[merged.package] = graph, graph.add()
+            return run.made[merged.package][1]
     except KernelwrightError as error:
         stop(error)
     except OSError as error:
         stop(refused(error, place=env.Dir("#build").get_abspath()))
+
+
+def kernel_wheel(env: Any, package: str | None = None) -> Any:
+    """``env.KernelWheel(name)``: have ``scons wheel`` put a wheel of a package into ``dist/``.
+
+    Arguments:
+        package: import name of a package of ``KernelPackage``; left out, it is the one that pyproject.toml names.
+
+    Returns:
+        The alias ``wheel``.
+    """
+    name = package or env["KERNELWRIGHT_TABLE"].get("package", "")
+    made = current_run(env, Settings()).made.get(name)
+    try:
+        if made is None:
+            where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
+            raise SettingsError(f"there is no package {shown(name)}", where, "call env.KernelPackage for it before")
+        with unchecked_nodes():
+            return add_wheel(*made)
+    except KernelwrightError as error:
+        stop(error)
+    except OSError as error:
+        stop(refused(error, place=env.Dir("#").get_abspath()))
 
 
 @contextlib.contextmanager

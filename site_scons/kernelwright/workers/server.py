@@ -6,8 +6,11 @@ build dies. Everything that other code prints, in Python or C++, goes to stderr,
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
 import gc
+import importlib.util
 import os
 import platform
 import queue
@@ -230,6 +233,7 @@ def _versions() -> dict[str, str]:
     """
     gc.disable()  # an import makes objects that stay; looking for garbage among them takes a tenth of its time
     try:
+        _load_libraries()
         import tvm  # noqa: F401 (so that the first request does not wait for it)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(
@@ -239,6 +243,21 @@ def _versions() -> dict[str, str]:
         ) from error
     gc.enable()
     return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
+
+
+def _load_libraries() -> None:
+    """Load two of TVM's libraries before it does.
+
+    TVM 0.27 looks for types of the second one before it loads it. It ignores that this fails, but the error has a C++
+    backtrace, which takes a quarter of the time of the import.
+    """
+    import tvm_ffi  # noqa: F401 (they need its library)
+
+    found = importlib.util.find_spec("tvm")
+    for folder in found.submodule_search_locations or () if found else ():
+        for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(os.path.join(folder, "lib", name), ctypes.RTLD_GLOBAL)  # noqa: PTH118
 
 
 def _edited(request: LowerRequest, definition: Definition) -> DefinitionError:

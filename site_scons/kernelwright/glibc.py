@@ -1,0 +1,157 @@
+"""Libraries to link with in place of the machine's C library, so that what is linked runs with an older one too.
+
+A linker binds each function of glibc to its newest version on the machine that builds: ``dlopen`` to GLIBC_2.34,
+``exp`` to GLIBC_2.29. glibc keeps the older versions, but a linker has no option to choose them. So it is given shared
+libraries that have the same names and no code, and in which the default version of each symbol is the newest one that
+is not newer than wanted. Which ones there are is read from the machine's own libraries.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import ToolchainError, Where
+from .runner import Tools
+from .toolchain import HostCompiler, tool_environment
+
+LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
+"""Name for the linker -> name at run time. The last two are a part of libc.so.6 from glibc 2.34 on."""
+
+VERSION = re.compile(r"GLIBC_([0-9]+(?:\.[0-9]+)+)")
+CODE = ("STT_FUNC", "STT_LOOS", "STT_GNU_IFUNC")
+"""Symbol types of functions; pyelftools calls indirect ones STT_LOOS."""
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol in one of its versions."""
+
+    name: str
+    version: Version
+    is_code: bool
+
+    @property
+    def node(self) -> str:
+        """The version as ELF has it."""
+        return node(self.version)
+
+
+def node(version: Version) -> str:
+    """A version as ELF has it: ``GLIBC_2.28``."""
+    return f"GLIBC_{'.'.join(map(str, version))}"
+
+
+def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, where: Where) -> None:
+    """Write ``libc.so`` and the others into ``scratch``.
+
+    Arguments:
+        floor: the oldest glibc that libraries are to run with, such as ``2.28``.
+        compiler: the C compiler, whose glibc is read.
+        scratch: the folder to write to.
+        tools: runs the compiler.
+        where: the place for error messages.
+
+    Raises:
+        ToolchainError: the compiler has no glibc of which the symbols can be read.
+    """
+    newest = tuple(map(int, floor.split(".")))
+    for name, soname in LIBRARIES.items():
+        symbols = chosen_symbols(_library(compiler, soname, where), newest, where)
+        (scratch / f"{name}.s").write_text(assembly(symbols))
+        (scratch / f"{name}.map").write_text(version_script(symbols))
+        options = ["-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-Wl,--build-id=none"]
+        options += [f"-Wl,--version-script={name}.map"] if symbols else []
+        command = [compiler.path, *options, f"{name}.s", "-o", f"{name}.so"]
+        remedy = "report this as a defect of Kernelwright"
+        tools.run(command, scratch, scratch, where, remedy, kind="link", subject=soname)
+
+
+def chosen_symbols(library: Path, floor: Version, where: Where) -> list[Symbol]:
+    """For each symbol of a library its newest version that the floor has; sorted. Symbols without one are left out.
+
+    Raises:
+        ToolchainError: the file cannot be read.
+    """
+    newest: dict[str, Symbol] = {}
+    for symbol in _symbols(library, where):
+        known = newest.get(symbol.name)
+        if symbol.version[:2] <= floor and (known is None or known.version < symbol.version):
+            newest[symbol.name] = symbol
+    return [newest[name] for name in sorted(newest)]
+
+
+def assembly(symbols: list[Symbol]) -> str:
+    """Defines the symbols, a byte each; nobody ever runs or reads that."""
+    lines = ['.section .note.GNU-stack, "", @progbits', ".data"]
+    for number, symbol in enumerate(symbols):
+        label = f"kw_{number}"
+        kind = "@function" if symbol.is_code else "@object"
+        lines += [f".globl {label}", f".type {label}, {kind}", f"{label}: .byte 0", f".size {label}, 1"]
+        lines += [f".symver {label}, {symbol.name}@@{symbol.node}"]
+    return "\n".join([*lines, ""])
+
+
+def version_script(symbols: list[Symbol]) -> str:
+    """Declares the versions."""
+    return "".join(f"{node(version)} {{ }};\n" for version in sorted({symbol.version for symbol in symbols}))
+
+
+def _library(compiler: HostCompiler, soname: str, where: Where) -> Path:
+    """The path of a library of the compiler's C library."""
+    done = subprocess.run(
+        [compiler.path, f"-print-file-name={soname}"],
+        capture_output=True,
+        text=True,
+        env=tool_environment(),
+        timeout=60,
+        check=False,
+    )
+    path = Path(done.stdout.strip())
+    if done.returncode != 0 or not path.is_absolute() or not path.is_file():
+        remedy = 'install glibc, or set glibc = "" to link with the C library that there is'
+        raise ToolchainError(f"{compiler.path} has no {soname}", where, remedy)
+    return path
+
+
+def _symbols(library: Path, where: Where) -> list[Symbol]:
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with library.open("rb") as stream:
+            elf = ELFFile(stream)
+            names = {
+                definition["vd_ndx"]: next(auxiliary).name
+                for definition, auxiliary in _section(elf, ".gnu.version_d").iter_versions()
+            }
+            versions = _section(elf, ".gnu.version")
+            listed = enumerate(_section(elf, ".dynsym").iter_symbols())
+            found = [_symbol(item, versions.get_symbol(index)["ndx"], names) for index, item in listed]
+    except (OSError, ELFError, ValueError) as error:
+        remedy = 'mend that, or set glibc = "" to link with the C library that there is'
+        raise ToolchainError(f"the symbols of {library} cannot be read: {error}", where, remedy) from error
+    return [symbol for symbol in found if symbol is not None]
+
+
+def _section(elf: Any, name: str) -> Any:
+    section = elf.get_section_by_name(name)
+    if section is None:
+        raise ValueError(f"it has no section {name}")
+    return section
+
+
+def _symbol(item: Any, index: int | str, names: dict[int, str]) -> Symbol | None:
+    """A symbol that the library defines for everybody; None for others."""
+    if item["st_shndx"] in ("SHN_UNDEF", "SHN_ABS") or item["st_info"]["type"] == "STT_TLS":
+        return None
+    # The highest bit says that it is not the default version.
+    match = VERSION.fullmatch(names.get(index & 0x7FFF, "")) if isinstance(index, int) else None
+    if match is None:
+        return None
+    return Symbol(item.name, tuple(map(int, match[1].split("."))), item["st_info"]["type"] in CODE)

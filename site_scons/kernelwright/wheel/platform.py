@@ -1,0 +1,59 @@
+"""The platform tag of a wheel, from what its libraries need, by the policies of auditwheel (PEP 600)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ..errors import KernelwrightError, Where
+
+UNTAGGED = "linux_x86_64"
+"""The tag of a wheel whose real one is not known yet."""
+
+
+def platform_tag(wheel: Path) -> str:
+    """The tag of the oldest system that a wheel runs on.
+
+    Arguments:
+        wheel: one with any Linux tag.
+
+    Returns:
+        Such as ``manylinux_2_17_x86_64``.
+
+    Raises:
+        KernelwrightError: its libraries need something that not every such system has.
+    """
+    found = _analyse(wheel)
+    policy = found.overall_policy.name
+    if not policy.startswith("manylinux"):
+        remedy = 'do not link with further libraries; with glibc = "2.28" only those of glibc are needed'
+        raise KernelwrightError(f"it runs on no manylinux system: {_reasons(found)}", Where(stage="wheel"), remedy)
+    return str(re.sub(r"^manylinux(1|2010|2014)_", _numbered, policy))
+
+
+def _analyse(wheel: Path) -> Any:
+    from auditwheel.architecture import Architecture
+    from auditwheel.libc import Libc
+    from auditwheel.wheel_abi import analyze_wheel_abi
+
+    return analyze_wheel_abi(
+        Libc.GLIBC,
+        Architecture.x86_64,
+        wheel,
+        frozenset(),
+        # CPU levels are chosen at run time, by the launcher.
+        disable_isa_ext_check=True,
+        allow_graft=False,
+    )
+
+
+def _reasons(found: Any) -> str:
+    needed = sorted({name for reference in found.external_refs.values() for name in reference.libs})
+    versions = sorted({version for listed in found.versioned_symbols.values() for version in listed})
+    return f"it needs {', '.join([*needed, *versions]) or 'an unknown library'}"
+
+
+def _numbered(match: re.Match[str]) -> str:
+    """The older names, as PEP 600 has them."""
+    return {"1": "manylinux_2_5_", "2010": "manylinux_2_12_", "2014": "manylinux_2_17_"}[match[1]]

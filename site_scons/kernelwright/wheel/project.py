@@ -1,0 +1,213 @@
+"""What a wheel says of its project: ``[project]`` of pyproject.toml, checked and completed.
+
+Fields and their meaning: https://packaging.python.org/en/latest/specifications/pyproject-toml/. A repository whose own
+``[project]`` is another distribution (such as this one) has the kernel library's fields in
+``[tool.kernelwright.project]``.
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+from packaging.version import InvalidVersion, Version
+from pyproject_metadata import StandardMetadata
+from pyproject_metadata.errors import ConfigurationError
+
+from ..errors import SettingsError, Where, shown
+from .source import RECORD
+
+RUNTIME = "apache-tvm-ffi>=0.1.13,<0.2"
+"""What every kernel package needs where it runs: the versions that it is tested with."""
+
+WHERE = Where(stage="wheel", location="pyproject.toml")
+PLAIN = re.compile(r"\s*([0-9][^\s]*)\s*")
+ASSIGNED = re.compile(r"""^(?:__version__|VERSION|version)(?:\s*:\s*\w+)?\s*=\s*["']([^"']+)["']""", re.M)
+"""A version alone in a file, and one that is assigned in a Python module or a TOML file."""
+
+METADATA_VERSION = "2.4"
+"""Version of the core metadata; 2.4 is the first with license expressions, and package indexes know it."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project, as its wheel describes it.
+
+    Arguments:
+        name: normalised as in file names: ``my_kernels``.
+        version: normalised.
+        metadata: the text of METADATA.
+        entry_points: the text of entry_points.txt; empty: there are none.
+        licenses: path in the wheel's license folder -> content.
+        files: the files that all this was read from, relative to the project's folder.
+    """
+
+    name: str
+    version: str
+    metadata: bytes
+    entry_points: str
+    licenses: Mapping[str, bytes]
+    files: tuple[str, ...]
+
+
+def read_project(root: Path, document: Mapping[str, Any], version: str = "") -> Project:
+    """Check a project's fields, and read the files that they name.
+
+    Arguments:
+        root: the folder of pyproject.toml.
+        document: its content.
+        version: the version, if ``[project]`` says that it is dynamic; empty: as ``[tool.kernelwright.version]`` says.
+
+    Raises:
+        SettingsError: a field is missing or not valid, or a file that one names is not there. The message names it.
+    """
+    table, place = project_table(document)
+    files: list[str] = ["pyproject.toml"]
+    if "version" in table.get("dynamic", ()):
+        version = version or dynamic_version(root, document, files)
+        dynamic = [field for field in table["dynamic"] if field != "version"]
+        table = {**table, "version": version, "dynamic": dynamic}
+    elif "version" not in table:
+        raise _refused(f"{place} has no version", 'write version = "1.0", or dynamic = ["version"]')
+    if table.get("dynamic"):
+        listed = ", ".join(map(shown, table["dynamic"]))
+        raise _refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
+    _check_license(table, place)
+    try:
+        fields = StandardMetadata.from_pyproject(
+            {"project": {**table, "dependencies": _dependencies(table)}},
+            root,
+            metadata_version=METADATA_VERSION,
+            allow_extra_keys=False,
+        )
+        text = bytes(fields.as_rfc822())
+    except (ConfigurationError, InvalidVersion) as error:
+        raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused(f"a file that {place} names cannot be read: {error}", "mend it, or name another one") from error
+    licenses = {path.as_posix(): _content(root / path) for path in fields.license_files or []}
+    readme = fields.readme.file if fields.readme is not None else None
+    files += [os.path.relpath(root / readme, root)] if readme else []
+    return Project(
+        fields.name.lower().replace("-", "_").replace(".", "_"),
+        str(fields.version),
+        text,
+        entry_points(fields),
+        licenses,
+        (*dict.fromkeys([*files, *licenses]),),
+    )
+
+
+def project_table(document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The table with the project's fields, and its name.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    own = document.get("tool", {}).get("kernelwright", {}).get("project")
+    table, place = (document.get("project"), "[project]") if own is None else (own, "[tool.kernelwright.project]")
+    if not isinstance(table, dict):
+        remedy = 'write [project] with at least name = "..." and version = "..."'
+        raise _refused(f"pyproject.toml has no table {place}", remedy)
+    if not isinstance(table.get("dynamic", []), list):
+        raise _refused(f"{place}.dynamic is {shown(table['dynamic'])}, expected a list", 'write dynamic = ["version"]')
+    return dict(table), place
+
+
+def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -> str:
+    """The version that a file or the newest git tag has; the file's name is added to ``files``.
+
+    Raises:
+        SettingsError: ``[tool.kernelwright.version]`` is missing or not valid, or finds no version.
+    """
+    if (root / RECORD).is_file():  # a source distribution, in which git has nothing to say
+        return str(email.message_from_bytes(_content(root / "PKG-INFO"))["Version"])
+    table = document.get("tool", {}).get("kernelwright", {}).get("version")
+    remedy = 'write [tool.kernelwright.version] with file = "path", or with git = true'
+    if not isinstance(table, dict) or len(table) != 1 or not {"file", "git"} & table.keys():
+        raise _refused(f"[project] has a dynamic version, but [tool.kernelwright.version] is {shown(table)}", remedy)
+    if "git" in table:
+        if table["git"] is not True:
+            raise _refused(f"[tool.kernelwright.version] has git = {shown(table['git'])}", remedy)
+        return _version_of_tag(root)
+    name = table["file"]
+    if not isinstance(name, str) or not name:
+        raise _refused(f"[tool.kernelwright.version] has file = {shown(name)}", remedy)
+    files.append(name)
+    text = _content(root / name).decode("utf-8", "replace")
+    found = PLAIN.fullmatch(text) or ASSIGNED.search(text)
+    if found is None:
+        raise _refused(f"{name} has no version", 'write a version alone into it, or __version__ = "1.0"')
+    return _normal(found[1], name)
+
+
+def entry_points(fields: Any) -> str:
+    """The text of entry_points.txt."""
+    groups = {"console_scripts": fields.scripts, "gui_scripts": fields.gui_scripts, **fields.entrypoints}
+    parts = []
+    for group, points in groups.items():
+        if points:
+            lines = "".join(f"{name} = {value}\n" for name, value in sorted(points.items()))
+            parts.append(f"[{group}]\n{lines}")
+    return "\n".join(parts)
+
+
+def _check_license(table: Mapping[str, Any], place: str) -> None:
+    given = table.get("license")
+    if isinstance(given, str):
+        try:
+            canonicalize_license_expression(given)
+        except InvalidLicenseExpression as error:
+            message = f"{place}.license is {given!r}, which is no SPDX license expression: {error}"
+            raise _refused(message, 'write one such as "MIT", or "LicenseRef-My-Own" and license-files') from error
+
+
+def _dependencies(table: Mapping[str, Any]) -> Any:
+    """The project's dependencies, and what loads its kernels unless the project asks for a version itself."""
+    given = table.get("dependencies", [])
+    if not isinstance(given, list) or any(re.match(r"\s*apache[-_.]tvm[-_.]ffi\b", str(item)) for item in given):
+        return given
+    return [*given, RUNTIME]
+
+
+def _version_of_tag(root: Path) -> str:
+    import dunamai
+
+    try:
+        found = dunamai.Version.from_git(path=root, strict=True)
+    except (RuntimeError, ValueError) as error:
+        raise _refused(
+            f"git tells no version: {error}", "tag a commit, such as v1.0, or write the version down"
+        ) from error
+    return _normal(found.serialize(style=dunamai.Style.Pep440), "the git tag")
+
+
+def _normal(text: str, place: str) -> str:
+    try:
+        return str(Version(text))
+    except InvalidVersion as error:
+        raise _refused(f"{text!r}, the version in {place}, is not valid", "write one such as 1.0 or 2.1rc1") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _refused(f"{path.name} cannot be read: {error.strerror}", "mend it, or name another file") from error
+
+
+def _words(error: Exception, place: str) -> str:
+    """What a library says of a field, with the table that we have read."""
+    return (
+        str(error).replace('"project', f'"{place.strip("[]")}') if isinstance(error, ConfigurationError) else str(error)
+    )
+
+
+def _refused(message: str, remedy: str) -> SettingsError:
+    return SettingsError(message, WHERE, remedy)

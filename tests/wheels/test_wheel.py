@@ -1,0 +1,448 @@
+"""Wheels of kernel packages: built by scons and by pip, installed in fresh environments, damaged, refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
+
+PYPROJECT = """\
+[build-system]
+requires = ["kernelwright"]
+build-backend = "kernelwright.build"
+
+[project]
+name = "Demo-Kernels"
+dynamic = ["version"]
+description = "Two kernels"
+readme = "README.md"
+license = "MIT"
+license-files = ["LICENSE*"]
+requires-python = ">=3.10"
+classifiers = ["Topic :: Software Development"]
+urls = { Source = "https://example.org/demo" }
+dependencies = ["numpy"]
+scripts = { demo-add = "demo:main" }
+
+[tool.kernelwright]
+package = "demo"
+archs = ["x86-64-v3", "sm_80", "sm_90a", "compute_80"]
+
+[tool.kernelwright.version]
+file = "VERSION"
+"""
+
+FILES = {
+    "SConstruct": SCONSTRUCT + 'env.KernelWheel("demo")\n',
+    "pyproject.toml": PYPROJECT,
+    "VERSION": "1.2rc1\n",
+    "README.md": "# Demo, with a letter: \u00e9\n",
+    "LICENSE.txt": "Do what you like.\n",
+    "kernels/scale.py": SCALE,
+    "kernels/add_one.py": ADD,
+}
+
+RUN = """
+import sys, numpy as np, demo
+assert "kernelwright" not in sys.modules and "tvm" not in sys.modules
+x = np.arange(8, dtype="float32").reshape(2, 4)
+np.testing.assert_array_equal(np.from_dlpack(demo.add_one(x)), x + 1)
+np.testing.assert_array_equal(np.from_dlpack(demo.scale(x.ravel())), 2 * x.ravel())
+print(demo.__file__)
+"""
+
+
+def write(folder: Path) -> Project:
+    project = Project(folder)
+    for name, text in FILES.items():
+        project.write(name, text)
+    return project
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder: Path) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", "-A")
+    # The same commit each time, so that two copies are the same.
+    date = "2026-01-02T03:04:05Z"
+    subprocess.run(
+        ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "commit", "-qm", "all"],
+        cwd=folder,
+        check=True,
+        env=os.environ | {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date},
+    )
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A committed project whose wheel was built; tests must not change it."""
+    project = write(tmp_path_factory.mktemp("made"))
+    commit(project.folder)
+    project.scons("-j2", "wheel")
+    return project
+
+
+def wheel_of(project: Project) -> Path:
+    (found,) = (project.folder / "dist").glob("*.whl")
+    return found
+
+
+def copy_of(project: Project, folder: Path) -> Project:
+    shutil.copytree(project.folder, folder, symlinks=True)
+    return Project(folder)
+
+
+def pip(python: Path | str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    command = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
+    done = subprocess.run(command, env=variables, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def kernelwright(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelwright", *arguments]
+    variables = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
+    return subprocess.run(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+# ---- what is in one
+
+
+def test_name_metadata_and_files(made: Project) -> None:
+    wheel = wheel_of(made)
+    match = re.fullmatch(r"demo_kernels-1\.2rc1-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)
+    assert match and int(match[1]) <= 28
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        info = "demo_kernels-1.2rc1.dist-info"
+        metadata = archive.read(f"{info}/METADATA").decode()
+        assert archive.read(f"{info}/entry_points.txt") == b"[console_scripts]\ndemo-add = demo:main\n"
+        assert archive.read(f"{info}/licenses/LICENSE.txt") == FILES["LICENSE.txt"].encode()
+        times = {entry.date_time for entry in archive.infolist()}
+        modes = {entry.external_attr >> 16 for entry in archive.infolist()}
+        manifest = archive.read("demo/manifest.json").decode()
+    assert times == {(2026, 1, 2, 3, 4, 4)} and modes == {0o100644}
+    assert names == [*sorted(names[:-1]), f"{info}/RECORD"]
+    for line in (
+        "Name: Demo-Kernels",
+        "Version: 1.2rc1",
+        "License-Expression: MIT",
+        "Requires-Python: >=3.10",
+        "Project-URL: Source, https://example.org/demo",
+        "Classifier: Topic :: Software Development",
+        "Requires-Dist: numpy",
+    ):
+        assert line in metadata.splitlines()
+    assert "Requires-Dist: apache-tvm-ffi" in metadata and "with a letter: \u00e9" in metadata
+    assert re.search(r'"source": {\s*"commit": "[0-9a-f]{40}",\s*"dirty": false\s*}', manifest)
+
+
+def test_a_second_run_makes_nothing_and_a_change_makes_another(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    first = wheel_of(project).read_bytes()
+    assert project.scons("wheel").stages == []
+    wheel_of(project).write_bytes(b"no wheel")
+    assert project.scons("wheel").stages == [] and wheel_of(project).read_bytes() == first
+    project.write("README.md", "# Another text\n")
+    assert project.scons("wheel").stages == ["WHEEL demo_kernels"]
+    with zipfile.ZipFile(wheel_of(project)) as archive:
+        assert b"Another text" in archive.read("demo_kernels-1.2rc1.dist-info/METADATA")
+        assert b'"dirty": true' in archive.read("demo/manifest.json")
+    project.write("VERSION", "1.3\n")
+    project.scons("wheel")
+    assert {path.name.split("-")[1] for path in (project.folder / "dist").iterdir()} == {"1.2rc1", "1.3"}
+
+
+def test_without_the_target_nothing_is_read_for_a_wheel(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    (project.folder / "VERSION").unlink()
+    assert project.scons().stages == []
+
+
+def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(made: Project, tmp_path: Path) -> None:
+    other = write(tmp_path / "a much longer path" / "\u00fc")
+    commit(other.folder)
+    person = {"USER": "nobody", "LOGNAME": "nobody", "HOME": str(tmp_path), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    before = os.umask(0o077)
+    try:
+        other.scons("-j8", "wheel", "CACHE_DIR=", env=person)
+    finally:
+        os.umask(before)
+    assert wheel_of(other).name == wheel_of(made).name
+    assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
+
+
+def test_clean_removes_what_a_wheel_was_made_in_and_leaves_dist(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    project.scons("-c", "wheel")
+    assert not list((project.folder / "build/wheels").glob("*/*")) and wheel_of(project).exists()
+    assert (project.folder / "build/demo/manifest.json").exists()
+    project.scons("wheel")
+    project.scons("-c")
+    assert not list((project.folder / "build/wheels").glob("*/*")) and wheel_of(project).exists()
+
+
+def test_source_date_epoch_is_the_time_of_all_files(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    project.scons("wheel", env={"SOURCE_DATE_EPOCH": "1700000000"})
+    with zipfile.ZipFile(wheel_of(project)) as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+# ---- installed
+
+
+def pythons() -> list[str]:
+    """Interpreters of the versions that a package supports, as far as there are any."""
+    found = []
+    for minor in range(10, 14):
+        candidates = [shutil.which(f"python3.{minor}"), *Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3")]
+        works = (
+            str(path) for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0
+        )
+        found += [next(works, "")] if minor != sys.version_info.minor else [sys.executable]
+    return found
+
+
+@pytest.mark.parametrize("minor", range(10, 14))
+def test_installed_with_its_dependencies_only_it_runs(made: Project, tmp_path: Path, minor: int) -> None:
+    python = pythons()[minor - 10]
+    if not python:
+        pytest.skip(f"there is no Python 3.{minor}")
+    home = tmp_path / "with blank and \u00e9"
+    subprocess.run([python, "-m", "venv", home], check=True)
+    pip(home / "bin/python", "install", str(wheel_of(made)))
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    for path in [home, *home.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & ~0o222)
+    done = subprocess.run(
+        [home / "bin/python", "-I", "-c", RUN],
+        cwd=nothing,
+        env={"PATH": str(nothing)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    for path in [home, *home.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | 0o200)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith(str(home))
+
+
+# ---- pip, sdist, editable
+
+
+def build_environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(SITE_SCONS)}
+
+
+def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    out = tmp_path / "out"
+    options = ["--no-build-isolation", "--no-deps", "-w"]
+    pip(sys.executable, "wheel", ".", *options, str(out / "tree"), env=build_environment(), cwd=project.folder)
+    code = f"from kernelwright.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    name = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.folder,
+        env=os.environ | build_environment(),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    with tarfile.open(tmp_path / name) as archive:
+        listed = sorted(archive.getnames())
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    base = "demo_kernels-1.2rc1"
+    assert listed == sorted(f"{base}/{file}" for file in [*FILES, "PKG-INFO", "kernelwright-source.json"])
+    pip(
+        sys.executable,
+        "wheel",
+        ".",
+        *options,
+        str(out / "sdist"),
+        env=build_environment(),
+        cwd=tmp_path / "unpacked" / base,
+    )
+    wheels = [next((out / place).glob("*.whl")) for place in ("tree", "sdist")]
+    for wheel in wheels:
+        assert wheel.name == wheel_of(made).name and wheel.read_bytes() == wheel_of(made).read_bytes()
+
+
+def test_config_settings_are_settings_and_unknown_ones_are_listed(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    options = ["--no-build-isolation", "--no-deps", "-w", str(tmp_path), "--config-settings"]
+    pip(sys.executable, "wheel", ".", *options, "targets=llvm", env=build_environment(), cwd=project.folder)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        assert b"sm_80" not in archive.read("demo/manifest.json")
+    with pytest.raises(AssertionError, match=r"there is no config setting 'speed'; they are jobs, targets, archs"):
+        pip(sys.executable, "wheel", ".", *options, "speed=11", env=build_environment(), cwd=project.folder)
+
+
+def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    home = tmp_path / "home"
+    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], check=True)
+    site = next(home.glob("lib/python*/site-packages"))
+    # What the environment of the tests has is there too, as it is for a user who installs into one with Kernelwright.
+    (site / "tests.pth").write_text("\n".join([str(SITE_SCONS), *(p for p in sys.path if p.endswith("site-packages"))]))
+    python = home / "bin/python"
+    pip(python, "install", "--no-build-isolation", "--no-deps", "-e", ".", cwd=project.folder)
+    code = "import demo, numpy as np; print(np.from_dlpack(demo.scale(np.ones(1, 'f4'))))"
+    run = [python, "-c", code]
+    assert subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == "[2.]\n"
+    project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
+    project.scons("-j2")
+    assert subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == "[3.]\n"
+    assert (
+        subprocess.run([python, "-c", "import kernels"], cwd=tmp_path, check=False, capture_output=True).returncode == 1
+    )
+
+
+# ---- verify
+
+
+def changed(wheel: Path, folder: Path, change: dict[str, bytes | None], record: bool = True) -> Path:
+    """A copy of a wheel with other files in it; None takes one out."""
+    from kernelwright.wheel.archive import _Archive
+
+    copy = folder / wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        files: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
+    kept = files.pop("demo_kernels-1.2rc1.dist-info/RECORD")
+    files |= change
+    with _Archive(copy, (2026, 1, 2, 3, 4, 4)) as archive:
+        for name, content in files.items():
+            if content is not None:
+                archive.writestr(name, content)
+    if not record:
+        lines = (kept or b"").decode()
+        with zipfile.ZipFile(copy, "a") as raw:
+            raw.writestr("demo_kernels-1.2rc1.dist-info/RECORD", lines)
+    return copy
+
+
+def test_a_good_wheel_is_well(made: Project) -> None:
+    done = kernelwright("verify", str(wheel_of(made)))
+    assert done.returncode == 0 and done.stdout == f"{wheel_of(made).name}: all well\n"
+
+
+def test_every_kind_of_damage_is_named(made: Project, tmp_path: Path) -> None:
+    wheel = wheel_of(made)
+    with zipfile.ZipFile(wheel) as archive:
+        manifest = archive.read("demo/manifest.json")
+        library = archive.read("demo/_lib/scale.so")
+        other = archive.read("demo/_lib/add_one.so")
+        info = archive.read("demo_kernels-1.2rc1.dist-info/WHEEL")
+    cases: list[tuple[dict[str, bytes | None], str]] = [
+        ({"demo/_lib/scale.so": library + b"x"}, "demo/_lib/scale.so is not the file that the manifest lists"),
+        ({"demo/_lib/scale.so": None}, "demo/_lib/scale.so is in the manifest, and missing"),
+        ({"demo/more.py": b""}, "demo/more.py is not in the manifest"),
+        ({"demo/manifest.json": manifest.replace(b"sm_80", b"sm_86")}, "demo/manifest.json is damaged"),
+        ({"demo/manifest.json": None}, "it has no manifest.json"),
+        ({"demo/py.typed": b"/home/somebody/demo/x"}, "a path of the machine that built it: /home/somebody/demo/x"),
+        ({"demo_kernels-1.2rc1.dist-info/WHEEL": info.replace(b"manylinux_2_", b"manylinux_3_")}, "WHEEL has the tags"),
+    ]
+    for number, (change, message) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = kernelwright("verify", str(changed(wheel, folder, change)))
+        assert done.returncode == 1 and message in done.stdout, (message, done.stdout)
+    assert other != library
+
+
+def test_archs_that_the_manifest_claims_without_reason_are_named(made: Project) -> None:
+    from kernelwright.wheel.verify import _arch_problems, device_archs
+
+    with zipfile.ZipFile(wheel_of(made)) as archive:
+        library = archive.read("demo/_lib/scale.so")
+    assert set(device_archs(library)) == {"sm_80", "sm_90", "ptx sm_80"}
+    claimed = {"x86-64-v3", "sm_80", "sm_90a", "compute_80"}
+    assert list(_arch_problems("scale", claimed, library)) == []
+    assert list(_arch_problems("scale", {*claimed, "sm_100f", "x86-64-v4"} - {"compute_80"}, library)) == [
+        "kernel scale has no device code for sm_100, which the manifest lists",
+        "kernel scale has device code for ptx sm_80, which the manifest does not list",
+        "kernel scale lacks code for x86-64-v4, unlike the manifest",
+    ]
+
+
+def test_a_tag_that_promises_too_much_is_named(made: Project, tmp_path: Path) -> None:
+    wheel = wheel_of(made)
+    older = tmp_path / re.sub(r"manylinux_2_\d+", "manylinux_2_5", wheel.name)
+    shutil.copyfile(wheel, older)
+    done = kernelwright("verify", str(older))
+    assert done.returncode == 1 and "its name says manylinux_2_5_x86_64" in done.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_what_is_no_wheel_is_a_clear_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "x-1-py3-none-any.whl"
+    if content is not None:
+        path.write_bytes(content)
+    done = kernelwright("verify", str(path))
+    assert done.returncode == 1 and f"{path} [verify]: it cannot be read" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[project]\n", "[projects]\n", "pyproject.toml has no table [project]"),
+        ('name = "Demo-Kernels"\n', "", "name"),
+        ('name = "Demo-Kernels"', 'name = "demo kernels!"', "demo kernels!"),
+        ('dynamic = ["version"]', "", "[project] has no version"),
+        ('dynamic = ["version"]', 'version = "one"', "one"),
+        ('dynamic = ["version"]', 'dynamic = ["version", "readme"]', "[project].dynamic has 'readme'"),
+        ('dynamic = ["version"]', 'dynamic = "version"', "expected a list"),
+        ('readme = "README.md"', 'readme = "MISSING.md"', "MISSING.md"),
+        ('license-files = ["LICENSE*"]', 'license-files = ["NONE*"]', "NONE*"),
+        ('license = "MIT"', 'license = "My own"', "My own"),
+        ('file = "VERSION"', 'file = "README.md"', "README.md has no version"),
+        ('file = "VERSION"', 'file = "NOTHING"', "NOTHING cannot be read: No such file"),
+        ('file = "VERSION"', "git = true", "git tells no version"),
+        ('file = "VERSION"', 'tag = "v1"', "[tool.kernelwright.version] is"),
+        ('classifiers = ["Topic', 'clasifiers = ["Topic', "clasifiers"),
+        ('dependencies = ["numpy"]', 'dependencies = ["numpy >> 3"]', "numpy >> 3"),
+    ],
+)
+def test_bad_fields_are_errors_that_name_them_and_leave_no_wheel(
+    made: Project, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    shutil.rmtree(project.folder / "dist")
+    project.replace("pyproject.toml", old, new)
+    run = project.scons("wheel", ok=False)
+    assert run.status == 2 and message in run.output and "pyproject.toml [wheel]: " in run.output, run.output
+    assert "  remedy: " in run.output
+    assert not (project.folder / "dist").exists()
+
+
+@pytest.mark.parametrize("epoch", ["yesterday", "12", "99999999999"])
+def test_a_bad_source_date_epoch_is_an_error(made: Project, tmp_path: Path, epoch: str) -> None:
+    run = copy_of(made, tmp_path / "copy").scons("wheel", env={"SOURCE_DATE_EPOCH": epoch}, ok=False)
+    assert f"SOURCE_DATE_EPOCH [wheel]: it is '{epoch}'" in run.output
+
+
+def test_a_wheel_of_no_package_is_an_error(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    project.replace("SConstruct", 'KernelWheel("demo")', 'KernelWheel("other")')
+    assert "there is no package 'other'" in project.scons("wheel", ok=False).output
