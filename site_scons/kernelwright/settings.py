@@ -45,6 +45,7 @@ class Settings:
         nvcc_memory: memory that one run of nvcc is taken to need, such as ``"2G"``; empty: learnt from earlier builds.
         cache_dir: folder of the build cache, relative to the SConstruct's; empty: no cache.
         cache_size: size that the build cache is cut down to at the end of a build, such as ``"2G"``.
+        max_wheel_size: largest size that a wheel may have, such as ``"100M"``; empty: no limit.
         max_registers: registers per thread that a device function may use; None: no limit.
         max_spills: bytes that a device function may spill, stores and loads together; None: no limit.
     """
@@ -63,6 +64,7 @@ class Settings:
     nvcc_memory: str = ""
     cache_dir: str = "build/.kernelwright/cache"
     cache_size: str = "2G"
+    max_wheel_size: str = ""
     max_registers: int | None = None
     max_spills: int | None = None
 
@@ -86,12 +88,13 @@ HELP = {
     "nvcc_memory": "memory that one run of nvcc is taken to need, such as 2G (default: learnt from earlier builds)",
     "cache_dir": "folder of the build cache; empty for none",
     "cache_size": "size that the build cache is cut down to, such as 2G",
+    "max_wheel_size": "largest size that a wheel may have, such as 100M (default: no limit)",
     "max_registers": "registers per thread that a device function may use (default: no limit)",
     "max_spills": "bytes that a device function may spill (default: no limit)",
 }
 """One line for each setting, shown by ``scons -h``."""
 
-SIZES = ("memory_limit", "nvcc_memory", "cache_size")
+SIZES = ("memory_limit", "nvcc_memory", "cache_size", "max_wheel_size")
 """Settings that are amounts of memory."""
 
 WHEEL_TABLES = ("project", "version")

@@ -436,6 +436,21 @@ def test_bad_fields_are_errors_that_name_them_and_leave_no_wheel(
     assert not (project.folder / "dist").exists()
 
 
+def test_a_wheel_that_is_too_large_is_an_error_that_names_the_largest_kernels(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    shutil.rmtree(project.folder / "dist")
+    run = project.scons("wheel", "MAX_WHEEL_SIZE=10K", ok=False)
+    assert re.search(r"\[wheel\]: the wheel has [\d,]+ bytes, and max_wheel_size is 10K", run.output)
+    assert re.search(r"remedy: .* the largest kernels are scale \([\d,]+ bytes\), add_one", run.output)
+    assert not (project.folder / "dist").exists()
+    output = project.scons("wheel", "MAX_WHEEL_SIZE=1M").output
+    work = project.folder / "build/kernels/demo/scale"
+    size = sum(path.stat().st_size for path in work.rglob("sm_90a.cubin"))
+    assert re.search(r"^  kernel +x86-64-v3 +sm_80 +sm_90a +compute_80 +library$", output, re.M)
+    assert re.search(rf"^  scale +[\d,]+ +[\d,]+ +{size:,} +[\d,]+ +[\d,]+$", output, re.M)
+    assert re.search(r"^  total +", output, re.M)
+
+
 @pytest.mark.parametrize("epoch", ["yesterday", "12", "99999999999"])
 def test_a_bad_source_date_epoch_is_an_error(made: Project, tmp_path: Path, epoch: str) -> None:
     run = copy_of(made, tmp_path / "copy").scons("wheel", env={"SOURCE_DATE_EPOCH": epoch}, ok=False)

@@ -417,5 +417,13 @@ def _notes(selection: KernelSelection) -> list[str]:
 SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
 """Files in the build folder that no package has for itself."""
 
-UNRELATED = ("worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory", "cache_dir", "cache_size")
+UNRELATED = (
+    "worker_timeout",
+    "tool_timeout",
+    "memory_limit",
+    "nvcc_memory",
+    "cache_dir",
+    "cache_size",
+    "max_wheel_size",
+)
 """Settings that do not change what is built."""

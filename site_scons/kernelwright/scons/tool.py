@@ -20,7 +20,6 @@ from ..errors import KernelwrightError, SettingsError, Where, refused, shown
 from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from .graph import PackageGraph
 from .run import current_run, option
-from .wheel import add_wheel
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -91,6 +90,11 @@ def kernel_wheel(env: Any, package: str | None = None) -> Any:
         if made is None:
             where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
             raise SettingsError(f"there is no package {shown(name)}", where, "call env.KernelPackage for it before")
+        if "wheel" not in SCons.Script.COMMAND_LINE_TARGETS or made[0].run.passive:
+            # Nothing is read, or imported, for a wheel that is not wanted.
+            return env.Alias("wheel")
+        from .wheel import add_wheel
+
         with unchecked_nodes():
             return add_wheel(*made)
     except KernelwrightError as error:

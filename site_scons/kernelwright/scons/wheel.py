@@ -9,13 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import SCons.Script
-
 from ..errors import KernelwrightError, Where
 from ..files import SCRATCH, make_way, pretty_json, sha256_of
+from ..memory import parse_size
 from ..records import read_json
 from ..version import VERSION
 from ..wheel import WHEEL_LIST
+from ..wheel.sizes import KernelSize, kernel_sizes, size_table
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -30,13 +30,9 @@ WRITERS = ("auditwheel", "packaging", "pyproject-metadata", "wheel")
 def add_wheel(graph: PackageGraph, package: list[Any]) -> Any:
     """Add a package's wheel to the alias ``wheel``; the alias is returned.
 
-    Nothing is read for it unless it is wanted: the version may come from git, which takes as long as a null build.
-
     Arguments:
         package: the nodes of the package's generated files.
     """
-    if NAME not in SCons.Script.COMMAND_LINE_TARGETS or graph.run.passive:
-        return graph.env.Alias(NAME)
     stage = _stage(graph, next(node for node in package if node.name == "manifest.json"))
     dist = graph.run.top / "dist"
 
@@ -68,7 +64,22 @@ def put_into(dist: Path, wheel: Path, record: Path, graph: PackageGraph) -> None
     if listed := os.environ.get(WHEEL_LIST):
         with Path(listed).open("a") as stream:
             stream.write(f"{target}\n")
+    for line in size_table(_sizes(graph)):
+        graph.run.progress.note(f"  {line}")
     graph.run.progress.note(f"kernelwright: dist/{name} ({wheel.stat().st_size:,} bytes)")
+
+
+def _sizes(graph: PackageGraph) -> list[KernelSize]:
+    return kernel_sizes(Path(graph.folder.get_abspath()), Path(graph.work.get_abspath()))
+
+
+def _require_size(wheel: Path, graph: PackageGraph, where: Where) -> None:
+    """Raise a KernelwrightError if a wheel is larger than the settings allow."""
+    limit, size = graph.settings.max_wheel_size, wheel.stat().st_size
+    if limit and size > parse_size(limit) * 1024:
+        largest = ", ".join(f"{kernel.name} ({kernel.library:,} bytes)" for kernel in _sizes(graph)[:3])
+        message = f"the wheel has {size:,} bytes, and max_wheel_size is {limit}"
+        raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
 def _stage(graph: PackageGraph, manifest: Any) -> Stage:
@@ -97,10 +108,12 @@ def _stage(graph: PackageGraph, manifest: Any) -> Stage:
         if problems:
             remedy = "report this as a defect of Kernelwright, or mend what the definitions put into their code"
             raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
+        _require_size(final, graph, where)
         (scratch / "wheel.json").write_text(pretty_json({"name": final.name}), encoding="utf-8")
         final.rename(scratch / "package.whl")
 
     options = {
+        "limit": graph.settings.max_wheel_size,
         "package": name,
         "version": project.version,
         "metadata": project.metadata.decode("utf-8", "replace"),
