@@ -25,11 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
     tool.add_argument("name", choices=["nvcc", "cc", "launcher", "tvm_ffi", "dlpack"])
     add_report(commands)
+    init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
+    init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
     check = commands.add_parser("verify", help="check a wheel: its digests, archs, paths and tag")
     check.add_argument("wheel", help="path of the wheel")
     options = parser.parse_args(arguments)
     if options.command == "report":
         return report(options)
+    if options.command == "init":
+        return init_project(options.name)
     if options.command == "verify":
         return verify(Path(options.wheel))
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +68,20 @@ def report(options: argparse.Namespace) -> int:
         return 1
     # The name of a folder may hold bytes that are not UTF-8.
     print(line.encode("utf-8", "backslashreplace").decode())
+    return 0
+
+
+def init_project(name: str) -> int:
+    """Make a new project in the working folder."""
+    # Imported here, because the other commands do not need it.
+    from .init import make_project
+
+    try:
+        folder = make_project(name, Path.cwd())
+    except (KernelwrightError, OSError) as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
+    print(f"{folder.name} is made. Next: cd {folder.name} && pip install '.[test]' && pytest")
     return 0
 
 

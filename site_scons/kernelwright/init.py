@@ -1,0 +1,47 @@
+"""``kernelwright init NAME``: a new kernel project that can be built, tested and installed at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+from .errors import SettingsError, Where
+from .settings import BUILD_FOLDERS
+
+TEMPLATE = Path(__file__).resolve().parent / "template"
+HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
+"""Names in the template -> in a project; package data leaves hidden files out."""
+
+NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
+"""Names of distributions (https://packaging.python.org/en/latest/specifications/name-normalization/)."""
+
+
+def make_project(name: str, parent: Path) -> Path:
+    """Write a new project into a folder of its name.
+
+    Arguments:
+        name: that of its distribution, such as ``acme-kernels``.
+        parent: the folder in which the project's is made; it may exist if it is empty.
+
+    Returns:
+        The project's folder.
+
+    Raises:
+        SettingsError: the name cannot be one, or there is something in that folder.
+    """
+    package = re.sub(r"[-.]+", "_", name).lower()
+    where = Where(stage="init", location=name)
+    if not NAME.fullmatch(name) or not package.isidentifier() or keyword.iskeyword(package) or package in BUILD_FOLDERS:
+        raise SettingsError("a project cannot have this name", where, "use letters, digits and dashes: acme-kernels")
+    folder = parent / name
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError("there is something of this name", where, "choose another name, or remove it")
+    for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
+        parts = source.relative_to(TEMPLATE).parts
+        target = folder.joinpath(HIDDEN.get(parts[0], parts[0]), *parts[1:])
+        target = target.with_name(target.name.removesuffix(".in"))  # so that no tool takes it for a module of ours
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = source.read_text(encoding="utf-8")
+        target.write_text(text.replace("@NAME@", name).replace("@PACKAGE@", package), encoding="utf-8")
+    return folder
