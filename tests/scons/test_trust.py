@@ -452,6 +452,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
     for tree, factor in zip(trees, ("4.0", "5.0"), strict=True):
         edit(tree, "2.0", factor)
         tree.write("kernels/add_one.py", ADD)
+        tree.remove(*OUTPUTS)
     runs = [tree.start(*arguments) for tree in trees]
     for run in runs:
         output, _ = run.communicate(timeout=300)
