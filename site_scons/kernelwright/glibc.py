@@ -65,7 +65,7 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, 
         symbols = chosen_symbols(_library(compiler, soname, where), newest, where)
         (scratch / f"{name}.s").write_text(assembly(symbols))
         (scratch / f"{name}.map").write_text(version_script(symbols))
-        options = ["-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-Wl,--build-id=none"]
+        options = ["-shared", "-s", "-nostdlib", f"-Wl,-soname,{soname}", "-Wl,--build-id=none"]
         options += [f"-Wl,--version-script={name}.map"] if symbols else []
         command = [compiler.path, *options, f"{name}.s", "-o", f"{name}.so"]
         remedy = "report this as a defect of Kernelwright"
