@@ -51,7 +51,7 @@ SCONSTRUCT = """\
 from kernelwright.scons import generate
 
 env = Environment(tools=[generate])
-Default(env.KernelPackage("gemms", Glob("kernels/*.py"), targets=["cuda"], archs=["sm_90a"]))
+env.Default(env.KernelPackage("gemms", env.Glob("kernels/*.py"), targets=["cuda"], archs=["sm_90a"]))
 """
 
 

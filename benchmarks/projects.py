@@ -32,7 +32,8 @@ SCONSTRUCT = """\
 from kernelwright.scons import generate
 
 env = Environment(tools=[generate])
-Default(env.KernelPackage("many", Glob("kernels/*.py")))
+# The stand-in for the C compiler has no C library.
+env.Default(env.KernelPackage("many", env.Glob("kernels/*.py"), glibc=""))
 """
 
 DEFINITION = '''\
