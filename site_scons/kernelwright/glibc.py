@@ -21,6 +21,10 @@ from .toolchain import HostCompiler, tool_environment
 LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
 """Name for the linker -> name at run time. The last two are a part of libc.so.6 from glibc 2.34 on."""
 
+LOADER = "ld-linux-x86-64.so.2"
+"""Has some symbols too (``__tls_get_addr``). libc.so stands in for it: at run time it does not matter which library has
+a symbol of some version."""
+
 VERSION = re.compile(r"GLIBC_([0-9]+(?:\.[0-9]+)+)")
 CODE = ("STT_FUNC", "STT_LOOS", "STT_GNU_IFUNC")
 """Symbol types of functions; pyelftools calls indirect ones STT_LOOS."""
@@ -62,7 +66,8 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, 
     """
     newest = tuple(map(int, floor.split(".")))
     for name, soname in LIBRARIES.items():
-        symbols = chosen_symbols(_library(compiler, soname, where), newest, where)
+        files = [soname, LOADER] if name == "libc" else [soname]
+        symbols = chosen_symbols([_library(compiler, file, where) for file in files], newest, where)
         (scratch / f"{name}.s").write_text(assembly(symbols))
         (scratch / f"{name}.map").write_text(version_script(symbols))
         options = ["-shared", "-s", "-nostdlib", f"-Wl,-soname,{soname}", "-Wl,--build-id=none"]
@@ -72,14 +77,14 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, 
         tools.run(command, scratch, scratch, where, remedy, kind="link", subject=soname)
 
 
-def chosen_symbols(library: Path, floor: Version, where: Where) -> list[Symbol]:
-    """For each symbol of a library its newest version that the floor has; sorted. Symbols without one are left out.
+def chosen_symbols(libraries: list[Path], floor: Version, where: Where) -> list[Symbol]:
+    """For each symbol of some libraries its newest version that the floor has; sorted. Those without one are left out.
 
     Raises:
-        ToolchainError: the file cannot be read.
+        ToolchainError: a file cannot be read.
     """
     newest: dict[str, Symbol] = {}
-    for symbol in _symbols(library, where):
+    for symbol in (symbol for library in libraries for symbol in _symbols(library, where)):
         known = newest.get(symbol.name)
         if symbol.version[:2] <= floor and (known is None or known.version < symbol.version):
             newest[symbol.name] = symbol

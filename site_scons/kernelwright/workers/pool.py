@@ -33,7 +33,7 @@ LONGEST_LINE = 1 << 28
 TAIL = 4000
 """Bytes of a dead worker's log that an error shows."""
 
-PATIENCE_S = 1.0
+PATIENCE_S = 0.7
 """Seconds that calls wait, together, for workers that are busy, before one more is started: what a start takes."""
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
