@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = "kw_kernels"
-WORKER = "kernelwright.workers.server"
+WORKER = "kernelwright.workers.forkserver"
 COMPILERS = ("nvcc", "cicc", "ptxas", "cc1plus", "cudafe++")
 VICTIMS = ("scons SIGKILL", "scons SIGINT", "worker SIGKILL", "nvcc SIGKILL")
 SCONSTRUCT = f"""\

@@ -12,14 +12,12 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kernelwright.errors import DefinitionError, LoweringError, Where, WorkerError
-from kernelwright.runner import RUNNER
 from kernelwright.workers import protocol
-from kernelwright.workers.pool import PATIENCE_S, WorkerPool
-from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, ToolRequest
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
@@ -190,18 +188,6 @@ def test_there_are_never_more_workers_than_the_pool_has_places(tmp_path: Path) -
         names = [r["kernels"][0]["name"] for r in threads.map(project.discover, files)]
         assert names == [f"k{n}" for n in range(6)]
         assert project.pool.started == 2
-
-
-def test_a_worker_that_is_not_eager_is_started_when_calls_have_waited_long_enough(tmp_path: Path) -> None:
-    def sleep(seconds: float) -> dict[str, Any]:
-        command = ["/bin/sleep", str(seconds)]
-        return pool.call(ToolRequest(command, str(tmp_path), {}, 60.0, Where()))
-
-    with WorkerPool(2, tmp_path, kind=RUNNER, eager=1) as pool, ThreadPoolExecutor(3) as threads:
-        list(threads.map(sleep, [0.1] * 4))
-        assert pool.started == 1, "together they have waited for less than a start takes"
-        list(threads.map(sleep, [PATIENCE_S + 0.5] * 3))
-        assert pool.started == 2
 
 
 def test_workers_that_were_started_ahead_are_the_ones_that_calls_use(tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ class BuildRun:
         """The workers; none is started before the first request."""
         from ..workers.pool import WorkerPool
 
-        timeout_s = self._timeouts["worker"]
-        # Most of a build is compiling, and a second of processor time is much for a worker that is hardly used.
-        return WorkerPool(self.jobs, self.top, timeout_s, on_output=self._show_output, eager=self.jobs // 2)
+        return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
 
     @shared_property
     def tools(self) -> ToolRunner:

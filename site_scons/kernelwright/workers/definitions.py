@@ -95,6 +95,7 @@ class Definitions:
         self._finder = ProjectFinder(self.project, installation, self._recorder)
         self._environment = dict(os.environ)
         self._sys_path = list(sys.path)
+        self._foreign: dict[str, ModuleType] = {}
         self._recorder.install()
         sys.meta_path.insert(0, self._finder)
 
@@ -240,17 +241,28 @@ class Definitions:
                 finally:
                     self._finder.note_taken(definition.reads.imported)
         finally:
-            definition.modules = {n: m for n, m in sys.modules.items() if self.project.owns(m)}
+            definition.modules = dict(self._project_modules())
             definition.sources = {f: s for f, s in linecache.cache.items() if self.project.relative(f) is not None}
             definition.sys_path = list(sys.path)
             self._restore()
 
     def _purge(self) -> None:
         """Forget all project modules and their sources."""
-        for name in [name for name, module in sys.modules.items() if self.project.owns(module)]:
+        for name, _ in self._project_modules():
             del sys.modules[name]
         for file in [file for file in linecache.cache if self.project.relative(file) is not None]:
             del linecache.cache[file]
+
+    def _project_modules(self) -> list[tuple[str, ModuleType]]:
+        """The loaded modules of the project. The others are a thousand, so they are only asked once."""
+        found = []
+        for name, module in list(sys.modules.items()):
+            if self._foreign.get(name) is not module:
+                if self.project.owns(module):
+                    found.append((name, module))
+                else:
+                    self._foreign[name] = module
+        return found
 
     def _restore(self) -> None:
         """Undo what user code did to the process."""

@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,12 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 from ..errors import KernelwrightError, Where, WorkerError
 from . import protocol
+from .processes import Forked, ForkServer, Process, Spawned
 from .protocol import Answer, Hello, Progress, Request
-from .tools import LONGEST_POLL_S, end_session
+from .tools import LONGEST_POLL_S
 
 LONGEST_LINE = 1 << 28
 """Bytes of the longest line that a worker may send. Of a compiler's output it sends at most 16 MiB, escaped."""
@@ -33,8 +33,8 @@ LONGEST_LINE = 1 << 28
 TAIL = 4000
 """Bytes of a dead worker's log that an error shows."""
 
-PATIENCE_S = 0.7
-"""Seconds that calls wait, together, for workers that are busy, before one more is started: what a start takes."""
+LAST_GRACE_S = 0.5
+"""Seconds that a fork server may take at the end of a build."""
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +52,7 @@ class WorkerKind:
         late: what to do about one that takes too long.
         crashed: what to do about one that a signal ended (other than SIGKILL).
         left: what to do about one that ended, or closed its pipe, by itself.
+        forked: whether ``arguments`` start a fork server, which makes them; otherwise each has an interpreter.
     """
 
     name: str
@@ -59,6 +60,7 @@ class WorkerKind:
     late: str
     crashed: str
     left: str
+    forked: bool = False
 
     def remedy(self, status: int | None) -> str:
         """What a user can do about a process that ended like this."""
@@ -71,10 +73,11 @@ OUT_OF_MEMORY = "the system may have run out of memory: try fewer jobs (-j), or 
 
 SERVER = WorkerKind(
     "a worker",
-    ("-m", "kernelwright.workers.server"),
+    ("-m", "kernelwright.workers.forkserver"),
     "raise the setting worker_timeout, or look for an endless loop in the definition",
     "the kernel crashes TVM, or crashes itself: change its definition or its schedule",
     "a definition must not end the process it runs in: look for os._exit and for closed file descriptors",
+    forked=True,
 )
 """The workers that execute definitions and lower them."""
 
@@ -92,8 +95,6 @@ class WorkerPool:
         on_output: called with a request and with what the worker printed while it worked on it (the prints of user
             definitions, TVM's warnings); from the thread that made the call. None drops the text.
         kind: what the workers are.
-        eager: how many workers are started as soon as there is a call for them. More are started when calls have
-            waited for these longer than a start takes; None: all are eager.
     """
 
     def __init__(
@@ -104,10 +105,8 @@ class WorkerPool:
         python: str = sys.executable,
         on_output: Callable[[Request, str], None] | None = None,
         kind: WorkerKind = SERVER,
-        eager: int | None = None,
     ) -> None:
         self.size = max(1, size)
-        self._eager = self.size if eager is None else max(1, min(eager, self.size))
         self._kind = kind
         self._command = [python, *kind.arguments, str(project_root)]
         self.timeout_s = timeout_s
@@ -115,8 +114,7 @@ class WorkerPool:
         self._change = threading.Condition()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
-        self._starting = 0
-        self._waited = 0.0
+        self._fork_server: ForkServer | None = None
         self._closed = False
 
     def __enter__(self) -> WorkerPool:
@@ -150,7 +148,7 @@ class WorkerPool:
 
     def warm_up(self, count: int) -> None:
         """Start some workers now, while the caller does something else. What goes wrong is told by the first call."""
-        for _ in range(min(count, self._eager)):
+        for _ in range(min(count, self.size)):
             threading.Thread(target=self._start_one, daemon=True).start()
 
     def _start_one(self) -> None:
@@ -164,6 +162,7 @@ class WorkerPool:
             idle, self._idle = self._idle, []
             for worker in self._all:
                 worker.end()
+            self._end_fork_server(LAST_GRACE_S)
             self._change.notify_all()
         for worker in idle:
             self._discard(worker)
@@ -175,31 +174,33 @@ class WorkerPool:
                 self._refuse_if_closed(where)
                 if self._idle:
                     return self._idle.pop()
-                if len(self._all) < self._eager or (len(self._all) < self.size and self._waited >= PATIENCE_S):
+                if len(self._all) < self.size:
                     break
-                self._wait()
-            self._waited = 0.0
-            worker = _Worker(self._kind, self._command, self._environment(), where)
+                self._change.wait()
+            worker = _Worker(self._kind, self._start_process, where)
             self._all.add(worker)
-            self._starting += 1
         try:
             worker.greet(self.timeout_s, where)
         except BaseException:
             self._discard(worker)
-            raise
-        finally:
             with self._change:
-                self._starting -= 1
-                self._change.notify_all()
+                self._end_fork_server()  # it may hang, or have imported what is being mended
+            raise
         return worker
 
-    def _wait(self) -> None:
-        """Wait for a change, and note for how long if one more worker might have spared that."""
-        start = time.monotonic()
-        may_start = not self._starting and len(self._all) < self.size
-        self._change.wait(max(0.0, PATIENCE_S - self._waited) if may_start else None)
-        if may_start:
-            self._waited += time.monotonic() - start
+    def _start_process(self, log: IO[bytes]) -> Process:
+        """Start a process, which writes to a log; the caller has the lock."""
+        if not self._kind.forked:
+            return Spawned(self._command, self._environment(), log)
+        if self._fork_server is None or not self._fork_server.is_alive:
+            self._end_fork_server()
+            self._fork_server = ForkServer(self._command, self._environment())
+        return Forked(self._fork_server, log)
+
+    def _end_fork_server(self, grace_s: float = 0.0) -> None:
+        if self._fork_server is not None:
+            self._fork_server.end(grace_s)
+            self._fork_server = None
 
     def _refuse_if_closed(self, where: Where) -> None:
         if self._closed:
@@ -241,7 +242,7 @@ class WorkerPool:
 class _Worker:
     """One worker process, used by one thread at a time (``kill`` may come from any)."""
 
-    def __init__(self, kind: WorkerKind, command: list[str], environment: Mapping[str, str], where: Where) -> None:
+    def __init__(self, kind: WorkerKind, start: Callable[[IO[bytes]], Process], where: Where) -> None:
         self._kind = kind
         # The log has no name: it is gone when the last process that has it open is.
         self._log = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
@@ -250,26 +251,13 @@ class _Worker:
         self._next_id = 0
         self._doing = "starting"
         self._ended_by_us = False
-        self._kill_lock = threading.Lock()
         self.reusable = False
         self.versions: Mapping[str, str] = {}
         try:
-            # A session of its own: Ctrl-C at the terminal reaches the build, which then ends its workers, and a
-            # worker's children can be ended with it. "python -m" would put the working folder in front of sys.path.
-            self._process = subprocess.Popen(
-                command,
-                cwd=_PACKAGE_PARENT,
-                env=dict(environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                bufsize=0,
-                start_new_session=True,
-            )
-            if self._process.stdin is not None:
-                os.set_blocking(self._process.stdin.fileno(), False)
+            self._process = start(self._log)
         except OSError as error:
-            raise WorkerError(f"cannot start {kind.name} with {command[0]}: {error}", where) from error
+            self._log.close()
+            raise WorkerError(f"cannot start {kind.name}: {error}", where) from error
 
     def greet(self, timeout_s: float, where: Where) -> None:
         """Wait until the worker is ready."""
@@ -294,40 +282,16 @@ class _Worker:
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread."""
         self._ended_by_us = True
-        with self._kill_lock:
-            # The session's number is the process id, which stays ours until the process was waited for.
-            if self._process.returncode is None:
-                end_session(self._process.pid)
+        self._process.end()
 
     def dispose(self) -> None:
         """End the process, reap it and close its pipes; only for the thread that uses the worker."""
         self.reusable = False
         self.end()
-        self._reap(None)
-        for stream in (self._process.stdin, self._process.stdout, self._log):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-    def _reap(self, timeout_s: float | None) -> int | None:
-        """Exit status, or None if the process has not ended yet; what it has left running is killed."""
-        end = time.monotonic() + (timeout_s or 0)
-        while True:
-            with self._kill_lock:
-                if self._process.returncode is None and self._has_ended():
-                    end_session(self._process.pid)
-                    self._process.poll()
-            status = self._process.returncode
-            if status is not None or (timeout_s is not None and time.monotonic() > end):
-                return status
-            time.sleep(0.005)
-
-    def _has_ended(self) -> bool:
-        """Whether the process has ended; it stays a zombie, so that nobody else gets its number."""
-        try:
-            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # the build was started with SIGCHLD ignored: then nothing becomes a zombie
-            return True
+        self._process.reap(None)
+        self._process.close()
+        with contextlib.suppress(OSError):
+            self._log.close()
 
     def new_output(self) -> str:
         """What the worker has printed since its last request began."""
@@ -338,7 +302,7 @@ class _Worker:
         stream = self._process.stdin
         try:
             view = memoryview(line)
-            while view and stream is not None:
+            while view:
                 # It does not block: a request that is longer than the pipe would wait for a process that reads nothing.
                 written = stream.write(view)
                 if written is None:
@@ -381,8 +345,6 @@ class _Worker:
 
     def _read_block(self, deadline: float, timeout_s: float, where: Where) -> bytes:
         stream = self._process.stdout
-        if stream is None:
-            raise self._death(where)
         try:
             self._wait_for(stream.fileno(), select.POLLIN, deadline, timeout_s, where)
             return os.read(stream.fileno(), 1 << 16)
@@ -410,14 +372,17 @@ class _Worker:
         """The error that explains why the worker is gone."""
         if self._ended_by_us:
             return _ending(where)
-        status = self._reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
+        status = self._process.reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
         message = f"{self._kind.name} {describe_status(status)} while {self._doing}"
         return WorkerError(message, where, self._kind.remedy(status), self._tail())
 
     def _tail(self) -> str | None:
-        size = os.fstat(self._log.fileno()).st_size
+        log = self._process.startup_log or self._log
+        if log.closed:  # another worker failed as well, and told what was in it
+            return None
+        size = os.fstat(log.fileno()).st_size
         start = max(0, size - TAIL, self._log_seen)
-        text = os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+        text = os.pread(log.fileno(), size - start, start).decode("utf-8", "replace").strip()
         return f"the end of its log:\n{text}" if text else None
 
 

@@ -1,4 +1,4 @@
-"""The worker process: ``python -m kernelwright.workers.server PROJECT_ROOT``.
+"""The worker process, a fork of the ``forkserver``, which has imported TVM.
 
 It reads requests from stdin and answers on stdout (see ``protocol``) until stdin ends, which it also does when the
 build dies. Everything that other code prints, in Python or C++, goes to stderr, which the pool has connected to a log.
@@ -35,6 +35,9 @@ from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerReques
 MEMORY_LIMIT_KIB = 3 * 1024 * 1024
 """A worker whose memory has grown beyond this asks to be replaced."""
 
+COLLECT_EVERY = 8
+"""Answers from one complete garbage collection to the next. Parsed functions are full of cycles, and it takes 4 ms."""
+
 RECURSION_LIMIT = 10_000
 """TVMScript's parser recurses for each level of a definition's syntax."""
 
@@ -50,6 +53,7 @@ class Server:
     def __init__(self, root: Path, send: Callable[[bytes], None]) -> None:
         self._definitions = Definitions(root)
         self._send = send
+        self._answered = 0
 
     def answer(self, line: bytes) -> None:
         """Do what a line asks for and send the answer, whatever happens."""
@@ -67,7 +71,9 @@ class Server:
         else:
             retiring = {"retiring": True} if peak_memory_kib() > MEMORY_LIMIT_KIB else {}
             self._send(protocol.encode_result(number, {**result, **retiring}))
-        gc.collect()
+        self._answered += 1
+        if self._answered % COLLECT_EVERY == 0:
+            gc.collect()
 
     def _do(self, request: Request, progress: Callable[[str], None]) -> dict[str, Any]:
         if isinstance(request, DiscoverRequest):
@@ -164,22 +170,30 @@ class Server:
         return error
 
 
-def main() -> None:
-    """Serve until stdin ends."""
-    root = Path(sys.argv[1]).absolute()
+def load() -> dict[str, str] | KernelwrightError:
+    """Import TVM; the versions of what a worker runs, or why it cannot."""
+    try:
+        return _versions()
+    except KernelwrightError as error:
+        return error
+
+
+def serve(root: Path, loaded: dict[str, str] | KernelwrightError) -> None:
+    """Be a worker until stdin ends.
+
+    Arguments:
+        root: the project root.
+        loaded: the result of :func:`load` in this process.
+    """
     requests, send = _take_over_streams()
     os.chdir(root)
     sys.setrecursionlimit(RECURSION_LIMIT)
-    try:
-        versions = _versions()
-    except KernelwrightError as error:
-        send(protocol.encode_failed_hello(error))
+    if isinstance(loaded, KernelwrightError):
+        send(protocol.encode_failed_hello(loaded))
         return
     _show_python_lines_in_crashes()
     server = Server(root, send)
-    gc.collect()
-    gc.freeze()  # TVM's own objects stay; later collections need not look at them
-    send(protocol.encode_hello(versions))
+    send(protocol.encode_hello(loaded))
     while True:
         server.answer(requests.get())
 
@@ -275,7 +289,3 @@ def _defect(error: Exception, request: Request) -> WorkerError:
         "report this as a defect of Kernelwright",
         "".join(traceback.format_exception(error)),
     )
-
-
-if __name__ == "__main__":
-    main()
