@@ -12,7 +12,7 @@ from typing import Any
 
 from .harness import CHILDREN, Finished, run
 
-TOOLS = ("LOWER", "CUBIN", "PTX", "CC", "LINK")
+TOOLS = ("PROBE", "LOWER", "CUBIN", "PTX", "GLIBC", "CC", "LINK")
 """Stages that run a compiler, or TVM in a worker."""
 
 

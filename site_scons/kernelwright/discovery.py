@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ from .workers.protocol import DiscoverRequest
 
 SCHEMA = 1
 """Revision of the record's format; another one is a miss."""
+
+Note = Callable[[str, float, float, bool], None]
+"""Is told of a file that was executed: its name, from when to when (``time.monotonic()``), and whether that failed."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,7 @@ def discover(
     identity: str,
     others: Mapping[str, str] | None = None,
     strict: bool = False,
+    note: Note | None = None,
 ) -> Discovery:
     """The kernels of some definition files.
 
@@ -158,13 +163,14 @@ def discover(
         identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
         others: kernels of files that are not looked into, with their file; no kernel found may have such a name.
         strict: whether a definition may only read what it declares.
+        note: told of each file that was executed, from several threads.
     """
     cache = _Cache(project_root, cache_dir, identity)
     paths = list(dict.fromkeys(files))
     found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
     stale = [path for path, record in found.items() if record is None]
     if stale:
-        found.update(_ask_all(pool(), cache, stale, strict))
+        found.update(_ask_all(pool(), cache, stale, strict, note))
     results = [found[path] for path in paths]
     records = [result for result in results if isinstance(result, DefinitionRecord)]
     errors = [result for result in results if isinstance(result, KernelwrightError)]
@@ -194,11 +200,18 @@ def remember_dependencies(
 
 
 def _ask_all(
-    workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool
+    workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool, note: Note | None
 ) -> dict[Path, DefinitionRecord | KernelwrightError]:
+    def ask(path: Path) -> DefinitionRecord | KernelwrightError:
+        start = time.monotonic()
+        found = _ask(workers, cache, path, strict)
+        if note is not None:
+            note(cache.name(path), start, time.monotonic(), isinstance(found, KernelwrightError))
+        return found
+
     with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
         try:
-            return dict(zip(paths, threads.map(lambda path: _ask(workers, cache, path, strict), paths), strict=True))
+            return dict(zip(paths, threads.map(ask, paths), strict=True))
         except BaseException:  # Ctrl-C: the threads end when their workers do
             workers.close()
             raise

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ToolchainError, Where
-from .runner import Tools
+from .runner import ToolResult, Tools
 from .toolchain import HostCompiler, tool_environment
 
 LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
@@ -59,8 +59,8 @@ def node(version: Version) -> str:
     return f"GLIBC_{'.'.join(map(str, version))}"
 
 
-def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, where: Where) -> None:
-    """Write ``libc.so`` and the others into ``scratch``.
+def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, where: Where) -> list[ToolResult]:
+    """Write ``libc.so`` and the others into ``scratch``; the runs of the compiler are returned.
 
     Arguments:
         floor: the oldest glibc that libraries are to run with, such as ``2.28``.
@@ -73,6 +73,7 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, 
         ToolchainError: the compiler has no glibc of which the symbols can be read.
     """
     newest = tuple(map(int, floor.split(".")))
+    done = []
     for name, soname in LIBRARIES.items():
         files = [soname, LOADER] if name == "libc" else [soname]
         symbols = chosen_symbols([_library(compiler, file, where) for file in files], newest, where)
@@ -82,7 +83,8 @@ def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, 
         options += [f"-Wl,--version-script={name}.map"] if symbols else []
         command = [compiler.path, *options, f"{name}.s", "-o", f"{name}.so"]
         remedy = "report this as a defect of Kernelwright"
-        tools.run(command, scratch, scratch, where, remedy, kind="link", subject=soname)
+        done.append(tools.run(command, scratch, scratch, where, remedy, kind="link", subject=soname))
+    return done
 
 
 def chosen_symbols(libraries: list[Path], floor: Version, where: Where) -> list[Symbol]:

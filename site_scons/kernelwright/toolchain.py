@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -87,12 +88,16 @@ class Toolchain:
     Arguments:
         cache: file that keeps the results of probes.
         environment: variables that a search may look at (``CUDA_HOME``, ``PATH``).
+
+    Attributes:
+        probed: the tools of which nothing was known, with the seconds of processor time that probing took.
     """
 
     def __init__(self, cache: Path, environment: dict[str, str]) -> None:
         self._cache = cache
         self._environment = environment
         self._kept: dict[str, Any] = _read_cache(cache)
+        self.probed: dict[str, float] = {}
 
     def nvcc(self, setting: str, host_compiler: HostCompiler) -> Nvcc:
         """The CUDA compiler: the setting, else the PyPI wheels', else CUDA_HOME's, else the one on PATH.
@@ -106,7 +111,7 @@ class Toolchain:
             require_plain_path(part)
         parts = [Path(path), *_nvcc_parts(Path(path))]
         values = self._probe(
-            f"nvcc {path}", [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
+            "nvcc", path, [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
         )
         return Nvcc(path, values["version"], values["identity"], tuple(values["archs"]))
 
@@ -117,7 +122,7 @@ class Toolchain:
             ToolchainError: there is none, or it does not answer.
         """
         path = find_host_compiler(setting, self._environment)
-        values = self._probe(f"cc {path}", [Path(path)], lambda: _probe_host_compiler(path))
+        values = self._probe("cc", path, [Path(path)], lambda: _probe_host_compiler(path))
         return HostCompiler(path, values["version"], values["identity"])
 
     def lowerer(self) -> Lowerer:
@@ -127,18 +132,29 @@ class Toolchain:
             ToolchainError: one of them is not installed.
         """
         records = [find_record("apache_tvm"), find_record("apache_tvm_ffi")]
-        values = self._probe("tvm", records, lambda: _probe_lowerer(records))
+        values = self._probe("tvm", "", records, lambda: _probe_lowerer(records))
         return Lowerer(values["tvm"], values["tvm_ffi"], values["identity"])
 
-    def _probe(self, name: str, files: Iterable[Path], probe: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _probe(
+        self, tool: str, path: str, files: Iterable[Path], probe: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        name = f"{tool} {path}".rstrip()
         stamp = canonical_json([PROBE_REVISION, [_stamp(file) for file in files]])
         kept = self._kept.get(name, {})
         if kept.get("stamp") == stamp:
             return dict(kept["values"])
+        before = _children_cpu_seconds()
         values = json.loads(canonical_json(probe()))
+        self.probed[tool] = _children_cpu_seconds() - before
         self._kept[name] = {"stamp": stamp, "values": values}
         write_atomically(self._cache, sealed(json.dumps(self._kept, indent=1, sort_keys=True)))
         return dict(values)
+
+
+def _children_cpu_seconds() -> float:
+    """Processor time of the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def find_nvcc(setting: str, environment: dict[str, str]) -> str:

@@ -405,7 +405,7 @@ def test_embedded_data_is_that_of_the_trace(project: Path):
     data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
     assert data["end"] == 4_000_000
     assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
-    assert data["stages"][-1] == ["TUNE", 9]
+    assert data["stages"][-1] == ["TUNE", 11]
 
 
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
@@ -431,7 +431,7 @@ def test_policy_allows_only_the_own_style_and_script(project: Path):
 
 def test_stages_beyond_the_known_ones_share_two_colours():
     spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
-    assert colours(spans) == {"LOWER": 1, "CHECK": 8, "AAA": 9, "BBB": 10, "CCC": 9}
+    assert colours(spans) == {"LOWER": 2, "CHECK": 10, "AAA": 11, "BBB": 12, "CCC": 11}
 
 
 @pytest.mark.parametrize(
@@ -476,7 +476,7 @@ def test_page_is_complete_after_its_script_ran(built_page: Path, tmp_path: Path)
     assert BROWSER
     document = dump_dom(BROWSER, built_page, tmp_path)
     assert document.count('class="bar ') == 9
-    assert re.search(r'<rect class="bar c2 failed"[^>]*>', document)
+    assert re.search(r'<rect class="bar c3 failed"[^>]*>', document)
     assert "9 of 9 rows" in document and "3 of 3 rows" in document
     assert len(rows_of(document, "Device code")) == 9
 
@@ -539,7 +539,7 @@ def test_pointer_on_a_bar_explains_it(shared_browser: Browser):
 @needs_browser
 def test_texts_of_the_user_stay_texts_in_the_timeline(shared_browser: Browser):
     shared_browser.evaluate("document.querySelector('[data-zoom=all]').click()")
-    index = shared_browser.evaluate("[...document.querySelectorAll('#chart .bar.c1')].at(-1).dataset.index")
+    index = shared_browser.evaluate("[...document.querySelectorAll('#chart .bar.c2')].at(-1).dataset.index")
     shared_browser.mouse("mouseMoved", *shared_browser.middle(f"#chart [data-index='{index}']"))
     assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
     assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
@@ -579,7 +579,7 @@ def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
 @needs_browser
 def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
     everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
-    x, y = shared_browser.middle("#chart .bar.c6")
+    x, y = shared_browser.middle("#chart .bar.c8")
     shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
     shared_browser.mouse("mouseMoved", x, y, "left")
     shared_browser.mouse("mouseMoved", x + 20, y, "left")
@@ -593,9 +593,9 @@ def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
 @needs_browser
 def test_click_on_a_stage_hides_it(shared_browser: Browser):
     shared_browser.click(".legend button:nth-child(2)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c2').length") == 0
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c3').length") == 0
     shared_browser.click(".legend button:nth-child(2)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c2').length") == 3
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c3').length") == 3
 
 
 @needs_browser

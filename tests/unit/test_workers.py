@@ -200,6 +200,70 @@ def test_workers_that_were_started_ahead_are_the_ones_that_calls_use(tmp_path: P
         pool.warm_up(1)
 
 
+PARENT = """
+import os
+open(f"parents/{os.getppid()}-{os.getpid()}", "w").close()
+"""
+
+
+def parents(folder: Path) -> dict[int, set[int]]:
+    """The fork servers that have had workers which executed a definition with PARENT, and these workers."""
+    found: dict[int, set[int]] = {}
+    for file in (folder / "parents").iterdir():
+        parent, worker = map(int, file.name.split("-"))
+        found.setdefault(parent, set()).add(worker)
+    return found
+
+
+def test_one_process_imports_tvm_and_the_workers_are_its_forks(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=3)
+    (tmp_path / "parents").mkdir()
+    files = [project.empty(f"k{n}", PARENT + "import time; time.sleep(0.3)") for n in range(6)]
+    with project.pool, ThreadPoolExecutor(6) as threads:
+        list(threads.map(project.discover, files))
+        ((server, workers),) = parents(tmp_path).items()
+        assert len(workers) == 3
+        libraries = Path(f"/proc/{server}/maps").read_text()
+        assert "libtvm_runtime.so" in libraries
+    for pid in (server, *workers):
+        wait_until_gone(pid)
+
+
+def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=1)
+    (tmp_path / "parents").mkdir()
+    with project.pool:
+        project.discover(project.empty("first", PARENT))
+        ((server, workers),) = parents(tmp_path).items()
+        os.kill(server, signal.SIGKILL)
+        wait_until_gone(server)
+        assert project.discover(project.copy("second")), "the worker goes on"
+        file = project.empty("third", PARENT + "os._exit(3)")
+        with pytest.raises(WorkerError, match="a worker closed its pipe while working on discover"):
+            project.discover(file)
+        project.discover(project.empty("fourth", PARENT))
+        # The third was executed by the first worker, which had become the child of somebody else.
+        (another,) = [parent for parent, found in parents(tmp_path).items() if not found & workers]
+        assert another != server
+
+
+def test_closing_the_pool_ends_workers_without_a_fork_server(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=1)
+    (tmp_path / "parents").mkdir()
+    file = project.empty("endless", PARENT + "import time; time.sleep(600)")
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(project.discover, file)
+        while not parents(tmp_path):
+            time.sleep(0.05)
+        ((server, workers),) = parents(tmp_path).items()
+        os.kill(server, signal.SIGKILL)
+        project.pool.close()
+        with pytest.raises(WorkerError, match="the build is ending"):
+            call.result(10)
+    for pid in workers:
+        wait_until_gone(pid)
+
+
 def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Path) -> None:
     project = Project(tmp_path)
     file = project.empty("endless", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)")

@@ -9,10 +9,10 @@ from typing import Any
 from ..trace import RecordedRun, Span
 from .markup import UNKNOWN, Column, duration, name_cell, number_cell, plural, table
 
-STAGES = ("DISCOVER", "LOWER", "CUBIN", "PTX", "WRAP", "CC", "LINK", "PACKAGE", "CHECK")
+STAGES = ("PROBE", "DISCOVER", "LOWER", "CUBIN", "PTX", "WRAP", "CC", "GLIBC", "LINK", "PACKAGE", "CHECK")
 """The stages of the pipeline in their order; each has a colour in page.css, and two more are for others."""
 
-COLOURS = 11
+COLOURS = 13
 SLOWEST = 20
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ from .assembly import Assembly, Part
 from .commands import NAME as COMMANDS
 from .commands import add_compile_commands
 from .run import BuildRun
-from .stage import CODE, Stage, StageAction, code_digest
+from .stage import CODE, Measured, Stage, StageAction, code_digest
 
 if TYPE_CHECKING:
     from ..discovery import DefinitionRecord
@@ -100,11 +101,16 @@ class PackageGraph:
             ToolchainError: a tool is missing or broken.
         """
         chain = self.run.toolchain
+        start = time.monotonic()
         compiler = chain.host_compiler(self.settings.host_compiler)
         nvcc = chain.nvcc(self.settings.nvcc, compiler) if "cuda" in self.settings.targets else None
         if nvcc is not None:
             require_archs(nvcc, self.settings.archs_of("cuda"))
-        return Tools(chain.lowerer(), compiler, nvcc)
+        tools = Tools(chain.lowerer(), compiler, nvcc)
+        if chain.probed:
+            subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
+            self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
+        return tools
 
     @cached_property
     def tool_data(self) -> dict[str, Any]:
@@ -131,11 +137,13 @@ class PackageGraph:
         where = Where(stage="link")
 
         def make(scratch: Path) -> None:
-            make_stubs(floor, compiler, scratch, self.run.tools, where)
+            done = make_stubs(floor, compiler, scratch, self.run.tools, where)
+            stage.measured = Measured(sum(run.cpu_seconds for run in done), max(run.peak_kib for run in done))
 
         options = {"floor": floor, "compiler": compiler.identity}
         targets = {f"{name}.so": self.glibc.File(f"{name}.so") for name in LIBRARIES}
-        return self.node(Stage("GLIBC", floor, where, options, make, targets, []))
+        stage = self.node(Stage("GLIBC", floor, where, options, make, targets, []))
+        return stage
 
     @cached_property
     def has_gpu(self) -> bool:
@@ -229,6 +237,7 @@ class PackageGraph:
             f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}",
             {name: kernel.file for name, kernel in kept.items()},
             self.run.strict,
+            lambda name, start, end, failed: self.run.trace.span("DISCOVER", name, start, end, failed=failed),
         )
         for record in records:
             found = Unsettled(record, {}, [])
