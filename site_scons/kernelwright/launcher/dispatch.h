@@ -13,12 +13,44 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDeviceType device)
   return unit ? unit->entry : NULL;
 }
 
+/* What to do about an argument that TVM's host code (0.27) refuses, by the words that it has for it. */
+KW_COLD const char *kw_remedy_for(const char *message) {
+  if (strstr(message, "compact") || strstr(message, ".strides"))
+    return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()";
+  if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
+  if (strstr(message, "NULL")) return "pass an array that has data";
+  if (strstr(message, ".device")) return "move all arrays to one device";
+  return "pass what the line above expects";
+}
+
+/* Names kernel and remedy in an error of TVM's host code about an argument. Errors of ours have both, and those of
+ * others, such as an allocator, are left as they are. */
+KW_COLD void kw_complete_error(void) {
+  kw_text text;
+  TVMFFIObjectHandle error = NULL;
+  TVMFFIErrorMoveFromRaised(&error);
+  if (!error) return;
+  const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((const char *)error + sizeof(TVMFFIObject));
+  kw_begin(&text);
+  kw_append(&text, "%.*s", (int)cell->message.size, cell->message.data);
+  const char *message = strchr(text.data, ':') + 2;
+  if (strstr(message, " when calling:\n") && strncmp(message, "kernel '", 8)) {
+    char kind[64];
+    snprintf(kind, sizeof kind, "%.*s", (int)cell->kind.size, cell->kind.data);
+    kw_append(&text, "\n  remedy: %s", kw_remedy_for(message));
+    kw_raise_text(kind, &text);
+  } else {
+    TVMFFIErrorSetRaised(error);
+  }
+  TVMFFIObjectDecRef(error);
+}
+
 /* Runs generated host code; what it leaves allocated when it fails is freed. */
 KW_FUNCTION int kw_run_entry(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
   TVMFFIAny ignored = {.type_index = kTVMFFINone};
   kw_workspace *mark = kw_workspaces;
   int status = entry(NULL, (void *)arguments, count, &ignored);
-  if (__builtin_expect(status, 0)) kw_drop_workspaces(mark);
+  if (__builtin_expect(status, 0)) kw_drop_workspaces(mark), kw_complete_error();
   return status;
 }
 

@@ -1,17 +1,30 @@
 """The callable kernel objects of this package: tvm-ffi functions with a few attributes more.
 
-A call goes straight to the compiled dispatcher; no Python code runs in between.
+One Python frame stands between a caller and the compiled dispatcher. It is there for what the dispatcher never sees:
+arrays that are read-only, and arrays that their library does not hand out.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from sys import modules
+from typing import Any, NoReturn
 
 import tvm_ffi
 
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
+
+IMMUTABLE = "jaxlib"
+"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
+
+REMEDIES = {
+    "numpy": "pass a dtype that NumPy exports, in native byte order; bfloat16 only from PyTorch or JAX",
+    "torch": "pass a dense tensor that has data, outside of transformations such as vmap",
+    "jax": "call the kernel outside of jax.jit and the like, or in a jax.pure_callback",
+    "jaxlib": "pass an array that lies on one device and was not deleted",
+}
+"""Library -> what to do about an array that it does not export."""
 
 
 class Kernel(tvm_ffi.Function):
@@ -22,10 +35,86 @@ class Kernel(tvm_ffi.Function):
     an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy.
     """
 
+    # Found faster than what is in the dictionary that each tvm-ffi function has.
+    __slots__ = ("_function",)
+
+    _function: tvm_ffi.Function
     name: str
     _entry: dict[str, Any]
     _module: tvm_ffi.Module
     _index: int | None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the kernel; see :class:`Kernel` for the arguments.
+
+        Raises:
+            TypeError: the number of arguments, a kind, a dtype or a rank does not fit, or an array cannot be passed.
+            ValueError: sizes, strides, alignment, a range or a device do not fit, or an array that the kernel writes
+                is read-only.
+            RuntimeError: the device, or its driver, cannot run the kernel.
+            MemoryError: there is not enough for an output.
+        """
+        if IMMUTABLE in modules:
+            self._refuse_immutable(arguments)
+        try:
+            return self._function(*arguments)
+        except Exception as error:
+            exported = None if str(error).startswith("kernel '") else self._exported(arguments)
+            if exported is None:
+                raise
+        return self._function(*exported)
+
+    def _refuse_immutable(self, arguments: tuple[Any, ...]) -> None:
+        for position, argument in enumerate(arguments):
+            if _library_of(argument) == IMMUTABLE:
+                name, written = self._passed(len(arguments))[position]
+                if written:
+                    self._refuse_writing(name, "an array of JAX, which is immutable")
+
+    def _exported(self, arguments: tuple[Any, ...]) -> list[Any] | None:
+        """The arguments with read-only arrays in a form that tvm-ffi takes; None, if none is read-only.
+
+        Raises:
+            TypeError: an array cannot be passed.
+            ValueError: the kernel writes an array that is read-only.
+        """
+        exported = list(arguments)
+        for position, (name, written) in enumerate(self._passed(len(arguments))):
+            argument = arguments[position]
+            if not hasattr(argument, "__dlpack__"):
+                continue
+            if written and _is_read_only(argument):
+                self._refuse_writing(name, "a read-only array")
+            try:
+                tensor = tvm_ffi.from_dlpack(_readable(argument))
+            except Exception as error:
+                self._refuse(name, argument, error)
+            if _is_read_only(argument):
+                exported[position] = tensor
+        return exported if any(map(_is_read_only, arguments)) else None
+
+    def _passed(self, count: int) -> list[tuple[str, bool]]:
+        """Name of each argument of a call with that many, and whether some variant writes it."""
+        chosen = self._entry["variants"] if self._index is None else [self._entry["variants"][self._index]]
+        written = {argument["name"] for entry in chosen for argument in entry["arguments"] if argument["written"]}
+        arguments = chosen[0]["arguments"]
+        names = [argument["name"] for argument in arguments if count == len(arguments) or not argument["output"]]
+        names += [f"number {number}" for number in range(len(names) + 1, count + 1)]
+        return [(name, name in written) for name in names[:count]]
+
+    def _refuse_writing(self, name: str, what: str) -> NoReturn:
+        remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
+        raise ValueError(
+            f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
+        )
+
+    def _refuse(self, name: str, argument: Any, error: Exception) -> NoReturn:
+        kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        remedy = REMEDIES.get(_library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")
+        raise TypeError(
+            f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}\n  remedy: {remedy}"
+        ) from error
 
     @property
     def variants(self) -> tuple[dict[str, Any], ...]:
@@ -97,6 +186,28 @@ class Kernel(tvm_ffi.Function):
         raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
 
 
+def _library_of(argument: Any) -> str:
+    return type(argument).__module__.partition(".")[0]
+
+
+def _is_read_only(argument: Any) -> bool:
+    """Whether NumPy says so of an array; other libraries either have no such arrays, or do not say."""
+    return hasattr(argument, "__dlpack__") and getattr(getattr(argument, "flags", None), "writeable", None) is False
+
+
+def _readable(array: Any) -> Any:
+    """What tvm-ffi can take of an array: of a read-only one its export, or a copy if NumPy is older than 2.1.
+
+    tvm-ffi asks for DLPack's older form, which cannot say that memory is read-only, so NumPy refuses.
+    """
+    if not _is_read_only(array):
+        return array
+    try:
+        return array.__dlpack__(max_version=(1, 0))
+    except TypeError:
+        return array.copy()
+
+
 def _equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
@@ -136,10 +247,12 @@ def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:
 
 def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None) -> Kernel:
     """A kernel object over the dispatcher (index None) or over the variant of that number."""
-    function = module.get_function(name if index is None else f"{name}__{index}")
+    symbol = name if index is None else f"{name}__{index}"
+    function = module.get_function(symbol)
     kernel = Kernel.__new__(Kernel)
     # Takes over the reference that the plain function object holds.
     kernel.__move_handle_from__(function)
+    kernel._function = module.get_function(symbol)
     kernel.name = name
     kernel._entry = entry
     kernel._module = module
