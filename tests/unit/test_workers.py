@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -135,6 +136,14 @@ def test_prints_do_not_disturb_the_protocol_and_are_handed_on(shared: Project) -
     assert shared.discover(shared.empty("noisy", top))["kernels"][0]["name"] == "noisy"
     text = shared.printed[-1]
     assert all(part in text for part in ("from python", "to stderr", "raw", "from a child"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_a_worker_loads_pytorch_only_if_a_definition_does(shared: Project) -> None:
+    shared.discover(shared.empty("plain", "import sys; print('torch' in sys.modules)"))
+    assert shared.printed[-1].strip() == "False"
+    shared.discover(shared.empty("uses_it", "import torch; print(torch.ones(2).sum().item())"))
+    assert shared.printed[-1].strip() == "2.0"
 
 
 @pytest.mark.parametrize(

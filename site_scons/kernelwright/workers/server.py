@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -247,8 +247,9 @@ def _versions() -> dict[str, str]:
     """
     gc.disable()  # an import makes objects that stay; looking for garbage among them takes a tenth of its time
     try:
-        _load_libraries()
-        import tvm  # noqa: F401 (so that the first request does not wait for it)
+        with _without_torch():
+            _load_libraries()
+            import tvm  # noqa: F401 (so that the first request does not wait for it)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(
             f"TVM cannot be imported: {error}",
@@ -257,6 +258,23 @@ def _versions() -> dict[str, str]:
         ) from error
     gc.enable()
     return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
+
+
+@contextlib.contextmanager
+def _without_torch() -> Iterator[None]:
+    """Keep tvm-ffi from importing PyTorch.
+
+    tvm-ffi 0.1 does so where it is installed, which takes longer than the import of TVM, and no worker needs it. A
+    definition can still import it afterwards.
+    """
+    absent = "torch" not in sys.modules
+    if absent:
+        sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["torch"]
 
 
 def _load_libraries() -> None:
