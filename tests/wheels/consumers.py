@@ -1,0 +1,163 @@
+"""What the tests of installed packages share: wheels, built once for all test processes, and environments with them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from conftest import Project
+
+SCONSTRUCT = """\
+from kernelwright.scons import generate
+
+env = Environment(tools=[generate])
+env.Default(env.KernelPackage("@PACKAGE@", env.Glob("kernels/*.py")))
+env.KernelWheel("@PACKAGE@")
+"""
+
+PYPROJECT = """\
+[build-system]
+requires = ["kernelwright"]
+build-backend = "kernelwright.build"
+
+[project]
+name = "@PACKAGE@"
+version = "@VERSION@"
+
+[tool.kernelwright]
+package = "@PACKAGE@"
+targets = ["llvm"]
+"""
+
+AXPY = '''\
+from kernelwright import grid, kernel
+from tvm import te
+
+
+@kernel(configs=grid(dtype=["float32", "float16", "bfloat16"]), outputs=["z"])
+def axpy(dtype: str):
+    """z = alpha * x + y, for matrices of one shape."""
+    rows, columns, alpha = te.var("rows"), te.var("columns"), te.var("alpha", "float32")
+    x = te.placeholder((rows, columns), dtype, name="x")
+    y = te.placeholder((rows, columns), dtype, name="y")
+
+    def element(i, j):
+        return (alpha * x[i, j].astype("float32") + y[i, j].astype("float32")).astype(dtype)
+
+    return te.create_prim_func([alpha, x, y, te.compute((rows, columns), element, name="z")])
+'''
+
+ACCUMULATE = '''\
+from kernelwright import kernel
+from tvm.script import tirx as T
+
+
+@kernel()
+def accumulate():
+    """total += x, in place."""
+
+    @T.prim_func(s_tir=True)
+    def main(total_handle: T.handle, x_handle: T.handle):
+        n = T.int32()
+        total = T.match_buffer(total_handle, (n,), "float32")
+        x = T.match_buffer(x_handle, (n,), "float32")
+        for i in range(n):
+            with T.sblock("total"):
+                j = T.axis.spatial(n, i)
+                total[j] = total[j] + x[j]
+
+    return main
+'''
+
+FRAMEWORKS = {"acme_kernels": {"axpy": AXPY, "accumulate": ACCUMULATE}}
+"""Package -> its kernels."""
+
+NEEDED = ("numpy", "apache-tvm-ffi")
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that one of the processes of a test run makes, and all of them read."""
+    base = factory.getbasetemp()
+    top = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, finished = top / name, top / f"{name}.finished"
+    with (top / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            finished.touch()
+    return folder
+
+
+def build(folder: Path, package: str, kernels: Mapping[str, str], version: str = "1.0") -> Path:
+    """Build the wheel of a package for the CPU in a folder of its own."""
+    project = Project(folder)
+    for name, text in {"SConstruct": SCONSTRUCT, "pyproject.toml": PYPROJECT}.items():
+        project.write(name, text.replace("@PACKAGE@", package).replace("@VERSION@", version))
+    for name, text in kernels.items():
+        project.write(f"kernels/{name}.py", text)
+    project.scons("-j2", "wheel")
+    return wheel_in(folder / "dist")
+
+
+def wheel_in(folder: Path) -> Path:
+    (found,) = folder.rglob("*.whl")
+    return found
+
+
+def environment(home: Path, *requirements: str | Path) -> Path:
+    """A fresh virtual environment with these distributions and what they need."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    # Where a test asks for it, what the environment of the tests has comes after what is installed: PyTorch and JAX
+    # are too large to be installed for a test.
+    line = "import os, sys; sys.path.extend(filter(None, os.environ.get('ALSO_FROM', '').split(':')))\n"
+    (next(home.glob("lib/python*/site-packages")) / "also.pth").write_text(line)
+    install(home, *requirements)
+    return home
+
+
+def install(home: Path, *requirements: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-q"]
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, "install", *map(str, requirements)],
+        env=variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | None = None) -> str:
+    """What a program prints that runs in an environment and sees nothing else; ``also``: but the tests' packages."""
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    variables = {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else "", **(env or {})}
+    done = subprocess.run(
+        [str(home / "bin/python"), "-I", "-c", code],
+        cwd=home,
+        env=variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"{code}\nended with {done.returncode}:\n{done.stdout}"
+    return done.stdout
+
+
+def acme(factory: pytest.TempPathFactory) -> Path:
+    """An environment with the package ``acme_kernels`` (axpy, accumulate) and NumPy."""
+
+    def make(folder: Path) -> None:
+        wheel = build(folder / "project", "acme_kernels", FRAMEWORKS["acme_kernels"])
+        environment(folder / "home", wheel, *NEEDED)
+
+    return once(factory, "acme", make) / "home"

@@ -1,0 +1,45 @@
+"""The page for users of a package: each of its examples runs as it is printed, in an environment of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from consumers import acme, run
+
+PAGE = (ROOT / "docs/using.md").read_text(encoding="utf-8")
+
+RUNNER = """
+import doctest, sys
+parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+test = parser.get_doctest({text!r}, {{}}, "using.md", None, 0)
+assert len(test.examples) >= {least}
+sys.exit(runner.run(test).failed > 0)
+"""
+
+
+def sections() -> dict[str, str]:
+    """Heading -> the examples below it, one after the other."""
+    parts = re.split(r"^## (.*)$", PAGE, flags=re.M)[1:]
+    found = {
+        heading: "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+        for heading, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+    return {heading: text for heading, text in found.items() if text}
+
+
+def test_all_sections_with_examples_are_known() -> None:
+    assert list(sections()) == ["What you need", "NumPy", "PyTorch", "JAX", "Arguments that fit"]
+
+
+@pytest.mark.parametrize("heading", sections())
+def test_the_examples_give_what_the_page_says(tmp_path_factory: pytest.TempPathFactory, heading: str) -> None:
+    library = {"PyTorch": "torch", "JAX": "jax"}.get(heading, "")
+    if library and importlib.util.find_spec(library) is None:
+        pytest.skip(f"{heading} is not installed")
+    home: Path = acme(tmp_path_factory)
+    examples = sections()[heading]
+    run(home, RUNNER.format(text=examples, least=examples.count(">>>")), also=bool(library))
