@@ -1,0 +1,202 @@
+"""Packages beside each other: two in one process and in two, two versions of one, and what a type checker sees."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from consumers import NEEDED, build, environment, install, once, run
+
+SCALE = '''\
+from kernelwright import kernel
+from tvm import te
+
+
+@kernel(outputs=["y"])
+def scale():
+    """y[i] = FACTOR x[i]"""
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * FACTOR, name="y")])
+'''
+
+PARALLEL = '''\
+from kernelwright import kernel
+from tvm.script import tirx as T
+
+
+@kernel(outputs=["y"])
+def negate():
+    """y[i] = -x[i]"""
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32")
+        y = T.match_buffer(y_handle, (n,), "float32")
+        for i in T.parallel(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = -x[j]
+
+    return main
+'''
+
+SHOW = """
+import {package}, numpy as np
+x = np.arange(3, dtype="float32")
+print(*np.from_dlpack({package}.scale(x)))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with environments: ``both`` has alpha 1.0 and beta, ``newer`` has alpha 2.0; and the wheels."""
+
+    def make(folder: Path) -> None:
+        first = {"scale": SCALE.replace("FACTOR", "2.0"), "negate": PARALLEL}
+        alpha = build(folder / "alpha", "alpha", first)
+        newer = build(folder / "alpha-2", "alpha", {"scale": SCALE.replace("FACTOR", "3.0")}, "2.0")
+        beta = build(folder / "beta", "beta", {**first, "scale": SCALE.replace("FACTOR", "5.0")})
+        environment(folder / "both", alpha, beta, *NEEDED)
+        environment(folder / "newer", newer, *NEEDED)
+
+    return once(tmp_path_factory, "installing", make)
+
+
+@pytest.mark.parametrize("order", ["alpha, beta", "beta, alpha"])
+def test_two_packages_with_kernels_of_one_name_in_one_process(made: Path, order: str) -> None:
+    code = f"""
+import numpy as np
+import {order}
+x = np.arange(3, dtype="float32")
+for _ in range(2):
+    for package, factor in zip(({order}), {[2, 5] if order.startswith("alpha") else [5, 2]}):
+        np.testing.assert_array_equal(np.from_dlpack(package.scale(x)), factor * x)
+        np.testing.assert_array_equal(np.from_dlpack(package.negate(x)), -x)
+assert alpha.scale is not beta.scale and type(alpha.scale) is not type(beta.scale)
+alpha.set_num_threads(2)
+assert beta.num_threads() == 2
+alpha.preload()
+x = np.arange(100_000, dtype="float32")
+for package in ({order}):
+    np.testing.assert_array_equal(np.from_dlpack(package.negate(x)), -x)
+"""
+    run(made / "both", code)
+
+
+def test_two_packages_from_threads_of_one_process(made: Path) -> None:
+    code = """
+import threading, numpy as np
+start, wrong = threading.Barrier(8), []
+def work(number):
+    import alpha, beta
+    start.wait()
+    package, factor = ((alpha, 2), (beta, 5))[number % 2]
+    x = np.arange(number, number + 10_000, dtype="float32")
+    for _ in range(200):
+        if not np.array_equal(np.from_dlpack(package.scale(x)), factor * x):
+            wrong.append(number)
+        if not np.array_equal(np.from_dlpack(package.negate(x)), -x):
+            wrong.append(number)
+threads = [threading.Thread(target=work, args=[number]) for number in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(wrong)
+"""
+    assert run(made / "both", code) == "[]\n"
+
+
+def test_two_packages_and_two_versions_in_processes_at_one_time(made: Path) -> None:
+    wanted = [("both", "alpha", "0.0 2.0 4.0"), ("newer", "alpha", "0.0 3.0 6.0"), ("both", "beta", "0.0 5.0 10.0")]
+    # Each process lives until the last one has printed.
+    running = [
+        subprocess.Popen(
+            [
+                made / home / "bin/python",
+                "-I",
+                "-c",
+                SHOW.format(package=package) + "import sys; sys.stdout.flush()\ninput()",
+            ],
+            cwd=made,
+            env={},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for home, package, _ in wanted
+    ]
+    printed = [process.stdout.readline() for process in running if process.stdout]
+    for process in running:
+        process.communicate("\n", timeout=60)
+    assert printed == [f"{line}\n" for _, _, line in wanted]
+    assert [process.returncode for process in running] == [0, 0, 0]
+
+
+def test_versions_in_two_folders_are_chosen_by_the_path(made: Path, tmp_path: Path) -> None:
+    for project in ("alpha", "alpha-2"):
+        (wheel,) = (made / project / "dist").iterdir()
+        command = ["install", "--no-deps", "--target", str(tmp_path / project), str(wheel)]
+        subprocess.run([sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *command], check=True)
+    for project, line in (("alpha", "0.0 2.0 4.0"), ("alpha-2", "0.0 3.0 6.0")):
+        code = f"import sys; sys.path.insert(0, {str(tmp_path / project)!r})\n{SHOW.format(package='alpha')}"
+        assert run(made / "both", code) == f"{line}\n"
+
+
+def test_an_upgrade_replaces_a_package_and_leaves_the_other(made: Path, tmp_path: Path) -> None:
+    wheels = [next((made / project / "dist").iterdir()) for project in ("alpha", "beta", "alpha-2")]
+    home = environment(tmp_path / "home", *NEEDED)
+    install(home, *wheels[:2])
+    shown = "import importlib.metadata, alpha; print(importlib.metadata.version('alpha'), *alpha.manifest()['kernels'])"
+    assert run(home, shown) == "1.0 negate scale\n"
+    install(home, wheels[2])
+    assert run(home, shown) == "2.0 scale\n"
+    assert run(home, SHOW.format(package="alpha")) == "0.0 3.0 6.0\n"
+    assert run(home, SHOW.format(package="beta")) == "0.0 5.0 10.0\n"
+    assert not list(home.rglob("alpha/_lib/negate.so"))
+
+
+CONSUMER = """\
+import alpha
+import numpy as np
+from alpha import scale
+
+x = np.ones(3, "float32")
+y = np.from_dlpack(scale(x))
+scale(x, np.empty_like(x))
+scale(x, y).nothing  # 1: None has no attributes
+scale("x")  # 2: no array
+scale()  # 3: too few
+scale(x, x, x)  # 4: too many
+scale(x=x)  # 5: positional
+alpha.scales(x)  # 6: misspelt
+alpha.set_num_threads("2")  # 7: no integer
+configs: tuple[dict[str, object], ...] = scale.variants
+found: bool = scale.supported("cpu")
+name: int = scale.name  # 8: a str
+"""
+
+
+def test_a_strict_type_checker_accepts_right_calls_and_finds_each_wrong_one(made: Path, tmp_path: Path) -> None:
+    script = tmp_path / "consumer.py"
+    right = "".join(line for line in CONSUMER.splitlines(keepends=True) if "  # " not in line)
+    outcomes = []
+    for text in (right, CONSUMER):
+        script.write_text(text)
+        command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
+        done = subprocess.run(
+            [*command, "--python-executable", str(made / "both/bin/python"), "consumer.py"],
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        outcomes.append((done.returncode, done.stdout))
+    assert outcomes[0] == (0, "Success: no issues found in 1 source file\n"), outcomes[0][1]
+    wrong = {number for number, line in enumerate(CONSUMER.splitlines(), 1) if "  # " in line}
+    assert outcomes[1][0] == 1
+    found = {int(number) for number in re.findall(r"^consumer\.py:(\d+): error: ", outcomes[1][1], re.M)}
+    assert found == wrong, outcomes[1][1]
