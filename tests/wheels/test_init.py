@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,37 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(not list(distributions(name="build")), reason="the package build is not installed")
+def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
+    assert init(tmp_path, "acme").returncode == 0
+    folder = tmp_path / "acme"
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run(["git", *identity, *command], cwd=folder, check=True)
+    # Without isolation, because no package index has this Kernelwright.
+    build = ["build", "--no-isolation", "--skip-dependency-check", "--config-setting=targets=llvm"]
+    pip = ["pip", "wheel", "--no-build-isolation", "--no-deps", "--config-settings=targets=llvm", "-w", "of-pip", "."]
+    for command in (build, pip):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(SITE_SCONS)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+    wheel, archive = sorted((folder / "dist").iterdir())
+    assert archive.name == "acme-0.1.0.tar.gz"
+    assert re.fullmatch(r"acme-0\.1\.0-py3-none-manylinux_2_\d+_x86_64\.whl", wheel.name)
+    assert (folder / "of-pip" / wheel.name).read_bytes() == wheel.read_bytes()
+    with tarfile.open(archive) as packed:
+        names = {name.removeprefix("acme-0.1.0/") for name in packed.getnames()}
+    assert {"SConstruct", "pyproject.toml", "kernels/scale_add.py", "PKG-INFO"} <= names
+    assert not any(name.startswith(("build/", "dist/")) for name in names)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "class", "../x", "-x", "1a", "kernels", "\u00e9"])

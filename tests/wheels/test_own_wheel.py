@@ -1,0 +1,253 @@
+"""Kernelwright's own wheel, installed in an empty environment, in which the tutorial is followed word for word."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from consumers import once, wheel_in
+
+INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
+"""The one command of the tutorial that a test cannot run as it stands."""
+
+DOCTEST = """
+import doctest, sys
+test = doctest.DocTestParser().get_doctest({text!r}, {{}}, "tutorial.md", None, 0)
+assert test.examples
+sys.exit(doctest.DocTestRunner().run(test).failed > 0)
+"""
+
+REQUIREMENTS = """
+import importlib.metadata as metadata, kernelwright
+from packaging.requirements import Requirement
+print(kernelwright.__file__)
+for requirement in map(Requirement, metadata.requires("kernelwright")):
+    if requirement.marker is None or requirement.marker.evaluate({"extra": "cuda"}):
+        assert requirement.specifier.contains(metadata.version(requirement.name), prereleases=True), requirement
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def make(folder: Path) -> None:
+        # A copy, because setuptools writes into the tree that it builds.
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copyfile(ROOT / name, folder / name)
+        leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / "site_scons", folder / "site_scons", ignore=leave)
+        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
+        subprocess.run(command, cwd=folder, check=True, env=without_path())
+
+    return wheel_in(once(tmp_path_factory, "own-wheel", make) / "dist")
+
+
+def without_path() -> dict[str, str]:
+    """The environment without what would let another kernelwright be found."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
+def test_it_is_pure_python_and_has_every_file_of_the_package(wheel: Path) -> None:
+    assert re.fullmatch(r"kernelwright-[0-9.]+-py3-none-any\.whl", wheel.name)
+    package = ROOT / "site_scons/kernelwright"
+    tracked = {f"kernelwright/{path.relative_to(package)}" for path in package.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert packed == {name for name in tracked if "__pycache__" not in name}
+
+
+# ---- the tutorial
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of the page, with the prose before it."""
+
+    language: str
+    text: str
+    prose: str
+
+
+def blocks() -> Iterator[Block]:
+    page, end = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8"), 0
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
+        yield Block(match[1], match[2], " ".join(page[end : match.start()].split()))
+        end = match.end()
+
+
+class Shell:
+    """One bash, in which commands run one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        programs = folder / "programs"
+        programs.mkdir()
+        (programs / "python3").symlink_to(os.path.realpath(sys.executable))
+        self._bash = subprocess.Popen(
+            ["bash", "--norc"],
+            cwd=folder,
+            env={**without_path(), "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Exit status and output of a command."""
+        assert self._bash.stdin and self._bash.stdout
+        self._bash.stdin.write(f'{command} < /dev/null\necho "[end of command] $?"\n')
+        self._bash.stdin.flush()
+        lines: list[str] = []
+        for line in self._bash.stdout:
+            if line.startswith("[end of command] "):
+                return int(line.split()[-1]), "".join(lines)
+            lines.append(line)
+        raise AssertionError(f"{command}: the shell ended\n{''.join(lines)}")
+
+    def close(self) -> None:
+        self._bash.communicate("exit\n")
+
+
+def normal(output: str) -> str:
+    """Output without what differs from run to run: times, and with -j the order of the stages."""
+    lines = re.sub(r"in \d+\.\d s$", "in T s", output, flags=re.M).splitlines(keepends=True)
+    stages = sorted(line for line in lines if line.startswith("[ "))
+    return "".join([*stages, *(line for line in lines if not line.startswith("[ "))])
+
+
+def agrees(expected: str, output: str) -> bool:
+    """Whether output is what the page shows; ``...`` there stands for anything."""
+    flags = doctest.ELLIPSIS
+    if "..." not in expected.splitlines():
+        expected, output = normal(expected), normal(output)
+    return doctest.OutputChecker().check_output(expected, output, flags)
+
+
+class Reader:
+    """Somebody who does what the tutorial says."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        self.shell = Shell(folder)
+        self.folder = folder / "acme"
+        self.wheel = wheel
+        self.kernel = ""  # the definition file written last
+        self.typed: list[str] = []  # in the running Python
+        self.edits = 0
+
+    def follow(self, block: Block) -> None:
+        self.edit(block.prose)
+        if block.language == "toml" or (block.language == "python" and not block.text.startswith(">>>")):
+            self.write(block)
+        elif block.language == "python":
+            self.converse(block.text)
+        elif "$ " in block.text:
+            for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
+                self.type(command, expected)
+        elif block.text.startswith("build/"):
+            self.look(block.text)
+        else:
+            self.fail(block.text)
+
+    def write(self, block: Block) -> None:
+        if "Add a reference below the kernel" in block.prose:
+            with (self.folder / self.kernel).open("a") as stream:
+                stream.write(f"\n\n{block.text}")
+            return
+        named = re.search(r"(?:Write|with)(?: a file)? `([\w./]+)`:$", block.prose)
+        assert named, block
+        self.kernel = named[1] if named[1].startswith("kernels/") else self.kernel
+        (self.folder / named[1]).parent.mkdir(exist_ok=True)
+        (self.folder / named[1]).write_text(block.text)
+
+    def edit(self, prose: str) -> None:
+        """The edits that the prose asks for."""
+        if "Add a comment to `kernels/saxpy.py`" in prose:
+            self.replace("kernels/saxpy.py", "@kernel", "# a comment\n@kernel")
+        if change := re.search(r"Change `(.+?)` to `(.+?)`, in the kernel and in the reference", prose):
+            self.replace("kernels/saxpy.py", change[1], change[2])
+            self.replace("kernels/saxpy.py", *(f"return {text.replace('[i]', '')}" for text in change.groups()))
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
+        self.edits += 1
+
+    def type(self, command: str, expected: str) -> None:
+        if command == INSTALLATION:
+            self.install()
+        elif command == "PYTHONPATH=build python":
+            self.typed = []
+        else:
+            status, output = self.shell.run(command)
+            assert status == 0, f"{command}\n{output}"
+            assert not expected or agrees(expected, output), f"{command}\n{output}\nThe page has:\n{expected}"
+
+    def install(self) -> None:
+        """The wheel, and scons for its command; the rest is taken from where the tests run: it has a gigabyte."""
+        install = "pip install -q --disable-pip-version-check --no-deps"
+        status, output = self.shell.run(f"{install} '{self.wheel}' scons=={version('scons')}")
+        assert status == 0, output
+        installed = [path for path in sys.path if path.endswith("site-packages")]
+        (site,) = self.folder.glob(".venv/lib/python*/site-packages")
+        (site / "dependencies.pth").write_text("\n".join(installed))
+        program = self.folder.parent / "requirements.py"
+        program.write_text(REQUIREMENTS)
+        assert self.shell.run(f"python '{program}'") == (0, f"{site}/kernelwright/__init__.py\n")
+
+    def converse(self, text: str) -> None:
+        self.typed.append(text)
+        program = self.folder.parent / "conversation.py"
+        program.write_text(DOCTEST.format(text="\n".join(self.typed)))
+        status, output = self.shell.run(f"PYTHONPATH=build python '{program}'")
+        assert status == 0, output
+
+    def look(self, text: str) -> None:
+        """Every file that the page lists is in the build folder."""
+        top, _, listed = text.partition("\n")
+        names = re.findall(r"[\w-]+\.(?:\w+)", re.sub(r"^(.{2,}?)(?: {3,}\S.*)?$", r"\1", listed, flags=re.M))
+        names = [name for name in names if not name.startswith("columns")]
+        assert len(names) > 10
+        present = {path.name for path in (self.folder / top).rglob("*")}
+        assert set(names) <= present, set(names) - present
+
+    def fail(self, text: str) -> None:
+        """The one failure that the page shows: a wrong reference."""
+        self.replace("kernels/saxpy.py", "return alpha * x + y", "return alpha * x + y + 1")
+        status, output = self.shell.run("scons -Q check")
+        assert status == 2 and " ".join(text.split()) in " ".join(output.split()), output
+        self.replace("kernels/saxpy.py", "return alpha * x + y + 1", "return alpha * x + y")
+
+
+def test_the_tutorial_works_as_it_is_printed(wheel: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, wheel)
+    try:
+        for block in blocks():
+            reader.follow(block)
+    finally:
+        reader.shell.close()
+    assert reader.edits == 5
+
+
+def test_the_comparison_with_the_page_finds_differences() -> None:
+    page = textwrap.dedent("""\
+        [ CC ] saxpy
+        [ LINK ] saxpy
+        kernelwright: 2 built, 0 reused, 0 failed in 7.7 s
+        """)
+    assert agrees(page, "[ LINK ] saxpy\n[ CC ] saxpy\nkernelwright: 2 built, 0 reused, 0 failed in 0.1 s\n")
+    assert not agrees(page, "[ LINK ] saxpy\nkernelwright: 2 built, 0 reused, 0 failed in 0.1 s\n")
+    assert not agrees(page, page.replace("2 built", "3 built"))
+    assert agrees("a: ...\nb\n", "a: 1\nb\n") and not agrees("a: ...\nb\n", "a: 1\nc\n")
