@@ -153,6 +153,21 @@ np.testing.assert_array_equal(total, 1 + x.ravel())
     run(home, PRELUDE + code)
 
 
+def test_the_function_of_a_kernel_leaves_read_only_arrays_to_numpy(home: Path) -> None:
+    code = """
+x, y = matrices()
+np.testing.assert_array_equal(np.from_dlpack(axpy.function(1.5, x, y)), np.from_dlpack(axpy(1.5, x, y)))
+x.flags.writeable = False
+try:
+    axpy.function(1.5, x, y)
+except BufferError as error:
+    assert "readonly" in str(error), error
+else:
+    raise AssertionError
+"""
+    run(home, PRELUDE + code)
+
+
 def test_read_only_arrays_are_refused_where_a_kernel_writes(home: Path) -> None:
     code = """
 x, y = matrices()

@@ -117,6 +117,15 @@ class Kernel(tvm_ffi.Function):
         ) from error
 
     @property
+    def function(self) -> tvm_ffi.Function:
+        """The compiled dispatcher itself.
+
+        Calling it spares the Python frame, about 0.15 us. It takes no read-only arrays, writes into arrays of JAX
+        without a word, and leaves errors about arrays that a library does not hand out to that library.
+        """
+        return self._function
+
+    @property
     def variants(self) -> tuple[dict[str, Any], ...]:
         """The configs that are built, in order; the first is the default."""
         entries = self._entry["variants"]
