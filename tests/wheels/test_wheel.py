@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -181,6 +182,47 @@ def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built
         other.scons("-j8", "wheel", "CACHE_DIR=", env=person)
     finally:
         os.umask(before)
+    assert wheel_of(other).name == wheel_of(made).name
+    assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
+
+
+def other_user() -> tuple[int, str]:
+    """Number and name of a user who is not the one that runs the tests."""
+    return next((user.pw_uid, user.pw_name) for user in pwd.getpwall() if user.pw_uid not in (os.getuid(), 0))
+
+
+def as_user(number: int) -> list[str]:
+    """Runs a command in a user namespace in which this process has another user's number.
+
+    The files stay those of the user who runs the tests, and readable: an interpreter may be where others cannot enter.
+    """
+    return ["unshare", "--user", f"--map-user={number}", f"--map-group={number}"]
+
+
+def test_two_users_build_equal_wheels(made: Project, tmp_path: Path) -> None:
+    number, name = other_user()
+    code = "import getpass, os, pwd; print(os.getuid(), getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name)"
+    person = {key: value for key, value in os.environ.items() if key not in ("USER", "LOGNAME", "LNAME", "USERNAME")}
+    try:
+        command = [*as_user(number), sys.executable, "-c", code]
+        done = subprocess.run(command, env=person, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if done.returncode != 0:
+        pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
+    assert done.stdout == f"{number} {name} {name}\n" and number != os.getuid()
+    other = write(tmp_path / "of somebody else")
+    commit(other.folder)
+    done = subprocess.run(
+        [*as_user(number), sys.executable, "-m", "SCons", "-j2", "wheel", "CACHE_DIR="],
+        cwd=other.folder,
+        env={**person, **build_environment(), "HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " from the cache" not in done.stdout
     assert wheel_of(other).name == wheel_of(made).name
     assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
 
