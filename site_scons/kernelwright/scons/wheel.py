@@ -84,9 +84,11 @@ def _require_size(wheel: Path, graph: PackageGraph, where: Where) -> None:
 
 def _stage(graph: PackageGraph, manifest: Any) -> Stage:
     from ..settings import read_document
+    from ..wheel.platform import require_platform
     from ..wheel.project import read_project
     from ..wheel.source import find_source
 
+    require_platform()
     top, name = graph.run.top, graph.settings.package
     project = read_project(top, read_document(top / "pyproject.toml"))
     source = find_source(top)

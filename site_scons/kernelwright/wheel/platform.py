@@ -1,8 +1,10 @@
-"""The platform tag of a wheel, from what its libraries need, by the policies of auditwheel (PEP 600)."""
+"""The platform of a wheel: the one that wheels can be built on, and the tag, by what the libraries need (PEP 600)."""
 
 from __future__ import annotations
 
+import platform
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,21 @@ from ..errors import KernelwrightError, Where
 
 UNTAGGED = "linux_x86_64"
 """The tag of a wheel whose real one is not known yet."""
+
+
+def require_platform() -> None:
+    """Refuse to build a wheel where its libraries would not be what its name says.
+
+    Raises:
+        KernelwrightError: this is not Linux on x86-64 with glibc.
+    """
+    system, machine, library = sys.platform, platform.machine(), platform.libc_ver()[0]
+    # An interpreter that is linked statically does not know its C library.
+    if (system, machine) == ("linux", "x86_64") and library in ("glibc", ""):
+        return
+    message = f"this is {system} on {machine} with {library or 'an unknown C library'}, and wheels can be built"
+    remedy = "build it on such a machine, or in a container of one: docker run --platform linux/amd64"
+    raise KernelwrightError(f"{message} on linux on x86_64 with glibc only", Where(stage="wheel"), remedy)
 
 
 def platform_tag(wheel: Path) -> str:
