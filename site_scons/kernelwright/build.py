@@ -25,6 +25,7 @@ from .files import pretty_json
 from .settings import COMMAND_LINE, read_document, read_pyproject
 from .wheel import WHEEL_LIST
 from .wheel.archive import write_wheel
+from .wheel.platform import require_platform
 from .wheel.project import Project, read_project
 from .wheel.source import RECORD, find_source, is_source_file, tracked_files
 
@@ -37,6 +38,7 @@ Config = Mapping[str, Any] | None
 def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
     """Build the project's wheel, and return its name."""
     with _plain_errors():
+        require_platform()
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder, "wheels")
             _scons(["wheel"], config_settings, {WHEEL_LIST: str(made)})
@@ -53,6 +55,7 @@ def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_d
 def build_editable(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
     """Build the project's packages, and a wheel that has Python find them in the build folder."""
     with _plain_errors():
+        require_platform()
         root = Path.cwd()
         project = _project()
         package = read_pyproject(root / "pyproject.toml").get("package", "")

@@ -491,6 +491,47 @@ def test_a_wheel_that_is_too_large_is_an_error_that_names_the_largest_kernels(ma
     assert re.search(r"^  total +", output, re.M)
 
 
+ELSEWHERE = """
+import platform, sys
+if "SCons" in " ".join(sys.orig_argv) or "kernelwright" in " ".join(sys.orig_argv):
+    platform.machine = lambda: {machine!r}
+    platform.libc_ver = lambda *_: ({library!r}, "1")
+    sys.platform = {system!r}
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "library"),
+    [("linux", "aarch64", "glibc"), ("linux", "x86_64", "musl"), ("darwin", "arm64", "")],
+)
+def test_a_platform_without_wheels_is_named_and_leaves_none(
+    made: Project, tmp_path: Path, system: str, machine: str, library: str
+) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    shutil.rmtree(project.folder / "dist")
+    # As far as the programs that build can see, this is another machine.
+    text = ELSEWHERE.format(system=system, machine=machine, library=library)
+    (tmp_path / "sitecustomize.py").write_text(text)
+    path = {"PYTHONPATH": f"{tmp_path}:{SITE_SCONS}"}
+    code = "from kernelwright.build import build_wheel; build_wheel('../backend')"
+    (tmp_path / "backend").mkdir()
+    backend = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.folder,
+        env=os.environ | path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert backend.returncode == 1 and "Traceback" not in backend.stdout
+    # scons itself does not work on all of these, so the question is put to it on those where it does.
+    outputs = [backend.stdout, *([project.scons("wheel", env=path, ok=False).output] if system == "linux" else [])]
+    for output in outputs:
+        assert f"[wheel]: this is {system} on {machine} with {library or 'an unknown C library'}" in output, output
+        assert re.search("remedy: .*--platform linux/amd64", output)
+    assert not (project.folder / "dist").exists() and not list((tmp_path / "backend").iterdir())
+
+
 @pytest.mark.parametrize("epoch", ["yesterday", "12", "99999999999"])
 def test_a_bad_source_date_epoch_is_an_error(made: Project, tmp_path: Path, epoch: str) -> None:
     run = copy_of(made, tmp_path / "copy").scons("wheel", env={"SOURCE_DATE_EPOCH": epoch}, ok=False)
