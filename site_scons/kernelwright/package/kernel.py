@@ -36,9 +36,10 @@ class Kernel(tvm_ffi.Function):
     """
 
     # Found faster than what is in the dictionary that each tvm-ffi function has.
-    __slots__ = ("_function",)
+    __slots__ = ("_function", "_mutable")
 
     _function: tvm_ffi.Function
+    _mutable: set[type]
     name: str
     _entry: dict[str, Any]
     _module: tvm_ffi.Module
@@ -54,7 +55,7 @@ class Kernel(tvm_ffi.Function):
             RuntimeError: the device, or its driver, cannot run the kernel.
             MemoryError: there is not enough for an output.
         """
-        if IMMUTABLE in modules:
+        if IMMUTABLE in modules and not self._mutable.issuperset(map(type, arguments)):
             self._refuse_immutable(arguments)
         try:
             return self._function(*arguments)
@@ -66,7 +67,9 @@ class Kernel(tvm_ffi.Function):
 
     def _refuse_immutable(self, arguments: tuple[Any, ...]) -> None:
         for position, argument in enumerate(arguments):
-            if _library_of(argument) == IMMUTABLE:
+            if _library_of(argument) != IMMUTABLE:
+                self._mutable.add(type(argument))
+            else:
                 name, written = self._passed(len(arguments))[position]
                 if written:
                     self._refuse_writing(name, "an array of JAX, which is immutable")
@@ -262,6 +265,7 @@ def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index:
     # Takes over the reference that the plain function object holds.
     kernel.__move_handle_from__(function)
     kernel._function = module.get_function(symbol)
+    kernel._mutable = set()
     kernel.name = name
     kernel._entry = entry
     kernel._module = module
