@@ -75,9 +75,6 @@ def accumulate():
     return main
 '''
 
-FRAMEWORKS = {"acme_kernels": {"axpy": AXPY, "accumulate": ACCUMULATE}}
-"""Package -> its kernels."""
-
 NEEDED = ("numpy", "apache-tvm-ffi")
 
 
@@ -157,7 +154,7 @@ def acme(factory: pytest.TempPathFactory) -> Path:
     """An environment with the package ``acme_kernels`` (axpy, accumulate) and NumPy."""
 
     def make(folder: Path) -> None:
-        wheel = build(folder / "project", "acme_kernels", FRAMEWORKS["acme_kernels"])
+        wheel = build(folder / "project", "acme_kernels", {"axpy": AXPY, "accumulate": ACCUMULATE})
         environment(folder / "home", wheel, *NEEDED)
 
     return once(factory, "acme", make) / "home"
