@@ -3,8 +3,8 @@
 The hooks are those of PEP 517 and PEP 660 (https://packaging.python.org/en/latest/specifications/pyproject-toml/). The
 front end calls them in the project's folder, each in a process of its own. They run scons as a user would.
 
-Config settings: those of ``[tool.kernelwright]`` by their names, and ``jobs`` for scons's ``-j``:
-``pip wheel . --config-settings archs=sm_90a``.
+Config settings: those of ``[tool.kernelwright]`` by their names, ``jobs`` for scons's ``-j``, and ``provider`` for the
+wheel with the device code of one arch of a split package: ``pip wheel . --config-settings archs=sm_90a``.
 """
 
 from __future__ import annotations
@@ -16,40 +16,64 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from . import backends
 from .errors import KernelwrightError, SettingsError, ToolError, Where, shown
 from .files import pretty_json
-from .settings import COMMAND_LINE, read_document, read_pyproject
+from .package.assemble import provider_package
+from .settings import COMMAND_LINE, Settings, merge, read_document, read_pyproject
 from .wheel import WHEEL_LIST
 from .wheel.archive import write_wheel
 from .wheel.platform import require_platform
-from .wheel.project import Project, read_project
+from .wheel.project import Project, provider_project, read_project
 from .wheel.source import RECORD, find_source, is_source_file, tracked_files
 
 EDITABLE = "build/editable"
 """Folder with links to the packages of a project, and nothing else that could be imported."""
 
+PROVIDER = "provider"
+"""The config setting that names the arch whose wheel is wanted."""
+
 Config = Mapping[str, Any] | None
 
 
 def build_wheel(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
-    """Build the project's wheel, and return its name."""
+    """Build the project's wheel, and return its name.
+
+    Of a split package all wheels are put into the folder, and the name is that of the package's own, or of the one that
+    the config setting ``provider`` asks for: the interface has a single name to return.
+    """
     with _plain_errors():
         require_platform()
+        config = dict(config_settings or {})
+        wanted = _provider(config)
+        config.pop(PROVIDER, None)
         with tempfile.TemporaryDirectory() as folder:
             made = Path(folder, "wheels")
-            _scons(["wheel"], config_settings, {WHEEL_LIST: str(made)})
-            wheels = [Path(line) for line in made.read_text().splitlines()] if made.exists() else []
-        if len(wheels) != 1:
+            _scons(["wheel"], config, {WHEEL_LIST: str(made)})
+            lines = made.read_text().splitlines() if made.exists() else []
+        listed = [(arch, Path(path)) for arch, _, path in (line.partition("\t") for line in lines)]
+        if [arch for arch, _ in listed].count("") != 1:
             where = Where(stage="wheel", location="SConstruct")
-            message = f"scons wheel made {len(wheels)} wheels, and a project has one"
+            message = (
+                f"scons wheel made wheels of {[arch for arch, _ in listed].count('')} packages, and a project has one"
+            )
             raise SettingsError(message, where, "call env.KernelWheel once")
-        target = Path(wheel_directory, wheels[0].name)
-        target.write_bytes(wheels[0].read_bytes())
-        return target.name
+        wheels = dict(listed)
+        if wanted not in wheels:
+            where = Where(stage="wheel", location="SConstruct")
+            remedy = "set archs and split in [tool.kernelwright], where they are known before the build"
+            raise SettingsError(f"scons wheel made no wheel for {wanted}", where, remedy)
+        if metadata_directory is not None:
+            _require_same(Path(metadata_directory), wheels[wanted])
+        for path in wheels.values():
+            Path(wheel_directory, path.name).write_bytes(path.read_bytes())
+        return wheels[wanted].name
 
 
 def build_editable(wheel_directory: str, config_settings: Config = None, metadata_directory: str | None = None) -> str:
@@ -57,7 +81,7 @@ def build_editable(wheel_directory: str, config_settings: Config = None, metadat
     with _plain_errors():
         require_platform()
         root = Path.cwd()
-        project = _project()
+        project = _project(config_settings or {})
         package = read_pyproject(root / "pyproject.toml").get("package", "")
         if not package:
             where = Where(stage="wheel", location="pyproject.toml")
@@ -92,11 +116,14 @@ def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Config = None) -> str:
     """Write the folder ``.dist-info``, which needs no build."""
     with _plain_errors():
-        project = _project()
+        config = config_settings or {}
+        arch = _provider(config)
+        project = _project(config, arch)
         folder = Path(metadata_directory, f"{project.name}-{project.version}.dist-info")
         folder.mkdir()
         (folder / "METADATA").write_bytes(project.metadata)
-        (folder / "WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n")
+        pure, tag = ("true", "any") if arch else ("false", "linux_x86_64")
+        (folder / "WHEEL").write_text(f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\nTag: py3-none-{tag}\n")
         if project.entry_points:
             (folder / "entry_points.txt").write_text(project.entry_points)
         for name, text in project.licenses.items():
@@ -120,9 +147,52 @@ class _plain_errors:
             raise SystemExit(f"kernelwright: {error}") from None
 
 
-def _project() -> Project:
+def _project(config: Mapping[str, Any] = MappingProxyType({}), provider: str = "") -> Project:
+    """What a wheel says of itself.
+
+    Arguments:
+        config: the config settings; extras follow from them.
+        provider: the arch whose device code the wheel has; empty: it is that of the package.
+    """
     root = Path.cwd()
-    return read_project(root, read_document(root / "pyproject.toml"))
+    document = read_document(root / "pyproject.toml")
+    settings = _settings(config)
+    if provider:
+        return provider_project(root, document, provider, provider_package(settings.package, provider))
+    return read_project(root, document, providers=settings.providers)
+
+
+def _settings(config: Mapping[str, Any]) -> Settings:
+    """The settings as far as they are known without the build file."""
+    given = {name: value for name, value in config.items() if name in COMMAND_LINE.values()}
+    table = read_pyproject(Path.cwd() / "pyproject.toml")
+    layers = [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("--config-settings", given)]
+    return merge(layers, backends.names())
+
+
+def _provider(config: Mapping[str, Any]) -> str:
+    """The arch whose wheel is asked for; empty: that of the package is.
+
+    Raises:
+        SettingsError: the package has no such wheel.
+    """
+    wanted = config.get(PROVIDER, "")
+    known = _settings(config).providers
+    if wanted and wanted not in known:
+        listed = f"the archs are {', '.join(known)}" if known else "it needs split = 'arch' and a CUDA arch"
+        raise _bad(f"{PROVIDER} is {shown(wanted)}; {listed}")
+    return str(wanted)
+
+
+def _require_same(prepared: Path, wheel: Path) -> None:
+    """Raise a SettingsError if a wheel does not say of itself what the front end has been told already."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        if archive.read(name) == (prepared / "METADATA").read_bytes():
+            return
+    remedy = "set archs and split in [tool.kernelwright], and not in the build file alone"
+    message = f"the metadata of {wheel.name} is not what pyproject.toml says"
+    raise SettingsError(message, Where(stage="wheel", location="SConstruct"), remedy)
 
 
 def _scons(targets: list[str], config: Config, variables: dict[str, str]) -> None:
@@ -145,7 +215,7 @@ def _arguments(config: Mapping[str, Any]) -> list[str]:
         if name == "jobs":
             continue
         if name not in names:
-            raise _bad(f"there is no config setting {name!r}; they are jobs, {', '.join(names)}")
+            raise _bad(f"there is no config setting {name!r}; they are jobs, {PROVIDER}, {', '.join(names)}")
         text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         arguments.append(f"{names[name]}={text}")
     return arguments

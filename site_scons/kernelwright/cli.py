@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import KernelwrightError
+from .fatbin import find_fatbinary
 from .launcher import LAUNCHER
 from .toolchain import Toolchain, tvm_ffi_includes
 from .version import VERSION
@@ -23,19 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
-    tool.add_argument("name", choices=["nvcc", "cc", "launcher", "tvm_ffi", "dlpack"])
+    tool.add_argument("name", choices=["nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"])
     add_report(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
     check = commands.add_parser("verify", help="check a wheel: its digests, archs, paths and tag")
-    check.add_argument("wheel", help="path of the wheel")
+    check.add_argument("wheels", nargs="+", metavar="WHEEL", help="path of a wheel; several must also fit together")
     options = parser.parse_args(arguments)
     if options.command == "report":
         return report(options)
     if options.command == "init":
         return init_project(options.name)
     if options.command == "verify":
-        return verify(Path(options.wheel))
+        return verify([Path(wheel) for wheel in options.wheels])
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
         return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
@@ -85,21 +86,23 @@ def init_project(name: str) -> int:
     return 0
 
 
-def verify(wheel: Path) -> int:
-    """Print what is wrong with a wheel."""
+def verify(wheels: Sequence[Path]) -> int:
+    """Print what is wrong with some wheels, each by itself and, if there is nothing, together."""
     # Imported here, because the other commands do not need it.
-    from .wheel.verify import verify_wheel
+    from .wheel.verify import verify_together, verify_wheel
 
     try:
-        problems = verify_wheel(wheel)
+        found = {wheel: verify_wheel(wheel) for wheel in wheels}
+        misfits = [] if any(found.values()) else verify_together(wheels)
     except KernelwrightError as error:
         print(f"kernelwright: {error}", file=sys.stderr)
         return 1
-    for problem in problems:
-        print(f"kernelwright: {wheel.name}: {problem}", file=sys.stderr)
-    if not problems:
-        print(f"{wheel.name}: all well")
-    return 1 if problems else 0
+    for problem in [*(f"{w.name}: {problem}" for w, listed in found.items() for problem in listed), *misfits]:
+        print(f"kernelwright: {problem}", file=sys.stderr)
+    for wheel, listed in found.items():
+        if not listed and not misfits:
+            print(f"{wheel.name}: all well")
+    return 1 if misfits or any(found.values()) else 0
 
 
 def doctor(toolchain: Toolchain) -> int:
@@ -126,6 +129,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
     paths: dict[str, Callable[[], object]] = {
         "cc": lambda: compiler("").path,
         "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
+        "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""))),
         "launcher": lambda: LAUNCHER,
         "tvm_ffi": lambda: tvm_ffi_includes()[0],
         "dlpack": lambda: tvm_ffi_includes()[1],

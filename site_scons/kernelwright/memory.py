@@ -24,7 +24,12 @@ SCHEMA = 1
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
 
-DEFAULT_KIB: Mapping[str, int] = {"nvcc": 512 << 10, "cc": 256 << 10, "link": 256 << 10}
+DEFAULT_KIB: Mapping[str, int] = {
+    "nvcc": 512 << 10,
+    "cc": 256 << 10,
+    "link": 256 << 10,
+    "fatbinary": 64 << 10,
+}
 """KiB that the first run of a kind is taken to need. Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
 
 SHARE = 0.8

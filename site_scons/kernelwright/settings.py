@@ -22,6 +22,8 @@ TARGETS = ("llvm", "cuda")
 CPU_ARCHS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 """The micro-architecture levels of the x86-64 psABI, lowest first."""
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
+CHOICES = {"compress": ("none", "speed", "balance", "size"), "split": ("none", "arch")}
+"""Settings that are one word out of a few, the default first. Those of ``compress`` are the modes of ``fatbinary``."""
 GPU_ARCH = re.compile(r"(?:sm|compute)_(\d{2,3})([af]?)")
 """nvcc's names of a real (``sm_90a``: code for exactly that chip) or virtual (``compute_80``: PTX) architecture."""
 
@@ -45,6 +47,8 @@ class Settings:
         nvcc_memory: memory that one run of nvcc is taken to need, such as ``"2G"``; empty: learnt from earlier builds.
         cache_dir: folder of the build cache, relative to the SConstruct's; empty: no cache.
         cache_size: size that the build cache is cut down to at the end of a build, such as ``"2G"``.
+        compress: how device code is compressed: ``none``, ``speed``, ``balance`` or ``size``.
+        split: ``arch``: the device code of each CUDA arch is in a wheel of its own; ``none``: all is in one wheel.
         max_wheel_size: largest size that a wheel may have, such as ``"100M"``; empty: no limit.
         max_registers: registers per thread that a device function may use; None: no limit.
         max_spills: bytes that a device function may spill, stores and loads together; None: no limit.
@@ -64,6 +68,8 @@ class Settings:
     nvcc_memory: str = ""
     cache_dir: str = "build/.kernelwright/cache"
     cache_size: str = "2G"
+    compress: str = "none"
+    split: str = "none"
     max_wheel_size: str = ""
     max_registers: int | None = None
     max_spills: int | None = None
@@ -71,6 +77,11 @@ class Settings:
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""
         return tuple(arch for arch in self.archs if target_of(arch) == target)
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The archs whose device code is in wheels of their own."""
+        return self.archs_of("cuda") if self.split == "arch" else ()
 
 
 HELP = {
@@ -88,6 +99,8 @@ HELP = {
     "nvcc_memory": "memory that one run of nvcc is taken to need, such as 2G (default: learnt from earlier builds)",
     "cache_dir": "folder of the build cache; empty for none",
     "cache_size": "size that the build cache is cut down to, such as 2G",
+    "compress": f"compression of device code, one of: {', '.join(CHOICES['compress'])}",
+    "split": "arch: a wheel of its own for the device code of each CUDA arch; none: one wheel",
     "max_wheel_size": "largest size that a wheel may have, such as 100M (default: no limit)",
     "max_registers": "registers per thread that a device function may use (default: no limit)",
     "max_spills": "bytes that a device function may spill (default: no limit)",
@@ -205,6 +218,9 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
             values[name] = value
     settings = Settings(**values)
     _require_archs(settings)
+    if settings.split != "none" and "cuda" not in settings.targets:
+        remedy = "add the target cuda, or write split = none; on the command line: SPLIT=none"
+        raise SettingsError(f"split = {settings.split!r} without the target cuda", Where(stage="settings"), remedy)
     return settings
 
 
@@ -224,12 +240,16 @@ def _convert(name: str, raw: Any, where: Where) -> Any:
         return _limit(name, raw, where)
     if name in SIZES:
         return _size(name, raw, where)
+    if name in CHOICES and not isinstance(raw, str):
+        raise SettingsError(f"{name} is {shown(raw)}, expected one of {', '.join(CHOICES[name])}", where)
     if not isinstance(raw, str) or "\0" in raw:
         raise SettingsError(f"{name} is {shown(raw)}, expected a string without NUL", where)
     if name == "package":
         _check_package(raw, where)
     if name == "glibc":
         _check_glibc(raw, where)
+    if name in CHOICES:
+        _choose(name, [raw], CHOICES[name], where)
     return raw
 
 

@@ -205,6 +205,11 @@ def _wheel_nvccs() -> list[Path]:
     return sorted((p for s in site if s for p in Path(s).glob("nvidia/cu*/bin/nvcc")), reverse=True)
 
 
+def fatbinary_beside(nvcc: str) -> str | None:
+    """Path of the ``fatbinary`` that belongs to an nvcc."""
+    return next((str(part) for part in _nvcc_parts(Path(nvcc)) if part.name == "fatbinary"), None)
+
+
 def _nvcc_parts(nvcc: Path) -> list[Path]:
     """The files that decide what nvcc makes: those beside it or, for a wrapper script, beside the nvcc that it runs."""
     return _parts_below(nvcc.resolve().parent.parent) or _parts_below(_top_of_wrapped(str(nvcc)))

@@ -55,10 +55,10 @@ KW_IMAGE(kw_image_0_sm_90a);
 KW_IMAGE(kw_image_0_sm_100f);
 KW_IMAGE(kw_image_0_compute_80);
 static const kw_image kw_images_0[] = {
-  {"sm_80", kw_image_0_sm_80, 80, false, 0},
-  {"sm_90a", kw_image_0_sm_90a, 90, false, 'a'},
-  {"sm_100f", kw_image_0_sm_100f, 100, false, 'f'},
-  {"compute_80", kw_image_0_compute_80, 80, true, 0},
+  {.arch = "sm_80", .capability = 80, .data = kw_image_0_sm_80},
+  {.arch = "sm_90a", .capability = 90, .suffix = 'a', .data = kw_image_0_sm_90a},
+  {.arch = "sm_100f", .capability = 100, .suffix = 'f', .data = kw_image_0_sm_100f},
+  {.arch = "compute_80", .capability = 80, .ptx = true, .data = kw_image_0_compute_80},
 };
 static kw_module kw_module_0;
 static const uint8_t kw_slots_0_0[] = {KW_GRID + 0, KW_GRID + 1, KW_CLUSTER + 0, KW_BLOCK + 0, KW_SHARED};
@@ -98,10 +98,10 @@ KW_IMAGE(kw_image_1_sm_90a);
 KW_IMAGE(kw_image_1_sm_100f);
 KW_IMAGE(kw_image_1_compute_80);
 static const kw_image kw_images_1[] = {
-  {"sm_80", kw_image_1_sm_80, 80, false, 0},
-  {"sm_90a", kw_image_1_sm_90a, 90, false, 'a'},
-  {"sm_100f", kw_image_1_sm_100f, 100, false, 'f'},
-  {"compute_80", kw_image_1_compute_80, 80, true, 0},
+  {.arch = "sm_80", .capability = 80, .data = kw_image_1_sm_80},
+  {.arch = "sm_90a", .capability = 90, .suffix = 'a', .data = kw_image_1_sm_90a},
+  {.arch = "sm_100f", .capability = 100, .suffix = 'f', .data = kw_image_1_sm_100f},
+  {.arch = "compute_80", .capability = 80, .ptx = true, .data = kw_image_1_compute_80},
 };
 static kw_module kw_module_1;
 static const uint8_t kw_slots_1_0[] = {KW_GRID + 0, KW_GRID + 1, KW_CLUSTER + 0, KW_BLOCK + 0, KW_SHARED};

@@ -1,9 +1,10 @@
 /* A stand-in for libcuda.so.1: the functions that the launcher uses, on a machine without a GPU.
  *
  * It runs nothing; it writes what it is asked for to the file $STANDIN_LOG, one line a call. An image is a text, the
- * name of its arch. The environment says what machine it plays:
+ * name of its arch; of a real one the log has kind, arch and checksum. The environment says what machine it plays:
  *
  *   STANDIN_CAPABILITY  compute capability of all devices, such as 90
+ *   STANDIN_VERSION     CUDA version that the driver is for; default 13000
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
@@ -73,6 +74,12 @@ int cuInit(unsigned int flags) {
   return 0;
 }
 
+int cuDriverGetVersion(int *version) {
+  ENTER("cuDriverGetVersion");
+  *version = number("STANDIN_VERSION", 13000);
+  return 0;
+}
+
 int cuGetErrorName(int status, const char **name) {
   *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : status == 222 ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" : NULL;
   return *name ? 0 : 1;
@@ -136,12 +143,36 @@ int cuCtxPopCurrent_v2(int **context) {
   return 0;
 }
 
+/* A name for an image: the text that it is, or what is in its header. A cubin ends with the table of its segments. */
+static char *describe(const unsigned char *code) {
+  const char *target = NULL, *what = NULL;
+  size_t size = strlen((const char *)code);
+  unsigned int arch = 0, sum = 0;
+  char name[256];
+  if (!memcmp(code, "\177ELF", 4)) {
+    what = "cubin sm_";
+    arch = code[49];
+    size = *(const uint64_t *)(code + 32) + 56 * (size_t)*(const uint16_t *)(code + 56);
+  } else if (!memcmp(code, "P\355U\272", 4)) {
+    what = code[16] == 1 ? "fatbin compute_" : "fatbin sm_";
+    arch = *(const uint32_t *)(code + 44);
+    size = 16 + *(const uint64_t *)(code + 8);
+  } else if ((target = strstr((const char *)code, ".target sm_"))) {
+    what = "ptx compute_";
+    arch = (unsigned int)atoi(target + 11);
+  }
+  for (size_t i = 0; i < size; ++i) sum = sum * 31 + code[i];
+  if (!what) return strdup((const char *)code);
+  snprintf(name, sizeof name, "%s%u %zu %u", what, arch, size, sum);
+  return strdup(name);
+}
+
 int cuLibraryLoadData(void **library, const void *code, void *a, void **b, unsigned int c, void *d, void **e,
                       unsigned int f) {
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
   ENTER("cuLibraryLoadData");
-  say("load %s\n", (const char *)code);
-  *library = (void *)code;
+  *library = describe(code);
+  say("load %s\n", (const char *)*library);
   return 0;
 }
 

@@ -374,8 +374,7 @@ def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int]
     head = '#define KW_KERNEL "k"\n' + "".join(
         f"#define KW_MAX_{name} 16\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
     )
-    images = "".join(f"static const char kw_image_0_{arch}[1];\n" for arch in archs)
-    table = ", ".join(_image(0, arch, Where()) for arch in archs)
+    table = ", ".join(_image(arch, [], Where()) for arch in archs)
     function = """
     int choose(int capability) {
       int best = -1, best_score = 0;
@@ -386,7 +385,7 @@ def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int]
       return best;
     }"""
     (tmp_path / "choose.c").write_text(
-        f'{head}#include "kernelwright.h"\n{images}static const kw_image images[] = {{{table}}};{function}'
+        f'{head}#include "kernelwright.h"\nstatic const kw_image images[] = {{{table}}};{function}'
     )
     folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
     subprocess.run(["gcc", "-shared", "-fPIC", *folders, "choose.c", "-o", "choose.so"], cwd=tmp_path, check=True)
@@ -414,6 +413,145 @@ def test_ptx_with_a_suffix_is_for_its_devices_only(folder: Path, tmp_path: Path)
         "compute_100f",
         "compute_80",
     ]
+
+
+# ---- images in files of their own
+
+
+@pytest.fixture(scope="module")
+def split(folder: Path, scale: KernelPlan) -> Path:
+    """The library of the kernel without its images."""
+    return build(folder, replace(scale, split=True)).rename(folder / "scale_split.so")
+
+
+def provide(module: Any, images: Path, *installed: str) -> list[tuple[Any, ...]]:
+    """Have the images of some archs found in a folder; the questions that are asked for them."""
+    asked: list[tuple[Any, ...]] = []
+
+    def find(variant: str, archs: str, device: int, capability: int) -> str:
+        asked.append((variant, archs, device, capability))
+        arch = next((arch for arch in archs.split() if arch in installed), "")
+        ending = "ptx" if arch.startswith("compute") else "cubin"
+        return f"{arch} {images / arch}.{ending}" if arch else " none of them is here"
+
+    module["kw_set_provider"](tvm_ffi.convert(find))
+    return asked
+
+
+def images_of(folder: Path, kernel: KernelPlan) -> Path:
+    return (folder / kernel.units[0].images["sm_80"]).parent
+
+
+@pytest.mark.parametrize(
+    ("capability", "suitable", "installed", "expected"),
+    [
+        (80, "sm_80 compute_80", ARCHS, "sm_80"),
+        (90, "sm_90a sm_90 compute_80", ARCHS, "sm_90a"),
+        (90, "sm_90a sm_90 compute_80", ("compute_80", "sm_80"), "compute_80"),
+        (103, "sm_100f compute_80", ("sm_100f",), "sm_100f"),
+        (90, "sm_90a sm_90 compute_80", ("sm_80", "sm_100f"), None),
+    ],
+)
+def test_the_provider_is_asked_for_what_suits_best_first(
+    machine: Machine,
+    folder: Path,
+    scale: KernelPlan,
+    split: Path,
+    capability: int,
+    suitable: str,
+    installed: Sequence[str],
+    expected: str | None,
+) -> None:
+    machine.set(capability=capability)
+    module, x = machine.load(split), on_cuda((5,))
+    asked = provide(module, images_of(folder, scale), *installed)
+    assert machine.log == [] and asked == []
+    if expected:
+        module["scale"](x, x, 1, 1, 1)
+        module["scale"](x, x, 1, 1, 1)
+        assert machine.calls("load") == [expected] and asked == [("default", suitable, 0, capability)]
+        assert module["kw_supported"](2, 0) == ""
+        return
+    for attempt in (lambda: module["scale"](x, x, 1, 1, 1), lambda: module["kw_preload"](2, 0)):
+        with pytest.raises(RuntimeError, match=r"^kernel 'scale': none of them is here$"):
+            attempt()
+    assert module["kw_supported"](2, 0) == "kernel 'scale': none of them is here" and machine.calls("load") == []
+
+
+def test_a_device_that_nothing_suits_is_refused_without_asking(machine: Machine, folder: Path, split: Path) -> None:
+    machine.set(capability=75)
+    module, x = machine.load(split), on_cuda((5,))
+    asked = provide(module, folder, *ARCHS)
+    with pytest.raises(RuntimeError, match=r"is an sm_75, and variant default was built for sm_80, sm_90, "):
+        module["scale"](x, x, 1, 1, 1)
+    assert asked == []
+
+
+def test_a_provider_that_waits_for_other_threads_holds_nobody_up(
+    machine: Machine, folder: Path, scale: KernelPlan, split: Path
+) -> None:
+    module = machine.load(split)
+    images = images_of(folder, scale)
+    together = threading.Barrier(4)
+
+    def find(variant: str, archs: str, device: int, capability: int) -> str:
+        together.wait(30)  # all four are in here at once, so none of them holds a lock
+        return f"sm_80 {images / 'sm_80.cubin'}"
+
+    module["kw_set_provider"](tvm_ffi.convert(find))
+    tensors = [on_cuda((5,), device=number % 2) for number in range(4)]
+    threads = [threading.Thread(target=module["scale"], args=(x, x, 1, 1, 1)) for x in tensors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert machine.calls("load") == ["sm_80"] and len(machine.calls("launch")) == 4
+
+
+def test_an_image_gets_a_zero_behind_it(machine: Machine, tmp_path: Path, split: Path) -> None:
+    """The stand-in reads an image up to a zero, as the driver does with PTX."""
+    machine.set(capability=120)
+    module, x = machine.load(split), on_cuda((5,))
+    for size in (63, 64, 65, 4096):
+        (tmp_path / "compute_80.ptx").write_bytes(b"x" * size)
+        provide(module, tmp_path, "compute_80")
+        copy = machine.load(split)
+        provide(copy, tmp_path, "compute_80")
+        copy["scale"](x, x, 1, 1, 1)
+    assert machine.calls("load") == ["x" * size for size in (63, 64, 65, 4096)]
+
+
+# ---- compressed images
+
+
+@pytest.mark.parametrize(("version", "enough"), [(12030, False), (12040, True), (13000, True)])
+def test_compressed_code_needs_a_driver_that_can_decompress_it(
+    machine: Machine, folder: Path, scale: KernelPlan, version: int, enough: bool
+) -> None:
+    machine.set(version=version)
+    library = folder / "scale_compressed.so"
+    if not library.exists():
+        build(folder, replace(only(scale, ["sm_80"]), driver=12040)).rename(library)
+    module, x = machine.load(library), on_cuda((5,))
+    if enough:
+        module["scale"](x, x, 1, 1, 1)
+        assert machine.calls("load") == ["sm_80"]
+        return
+    message = (
+        "kernel 'scale': sm_80 of variant default is compressed, and needs a driver for CUDA 12.4 or newer; this one "
+        "is for CUDA 12.3\n  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed"
+    )
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("load") == []
+
+
+def test_code_that_any_driver_takes_asks_for_no_version(machine: Machine, library: Path) -> None:
+    machine.set(version=12000, fail="cuDriverGetVersion=999")
+    module, x = machine.load(library), on_cuda((5,))
+    module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("load") == ["sm_80"]
 
 
 # ---- dynamic shared memory

@@ -73,6 +73,19 @@ def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> N
     assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
 
 
+def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
+    texts = get("tvm_ffi").emit(replace(whole_plan(), split=True, driver=12040))
+    place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin", .driver = 12040'
+    row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
+    assert row in texts["wrapper.c"] and "#define KW_SPLIT\n" in texts["wrapper.c"]
+    assert "KW_IMAGE" not in texts["wrapper.c"] and ".incbin" not in texts["images.s"]
+
+
+def test_a_split_kernel_without_device_code_is_like_any_other() -> None:
+    kernel = plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
+    assert emit(replace(kernel, split=True)) == emit(kernel)
+
+
 def test_equal_plans_give_equal_text() -> None:
     kernel = whole_plan()
     reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]

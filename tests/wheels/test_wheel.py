@@ -333,7 +333,9 @@ def test_config_settings_are_settings_and_unknown_ones_are_listed(made: Project,
     pip(sys.executable, "wheel", ".", *options, "targets=llvm", env=build_environment(), cwd=project.folder)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         assert b"sm_80" not in archive.read("demo/manifest.json")
-    with pytest.raises(AssertionError, match=r"there is no config setting 'speed'; they are jobs, targets, archs"):
+    with pytest.raises(
+        AssertionError, match=r"there is no config setting 'speed'; they are jobs, provider, targets, archs"
+    ):
         pip(sys.executable, "wheel", ".", *options, "speed=11", env=build_environment(), cwd=project.folder)
 
 
@@ -367,7 +369,7 @@ def changed(wheel: Path, folder: Path, change: dict[str, bytes | None]) -> Path:
     copy = folder / wheel.name
     with zipfile.ZipFile(wheel) as archive:
         files: dict[str, bytes | None] = {name: archive.read(name) for name in archive.namelist()}
-    del files["demo_kernels-1.2rc1.dist-info/RECORD"]
+    del files[next(name for name in files if name.endswith(".dist-info/RECORD"))]
     files |= change
     with _Archive(copy, (2026, 1, 2, 3, 4, 4)) as archive:
         for name, content in files.items():

@@ -179,11 +179,15 @@ class KernelPlan:
         name: the kernel's name.
         outputs: the names of arguments that callers may leave out, as the definition lists them.
         variants: in the order of the configs; the first that fits a call is used.
+        split: the library does not hold the device images, they are loaded from their files.
+        driver: the CUDA version that a driver must support to decompress the images, such as 12040; 0: any.
     """
 
     name: str
     outputs: tuple[str, ...]
     variants: tuple[VariantPlan, ...]
+    split: bool = False
+    driver: int = 0
 
     @property
     def units(self) -> tuple[LoweredUnit, ...]:

@@ -222,6 +222,7 @@ class _Wrapper:
         self._kernel = kernel
         self._lines: list[str] = []
         self._signatures: dict[tuple[object, ...], int] = {}
+        self._split = kernel.split and any(unit.images for unit in kernel.units)
 
     def text(self) -> str:
         self._head()
@@ -256,6 +257,7 @@ class _Wrapper:
             f"#define KW_MAX_DIMS {max([1, *dims])}",
             f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
             f"#define KW_MAX_IMAGES {max([1, *(len(unit.images) for unit in units)])}",
+            *(["#define KW_SPLIT"] if self._split else []),
             '#include "kernelwright.h"',
         )
 
@@ -372,11 +374,13 @@ class _Wrapper:
     def _images(self, number: int, unit: LoweredUnit) -> None:
         if not unit.images or not unit.device_kernels:
             raise KernelwrightError("its cuda lowering has no device code", unit.where)
-        for arch in unit.images:
+        for arch in () if self._split else unit.images:
             self._line(f"KW_IMAGE({_symbol(number, arch)});")
         self._line(f"static const kw_image kw_images_{number}[] = {{")
-        for arch in unit.images:
-            self._line(f"  {_image(number, arch, unit.where)},")
+        for arch, path in unit.images.items():
+            place = f".file = {_string(path)}" if self._split else f".data = {_symbol(number, arch)}"
+            driver = [f".driver = {self._kernel.driver}"] if self._kernel.driver else []
+            self._line(f"  {_image(arch, [place, *driver], unit.where)},")
         self._line("};")
 
     def _host_code(self, number: int, unit: LoweredUnit) -> None:
@@ -399,13 +403,13 @@ class _Wrapper:
 def _images(kernel: KernelPlan) -> str:
     """The text of images.s, which embeds all images; their paths are relative to the assembler's working folder.
 
-    Behind each image is a zero byte, because the driver wants PTX as a C string.
+    Behind each image is a zero byte, because the driver wants PTX as a C string. A split kernel embeds none.
     """
     lines = [f"/* The device code of kernel {kernel.name}. Written by Kernelwright's tvm_ffi backend. */"]
     lines += ['.section .rodata.kernelwright, "a", @progbits']
     for number, variant in enumerate(kernel.variants):
         for unit in variant.of("cuda"):
-            for arch, path in unit.images.items():
+            for arch, path in () if kernel.split else unit.images.items():
                 symbol = _symbol(number, arch)
                 lines += [".balign 64", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:"]
                 lines += [f".incbin {_string(path)}", ".byte 0"]
@@ -486,13 +490,15 @@ def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:
     )
 
 
-def _image(number: int, arch: str, where: Where) -> str:
+def _image(arch: str, more: list[str], where: Where) -> str:
+    """The row of an image; ``more`` are the fields that say where it is."""
     found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
     if not found:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
-    ptx = "true" if found[1] == "compute" else "false"
-    suffix = f"'{found[3]}'" if found[3] else "0"
-    return f"{{{_string(arch)}, {_symbol(number, arch)}, {int(found[2])}, {ptx}, {suffix}}}"
+    fields = [f".arch = {_string(arch)}", f".capability = {int(found[2])}"]
+    fields += [".ptx = true"] if found[1] == "compute" else []
+    fields += [f".suffix = '{found[3]}'"] if found[3] else []
+    return "{" + ", ".join([*fields, *more]) + "}"
 
 
 def _slots(device: DeviceKernel, where: Where) -> list[str]:

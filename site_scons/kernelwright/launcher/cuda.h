@@ -182,17 +182,104 @@ KW_COLD int kw_choose_image(const kw_module *module, int capability, int id) {
   return best >= 0 ? best : kw_raise_no_image(module, capability, id);
 }
 
+/* The image to load on a device. */
+typedef struct kw_choice {
+  int index;
+#ifdef KW_SPLIT
+  kw_text path; /* of the file that it is in */
+#endif
+} kw_choice;
+
+#ifdef KW_SPLIT
+
+KW_COLD int kw_index_of(const kw_module *module, const char *arch, size_t length) {
+  for (int i = 0; i < module->num_images; ++i) {
+    const char *name = module->images[i].arch;
+    if (strlen(name) == length && !strncmp(name, arch, length)) return i;
+  }
+  return -1;
+}
+
+/* The archs that suit a device, best first, with blanks between them. */
+KW_COLD void kw_list_suitable(const kw_module *module, int capability, kw_text *names) {
+  int below = INT32_MAX, best;
+  names->used = 0;
+  do {
+    best = 0;
+    for (int i = 0; i < module->num_images; ++i) {
+      int score = kw_suitability(&module->images[i], capability);
+      if (score < below && score > best) best = score;
+    }
+    for (int i = 0; best && i < module->num_images; ++i)
+      if (kw_suitability(&module->images[i], capability) == best)
+        kw_append(names, "%s%s", names->used ? " " : "", module->images[i].arch);
+    below = best;
+  } while (best);
+}
+
+/* Asks the provider for one of the images that suit the device; without a provider it is the best one. */
+KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_choice *choice) {
+  kw_text names, answer;
+  if (!atomic_load(&kw_provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
+  kw_list_suitable(module, capability, &names);
+  if (kw_ask_provider(module->variant, &names, id, capability, &answer)) return -1;
+  if (*answer.data == ' ') return kw_raise("RuntimeError", "%s", answer.data + 1);
+  const char *blank = strchr(answer.data, ' ');
+  choice->index = blank ? kw_index_of(module, answer.data, (size_t)(blank - answer.data)) : -1;
+  if (choice->index < 0) return kw_raise("RuntimeError", "the provider of device code returned '%s'", answer.data);
+  choice->path.used = 0;
+  kw_append(&choice->path, "%s", blank + 1);
+  return 0;
+}
+
+#endif
+
+/* Chooses what is loaded on a device; the lock is not held. Returns -1 with an error raised if there is nothing. */
+KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
+  const kw_device *device = kw_get_device(id);
+  choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
+#ifdef KW_SPLIT
+  if (choice->index >= 0) return kw_find_file(module, device->capability, id, choice);
+#endif
+  return choice->index < 0 ? -1 : 0;
+}
+
 /* ---- loading; the lock is held ---- */
 
-KW_COLD CUlibrary kw_load_image(kw_module *module, int index) {
-  if (module->libraries[index]) return module->libraries[index];
+/* Compressed code needs a driver that can decompress it. */
+KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
+  int has = 0, needs = image->driver;
+  CUresult status = needs ? kw_cuda.version(&has) : KW_CUDA_SUCCESS;
+  if (status) return kw_raise_cuda(status, "asking for the version of the driver");
+  if (has >= needs) return 0;
+  return kw_raise("RuntimeError",
+                  "%s of variant %s is compressed, and needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d\n"
+                  "  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed",
+                  image->arch, module->variant, needs / 1000, needs % 1000 / 10, has / 1000, has % 1000 / 10);
+}
+
+KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
   const kw_image *image = &module->images[index];
   CUlibrary library = NULL;
-  CUresult status = kw_cuda.library_load(&library, image->data, NULL, NULL, 0, NULL, NULL, 0);
+  CUresult status = kw_cuda.library_load(&library, data, NULL, NULL, 0, NULL, NULL, 0);
   bool old = status == KW_CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
   const char *hint = old ? " (the driver is older than the nvcc that made the PTX)" : "";
   if (status) return kw_raise_cuda(status, "loading %s of variant %s%s", image->arch, module->variant, hint), NULL;
   return module->libraries[index] = library;
+}
+
+KW_COLD CUlibrary kw_load_image(kw_module *module, const kw_choice *choice) {
+  int index = choice->index;
+  if (module->libraries[index]) return module->libraries[index];
+  if (kw_check_driver(module, &module->images[index])) return NULL;
+#ifdef KW_SPLIT
+  void *data = kw_read_file(choice->path.data);
+  CUlibrary library = data ? kw_load_data(module, index, data) : NULL;
+  free(data); /* the driver has its own copy */
+  return library;
+#else
+  return kw_load_data(module, index, module->images[index].data);
+#endif
 }
 
 /* Looks a function up, in the current context as well: that makes the driver load its code now and not in the middle of
@@ -218,14 +305,13 @@ KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevi
   return 0;
 }
 
-KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, int id) {
+KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const kw_choice *choice) {
   bool pushed;
-  int index = kw_choose_image(module, device->capability, id);
-  if (index < 0 || kw_enter(device, &pushed)) return NULL;
+  if (kw_enter(device, &pushed)) return NULL;
   kw_loaded *loaded = calloc(1, sizeof *loaded + (size_t)module->num_functions * sizeof loaded->functions[0]);
-  CUlibrary library = loaded ? kw_load_image(module, index) : NULL;
+  CUlibrary library = loaded ? kw_load_image(module, choice) : NULL;
   if (!loaded) kw_raise("MemoryError", "no memory");
-  if (loaded) loaded->image = &module->images[index];
+  if (loaded) loaded->image = &module->images[choice->index];
   if (!library || kw_find_functions(module, library, device->device, loaded)) {
     free(loaded);
     loaded = NULL;
@@ -234,18 +320,20 @@ KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, int id
   return loaded;
 }
 
-KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id) {
+KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id, const kw_choice *choice) {
   kw_device *device = kw_open_device(id);
   if (!device) return NULL;
   kw_loaded *loaded = atomic_load(&module->loaded[id]);
-  if (!loaded) loaded = kw_load_on(module, device, id);
+  if (!loaded) loaded = kw_load_on(module, device, choice);
   if (loaded) atomic_store(&module->loaded[id], loaded);
   return loaded;
 }
 
 KW_COLD kw_loaded *kw_load(kw_module *module, int id) {
+  kw_choice choice;
+  if (kw_choose(module, id, &choice)) return NULL;
   kw_lock_cuda();
-  kw_loaded *loaded = kw_load_locked(module, id);
+  kw_loaded *loaded = kw_load_locked(module, id, &choice);
   kw_unlock_cuda();
   return loaded;
 }

@@ -153,8 +153,8 @@ KW_COLD int kw_prepare_variant(const kw_kernel *kernel, const kw_variant *varian
   if (!kw_signature_on(variant, device.device_type)) return kw_raise_no_target(&call, variant->slug);
   if (device.device_type == kDLCPU) return kw_cpu_pick(variant) ? 0 : -1;
   if (!only_check) return kw_get_loaded(variant->module, device.device_id) ? 0 : -1;
-  const kw_device *opened = kw_get_device(device.device_id);
-  return opened && kw_choose_image(variant->module, opened->capability, device.device_id) >= 0 ? 0 : -1;
+  kw_choice choice;
+  return kw_choose(variant->module, device.device_id, &choice);
 }
 
 KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check) {

@@ -60,6 +60,7 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
 /* Member, exported name, parameters. */
 #define KW_DRIVER_FUNCTIONS(X)                                                                                 \
   X(init, "cuInit", (unsigned int))                                                                            \
+  X(version, "cuDriverGetVersion", (int *))                                                                    \
   X(error_name, "cuGetErrorName", (CUresult, const char **))                                                   \
   X(error_string, "cuGetErrorString", (CUresult, const char **))                                               \
   X(device_count, "cuDeviceGetCount", (int *))                                                                 \

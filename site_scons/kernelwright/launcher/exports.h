@@ -1,4 +1,4 @@
-/* The FFI functions of a library: the kernel, its variants by number, and four services.
+/* The FFI functions of a library: the kernel, its variants by number, and its services.
  *
  * The wrapper includes this after its table `kw_this`, and names the kernel with KW_EXPORT_KERNEL and
  * KW_EXPORT_VARIANT. */
@@ -71,5 +71,18 @@ KW_FFI(kw_num_threads) {
   *result = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = threads};
   return threads ? 0 : kw_raise_threads();
 }
+
+#ifdef KW_SPLIT
+/* kw_set_provider(function): have device code found by that function, which is kept; see provider.h. */
+KW_FFI(kw_set_provider) {
+  (void)self, (void)result;
+  if (count != 1 || arguments[0].type_index != kTVMFFIFunction)
+    return kw_raise("TypeError", "kw_set_provider takes a function");
+  TVMFFIObjectIncRef(arguments[0].v_obj);
+  TVMFFIObjectHandle before = atomic_exchange(&kw_provider, (TVMFFIObjectHandle)arguments[0].v_obj);
+  if (before) TVMFFIObjectDecRef(before);
+  return 0;
+}
+#endif
 
 #endif

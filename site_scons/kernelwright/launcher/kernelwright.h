@@ -7,6 +7,7 @@
  *   KW_MAX_DIMS        the number of dimensions of all outputs together, at least 1
  *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
  *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
+ *   KW_SPLIT           only if the device images are in files of their own
  *
  * includes this file, the generated host code and its own tables (types.h), and ends with exports.h.
  * Plain C11 with GNU attributes, for Linux, on top of the stable C ABI of TVM-FFI. */
@@ -34,6 +35,9 @@
 #include "error.h"
 #include "cpu.h"
 #include "driver.h"
+#ifdef KW_SPLIT
+#include "provider.h"
+#endif
 #include "cuda.h"
 #include "workspace.h"
 #include "threads.h"

@@ -42,10 +42,12 @@ typedef struct kw_cpu_unit {
 /* Machine code or PTX of all device functions of a variant, for one arch. */
 typedef struct kw_image {
   const char *arch;
-  const void *data;
-  int capability; /* 10 * major + minor */
+  const void *data; /* null: it is in a file */
+  int capability;   /* 10 * major + minor */
   bool ptx;
-  char suffix; /* 'a': this capability only, 'f': its family, or 0 */
+  char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
+  int driver;       /* the CUDA version, 1000 * major + 10 * minor, that a driver must support to decompress it, or 0 */
+  const char *file; /* its path relative to the build folder of the package */
 } kw_image;
 
 /* Launch arguments: where the integers that follow a device function's own arguments go. */

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 RUNTIME = ("loader.py", "kernel.py")
 """Modules of this folder that are copied into every package, as ``_runtime/``."""
 
+PROVIDER = "provider.py"
+"""A further one, for packages that are split: finds device code in other wheels."""
+
 OUTPUTS = (
     "__init__.py",
     "__init__.pyi",
@@ -19,7 +22,7 @@ OUTPUTS = (
     *(f"_runtime/{name}" for name in RUNTIME),
     "manifest.json",
 )
-"""Files that :func:`assemble` makes, relative to the package."""
+"""Files that :func:`assemble` makes of any package, relative to it."""
 
 
 def library_of(kernel: str) -> str:
@@ -27,9 +30,19 @@ def library_of(kernel: str) -> str:
     return f"_lib/{kernel}.so"
 
 
-def runtime_sources() -> list[Path]:
-    """The modules that are copied, so that a build can depend on them."""
-    return [Path(__file__).with_name(name) for name in RUNTIME]
+def provider_package(package: str, arch: str) -> str:
+    """Import name of the package that has the device code of an arch, if the package is split."""
+    return f"{package}_{arch}"
+
+
+def runtime_sources(split: bool = False) -> list[Path]:
+    """The modules that are copied, so that a build can depend on them; a split package has one more."""
+    return [Path(__file__).with_name(name) for name in (*RUNTIME, *((PROVIDER,) if split else ()))]
+
+
+def outputs(split: bool) -> tuple[str, ...]:
+    """The files that :func:`assemble` makes, relative to the package."""
+    return (*OUTPUTS, f"_runtime/{PROVIDER}") if split else OUTPUTS
 
 
 def assemble(package: BuiltPackage) -> dict[str, str]:
@@ -40,7 +53,7 @@ def assemble(package: BuiltPackage) -> dict[str, str]:
 
     texts = {"__init__.py": make_init(package), "__init__.pyi": make_stub(package), "py.typed": ""}
     texts["_runtime/__init__.py"] = '"""What loads the kernels of this package."""\n'
-    for source in runtime_sources():
+    for source in runtime_sources(bool(package.device_code)):
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
     texts["manifest.json"] = make_manifest(package, texts)
     return texts

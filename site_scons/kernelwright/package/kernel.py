@@ -6,6 +6,7 @@ arrays that are read-only, and arrays that their library does not hand out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from sys import modules
 from typing import Any, NoReturn
@@ -168,6 +169,10 @@ class Kernel(tvm_ffi.Function):
             ValueError: the kernel is not built for devices of that kind.
         """
         self._module["kw_preload"](*parse_device(device))
+
+    def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
+        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
+        self._module["kw_set_provider"](tvm_ffi.convert(provider))
 
     def set_num_threads(self, count: int) -> None:
         """Set how many threads parallel CPU loops use, in the whole process.

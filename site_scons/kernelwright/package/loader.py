@@ -111,7 +111,13 @@ class Loader:
         # Imported here: tvm-ffi takes tens of milliseconds, and a second where PyTorch is installed.
         from .kernel import load_kernel
 
-        return load_kernel(name, entry, path)
+        kernel = load_kernel(name, entry, path)
+        if "device_code" in self.manifest() and "cuda" in kernel.devices:
+            self._verified("_runtime/provider.py")
+            from .provider import Provider
+
+            kernel.find_device_code(Provider(self._folder, self.manifest(), name).find)
+        return kernel
 
     def _verified(self, relative: str) -> Path:
         import hashlib

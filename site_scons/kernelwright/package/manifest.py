@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ class BuiltUnit:
         tir: path of module.tir.
         resources: arch -> path of the resource usage that nvcc reported; empty for the CPU.
         archs: the archs that the library has code for.
+        images: arch -> name and path of the device code that the library does not hold, as in a split package.
     """
 
     signature: Mapping[str, Any]
     tir: Path
     resources: Mapping[str, Path]
     archs: tuple[str, ...]
+    images: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,9 @@ class BuiltPackage:
         tools: tool -> what the toolchain says of it, without paths.
         backends: execution backends, the default first.
         kernels: sorted by name.
+        compress: the compression of device code: ``mode``, and the oldest ``cuda`` of a driver; empty: there is none.
+        device_code: where a split package has its device code: ``folder``, relative to the package, and ``packages``,
+            arch -> import name of the package that a wheel would have it in; empty: it is not split.
     """
 
     name: str
@@ -100,6 +105,8 @@ class BuiltPackage:
     tools: Mapping[str, Any]
     backends: tuple[str, ...]
     kernels: tuple[PackagedKernel, ...]
+    compress: Mapping[str, Any] = field(default_factory=dict)
+    device_code: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_entry(kernel: BuiltKernel) -> str:
@@ -139,10 +146,18 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
         "kernelwright": package.version,
         "tools": package.tools,
         "backends": list(package.backends),
+        **({"compress": dict(package.compress)} if package.compress else {}),
+        **({"device_code": dict(package.device_code)} if package.device_code else {}),
     }
     kernels = ",\n  ".join(f"{json.dumps(k.name)}: {_indented(k.entry.rstrip(), 2)}" for k in package.kernels)
     parts = [pretty_json(head).removesuffix("\n}\n"), f'\n "kernels": {{\n  {kernels}\n }}']
-    content = ",".join([*parts, f'\n "files": {_indented(pretty_json(dict(sorted(files.items()))).rstrip(), 1)}'])
+    return sealed_manifest(
+        ",".join([*parts, f'\n "files": {_indented(pretty_json(dict(sorted(files.items()))).rstrip(), 1)}'])
+    )
+
+
+def sealed_manifest(content: str) -> str:
+    """The text of a manifest: a JSON object, of which the last brace is missing, with its digest as the last key."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
 
@@ -155,10 +170,15 @@ def _file(digest: str, size: int) -> dict[str, Any]:
     return {"sha256": digest, "size": size}
 
 
+def _image(name: str, path: Path) -> dict[str, Any]:
+    return {"file": name, **_file(sha256_of(path), path.stat().st_size)}
+
+
 def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
     source = sha256_of(unit.tir)
     target = unit.signature["target"]
     flags = list(kernel.flags) if target == "cuda" else []
+    images = {arch: _image(name, path) for arch, (name, path) in unit.images.items()}
     identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, unit.signature]
     return {
         "target": target,
@@ -167,4 +187,5 @@ def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
         "source_digest": source,
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
         "resources": {arch: read_usage(path)["kernels"] for arch, path in unit.resources.items()},
+        **({"images": images} if images else {}),
     }

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Where
+from ..fatbin import described
 from ..files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
-from ..package.assemble import OUTPUTS, library_of, runtime_sources
+from ..package.assemble import library_of, outputs, provider_package, runtime_sources
 from ..version import VERSION
 from .stage import Stage, move
 
@@ -62,13 +63,30 @@ class Assembly:
             "version": VERSION,
             "tools": graph.tool_data,
             "backends": list(graph.settings.backends),
-            "runtime": digest_of(runtime_sources()),
+            "runtime": digest_of(runtime_sources(bool(self._device_code))),
+            "compress": self._compress,
+            "device_code": self._device_code,
         }
-        targets = {output: graph.folder.File(output) for output in OUTPUTS}
+        targets = {output: graph.folder.File(output) for output in outputs(bool(self._device_code))}
         where = Where(stage="assemble")
         stage = Stage("PACKAGE", graph.settings.package, where, options, self._make, targets, [], cacheable=False)
         stage.late = lambda: [[part.name, *self._digests(part)] for part in self._parts]
         return stage
+
+    @property
+    def _compress(self) -> dict[str, Any]:
+        """What the manifest says of the compression of device code."""
+        mode = self._graph.settings.compress
+        return described(mode) if mode != "none" and self._graph.tools.nvcc else {}
+
+    @property
+    def _device_code(self) -> dict[str, Any]:
+        """What the manifest of a split package says of its device code, which is used where it was built."""
+        settings = self._graph.settings
+        if not settings.providers:
+            return {}
+        packages = {arch: provider_package(settings.package, arch) for arch in settings.providers}
+        return {"folder": os.path.relpath(self._work, self._folder), "packages": packages}
 
     def restore(self) -> None:
         """Have the package assembled again if one of its libraries is not the one that was copied there."""
@@ -110,7 +128,8 @@ class Assembly:
 
         kernels = tuple(self._packaged(part, scratch) for part in self._parts)
         settings = self._graph.settings
-        package = BuiltPackage(settings.package, VERSION, self._graph.tool_data, settings.backends, kernels)
+        head = (settings.package, VERSION, self._graph.tool_data, settings.backends)
+        package = BuiltPackage(*head, kernels, self._compress, self._device_code)
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
@@ -136,6 +155,8 @@ class Assembly:
         graph = self._graph
         known = {path for stage in graph.made for path in stage.paths} | {self._copy_of(name) for name in names}
         remove_unknown(Path(self._folder, "_lib"), known)
+        for name in set(outputs(split=True)) - set(outputs(bool(self._device_code))):
+            Path(self._folder, name).unlink(missing_ok=True)
         for top in (Path(self._work), Path(graph.checks.get_abspath())):
             kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
             for folder in [path for path in top.glob("*") if path.name not in kept]:

@@ -21,7 +21,8 @@ import SCons.Util
 
 from .. import backends
 from ..errors import KernelwrightError, SettingsError, Where, printable
-from ..files import canonical_json
+from ..files import canonical_json, digest_of
+from ..launcher import LAUNCHER
 from ..settings import Settings
 from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from ..toolchain import HostCompiler, Lowerer, Nvcc, describe
@@ -113,6 +114,18 @@ class PackageGraph:
         return tools
 
     @cached_property
+    def fatbinary(self) -> str:
+        """Path of what compresses device code; empty: it is not compressed.
+
+        Raises:
+            KernelwrightError: there is none, or it is too old.
+        """
+        from ..fatbin import find_fatbinary
+
+        nvcc = self.tools.nvcc
+        return find_fatbinary(nvcc) if nvcc is not None and self.settings.compress != "none" else ""
+
+    @cached_property
     def tool_data(self) -> dict[str, Any]:
         """The tools as the manifest shows them, without paths."""
         tools = self.tools
@@ -182,7 +195,7 @@ class PackageGraph:
     def _key(self) -> str:
         """Digest of everything that all kernels of the package depend on."""
         chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
-        code = [code_digest(label) for label in CODE]
+        code = [*(code_digest(label) for label in CODE), launcher_digest()]
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
         identity = [VERSION, chosen, self.tool_data, code, places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
@@ -396,6 +409,11 @@ class PackageGraph:
         node = self.env.Command(folder.File(".clean"), [], "")
         self.env.Clean(node, folder)
         self._user_env.Alias(alias, node)
+
+
+def launcher_digest() -> str:
+    """Digest of the C headers that every kernel library includes."""
+    return digest_of(path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map"))
 
 
 def _base_folder(env: Any) -> Any:

@@ -31,6 +31,7 @@ CODE = {
     "LOWER": ("frontends/*.py", *EXECUTION),
     "CUBIN": ("nvcc.py", "headers.py", "toolchain.py"),
     "PTX": ("nvcc.py", "headers.py", "toolchain.py"),
+    "FATBIN": ("fatbin.py", "nvcc.py"),
     "WRAP": ("backends/*.py", "scons/stages.py"),
     "GLIBC": ("glibc.py",),
     "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),

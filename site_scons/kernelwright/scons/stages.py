@@ -12,6 +12,7 @@ from .. import backends
 from ..backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import DefinitionError, SettingsError, Where
+from ..fatbin import PackJob, needed_driver, pack
 from ..files import dependency_digest, digest_of, pretty_json
 from ..launcher import LAUNCHER
 from ..limits import check_limits, read_usage
@@ -128,7 +129,7 @@ class KernelStages:
             names = ("module.tir", "signature.json", "host.c", "device.cu")
             files = self._lower(slug, config, folder, "cuda", lowering_arch(archs), names)
             compiled = {arch: self._nvcc(slug, folder, files["device.cu"], arch) for arch in archs}
-            images = {arch: stage.nodes[0] for arch, stage in compiled.items()}
+            images = {arch: self._packed(slug, folder, arch, stage.nodes[0]) for arch, stage in compiled.items()}
             resources = {arch: stage.nodes[1] for arch, stage in compiled.items() if arch.startswith("sm_")}
             units.append(UnitNodes("cuda", archs, files, images, resources))
         return VariantNodes(slug, config, tuple(units))
@@ -190,6 +191,23 @@ class KernelStages:
         self._graph.node(stage)
         return stage
 
+    def _packed(self, slug: str, folder: Any, arch: str, image: Any) -> Any:
+        """The node of an image as it is loaded: compressed, if the settings say so."""
+        graph, mode = self._graph, self._graph.settings.compress
+        nvcc = graph.tools.nvcc
+        if mode == "none" or nvcc is None:
+            return image
+        job = PackJob(arch, image.name, mode, Path(folder.get_abspath()), self._where("fatbinary", slug))
+        subject, fatbinary = f"{self._record.name}/{slug} {arch}", graph.fatbinary
+
+        def make(scratch: Path) -> None:
+            done = pack(job, nvcc, fatbinary, scratch, graph.run.tools, subject)
+            stage.measured = Measured(done.cpu_seconds, done.peak_kib)
+
+        options = {"arch": arch, "mode": mode, "nvcc": nvcc.identity}
+        stage = Stage("FATBIN", subject, job.where, options, make, {n: folder.File(n) for n in job.outputs}, [image])
+        return graph.node(stage).nodes[0]
+
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
         record = self._record
         backend = backends.get(self._selection.backends[0])
@@ -203,6 +221,7 @@ class KernelStages:
             "backend": backend.name,
             "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
             "outputs": list(record.outputs),
+            "images": [self._graph.settings.split, self._graph.settings.compress],
         }
         targets = {name: self._folder.File(name) for name in backend.files}
         subject = f"{record.name} {backend.name}"
@@ -215,6 +234,7 @@ class KernelStages:
         def relative(node: Any) -> str:
             return Path(node.get_abspath()).relative_to(top).as_posix()
 
+        settings = self._graph.settings
         return KernelPlan(
             self._record.name,
             tuple(self._record.outputs),
@@ -233,6 +253,8 @@ class KernelStages:
                 )
                 for variant in variants
             ),
+            split=settings.split == "arch",
+            driver=needed_driver(settings.compress),
         )
 
     def _compile(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
@@ -298,6 +320,7 @@ class KernelStages:
             "command": by_hand,
             "headers": digest_of(backend.headers()),
             "limits": [graph.settings.max_registers, graph.settings.max_spills],
+            "split": graph.settings.split,
             "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
         }
         targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
@@ -320,7 +343,8 @@ class KernelStages:
 
     def _built(self, variants: tuple[VariantNodes, ...]) -> BuiltKernel:
         record, graph = self._record, self._graph
-        built = tuple(BuiltVariant(v.slug, v.config, tuple(_built_unit(unit) for unit in v.units)) for v in variants)
+        top = Path(graph.work.get_abspath()) if graph.settings.split == "arch" else None
+        built = tuple(BuiltVariant(v.slug, v.config, tuple(_built_unit(u, top) for u in v.units)) for v in variants)
         library = library_of(record.name)
         return BuiltKernel(record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION)
 
@@ -373,9 +397,16 @@ def read_signature(unit: UnitNodes) -> dict[str, Any]:
     return read_json(path, lambda document: document.raw, "remove it and run scons again")
 
 
-def _built_unit(unit: UnitNodes) -> BuiltUnit:
+def _built_unit(unit: UnitNodes, split_in: Path | None) -> BuiltUnit:
+    """What the manifest says of a unit.
+
+    Arguments:
+        split_in: the folder that the names of images are relative to, if the library does not hold them.
+    """
     resources = {arch: Path(node.get_abspath()) for arch, node in unit.resources.items()}
-    return BuiltUnit(read_signature(unit), Path(unit.files["module.tir"].get_abspath()), resources, unit.archs)
+    paths = {arch: Path(node.get_abspath()) for arch, node in unit.images.items()} if split_in else {}
+    images = {arch: (path.relative_to(split_in or "").as_posix(), path) for arch, path in paths.items()}
+    return BuiltUnit(read_signature(unit), Path(unit.files["module.tir"].get_abspath()), resources, unit.archs, images)
 
 
 SYMBOLIC_PLACES = Places("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))

@@ -1,10 +1,12 @@
-"""``scons wheel``: the nodes of a package's wheel, and its way into ``dist/``."""
+"""``scons wheel``: the nodes of a package's wheels, and their way into ``dist/``."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,23 +14,29 @@ from typing import TYPE_CHECKING, Any
 from ..errors import KernelwrightError, Where
 from ..files import SCRATCH, make_way, pretty_json, sha256_of
 from ..memory import parse_size
-from ..records import read_json
+from ..package.assemble import provider_package
+from ..records import Record, read_json
 from ..version import VERSION
 from ..wheel import WHEEL_LIST
 from ..wheel.sizes import KernelSize, kernel_sizes, size_table
 from .stage import Stage
 
 if TYPE_CHECKING:
+    from ..wheel.content import BuiltFiles
+    from ..wheel.project import Project
+    from ..wheel.source import Source
     from .graph import PackageGraph
 
 NAME = "wheel"
+MAIN = "package"
+"""Stem of the file that is the wheel of a package; a wheel of device code has the name of its arch."""
 
 WRITERS = ("auditwheel", "packaging", "pyproject-metadata", "wheel")
 """Distributions that decide what a wheel's bytes are."""
 
 
 def add_wheel(graph: PackageGraph, package: list[Any]) -> Any:
-    """Add a package's wheel to the alias ``wheel``; the alias is returned.
+    """Add a package's wheels to the alias ``wheel``; the alias is returned.
 
     Arguments:
         package: the nodes of the package's generated files.
@@ -37,8 +45,8 @@ def add_wheel(graph: PackageGraph, package: list[Any]) -> Any:
     dist = graph.run.top / "dist"
 
     def publish(target: Any, source: Any, env: Any) -> None:
-        wheel, record = (Path(node.get_abspath()) for node in stage.nodes)
-        put_into(dist, wheel, record, graph)
+        *wheels, record = (Path(node.get_abspath()) for node in stage.nodes)
+        put_into(dist, wheels, record, graph)
 
     return graph.env.AlwaysBuild(graph.env.Alias(NAME, stage.nodes, env_action(graph, publish)))
 
@@ -48,81 +56,143 @@ def env_action(graph: PackageGraph, function: Any) -> Any:
     return graph.env.Action(function, lambda target, source, env: None)
 
 
-def put_into(dist: Path, wheel: Path, record: Path, graph: PackageGraph) -> None:
-    """Copy a finished wheel to where users look for it, unless it is there."""
-    name = read_json(record, lambda document: document.text("name"), "run scons again")
-    target = dist / name
-    if not target.is_file() or sha256_of(target) != sha256_of(wheel):
-        dist.mkdir(exist_ok=True)
-        make_way(target)
-        part = dist / f"{SCRATCH}{os.getpid()}-{name}"
-        try:
-            shutil.copyfile(wheel, part)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+def put_into(dist: Path, wheels: Sequence[Path], record: Path, graph: PackageGraph) -> None:
+    """Copy finished wheels to where users look for them, all or none; those that are there already stay."""
+    names = read_json(record, _names, "run scons again")
+    # That of the package comes last, so that it is never there without those that it needs.
+    places = {dist / names[wheel.stem]: wheel for wheel in reversed(wheels)}
+    _copy_all({target: wheel for target, wheel in places.items() if not _is_copy(target, wheel)})
     if listed := os.environ.get(WHEEL_LIST):
         with Path(listed).open("a") as stream:
-            stream.write(f"{target}\n")
+            stream.writelines(
+                f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
+            )
     for line in size_table(_sizes(graph)):
         graph.run.progress.note(f"  {line}")
-    graph.run.progress.note(f"kernelwright: dist/{name} ({wheel.stat().st_size:,} bytes)")
+    for wheel in wheels:
+        graph.run.progress.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
+
+
+def _names(document: Record) -> dict[str, str]:
+    names = document.record("names")
+    return {stem: names.file_name(stem) for stem in names.raw}
+
+
+def _is_copy(target: Path, wheel: Path) -> bool:
+    return target.is_file() and sha256_of(target) == sha256_of(wheel)
+
+
+def _copy_all(wheels: Mapping[Path, Path]) -> None:
+    """Copy files to their targets; if one of them cannot be copied, no target is changed."""
+    parts = {target: target.with_name(f"{SCRATCH}{os.getpid()}-{target.name}") for target in wheels}
+    try:
+        for target, wheel in wheels.items():
+            target.parent.mkdir(exist_ok=True)
+            make_way(target)
+            if target.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+            shutil.copyfile(wheel, parts[target])
+        for target, part in parts.items():
+            part.replace(target)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
 
 
 def _sizes(graph: PackageGraph) -> list[KernelSize]:
     return kernel_sizes(Path(graph.folder.get_abspath()), Path(graph.work.get_abspath()))
 
 
-def _require_size(wheel: Path, graph: PackageGraph, where: Where) -> None:
+def _require_size(stem: str, wheel: Path, graph: PackageGraph, where: Where) -> None:
     """Raise a KernelwrightError if a wheel is larger than the settings allow."""
     limit, size = graph.settings.max_wheel_size, wheel.stat().st_size
     if limit and size > parse_size(limit) * 1024:
-        largest = ", ".join(f"{kernel.name} ({kernel.library:,} bytes)" for kernel in _sizes(graph)[:3])
-        message = f"the wheel has {size:,} bytes, and max_wheel_size is {limit}"
+        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in _sizes(graph)}
+        names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
+        largest = ", ".join(f"{name} ({bytes_of[name]:,} bytes)" for name in names)
+        subject = f"the wheel {wheel.name}" if graph.settings.providers else "the wheel"
+        message = f"{subject} has {size:,} bytes, and max_wheel_size is {limit}"
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
 def _stage(graph: PackageGraph, manifest: Any) -> Stage:
     from ..settings import read_document
     from ..wheel.platform import require_platform
-    from ..wheel.project import read_project
+    from ..wheel.project import provider_project, read_project
     from ..wheel.source import find_source
 
     require_platform()
-    top, name = graph.run.top, graph.settings.package
-    project = read_project(top, read_document(top / "pyproject.toml"))
+    top, name, archs = graph.run.top, graph.settings.package, graph.settings.providers
+    document = read_document(top / "pyproject.toml")
+    project = read_project(top, document, providers=archs)
+    providers = {arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs}
     source = find_source(top)
     where = Where(stage=NAME)
 
     def make(scratch: Path) -> None:
-        from ..wheel.archive import wheel_name, write_wheel
-        from ..wheel.content import package_files
-        from ..wheel.platform import UNTAGGED, platform_tag
-        from ..wheel.verify import verify_wheel
+        from ..wheel.content import read_built
 
-        files = package_files(Path(graph.folder.get_abspath()), name, source)
-        draft = scratch / wheel_name(project, UNTAGGED)
-        write_wheel(draft, project, files, UNTAGGED, source.time)
-        tag = platform_tag(draft)
-        final = scratch / wheel_name(project, tag)
-        write_wheel(final, project, files, tag, source.time)
-        problems = verify_wheel(final, [str(top), sys.prefix, os.path.expanduser("~")])  # noqa: PTH111
-        if problems:
-            remedy = "report this as a defect of Kernelwright, or mend what the definitions put into their code"
-            raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
-        _require_size(final, graph, where)
-        (scratch / "wheel.json").write_text(pretty_json({"name": final.name}), encoding="utf-8")
-        final.rename(scratch / "package.whl")
+        built = read_built(Path(graph.folder.get_abspath()), name)
+        wheels = {MAIN: _write_main(scratch, project, built, source)}
+        for arch, provider in providers.items():
+            wheels[arch] = _write_provider(scratch, project, provider, built, source, arch)
+        _check(wheels, graph, where)
+        names = {stem: wheel.name for stem, wheel in wheels.items()}
+        (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
+        for stem, wheel in wheels.items():
+            wheel.rename(scratch / f"{stem}.whl")
 
     options = {
         "limit": graph.settings.max_wheel_size,
         "package": name,
         "version": project.version,
-        "metadata": project.metadata.decode("utf-8", "replace"),
+        "metadata": [p.metadata.decode("utf-8", "replace") for p in (project, *providers.values())],
         "source": [source.commit, source.dirty, source.time],
         "writers": [VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)],
     }
     folder = graph.wheels.Dir(name)
-    targets = {file: folder.File(file) for file in ("package.whl", "wheel.json")}
+    targets = {file: folder.File(file) for file in (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json")}
     sources = [manifest, *(graph.env.File(f"#{file}") for file in project.files)]
     return graph.node(Stage("WHEEL", project.name, where, options, make, targets, sources, cacheable=False))
+
+
+def _write_main(scratch: Path, project: Project, built: BuiltFiles, source: Source) -> Path:
+    """Write the wheel of a package, with the platform tag that its libraries need."""
+    from ..wheel.archive import wheel_name, write_wheel
+    from ..wheel.content import package_files
+    from ..wheel.platform import UNTAGGED, platform_tag
+
+    files = package_files(built, project, source)
+    draft = scratch / wheel_name(project, UNTAGGED)
+    write_wheel(draft, project, files, UNTAGGED, source.time)
+    tag = platform_tag(draft)
+    final = scratch / wheel_name(project, tag)
+    write_wheel(final, project, files, tag, source.time)
+    return final
+
+
+def _write_provider(
+    scratch: Path, project: Project, provider: Project, built: BuiltFiles, source: Source, arch: str
+) -> Path:
+    """Write the wheel with the device code of an arch."""
+    from ..wheel.archive import ANY, wheel_name, write_wheel
+    from ..wheel.content import provider_files
+
+    path = scratch / wheel_name(provider, ANY)
+    write_wheel(path, provider, provider_files(built, project, source, arch), ANY, source.time)
+    return path
+
+
+def _check(wheels: Mapping[str, Path], graph: PackageGraph, where: Where) -> None:
+    """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
+    from ..wheel.verify import verify_together, verify_wheel
+
+    private = [str(graph.run.top), sys.prefix, os.path.expanduser("~")]  # noqa: PTH111
+    found = {path.name: verify_wheel(path, private) for path in wheels.values()}
+    problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
+    problems = problems or verify_together(list(wheels.values()))
+    if problems:
+        remedy = "report this as a defect of Kernelwright, or mend what the definitions put into their code"
+        raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
+    for stem, path in wheels.items():
+        _require_size(stem, path, graph, where)

@@ -17,6 +17,9 @@ from .project import Project
 TAG = "py3-none"
 """Kernel libraries are loaded through tvm-ffi, and know nothing of the Python that does so."""
 
+ANY = "any"
+"""The platform tag of device code, which is the same whatever the machine around the GPU is."""
+
 
 def wheel_name(project: Project, platform: str) -> str:
     """The file name of a wheel for a platform tag such as ``manylinux_2_17_x86_64``."""
@@ -30,16 +33,17 @@ def write_wheel(path: Path, project: Project, files: Mapping[str, bytes], platfo
         path: where to; the name must be that of :func:`wheel_name`.
         project: what it says of itself.
         files: its content but for the folder ``.dist-info``: path in the wheel -> bytes.
-        platform: the platform tag, or several that are joined with dots.
+        platform: the platform tag, or several that are joined with dots; ``any``: nothing in it is for a platform.
         seconds: time of all files, in seconds since 1970; zip counts even seconds, in no time zone.
     """
     moment = time.gmtime(seconds)
     with _Archive(path, moment[:6]) as archive:
         info = archive.dist_info_path
+        pure = str(platform == ANY).lower()
         tags = "".join(f"Tag: {TAG}-{tag}\n" for tag in platform.split("."))
         described = {
             "METADATA": project.metadata,
-            "WHEEL": f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: false\n{tags}".encode(),
+            "WHEEL": f"Wheel-Version: 1.0\nGenerator: kernelwright {VERSION}\nRoot-Is-Purelib: {pure}\n{tags}".encode(),
             **({"entry_points.txt": project.entry_points.encode()} if project.entry_points else {}),
             **{f"licenses/{name}": content for name, content in project.licenses.items()},
         }

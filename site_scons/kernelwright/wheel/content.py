@@ -1,53 +1,179 @@
-"""What a wheel holds of a built package: the files that its manifest lists, and the manifest with their origin."""
+"""What wheels hold of a built package: the files that its manifest lists, and the manifest with their origin.
+
+The device code of a split package is in wheels of its own, each with a package of files and a manifest.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..errors import KernelwrightError, Where
 from ..files import pretty_json
-from ..package.loader import DIGEST_LINE
+from ..package.assemble import provider_package
+from ..package.loader import DIGEST_LINE, SCHEMA
+from ..package.manifest import sealed_manifest
 from ..records import Record, read_json
+from ..version import VERSION
+from .project import Project, distribution_of
 from .source import Source
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
 
+PROVIDER_INIT = (
+    '"""The device code of {package} for {arch}. There is nothing to import: {package} reads the files."""\n'
+)
 
-def package_files(folder: Path, name: str, source: Source) -> dict[str, bytes]:
-    """The files of a package, by their path in a wheel.
+
+@dataclass(frozen=True)
+class Image:
+    """A file with device code.
+
+    Arguments:
+        arch: what it is for.
+        file: its name, relative to the folder that the images are in.
+        sha256: its digest.
+    """
+
+    arch: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class BuiltFiles:
+    """What wheels are made of.
 
     Arguments:
         folder: the package's folder.
         name: its import name.
+        manifest: the text of its manifest.
+        digests: path relative to the package -> SHA-256.
+        images: the device code of a split package.
+        head: what the manifest says of the device code of a split package; empty: it is not split.
+    """
+
+    folder: Path
+    name: str
+    manifest: str
+    digests: Mapping[str, str]
+    images: Sequence[Image]
+    head: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_built(folder: Path, name: str) -> BuiltFiles:
+    """What was built of a package.
+
+    Arguments:
+        folder: the package's folder.
+        name: its import name.
+
+    Raises:
+        KernelwrightError: the package is not built.
+    """
+    path = folder / "manifest.json"
+    digests, images, head = read_json(path, _contents, REMEDY)
+    if not any(path.startswith("_lib/") for path in digests):
+        where = Where(stage="wheel", location=str(path))
+        raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
+    return BuiltFiles(folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head)
+
+
+def package_files(built: BuiltFiles, project: Project, source: Source) -> dict[str, bytes]:
+    """The files of a package, by their path in a wheel.
+
+    Arguments:
+        built: the package.
+        project: what its wheel says of itself.
         source: where it was built from; the manifest in the wheel says so.
 
     Raises:
-        KernelwrightError: the package is not built, or a file is not the one that its manifest lists.
+        KernelwrightError: a file is not the one that the manifest lists.
     """
-    where = Where(stage="wheel", location=f"{folder}/manifest.json")
-    listed = read_json(folder / "manifest.json", _digests, REMEDY)
-    if not any(path.startswith("_lib/") for path in listed):
-        raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
-    inside = name.replace(".", "/")
-    files = {f"{inside}/{path}": _verified(folder / path, digest) for path, digest in listed.items()}
-    text = (folder / "manifest.json").read_text(encoding="utf-8")
-    return {**files, f"{inside}/manifest.json": with_source(text, source).encode()}
+    inside = built.name.replace(".", "/")
+    files = {f"{inside}/{path}": _verified(built.folder / path, digest) for path, digest in built.digests.items()}
+    text = with_source(built.manifest, source, _placed(built, project))
+    return {**files, f"{inside}/manifest.json": text.encode()}
 
 
-def with_source(manifest: str, source: Source) -> str:
-    """The text of a manifest that also says where its sources come from."""
+def provider_files(built: BuiltFiles, project: Project, source: Source, arch: str) -> dict[str, bytes]:
+    """The files with the device code of one arch, by their path in a wheel.
+
+    Raises:
+        KernelwrightError: no kernel has code for the arch, or a file is not the one that the manifest lists.
+    """
+    where = Where(stage="wheel", location=str(built.folder / "manifest.json"))
+    images = [image for image in built.images if image.arch == arch]
+    if not images:
+        remedy = "remove it from archs, or from the kernels' own lists of archs what keeps it out"
+        raise KernelwrightError(f"no kernel is built for {arch}, and its wheel would be empty", where, remedy)
+    work = built.folder / built.head["folder"]
+    content = {"__init__.py": PROVIDER_INIT.format(package=built.name, arch=arch).encode()}
+    content |= {image.file: _verified((work / image.file).resolve(), image.sha256) for image in images}
+    manifest = {
+        "schema": SCHEMA,
+        "package": built.name,
+        "arch": arch,
+        "version": project.version,
+        "kernelwright": VERSION,
+        "source": source.as_json(),
+        "files": {name: _listed(data) for name, data in sorted(content.items())},
+    }
+    content["manifest.json"] = sealed_manifest(pretty_json(manifest).removesuffix("\n}\n")).encode()
+    inside = provider_package(built.name, arch).replace(".", "/")
+    return {f"{inside}/{name}": data for name, data in content.items()}
+
+
+def with_source(manifest: str, source: Source, device_code: Mapping[str, Any] | None = None) -> str:
+    """The text of a manifest that also says where its sources come from and, if it is split, its device code."""
     content = manifest.rpartition("," + DIGEST_LINE)[0]
-    shown = pretty_json(source.as_json()).rstrip().replace("\n", "\n ")
-    content = content.replace('\n "tools":', f'\n "source": {shown},\n "tools":', 1)
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
+    content = content.replace('\n "tools":', f'\n "source": {_inner(source.as_json())},\n "tools":', 1)
+    if device_code:
+        # The key comes before the kernels, and its value ends with a brace at the depth of the key.
+        before, _, rest = content.partition('\n "device_code": ')
+        content = f'{before}\n "device_code": {_inner(device_code)}{rest.partition(chr(10) + " }")[2]}'
+    return sealed_manifest(content)
 
 
-def _digests(document: Record) -> dict[str, str]:
+def _inner(value: Mapping[str, Any]) -> str:
+    """A value as the manifest has it, one level deep."""
+    return pretty_json(dict(value)).rstrip().replace("\n", "\n ")
+
+
+def _placed(built: BuiltFiles, project: Project) -> dict[str, Any]:
+    """What the manifest in a wheel says of device code that is in other wheels; empty: it is in this one."""
+    if not built.head:
+        return {}
+    packages = built.head["packages"]
+    wheels = {arch: distribution_of(project.distribution, arch) for arch in packages}
+    return {"name": project.distribution, "version": project.version, "packages": packages, "wheels": wheels}
+
+
+def _listed(content: bytes) -> dict[str, Any]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+
+
+def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, Any]]:
     files = document.record("files")
-    return {name: files.record(name).text("sha256") for name in files.raw}
+    digests = {name: files.record(name).text("sha256") for name in files.raw}
+    if not document.has("device_code"):
+        return digests, [], {}
+    head = document.record("device_code")
+    packages = head.record("packages")
+    named = {arch: packages.text(arch) for arch in packages.raw}
+    return digests, list(listed_images(document)), {"folder": head.text("folder"), "packages": named}
+
+
+def listed_images(manifest: Record) -> Iterator[Image]:
+    """The device code that the manifest of a split package lists."""
+    for _, kernel in manifest.members("kernels"):
+        for variant in kernel.records("variants"):
+            for unit in variant.records("units"):
+                for arch, image in unit.members("images") if unit.has("images") else ():
+                    yield Image(arch, image.text("file"), image.text("sha256"))
 
 
 def _verified(path: Path, digest: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import email
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,17 @@ from pyproject_metadata import StandardMetadata
 from pyproject_metadata.errors import ConfigurationError
 
 from ..errors import SettingsError, Where, shown
+from ..package.provider import GROUP
 from .source import RECORD
 
 RUNTIME = "apache-tvm-ffi>=0.1.13,<0.2"
 """What every kernel package needs where it runs: the versions that it is tested with."""
+
+SHARED_FIELDS = ("authors", "keywords", "license", "license-files", "maintainers", "requires-python", "urls")
+"""Fields of the project that its wheels of device code have too."""
+
+ALL_EXTRA = "cuda"
+"""The extra that installs the device code of all archs."""
 
 WHERE = Where(stage="wheel", location="pyproject.toml")
 PLAIN = re.compile(r"\s*([0-9][^\s]*)\s*")
@@ -41,6 +48,7 @@ class Project:
 
     Arguments:
         name: normalised as in file names: ``my_kernels``.
+        distribution: as the project writes it: ``My-Kernels``.
         version: normalised.
         metadata: the text of METADATA.
         entry_points: the text of entry_points.txt; empty: there are none.
@@ -49,6 +57,7 @@ class Project:
     """
 
     name: str
+    distribution: str
     version: str
     metadata: bytes
     entry_points: str
@@ -56,19 +65,81 @@ class Project:
     files: tuple[str, ...]
 
 
-def read_project(root: Path, document: Mapping[str, Any], version: str = "") -> Project:
+def read_project(root: Path, document: Mapping[str, Any], version: str = "", providers: Sequence[str] = ()) -> Project:
     """Check a project's fields, and read the files that they name.
 
     Arguments:
         root: the folder of pyproject.toml.
         document: its content.
         version: the version, if ``[project]`` says that it is dynamic; empty: as ``[tool.kernelwright.version]`` says.
+        providers: the CUDA archs whose device code is in wheels of their own; the project gets an extra for each.
 
     Raises:
         SettingsError: a field is missing or not valid, or a file that one names is not there. The message names it.
     """
-    table, place = project_table(document)
     files: list[str] = ["pyproject.toml"]
+    table, place = _checked_table(root, document, version, files)
+    extras = {"optional-dependencies": _with_extras(table, place, providers)} if providers else {}
+    return _project(root, {**table, **extras, "dependencies": _dependencies(table)}, place, files)
+
+
+def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str, version: str = "") -> Project:
+    """What the wheel with the device code of one arch says of itself.
+
+    Arguments:
+        root, document, version: as for :func:`read_project`.
+        arch: the arch.
+        package: import name of the package that has the code.
+
+    Raises:
+        SettingsError: as :func:`read_project`.
+    """
+    files: list[str] = ["pyproject.toml"]
+    table, place = _checked_table(root, document, version, files)
+    name, version = table["name"], table["version"]
+    text = f"The device code of {name} for {arch}. It is of use together with {name} {version} only."
+    own = {
+        **{field: table[field] for field in SHARED_FIELDS if field in table},
+        "name": distribution_of(name, arch),
+        "version": version,
+        "description": f"Device code of {name} for {arch}",
+        "readme": {"text": f"{text}\n", "content-type": "text/markdown"},
+        "dependencies": [f"{name}=={version}"],
+        "entry-points": {GROUP: {package: package}},
+    }
+    return _project(root, own, place, files)
+
+
+def distribution_of(name: str, arch: str) -> str:
+    """Name of the distribution with the device code of an arch: ``acme-kernels-sm-90a``."""
+    return f"{name}-{extra_of(arch)}"
+
+
+def extra_of(arch: str) -> str:
+    """Name of the extra that installs the device code of an arch: ``sm-90a``, which is how pip writes ``sm_90a``."""
+    return arch.replace("_", "-")
+
+
+def _with_extras(table: Mapping[str, Any], place: str, providers: Sequence[str]) -> dict[str, Any]:
+    """The project's optional dependencies with an extra for each wheel of device code, and one for all of them."""
+    given = table.get("optional-dependencies", {})
+    pins = {arch: f"{distribution_of(table['name'], arch)}=={table['version']}" for arch in providers}
+    extras: dict[str, list[str]] = {extra_of(arch): [pin] for arch, pin in pins.items()}
+    extras[ALL_EXTRA] = list(pins.values())
+    if not isinstance(given, dict):
+        raise _refused(f"{place}.optional-dependencies is {shown(given)}, expected a table", "mend it")
+    for name in given:
+        if re.sub(r"[-_.]+", "-", str(name)).lower() in extras:
+            message = f"{place}.optional-dependencies has {name!r}, the name of an extra that split = 'arch' makes"
+            raise _refused(message, "give it another name")
+    return {**given, **extras}
+
+
+def _checked_table(
+    root: Path, document: Mapping[str, Any], version: str, files: list[str]
+) -> tuple[dict[str, Any], str]:
+    """The table of the project's fields with its version, and the table's name; ``files`` gets what it is read from."""
+    table, place = project_table(document)
     if "version" in table.get("dynamic", ()):
         version = version or dynamic_version(root, document, files)
         dynamic = [field for field in table["dynamic"] if field != "version"]
@@ -79,23 +150,38 @@ def read_project(root: Path, document: Mapping[str, Any], version: str = "") -> 
         listed = ", ".join(map(shown, table["dynamic"]))
         raise _refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
     _check_license(table, place)
+    if not isinstance(table.get("name"), str) or not isinstance(table["version"], str):
+        _fields(root, table, place)  # says what is wrong
+    return table, place
+
+
+def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
+    """The fields of a table, checked."""
     try:
-        fields = StandardMetadata.from_pyproject(
-            {"project": {**table, "dependencies": _dependencies(table)}},
+        return StandardMetadata.from_pyproject(
+            {"project": table},
             root,
             metadata_version=METADATA_VERSION,
             allow_extra_keys=False,
         )
-        text = bytes(fields.as_rfc822())
     except (ConfigurationError, InvalidVersion) as error:
         raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(f"a file that {place} names cannot be read: {error}", "mend it, or name another one") from error
+
+
+def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str]) -> Project:
+    fields = _fields(root, table, place)
+    try:
+        text = bytes(fields.as_rfc822())
+    except ConfigurationError as error:
+        raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
     licenses = {path.as_posix(): _content(root / path) for path in fields.license_files or []}
     readme = fields.readme.file if fields.readme is not None else None
     files += [os.path.relpath(root / readme, root)] if readme else []
     return Project(
         fields.name.lower().replace("-", "_").replace(".", "_"),
+        fields.name,
         str(fields.version),
         text,
         entry_points(fields),

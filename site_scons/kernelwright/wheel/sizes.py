@@ -73,4 +73,6 @@ def _code(folder: Path, arch: str) -> Path:
     """The file with a variant's code for an arch."""
     if arch.startswith("x86"):
         return folder / "llvm" / arch / "host.o"
+    if (packed := folder / "cuda" / f"{arch}.fatbin").is_file():
+        return packed
     return folder / "cuda" / f"{arch}.{'ptx' if arch.startswith('compute_') else 'cubin'}"

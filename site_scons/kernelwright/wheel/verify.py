@@ -1,6 +1,7 @@
 """Checks a wheel: that its files are what it says they are, and that it can be passed on.
 
-Run by ``scons wheel`` before a wheel gets into ``dist/``, and by ``kernelwright verify``.
+There are two kinds: a wheel of a package, and one with the device code of one arch of a split package. Run by
+``scons wheel`` before a wheel gets into ``dist/``, and by ``kernelwright verify``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelwrightError, Where
+from ..fatbin import fatbin_ranges, images_in
 from ..package.loader import DIGEST_LINE
+from ..package.provider import GROUP
 from ..records import Record
+from .archive import ANY
+from .content import listed_images
 from .platform import platform_tag
 
 CUDA = 190
@@ -44,15 +49,10 @@ def verify_wheel(wheel: Path, private: Sequence[str] = ()) -> list[str]:
     Raises:
         KernelwrightError: the file is no wheel, or cannot be read.
     """
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            damaged = archive.testzip()
-            if damaged is not None:
-                return [f"{damaged} is damaged"]
-            files = {name: archive.read(name) for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
-        where = Where(stage="verify", location=str(wheel))
-        raise KernelwrightError(f"it cannot be read: {error}", where, "name a wheel of Kernelwright's") from error
+    content = _read(wheel)
+    if isinstance(content, str):
+        return [content]
+    files = content
     problems = [*_record_problems(files), *_path_problems(files, private)]
     manifests = [name for name in files if name.endswith(f"/{MANIFEST}")]
     if not manifests:
@@ -60,6 +60,63 @@ def verify_wheel(wheel: Path, private: Sequence[str] = ()) -> list[str]:
     for name in manifests:
         problems += _manifest_problems(name, files)
     return problems or _tag_problems(wheel, files)
+
+
+def verify_together(wheels: Sequence[Path]) -> list[str]:
+    """What does not fit among wheels that are right by themselves: packages, and the device code that belongs to them.
+
+    Arguments:
+        wheels: any; those of other packages or versions have nothing to do with each other.
+
+    Raises:
+        KernelwrightError: a file is no wheel, or cannot be read.
+    """
+    documents = {wheel: document for wheel in wheels if (document := _document(wheel)) is not None}
+    problems = []
+    for wheel, document in documents.items():
+        if document.has("device_code"):
+            providers = {p.text("arch"): (w, p) for w, p in documents.items() if _belongs(p, document)}
+            problems += [f"{wheel.name}: {problem}" for problem in _fit_problems(document, providers)]
+    return problems
+
+
+def _document(wheel: Path) -> Record | None:
+    """The manifest in a wheel; None: there is none, or it is damaged."""
+    files = _read(wheel)
+    texts = [files[name] for name in files if name.endswith(f"/{MANIFEST}")] if isinstance(files, dict) else []
+    try:
+        return Record(json.loads(texts[0]), "") if len(texts) == 1 else None
+    except ValueError:
+        return None
+
+
+def _belongs(provider: Record, package: Record) -> bool:
+    """Whether a manifest is that of device code for a package, of the same version."""
+    same = provider.has("arch") and provider.raw.get("package") == package.raw.get("package")
+    return same and provider.raw.get("version") == package.record("device_code").raw.get("version")
+
+
+def _fit_problems(document: Record, providers: Mapping[str, tuple[Path, Record]]) -> Iterator[str]:
+    """The device code that a package lists is that of the wheels which are there; others may be elsewhere."""
+    for image in listed_images(document):
+        if image.arch in providers:
+            wheel, provider = providers[image.arch]
+            listed = provider.record("files")
+            if image.file not in listed.raw or listed.record(image.file).text("sha256") != image.sha256:
+                yield f"{image.file} is not the one in {wheel.name}: they are of different builds"
+
+
+def _read(wheel: Path) -> dict[str, bytes] | str:
+    """The files of a wheel, or what is damaged in it."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            damaged = archive.testzip()
+            if damaged is not None:
+                return f"{damaged} is damaged"
+            return {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        where = Where(stage="verify", location=str(wheel))
+        raise KernelwrightError(f"it cannot be read: {error}", where, "name a wheel of Kernelwright's") from error
 
 
 def _record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
@@ -107,6 +164,23 @@ def _manifest_problems(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
 def _package_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
     source = document.record("source")
     _ = source.text("commit"), source.flag("dirty")
+    yield from _file_problems(document, folder, files)
+    if document.has("arch"):
+        yield from _provider_problems(document, folder, files)
+        return
+    exact = document.has("compress")
+    kernels = document.record("kernels")
+    for name in kernels.raw:
+        kernel = kernels.record(name)
+        library = files.get(folder + kernel.text("library"), b"")
+        claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
+        if document.has("device_code"):
+            claimed = {arch for arch in claimed if arch.startswith("x86")}
+        yield from _arch_problems(name, claimed, library, exact)
+
+
+def _file_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """The files are those that the manifest lists."""
     listed = document.record("files")
     for path in sorted(listed.raw):
         content = files.get(folder + path)
@@ -117,18 +191,49 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
     extra = {name.removeprefix(folder) for name in files if name.startswith(folder)} - listed.raw.keys() - {MANIFEST}
     for path in sorted(extra):
         yield f"{folder}{path} is not in the manifest"
-    kernels = document.record("kernels")
-    for name in kernels.raw:
-        kernel = kernels.record(name)
-        library = files.get(folder + kernel.text("library"), b"")
-        claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
-        yield from _arch_problems(name, claimed, library)
 
 
-def _arch_problems(kernel: str, claimed: set[str], library: bytes) -> Iterator[str]:
-    """The device code in a library is for the archs that the manifest says, and for no others."""
-    wanted = {re.sub("[af]$", "", arch.replace("compute", "ptx sm")) for arch in claimed if not arch.startswith("x86")}
-    found = set(device_archs(library))
+def _provider_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Every file of device code is for the arch that the wheel is for, and the wheel can be found and is pinned."""
+    arch, version = document.text("arch"), document.text("version")
+    for path in sorted(document.record("files").raw):
+        if not path.endswith((".py", ".pyi")):
+            exact = path.endswith(".fatbin")
+            found = set(device_archs(files.get(folder + path, b"")))
+            if found != {_claim(arch, exact)}:
+                has = ", ".join(sorted(found)) or "no arch"
+                yield f"{folder}{path} has code for {has}, and the wheel is for {arch}"
+    package = folder.rstrip("/").replace("/", ".")
+    points = _described(files, "entry_points.txt").splitlines()
+    if f"[{GROUP}]" not in points or f"{package} = {package}" not in points:
+        yield f"it has no entry point {package} in the group {GROUP}, so its device code would not be found"
+    if not re.search(rf"^Requires-Dist: \S+=={re.escape(version)}$", _described(files, "METADATA"), re.M):
+        yield f"it does not depend on version {version} of {document.text('package')}, to which it belongs"
+
+
+def _described(files: Mapping[str, bytes], name: str) -> str:
+    """A file of the folder .dist-info; empty: there is none."""
+    found = (content for path, content in files.items() if path.endswith(f".dist-info/{name}"))
+    return next(found, b"").decode("utf-8", "replace")
+
+
+def _claim(arch: str, exact: bool) -> str:
+    """An arch as :func:`device_archs` has it; only fatbins tell ``sm_90a`` from ``sm_90``."""
+    return (arch if exact else re.sub("[af]$", "", arch)).replace("compute", "ptx sm")
+
+
+def _arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool = False) -> Iterator[str]:
+    """The code in a library is for the archs that the manifest says, and for no others.
+
+    Arguments:
+        exact: the device code is in fatbins.
+    """
+    wanted = {_claim(arch, exact) for arch in claimed if not arch.startswith("x86")}
+    try:
+        found = set(device_archs(library))
+    except ValueError as error:
+        yield f"kernel {kernel} has damaged device code: {error}"
+        return
     for arch in sorted(wanted - found):
         yield f"kernel {kernel} has no device code for {arch}, which the manifest lists"
     for arch in sorted(found - wanted):
@@ -139,25 +244,45 @@ def _arch_problems(kernel: str, claimed: set[str], library: bytes) -> Iterator[s
         yield f"kernel {kernel} {'has' if level in levels else 'lacks'} code for {level}, unlike the manifest"
 
 
-def device_archs(library: bytes) -> Iterator[str]:
-    """The archs of the device code in a library: ``sm_90`` for each cubin, ``ptx sm_80`` for each PTX.
+def device_archs(data: bytes) -> Iterator[str]:
+    """The archs of the device code in a library or another file: ``sm_90`` for a cubin, ``ptx sm_80`` for PTX.
 
-    A cubin does not tell sm_90 from sm_90a: the number is all that the flags of its header have.
+    A cubin does not tell sm_90 from sm_90a: the number is all that the flags of its header have. A fatbin does. What is
+    in a fatbin must be for the same arch as the fatbin says, as far as this Python can decompress it.
+
+    Raises:
+        ValueError: a fatbin is damaged, or has other code in it than its header says.
     """
-    for match in re.finditer(rb"\x7fELF\x02\x01", library):
-        header = library[match.start() : match.start() + 64]
+    begin = 0
+    for start, end in fatbin_ranges(data):
+        yield from _bare_archs(data[begin:start])
+        for image in images_in(data[start:end]):
+            inside = set(_bare_archs(image.content)) if image.content is not None else None
+            if inside is not None and inside != {_claim(image.arch, False)}:
+                raise ValueError(f"a fatbin for {image.arch} has code for {', '.join(inside) or 'no arch'} in it")
+            yield _claim(image.arch, True)
+        begin = end
+    yield from _bare_archs(data[begin:])
+
+
+def _bare_archs(data: bytes) -> Iterator[str]:
+    """The archs of cubins and PTX that are in no fatbin."""
+    for match in re.finditer(rb"\x7fELF\x02\x01", data):
+        header = data[match.start() : match.start() + 64]
         if int.from_bytes(header[18:20], "little") == CUDA:
             flags = int.from_bytes(header[48:52], "little")
             # The ABI of CUDA 13 has the number in the second byte, older ones in the first.
             yield f"sm_{flags >> 8 & 0xFF if header[8] >= 8 else flags & 0xFF}"
-    for target in PTX.finditer(library):
+    for target in PTX.finditer(data):
         yield f"ptx {re.sub('[af]$', '', target[1].decode())}"
 
 
 def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:
     tag = wheel.name.removesuffix(".whl").rpartition("-")[2]
-    described = next(content for name, content in files.items() if name.endswith(".dist-info/WHEEL")).decode()
+    described = _described(files, "WHEEL")
     inside = re.findall(r"^Tag: \S+-(\S+)$", described, re.M)
+    if tag == ANY:
+        return _any_problems(inside, files)
     try:
         needed = platform_tag(wheel)
     except KernelwrightError as error:
@@ -165,6 +290,17 @@ def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:
     problems = [] if inside == [tag] else [f"WHEEL has the tags {inside}, the name has {tag}"]
     if _glibc(tag) is None or _glibc(needed) is None or _glibc(tag) < _glibc(needed):
         problems.append(f"its libraries need {needed}, its name says {tag}")
+    return problems
+
+
+def _any_problems(inside: list[str], files: Mapping[str, bytes]) -> list[str]:
+    """The tag ``any`` is right for device code, which any machine can install, and for nothing that runs on a CPU."""
+    problems = [] if inside == [ANY] else [f"WHEEL has the tags {inside}, the name has {ANY}"]
+    if re.search("^Root-Is-Purelib: true$", _described(files, "WHEEL"), re.M) is None:
+        problems.append("WHEEL says that it is for a platform, and its name says any")
+    for name, content in sorted(files.items()):
+        if content.startswith(b"\x7fELF") and int.from_bytes(content[18:20], "little") != CUDA:
+            problems.append(f"{name} is code for a CPU, and the name of the wheel says any platform")
     return problems
 
 

@@ -1,0 +1,134 @@
+"""Finds the device code of this package, each arch of which is in a wheel of its own.
+
+The first CUDA call of a kernel comes here, and nothing before it: looking through the installed distributions takes
+tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from .loader import SCHEMA, read_manifest
+
+GROUP = "kernelwright.device_code"
+"""The group of the entry points by which wheels of device code are found. Each has the name of its package."""
+
+
+class MisfitError(Exception):
+    """Device code that is missing or damaged, or belongs to something else."""
+
+
+class Provider:
+    """Where the device code of one kernel is.
+
+    Arguments:
+        folder: the package's folder.
+        manifest: the content of its manifest.json.
+        kernel: the kernel's name.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], kernel: str) -> None:
+        self._folder = folder
+        self._path = folder / "manifest.json"
+        self._place = manifest["device_code"]
+        self._package = manifest.get("package")
+        self._variants = {variant["slug"]: variant for variant in manifest["kernels"][kernel]["variants"]}
+
+    def find(self, variant: str, archs: str, device: int, capability: int) -> str:
+        """The best of the images that are installed, verified. The kernel's library calls this, see its ``provider.h``.
+
+        Arguments:
+            variant: the slug of the variant.
+            archs: the archs that suit the device, best first, with blanks between them.
+            device: number of the device.
+            capability: its compute capability, 10 * major + minor.
+
+        Returns:
+            The arch and, after a blank, the path of its image; or, behind a blank, what is wrong.
+        """
+        try:
+            return self._find(variant, archs.split(), device, capability)
+        except MisfitError as error:
+            return f" {error}"
+        except (AttributeError, KeyError, StopIteration, TypeError):
+            return f" {self._path}: does not list its device code in the form of schema {SCHEMA}"
+
+    def _find(self, variant: str, archs: list[str], device: int, capability: int) -> str:
+        for arch in archs:
+            folder = self._folder_of(arch)
+            if folder is not None:
+                return f"{arch} {self._verified(folder, variant, arch)}"
+        raise MisfitError(
+            f"cuda:{device} is an sm_{capability}, and the device code for it is not installed: {' or '.join(archs)} "
+            f"(installed: {', '.join(self._installed_archs()) or 'none'})\n  remedy: {self._pip(archs[0])}"
+        )
+
+    def _installed_archs(self) -> list[str]:
+        packages = self._place["packages"]
+        return [arch for arch in packages if self._installed(packages[arch]) is not None]
+
+    def _folder_of(self, arch: str) -> Path | None:
+        """The folder with the device code of an arch; None: it is not installed."""
+        if "folder" in self._place:
+            return Path(self._folder, self._place["folder"]).resolve()
+        folder = self._installed(self._place["packages"][arch])
+        if folder is not None:
+            self._require_fit(folder, arch)
+        return folder
+
+    def _installed(self, package: str) -> Path | None:
+        """The folder of a package of device code: beside this one or, by its entry point, anywhere on Python's path."""
+        beside = self._folder.parent / package.rpartition(".")[2]
+        if (beside / "manifest.json").is_file():
+            return beside
+        # Imported here, because few have their device code elsewhere.
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=GROUP, name=package):
+            if point.dist is not None:
+                return Path(str(point.dist.locate_file(point.value.replace(".", "/"))))
+        return None
+
+    def _require_fit(self, folder: Path, arch: str) -> None:
+        """Raise a MisfitError if a wheel of device code is damaged, or was not built together with this package."""
+        try:
+            manifest = read_manifest(folder / "manifest.json")
+        except ImportError as error:
+            raise MisfitError(f"{error}{self._remedy(arch)}") from None
+        if manifest.get("package") != self._package or manifest.get("arch") != arch:
+            message = f"{folder} is not the device code of {self._package} for {arch}"
+            raise MisfitError(message + self._remedy(arch))
+        if manifest.get("version") != self._place["version"]:
+            wheel, version = self._place["wheels"][arch], self._place["version"]
+            raise MisfitError(
+                f"{wheel} is installed in version {manifest.get('version')}, and {self._place['name']} in {version}\n"
+                f"  remedy: {self._pip(arch)}"
+            )
+
+    def _verified(self, folder: Path, variant: str, arch: str) -> Path:
+        """The path of an image, whose content is the one that the manifest lists."""
+        listed = next(
+            unit["images"][arch] for unit in self._variants[variant]["units"] if arch in unit.get("images", {})
+        )
+        # As for libraries, a manifest should not reach for what is outside of its package.
+        if listed["file"].startswith("/") or ".." in listed["file"].split("/"):
+            raise MisfitError(f"the manifest lists {listed['file']!r}, which is no file of the package")
+        path: Path = folder / listed["file"]
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise MisfitError(f"{path}: cannot be read ({error.strerror}){self._remedy(arch)}") from None
+        if hashlib.sha256(content).hexdigest() != listed["sha256"]:
+            message = "was altered, or belongs to another build: its content is not what manifest.json lists"
+            raise MisfitError(f"{path}: {message}{self._remedy(arch)}")
+        return path
+
+    def _remedy(self, arch: str) -> str:
+        again = "scons" if "folder" in self._place else self._pip(arch, again=True)
+        return f"\n  remedy: {again}"
+
+    def _pip(self, arch: str, again: bool = False) -> str:
+        options = "--force-reinstall --no-deps " if again else ""
+        return f"pip install {options}'{self._place['wheels'][arch]}=={self._place['version']}'"
