@@ -374,7 +374,7 @@ def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int]
     head = '#define KW_KERNEL "k"\n' + "".join(
         f"#define KW_MAX_{name} 16\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
     )
-    table = ", ".join(_image(arch, [], Where()) for arch in archs)
+    table = ", ".join(_image(arch, ".data = 0", Where()) for arch in archs)
     function = """
     int choose(int capability) {
       int best = -1, best_score = 0;
@@ -540,7 +540,8 @@ def test_compressed_code_needs_a_driver_that_can_decompress_it(
         return
     message = (
         "kernel 'scale': sm_80 of variant default is compressed, and needs a driver for CUDA 12.4 or newer; this one "
-        "is for CUDA 12.3\n  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed"
+        "is for CUDA 12.3\n  remedy: install a newer NVIDIA driver, or rebuild with less compression: "
+        "scons COMPRESS=speed"
     )
     with pytest.raises(RuntimeError, match=re.escape(message)):
         module["scale"](x, x, 1, 1, 1)

@@ -75,8 +75,9 @@ def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> N
 
 def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
     texts = get("tvm_ffi").emit(replace(whole_plan(), split=True, driver=12040))
-    place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin", .driver = 12040'
+    place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin"'
     row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
+    assert "#define KW_DRIVER 12040\n" in texts["wrapper.c"]
     assert row in texts["wrapper.c"] and "#define KW_SPLIT\n" in texts["wrapper.c"]
     assert "KW_IMAGE" not in texts["wrapper.c"] and ".incbin" not in texts["images.s"]
 

@@ -258,6 +258,7 @@ class _Wrapper:
             f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
             f"#define KW_MAX_IMAGES {max([1, *(len(unit.images) for unit in units)])}",
             *(["#define KW_SPLIT"] if self._split else []),
+            *([f"#define KW_DRIVER {self._kernel.driver}"] if self._kernel.driver else []),
             '#include "kernelwright.h"',
         )
 
@@ -379,8 +380,7 @@ class _Wrapper:
         self._line(f"static const kw_image kw_images_{number}[] = {{")
         for arch, path in unit.images.items():
             place = f".file = {_string(path)}" if self._split else f".data = {_symbol(number, arch)}"
-            driver = [f".driver = {self._kernel.driver}"] if self._kernel.driver else []
-            self._line(f"  {_image(arch, [place, *driver], unit.where)},")
+            self._line(f"  {_image(arch, place, unit.where)},")
         self._line("};")
 
     def _host_code(self, number: int, unit: LoweredUnit) -> None:
@@ -490,15 +490,15 @@ def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:
     )
 
 
-def _image(arch: str, more: list[str], where: Where) -> str:
-    """The row of an image; ``more`` are the fields that say where it is."""
+def _image(arch: str, place: str, where: Where) -> str:
+    """The row of an image; ``place`` is the field that says where it is."""
     found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
     if not found:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
     fields = [f".arch = {_string(arch)}", f".capability = {int(found[2])}"]
     fields += [".ptx = true"] if found[1] == "compute" else []
     fields += [f".suffix = '{found[3]}'"] if found[3] else []
-    return "{" + ", ".join([*fields, *more]) + "}"
+    return "{" + ", ".join([*fields, place]) + "}"
 
 
 def _slots(device: DeviceKernel, where: Where) -> list[str]:

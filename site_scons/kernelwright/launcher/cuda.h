@@ -246,17 +246,21 @@ KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
 
 /* ---- loading; the lock is held ---- */
 
+#ifdef KW_DRIVER
+
 /* Compressed code needs a driver that can decompress it. */
 KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
-  int has = 0, needs = image->driver;
-  CUresult status = needs ? kw_cuda.version(&has) : KW_CUDA_SUCCESS;
+  int has = 0;
+  CUresult status = kw_cuda.version(&has);
   if (status) return kw_raise_cuda(status, "asking for the version of the driver");
-  if (has >= needs) return 0;
+  if (has >= KW_DRIVER) return 0;
   return kw_raise("RuntimeError",
                   "%s of variant %s is compressed, and needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d\n"
                   "  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed",
-                  image->arch, module->variant, needs / 1000, needs % 1000 / 10, has / 1000, has % 1000 / 10);
+                  image->arch, module->variant, KW_DRIVER / 1000, KW_DRIVER % 1000 / 10, has / 1000, has % 1000 / 10);
 }
+
+#endif
 
 KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
   const kw_image *image = &module->images[index];
@@ -271,7 +275,9 @@ KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
 KW_COLD CUlibrary kw_load_image(kw_module *module, const kw_choice *choice) {
   int index = choice->index;
   if (module->libraries[index]) return module->libraries[index];
+#ifdef KW_DRIVER
   if (kw_check_driver(module, &module->images[index])) return NULL;
+#endif
 #ifdef KW_SPLIT
   void *data = kw_read_file(choice->path.data);
   CUlibrary library = data ? kw_load_data(module, index, data) : NULL;

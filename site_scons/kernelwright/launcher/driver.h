@@ -57,10 +57,16 @@ typedef struct kw_launch_config {
 _Static_assert(sizeof(kw_launch_attribute) == 72, "CUlaunchAttribute has 72 bytes");
 _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
 
+#ifdef KW_DRIVER
+#define KW_DRIVER_VERSION(X) X(version, "cuDriverGetVersion", (int *))
+#else
+#define KW_DRIVER_VERSION(X)
+#endif
+
 /* Member, exported name, parameters. */
 #define KW_DRIVER_FUNCTIONS(X)                                                                                 \
+  KW_DRIVER_VERSION(X)                                                                                         \
   X(init, "cuInit", (unsigned int))                                                                            \
-  X(version, "cuDriverGetVersion", (int *))                                                                    \
   X(error_name, "cuGetErrorName", (CUresult, const char **))                                                   \
   X(error_string, "cuGetErrorString", (CUresult, const char **))                                               \
   X(device_count, "cuDeviceGetCount", (int *))                                                                 \

@@ -8,6 +8,8 @@
  *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
  *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
  *   KW_SPLIT           only if the device images are in files of their own
+ *   KW_DRIVER          only if they are compressed so that not every driver can read them: the CUDA version, 1000 * major
+ *                      + 10 * minor, that it must be for
  *
  * includes this file, the generated host code and its own tables (types.h), and ends with exports.h.
  * Plain C11 with GNU attributes, for Linux, on top of the stable C ABI of TVM-FFI. */

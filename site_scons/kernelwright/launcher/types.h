@@ -46,7 +46,6 @@ typedef struct kw_image {
   int capability;   /* 10 * major + minor */
   bool ptx;
   char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
-  int driver;       /* the CUDA version, 1000 * major + 10 * minor, that a driver must support to decompress it, or 0 */
   const char *file; /* its path relative to the build folder of the package */
 } kw_image;
 
