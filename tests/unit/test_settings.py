@@ -46,12 +46,23 @@ def test_flags_are_split_at_blanks_only_and_keep_order_and_repetition():
         ({"nvcc": 1}, "expected a string"),
         ({"archz": []}, "no setting 'archz'"),
         ({"targets": ["cuda"], "archs": ["x86-64-v3"]}, "has no arch"),
+        ({"compress": "zip"}, "unknown compress 'zip'"),
+        ({"compress": None}, "compress is None, expected one of none, speed, balance, size"),
+        ({"split": "arches"}, "unknown split 'arches'"),
+        ({"split": ["arch"]}, r"split is \['arch'\], expected one of none, arch"),
+        ({"split": "arch", "targets": "llvm"}, "split = 'arch' without the target cuda"),
     ],
 )
 def test_bad_values(layer, message):
     with pytest.raises(SettingsError, match=message) as caught:
         settings(layer)
     assert caught.value.remedy or caught.value.where.location
+
+
+def test_providers_are_the_cuda_archs_of_a_split_package():
+    archs = {"archs": ["x86-64-v3", "compute_80", "sm_90a"]}
+    assert settings(archs).providers == ()
+    assert settings(archs, {"split": "arch"}).providers == ("compute_80", "sm_90a")
 
 
 def test_target_of_arch():

@@ -133,8 +133,9 @@ def with_source(manifest: str, source: Source, device_code: Mapping[str, Any] | 
     content = content.replace('\n "tools":', f'\n "source": {_inner(source.as_json())},\n "tools":', 1)
     if device_code:
         # The key comes before the kernels, and its value ends with a brace at the depth of the key.
-        before, _, rest = content.partition('\n "device_code": ')
-        content = f'{before}\n "device_code": {_inner(device_code)}{rest.partition(chr(10) + " }")[2]}'
+        before, key, rest = content.partition('\n "device_code": ')
+        after = rest.partition("\n }")[2]
+        content = f"{before}{key}{_inner(device_code)}{after}"
     return sealed_manifest(content)
 
 
