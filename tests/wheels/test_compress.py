@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from kernelwright.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
 from kernelwright.toolchain import Nvcc
 from kernelwright.wheel.verify import device_archs
 from test_split import Machine, commit, driver, inside, machine, unpack, wheels_of  # noqa: F401
-from test_wheel import copy_of, kernelwright, write
+from test_wheel import changed, copy_of, kernelwright, write
 
 ARCHS = ("sm_80", "sm_90a", "compute_80")
 CUDA = "build/kernels/demo/scale/dtype-float32/cuda"
@@ -118,9 +117,11 @@ def test_split_and_compressed_code_needs_a_driver_that_can_read_it(
     assert "this one is for CUDA 12.2\n  remedy: install a newer NVIDIA driver" in output and machine.loads == []
     assert machine.call(everything, STANDIN_VERSION="12040") == "supported: True\n"
     assert machine.loads == [f"fatbin sm_90 {len(fatbin(project, 'sm_90a'))}"]
-    with zipfile.ZipFile(wheels["sm_90a"]) as archive:
-        name = "demo_sm_90a/scale/dtype-float32/cuda/sm_90a.fatbin"
-        assert set(device_archs(archive.read(name))) == {"sm_90a"}
+    name = "demo_sm_90a/scale/dtype-float32/cuda/sm_90a.fatbin"
+    content = inside(wheels["sm_90a"])[name]
+    assert set(device_archs(content)) == {"sm_90a"}
+    cut = changed(wheels["sm_90a"], everything, {name: content[:16] + b"\x07" + content[17:]})
+    assert f"{name} is damaged: a fatbin has a header that is not known" in kernelwright("verify", str(cut)).stdout
 
 
 # ---- verify

@@ -182,6 +182,19 @@ def test_extras_pins_entry_points_and_tags(split: Project) -> None:
     assert scripts == b"[console_scripts]\ndemo-add = demo:main\n"
 
 
+def test_a_version_is_normal_wherever_it_is_named(tmp_path: Path) -> None:
+    from kernelwright.wheel.project import provider_project, read_project
+
+    document = {"project": {"name": "Demo.Kernels", "version": "1.0-RC.1", "license": "MIT", "scripts": {"x": "y:z"}}}
+    main = read_project(tmp_path, document, providers=["sm_100f"])
+    assert b"\nVersion: 1.0rc1\n" in main.metadata
+    assert b'\nRequires-Dist: Demo.Kernels-sm-100f==1.0rc1; extra == "sm-100f"\n' in main.metadata
+    provider = provider_project(tmp_path, document, "sm_100f", "demo_sm_100f")
+    assert (provider.name, provider.distribution) == ("demo_kernels_sm_100f", "Demo.Kernels-sm-100f")
+    assert b"\nRequires-Dist: Demo.Kernels==1.0rc1\n" in provider.metadata
+    assert provider.entry_points == "[kernelwright.device_code]\ndemo_sm_100f = demo_sm_100f\n"
+
+
 def test_the_tag_is_that_of_a_package_which_is_not_split(split: Project, tmp_path: Path) -> None:
     project = copy_of(split, tmp_path / "copy")
     shutil.rmtree(project.folder / "dist")
@@ -533,6 +546,25 @@ def test_every_kind_of_damage_of_device_code_is_named(split: Project, tmp_path: 
         done = kernelwright("verify", str(changed(wheel, folder, change)))
         assert done.returncode == 1 and message in done.stdout, (message, done.stdout)
         assert "Traceback" not in done.stdout
+
+
+def test_a_package_that_does_not_say_where_its_device_code_is_is_named(split: Project, tmp_path: Path) -> None:
+    wheel = wheels_of(split)["main"]
+    files = inside(wheel)
+    metadata, manifest = "demo_kernels-1.2rc1.dist-info/METADATA", "demo/manifest.json"
+    cases: list[tuple[dict[str, bytes | None], str]] = [
+        (
+            {metadata: files[metadata].replace(b"sm-80==1.2rc1", b"sm-80==1.2")},
+            "it has no extra sm-80 that installs Demo-Kernels-sm-80==1.2rc1, which has its code for sm_80",
+        ),
+        ({metadata: files[metadata].replace(b"Provides-Extra: sm-90a\n", b"")}, "it has no extra sm-90a that installs"),
+        ({manifest: rewritten(files, manifest, '"sm_90a": "demo_sm_90a"', '"x": "y"')}, "device_code.packages.sm_90a"),
+    ]
+    for number, (change, message) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = kernelwright("verify", str(changed(wheel, folder, change)))
+        assert done.returncode == 1 and message in done.stdout, done.stdout
 
 
 def test_code_for_a_cpu_in_a_wheel_for_any_machine_is_named(split: Project) -> None:

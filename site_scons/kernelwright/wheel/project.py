@@ -150,9 +150,9 @@ def _checked_table(
         listed = ", ".join(map(shown, table["dynamic"]))
         raise _refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
     _check_license(table, place)
-    if not isinstance(table.get("name"), str) or not isinstance(table["version"], str):
-        _fields(root, table, place)  # says what is wrong
-    return table, place
+    fields = _fields(root, {name: table[name] for name in ("name", "version") if name in table}, place)
+    # As it is in file names and in METADATA, so that all wheels name the same one.
+    return {**table, "version": str(fields.version)}, place
 
 
 def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:

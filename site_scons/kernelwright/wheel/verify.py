@@ -25,6 +25,7 @@ from ..records import Record
 from .archive import ANY
 from .content import listed_images
 from .platform import platform_tag
+from .project import extra_of
 
 CUDA = 190
 """ELF's number of NVIDIA's machine code (EM_CUDA)."""
@@ -168,6 +169,8 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
     if document.has("arch"):
         yield from _provider_problems(document, folder, files)
         return
+    if document.has("device_code"):
+        yield from _split_problems(document, files)
     exact = document.has("compress")
     kernels = document.record("kernels")
     for name in kernels.raw:
@@ -199,7 +202,11 @@ def _provider_problems(document: Record, folder: str, files: Mapping[str, bytes]
     for path in sorted(document.record("files").raw):
         if not path.endswith((".py", ".pyi")):
             exact = path.endswith(".fatbin")
-            found = set(device_archs(files.get(folder + path, b"")))
+            try:
+                found = set(device_archs(files.get(folder + path, b"")))
+            except ValueError as error:
+                yield f"{folder}{path} is damaged: {error}"
+                continue
             if found != {_claim(arch, exact)}:
                 has = ", ".join(sorted(found)) or "no arch"
                 yield f"{folder}{path} has code for {has}, and the wheel is for {arch}"
@@ -209,6 +216,19 @@ def _provider_problems(document: Record, folder: str, files: Mapping[str, bytes]
         yield f"it has no entry point {package} in the group {GROUP}, so its device code would not be found"
     if not re.search(rf"^Requires-Dist: \S+=={re.escape(version)}$", _described(files, "METADATA"), re.M):
         yield f"it does not depend on version {version} of {document.text('package')}, to which it belongs"
+
+
+def _split_problems(document: Record, files: Mapping[str, bytes]) -> Iterator[str]:
+    """A package without device code says where to get that of each arch, and has extras that do."""
+    place = document.record("device_code")
+    version, packages, wheels = place.text("version"), place.record("packages"), place.record("wheels")
+    metadata = _described(files, "METADATA").splitlines()
+    for arch in sorted({image.arch for image in listed_images(document)}):
+        _ = packages.text(arch)
+        extra = extra_of(arch)
+        pin = f'Requires-Dist: {wheels.text(arch)}=={version}; extra == "{extra}"'
+        if f"Provides-Extra: {extra}" not in metadata or pin not in metadata:
+            yield f"it has no extra {extra} that installs {wheels.text(arch)}=={version}, which has its code for {arch}"
 
 
 def _described(files: Mapping[str, bytes], name: str) -> str:
