@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kernelwright.errors import DefinitionError, LoweringError, Where, WorkerError
+from kernelwright.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
 from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerPool
 from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
@@ -37,6 +37,15 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Number and command line of all processes."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            yield entry.name, (entry / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
 
 
 def wait_until_gone(pid: int) -> None:
@@ -177,6 +186,7 @@ def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_p
     import os, subprocess, sys, time
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     open("pids", "w").write(f"{os.getpid()} {child.pid}")
+    print("the last words", flush=True)
     while True: time.sleep(1)
     """
     with project.pool:
@@ -184,7 +194,7 @@ def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_p
         project.discover(project.copy("quick"))
         with pytest.raises(WorkerError, match="longer than 4 s") as caught:
             project.discover(file)
-        assert "worker_timeout" in str(caught.value.remedy)
+        assert "worker_timeout" in str(caught.value.remedy) and "the last words" in str(caught.value.detail)
         for pid in (tmp_path / "pids").read_text().split():
             wait_until_gone(int(pid))
         assert project.discover(project.copy("next"))
@@ -349,6 +359,48 @@ def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path) -> None:
     with WorkerPool(1, tmp_path, python="/no/such/python") as pool, pytest.raises(WorkerError, match="cannot start"):
         pool.call(DevicesRequest())
     assert pool.started == 0
+
+    def message(_: int) -> str:
+        with pytest.raises(KernelwrightError) as caught:
+            pool.call(DevicesRequest())
+        return str(caught.value)
+
+    # Whoever finds that it cannot be imported leaves the others' fork server alone.
+    with WorkerPool(4, tmp_path, python=str(broken)) as pool, ThreadPoolExecutor(8) as threads:
+        assert all("TVM cannot be imported" in text for text in threads.map(message, range(16)))
+
+
+def test_a_fork_server_that_imports_ends_with_the_build(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "tvm_ffi.py").write_text(f"open({str(tmp_path / 'importing')!r}, 'w').close()\nimport time; time.sleep(60)")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{slow}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    code = f"""
+import sys
+from pathlib import Path
+from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.protocol import DevicesRequest
+WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
+"""
+    build = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    )
+
+    def servers() -> list[str]:
+        return [
+            pid for pid, words in commands() if "kernelwright.workers.forkserver" in words and str(tmp_path) in words
+        ]
+
+    end = time.monotonic() + 60
+    while not (tmp_path / "importing").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    (server,) = servers()
+    build.kill()
+    build.wait()
+    wait_until_gone(int(server))
 
 
 def test_what_one_definition_does_to_the_process_does_not_reach_the_next(shared: Project) -> None:

@@ -5,9 +5,10 @@ the memory that an import took 0.7 s to fill. It executes no definition itself, 
 nothing else.
 
 Its stdin is a socket. Each message on it brings four descriptors: stdin, stdout and stderr of the worker, and the
-worker's life line. On that it writes the worker's process id and, when it has ended, its exit status, a line each. The
-worker stays a zombie until the build closes its end, so that nobody else gets its number. Workers end when their stdin
-does, and the fork server when the socket does.
+worker's life line. On that the worker writes ``NUMBER BIRTH``, its process number and when it was started, once it
+leads a session of its own; and the fork server ``status STATUS`` when it has ended. Until the build closes its end the
+worker stays a zombie, so that nobody else gets its number. Workers end when their stdin does, and the fork server when
+the socket does.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ import select
 import signal
 import socket
 import sys
+import threading
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import KernelwrightError
 from . import server
+from .processes import POLL_S, born
+from .tools import end_session
 
 DESCRIPTORS = 4
 """How many descriptors come with a request."""
@@ -86,15 +92,22 @@ class ForkServer:
         with warnings.catch_warnings():
             # Python 3.12 warns of threads: NumPy's OpenBLAS has some, and sees to it that they survive a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # too many processes, or too little memory: the life line's end says so
+                print(f"no worker can be forked: {error}", file=sys.stderr, flush=True)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                return False
         if pid == 0:
-            os.close(life_line)
             self._become_worker(streams)
+            # Not from the fork server: whoever knows the number can rely on the session, and it comes before the hello.
+            os.write(life_line, f"{os.getpid()} {born(os.getpid())}\n".encode())
+            os.close(life_line)
             return True
         for descriptor in streams:
             os.close(descriptor)
-        child = self._children[pid] = _Child(socket.socket(fileno=life_line))
-        self._tell(child, pid)
+        self._children[pid] = _Child(socket.socket(fileno=life_line))
         return False
 
     def _become_worker(self, streams: list[int]) -> None:
@@ -129,27 +142,48 @@ class ForkServer:
                 del self._children[pid]
             elif not child.reported:
                 child.reported = True
-                self._tell(child, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+                status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                with contextlib.suppress(OSError):  # the build has closed its end, which the next poll() says
+                    child.life_line.send(f"status {status}\n".encode())
 
     def _reap_all(self) -> None:
         """Wait until all have ended, as they do when the build has: then the processor time they took is on record."""
-        signal.alarm(LAST_GRACE_S)  # one that runs an endless loop in C++ does not notice
+        end = time.monotonic() + LAST_GRACE_S
         for pid in self._children:
-            os.waitpid(pid, 0)
+            while os.waitpid(pid, os.WNOHANG) == (0, 0):
+                if time.monotonic() > end:
+                    end_session(pid)  # one that runs an endless loop in C++ does not notice the end of its stdin
+                time.sleep(POLL_S)
 
-    @staticmethod
-    def _tell(child: _Child, number: int) -> None:
-        if child.life_line is not None:
-            with contextlib.suppress(OSError):  # the build has closed its end, which the next poll() says
-                child.life_line.send(f"{number}\n".encode())
+
+def _load_unless_build_ends(control: socket.socket) -> dict[str, str] | KernelwrightError:
+    """Import TVM; a thread, gone before the first fork, ends this process when the build does so meanwhile."""
+    done, doing = os.pipe()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(control, 0)  # says only that the other end was closed
+        poll.register(done, 0)
+        if poll.poll()[0][0] == control.fileno():
+            os.killpg(0, signal.SIGKILL)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        return server.load()
+    finally:
+        os.close(doing)
+        thread.join()
+        os.close(done)
 
 
 def main() -> None:
     """Import TVM, and serve until stdin ends."""
     root = Path(sys.argv[1]).absolute()
     control = socket.socket(fileno=os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    loaded = server.load()
+    os.close(0)
+    os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
+    loaded = _load_unless_build_ends(control)
     gc.collect()
     gc.freeze()  # TVM's own objects stay; later collections need not look at them, nor copy their pages
     if ForkServer(control).run():

@@ -69,6 +69,10 @@ class WorkerKind:
         return self.crashed if status is not None and status < 0 else self.left
 
 
+STARTING = "starting"
+
+BROKEN_START = "see whether TVM can be imported: python -c 'import tvm'; on a busy machine raise worker_timeout"
+
 OUT_OF_MEMORY = "the system may have run out of memory: try fewer jobs (-j), or a smaller configuration"
 
 SERVER = WorkerKind(
@@ -115,6 +119,7 @@ class WorkerPool:
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._fork_server: ForkServer | None = None
+        self._hanging: list[ForkServer] = []
         self._closed = False
 
     def __enter__(self) -> WorkerPool:
@@ -162,7 +167,10 @@ class WorkerPool:
             idle, self._idle = self._idle, []
             for worker in self._all:
                 worker.end()
-            self._end_fork_server(LAST_GRACE_S)
+            if self._fork_server is not None:
+                self._fork_server.end(LAST_GRACE_S)
+            for server in self._hanging:
+                server.end()
             self._change.notify_all()
         for worker in idle:
             self._discard(worker)
@@ -182,25 +190,25 @@ class WorkerPool:
         try:
             worker.greet(self.timeout_s, where)
         except BaseException:
-            self._discard(worker)
             with self._change:
-                self._end_fork_server()  # it may hang, or have imported what is being mended
+                if worker.is_late and self._fork_server is not None and worker.server is self._fork_server:
+                    self._hanging.append(self._fork_server)  # others wait for it too, each with its own deadline
+                    self._fork_server = None
+            self._discard(worker)
             raise
-        return worker
+        with self._change:
+            if not self._closed:
+                return worker
+        self._discard(worker)  # close() came while it started
+        raise _ending(where)
 
     def _start_process(self, log: IO[bytes]) -> Process:
         """Start a process, which writes to a log; the caller has the lock."""
         if not self._kind.forked:
             return Spawned(self._command, self._environment(), log)
         if self._fork_server is None or not self._fork_server.is_alive:
-            self._end_fork_server()
             self._fork_server = ForkServer(self._command, self._environment())
         return Forked(self._fork_server, log)
-
-    def _end_fork_server(self, grace_s: float = 0.0) -> None:
-        if self._fork_server is not None:
-            self._fork_server.end(grace_s)
-            self._fork_server = None
 
     def _refuse_if_closed(self, where: Where) -> None:
         if self._closed:
@@ -244,20 +252,25 @@ class _Worker:
 
     def __init__(self, kind: WorkerKind, start: Callable[[IO[bytes]], Process], where: Where) -> None:
         self._kind = kind
-        # The log has no name: it is gone when the last process that has it open is.
-        self._log = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
         self._log_seen = 0
         self._buffer = bytearray()
         self._next_id = 0
-        self._doing = "starting"
+        self._doing = STARTING
         self._ended_by_us = False
+        self.is_late = False
         self.reusable = False
         self.versions: Mapping[str, str] = {}
         try:
+            # The log has no name: it is gone when the last process that has it open is.
+            self._log: IO[bytes] = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
             self._process = start(self._log)
         except OSError as error:
-            self._log.close()
             raise WorkerError(f"cannot start {kind.name}: {error}", where) from error
+
+    @property
+    def server(self) -> ForkServer | None:
+        """Who has forked it."""
+        return self._process.server
 
     def greet(self, timeout_s: float, where: Where) -> None:
         """Wait until the worker is ready."""
@@ -361,10 +374,11 @@ class _Worker:
         raise self._late(timeout_s, where)
 
     def _late(self, timeout_s: float, where: Where) -> WorkerError:
+        self.is_late = True
         return WorkerError(
             f"{self._kind.name} took longer than {timeout_s:g} s while {self._doing}, and was ended",
             where,
-            self._kind.late,
+            self._remedy(self._kind.late),
             self._tail(),
         )
 
@@ -374,12 +388,15 @@ class _Worker:
             return _ending(where)
         status = self._process.reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
         message = f"{self._kind.name} {describe_status(status)} while {self._doing}"
-        return WorkerError(message, where, self._kind.remedy(status), self._tail())
+        return WorkerError(message, where, self._remedy(self._kind.remedy(status)), self._tail())
+
+    def _remedy(self, otherwise: str) -> str:
+        """What to do: before a worker has greeted, no definition can be to blame."""
+        starting = self._doing == STARTING and self._kind.forked and otherwise != OUT_OF_MEMORY
+        return BROKEN_START if starting else otherwise
 
     def _tail(self) -> str | None:
         log = self._process.startup_log or self._log
-        if log.closed:  # another worker failed as well, and told what was in it
-            return None
         size = os.fstat(log.fileno()).st_size
         start = max(0, size - TAIL, self._log_seen)
         text = os.pread(log.fileno(), size - start, start).decode("utf-8", "replace").strip()

@@ -28,6 +28,10 @@ class Process(Protocol):
     stdin: IO[bytes]
     stdout: IO[bytes]
 
+    @property
+    def server(self) -> ForkServer | None:
+        """Who forks it, if it has no program of its own."""
+
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread."""
 
@@ -58,6 +62,7 @@ class Spawned:
     """
 
     startup_log = None
+    server: ForkServer | None = None
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> None:
         self._lock = threading.Lock()
@@ -149,11 +154,10 @@ class ForkServer:
 
     def status(self, timeout_s: float) -> int | None:
         """How it ended, or None if it has not within some seconds."""
-        with self._lock:
-            try:
-                return int(self._process.wait(timeout_s))
-            except subprocess.TimeoutExpired:
-                return None
+        try:
+            return int(self._process.wait(timeout_s))
+        except subprocess.TimeoutExpired:
+            return None
 
     @property
     def is_alive(self) -> bool:
@@ -175,7 +179,6 @@ class ForkServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            self.log.close()
 
 
 class Forked:
@@ -187,7 +190,7 @@ class Forked:
     """
 
     def __init__(self, server: ForkServer, log: IO[bytes]) -> None:
-        self._server = server
+        self.server = server
         self._lock = threading.Lock()
         self._buffer = b""
         self._pid: int | None = None
@@ -197,20 +200,18 @@ class Forked:
         self._given_up = False
         self._life_line, theirs = socket.socketpair()
         self._life_line.setblocking(False)
-        their_stdin, stdin = os.pipe()
-        stdout, their_stdout = os.pipe()
-        self.stdin: IO[bytes] = os.fdopen(stdin, "wb", 0)
-        self.stdout: IO[bytes] = os.fdopen(stdout, "rb", 0)
-        os.set_blocking(stdin, False)
-        server.request([their_stdin, their_stdout, log.fileno(), theirs.fileno()])
-        os.close(their_stdin)
-        os.close(their_stdout)
-        theirs.close()
+        their_stdin, self.stdin = _pipe()
+        self.stdout, their_stdout = _pipe()
+        os.set_blocking(self.stdin.fileno(), False)
+        with theirs, their_stdin, their_stdout:
+            server.request([their_stdin.fileno(), their_stdout.fileno(), log.fileno(), theirs.fileno()])
 
     @property
     def startup_log(self) -> IO[bytes] | None:
         """The fork server's log, until the process exists."""
-        return self._server.log if self._pid is None else None
+        with self._lock:
+            self._look()
+            return self.server.log if self._pid is None else None
 
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread.
@@ -221,7 +222,7 @@ class Forked:
             self._look()
             self._given_up = self._pid is None
             # While the fork server is there, the number stays the process's own until we close the life line.
-            if self._pid is not None and (not self._lost or _born(self._pid) == self._born):
+            if self._pid is not None and (not self._lost or born(self._pid) == self._born):
                 end_session(self._pid)
 
     def reap(self, timeout_s: float | None) -> int | None:
@@ -235,7 +236,7 @@ class Forked:
                 self.end()
                 return self._status
             if self._lost or self._given_up:
-                return self._server.status(1.0) if self._lost and self._pid is None else None
+                return self.server.status(1.0) if self._lost and self._pid is None else None
             left = end - time.monotonic()
             if timeout_s is not None and left <= 0:
                 return None
@@ -256,10 +257,11 @@ class Forked:
             self._buffer += block
             while b"\n" in self._buffer:
                 line, _, self._buffer = self._buffer.partition(b"\n")
-                if self._pid is None:
-                    self._pid, self._born = int(line), _born(int(line))
-                else:
-                    self._status = int(line)
+                name, value = line.split()
+                if name == b"status":
+                    self._status = int(value)
+                else:  # from the worker itself, once it leads a session
+                    self._pid, self._born = int(name), value.decode()
 
     def close(self) -> None:
         """Close the pipes, and the life line: then the fork server reaps the process."""
@@ -268,7 +270,13 @@ class Forked:
                 stream.close()
 
 
-def _born(pid: int) -> str | None:
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
+    """The two ends of a pipe, without buffers."""
+    reading, writing = os.pipe()
+    return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb", 0)
+
+
+def born(pid: int) -> str | None:
     """When a process was started, to tell it from a later one with its number (proc(5): field 22 of stat)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

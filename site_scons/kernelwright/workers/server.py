@@ -207,7 +207,8 @@ def _take_over_streams() -> tuple[queue.Queue[bytes], Callable[[bytes], None]]:
     """Keep the protocol's pipes for ourselves: stdin becomes empty, and stdout the same as stderr."""
     incoming = os.fdopen(os.dup(0), "rb")
     outgoing = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.close(0)
+    os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
     os.dup2(2, 1)
     requests: queue.Queue[bytes] = queue.Queue()
 
@@ -249,7 +250,9 @@ def _versions() -> dict[str, str]:
     try:
         with _without_torch():
             _load_libraries()
-            import tvm  # noqa: F401 (so that the first request does not wait for it)
+            import tvm  # noqa: F401 (so that workers, which are forks of this process, have it)
+
+            from ..frontends import tir  # noqa: F401 (it imports more parts of TVM)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(
             f"TVM cannot be imported: {error}",
