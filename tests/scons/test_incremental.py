@@ -534,9 +534,15 @@ def test_timeline_and_report_of_a_build(project):
     project.scons("-j2")
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert sorted({event["cat"] for event in spans}) == ["CC", "CUBIN", "GLIBC", "LINK", "LOWER", "PACKAGE", "WRAP"]
-    assert len(spans) == 17
-    assert all(event["args"]["cpu_seconds"] > 0 for event in spans if event["cat"] in ("CC", "CUBIN", "LINK", "LOWER"))
+    assert sorted({event["cat"] for event in spans}) == [
+        *("CC", "CUBIN", "DISCOVER", "GLIBC", "LINK", "LOWER", "PACKAGE", "PROBE", "WRAP")
+    ]
+    assert len(spans) == 17 + 1 + len(list(project.folder.glob("kernels/[!_]*.py")))
+    assert all(
+        event["args"]["cpu_seconds"] > 0
+        for event in spans
+        if event["cat"] in ("CC", "CUBIN", "GLIBC", "LINK", "LOWER", "PROBE")
+    )
     assert str(project.folder) not in json.dumps(trace)
     command = [sys.executable, "-m", "kernelwright", "report"]
     subprocess.run(command, cwd=project.folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
