@@ -82,7 +82,7 @@ def init_project(name: str) -> int:
     except (KernelwrightError, OSError) as error:
         print(f"kernelwright: {error}", file=sys.stderr)
         return 1
-    print(f"{folder.name} is made. Next: cd {folder.name} && pip install '.[test]' && pytest")
+    print(f"{folder.name} is made. Next: cd {folder.name} && pip install --no-build-isolation '.[test]' && pytest")
     return 0
 
 

@@ -85,11 +85,18 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
     assert not any(name.startswith(("build/", "dist/")) for name in names)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "class", "../x", "-x", "1a", "kernels", "\u00e9"])
+@pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "1a", "\u00e9"])
 def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None:
     done = init(tmp_path, name)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert "a project cannot have this name" in done.stdout or "usage:" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["class", "kernels", "numpy", "TVM-FFI", "json"])
+def test_a_name_that_something_else_has_is_refused(tmp_path: Path, name: str) -> None:
+    done = init(tmp_path, name)
+    assert done.returncode == 1 and "would take the name of something else" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -227,7 +227,7 @@ def test_one_that_cannot_be_published_keeps_all_others_back(split: Project, tmp_
     project.write("VERSION", "1.3\n")
     blocked = project.folder / "dist/demo_kernels_sm_90a-1.3-py3-none-any.whl"
     project.write(f"dist/{blocked.name}/of somebody.txt", "stays")
-    assert f"dist/{blocked.name}: Is a directory" in project.scons("wheel", ok=False).output
+    assert f"the wheels cannot be put into {blocked}: Is a directory" in project.scons("wheel", ok=False).output
     assert [path for path in (project.folder / "dist").glob("*1.3*") if path != blocked] == []
     assert not [path for path in (project.folder / "dist").iterdir() if path.name.startswith(".")]
     shutil.rmtree(blocked)

@@ -544,3 +544,52 @@ def test_a_wheel_of_no_package_is_an_error(made: Project, tmp_path: Path) -> Non
     project = copy_of(made, tmp_path / "copy")
     project.replace("SConstruct", 'KernelWheel("demo")', 'KernelWheel("other")')
     assert "there is no package 'other'" in project.scons("wheel", ok=False).output
+
+
+def test_a_second_package_with_a_wheel_is_an_error(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "two")
+    more = 'env.KernelPackage("demo2", env.Glob("k2/*.py"))\nenv.KernelWheel("demo2")\n'
+    project.write("SConstruct", (project.folder / "SConstruct").read_text() + more)
+    shutil.copytree(project.folder / "kernels", project.folder / "k2")
+    before = wheel_of(project).read_bytes()
+    output = project.scons("wheel", ok=False).output
+    assert "KernelWheel('demo2')" in output and "a project has one name" in output and "Traceback" not in output
+    assert wheel_of(project).read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+def test_a_dist_that_cannot_be_written_is_named(made: Project, tmp_path: Path, kind: str) -> None:
+    project = copy_of(made, tmp_path / "blocked")
+    dist = project.folder / "dist"
+    shutil.rmtree(dist)
+    if kind == "file":
+        dist.write_text("mine")
+    else:
+        dist.symlink_to("nowhere")
+    output = project.scons("wheel", ok=False).output
+    assert f"[wheel]: the wheels cannot be put into {dist}: " in output
+    assert (
+        "remedy: see to it that dist is a folder" in output and "Traceback" not in output and ".scratch" not in output
+    )
+
+
+def test_what_an_earlier_build_has_left_in_dist_is_swept_or_named(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "left")
+    dist = project.folder / "dist"
+    half = dist / ".scratch-4194305-half.whl"  # no process has that number: it is above the largest one
+    half.write_text("half")
+    others = ["demo_kernels_sm_90a-1.2rc1-py3-none-any.whl", "demo_kernels-1.2rc1-py3-none-manylinux_2_5_x86_64.whl"]
+    for name in (*others, "demo_kernels-1.1-py3-none-any.whl", "other-1.2rc1-py3-none-any.whl"):
+        (dist / name).write_text("old")
+    output = project.scons("wheel").output
+    assert not half.exists()
+    named = re.findall(r"dist/(\S+) has this version and is of an earlier build: remove it", output)
+    assert named == sorted(others)
+
+
+def test_a_build_folder_that_is_a_file_is_an_error(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "file")
+    shutil.rmtree(project.folder / "build")
+    project.write("build", "mine")
+    output = project.scons(ok=False).output
+    assert "Traceback" not in output and "remedy" in output and f"{project.folder / 'build'}" in output

@@ -65,6 +65,7 @@ class BuildRun:
         self.stages: list[Stage] = []
         self.packages: set[str] = set()
         self.made: dict[str, Any] = {}
+        self.wheel_of: str | None = None
         self.strict = bool(option("kernelwright_strict"))
         self.settled_stages = 0
         self.commands: list[dict[str, Any]] | None = None

@@ -72,7 +72,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
     except KernelwrightError as error:
         stop(error)
     except OSError as error:
-        stop(refused(error, place=env.Dir("#build").get_abspath()))
+        stop(refused(error, place=os.path.join(env.Dir("#").get_abspath(), "build")))  # noqa: PTH118
 
 
 def kernel_wheel(env: Any, package: str | None = None) -> Any:
@@ -90,6 +90,12 @@ def kernel_wheel(env: Any, package: str | None = None) -> Any:
         if made is None:
             where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
             raise SettingsError(f"there is no package {shown(name)}", where, "call env.KernelPackage for it before")
+        run = made[0].run
+        if run.wheel_of not in (None, name):
+            where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
+            message = f"the project's wheel is that of {shown(run.wheel_of)} already, and a project has one name"
+            raise SettingsError(message, where, "put the other package into a project of its own")
+        run.wheel_of = name
         if "wheel" not in SCons.Script.COMMAND_LINE_TARGETS or made[0].run.passive:
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")

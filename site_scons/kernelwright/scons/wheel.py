@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import SCons.Errors
+
 from ..errors import KernelwrightError, Where
-from ..files import SCRATCH, make_way, pretty_json, sha256_of
+from ..files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..memory import parse_size
 from ..package.assemble import provider_package
 from ..records import Record, read_json
@@ -44,9 +47,14 @@ def add_wheel(graph: PackageGraph, package: list[Any]) -> Any:
     stage = _stage(graph, next(node for node in package if node.name == "manifest.json"))
     dist = graph.run.top / "dist"
 
-    def publish(target: Any, source: Any, env: Any) -> None:
+    def publish(target: Any, source: Any, env: Any) -> Any:
         *wheels, record = (Path(node.get_abspath()) for node in stage.nodes)
-        put_into(dist, wheels, record, graph)
+        try:
+            put_into(dist, wheels, record, graph)
+        except (KernelwrightError, OSError) as error:
+            problem = error if isinstance(error, KernelwrightError) else _refused(error, dist)
+            return SCons.Errors.BuildError(node=target[0], errstr=str(problem), status=2, exitstatus=2)
+        return None
 
     return graph.env.AlwaysBuild(graph.env.Alias(NAME, stage.nodes, env_action(graph, publish)))
 
@@ -56,11 +64,25 @@ def env_action(graph: PackageGraph, function: Any) -> Any:
     return graph.env.Action(function, lambda target, source, env: None)
 
 
+def _refused(error: OSError, dist: Path) -> KernelwrightError:
+    """The error for a wheel that could not be put into ``dist``; the path in ``error`` may be that of a part of one."""
+    place = Path(error.filename or dist)
+    if place.parent != dist or place.name.startswith(SCRATCH):
+        place = dist
+    remedy = (
+        f"see to it that {dist.name} is a folder that you can write to, with room for the wheels, and run scons again"
+    )
+    message = f"the wheels cannot be put into {place}: {error.strerror or error}"
+    return KernelwrightError(message, Where(stage=NAME), remedy)
+
+
 def put_into(dist: Path, wheels: Sequence[Path], record: Path, graph: PackageGraph) -> None:
     """Copy finished wheels to where users look for them, all or none; those that are there already stay."""
     names = read_json(record, _names, "run scons again")
     # That of the package comes last, so that it is never there without those that it needs.
     places = {dist / names[wheel.stem]: wheel for wheel in reversed(wheels)}
+    if dist.is_dir():
+        remove_stale_scratch(dist)
     _copy_all({target: wheel for target, wheel in places.items() if not _is_copy(target, wheel)})
     if listed := os.environ.get(WHEEL_LIST):
         with Path(listed).open("a") as stream:
@@ -71,6 +93,15 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, graph: PackageGra
         graph.run.progress.note(f"  {line}")
     for wheel in wheels:
         graph.run.progress.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
+    for name in _leftovers(dist, names):
+        graph.run.progress.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
+
+
+def _leftovers(dist: Path, names: Mapping[str, str]) -> list[str]:
+    """Wheels in ``dist`` of the same project and version that this build does not make, such as of a dropped arch."""
+    project, version, *_ = names[MAIN].split("-")
+    same = re.compile(rf"{re.escape(project)}(_(sm|compute)_[0-9]+[af]?)?-{re.escape(version)}-.*\.whl")
+    return sorted(path.name for path in dist.iterdir() if same.fullmatch(path.name) and path.name not in names.values())
 
 
 def _names(document: Record) -> dict[str, str]:
@@ -192,7 +223,7 @@ def _check(wheels: Mapping[str, Path], graph: PackageGraph, where: Where) -> Non
     problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
     if problems:
-        remedy = "report this as a defect of Kernelwright, or mend what the definitions put into their code"
+        remedy = "mend what definitions put into their code, or leave out flags that record paths, such as -lineinfo"
         raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
     for stem, path in wheels.items():
         _require_size(stem, path, graph, where)
