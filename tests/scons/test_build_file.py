@@ -256,3 +256,13 @@ def test_worker_timeout_of_the_most_patient_package_counts(cpu_project):
         """,
     )
     assert "timeout: 200" in cpu_project.scons("-n").output
+
+
+def test_folder_whose_name_is_not_utf8_is_an_error(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xffb"))
+    project = Project(folder)
+    tool = "from kernelwright.scons import generate\nenv = Environment(tools=[generate])\n"
+    project.write("SConstruct", tool + 'env.KernelPackage("demo", ["k.py"])\n')
+    output = project.scons(ok=False).output
+    assert r"/a\udcffb' has a name that is not UTF-8" in output and "remedy: rename it" in output
+    assert "Traceback" not in output

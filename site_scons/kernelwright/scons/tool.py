@@ -57,6 +57,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         The nodes of the package's generated files.
     """
     try:
+        _require_utf8(env.Dir("#").get_abspath())
         merged = _settings(env, package, settings)
         run = current_run(env, merged)
         run.lock()
@@ -73,6 +74,15 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         stop(error)
     except OSError as error:
         stop(refused(error, place=os.path.join(env.Dir("#").get_abspath(), "build")))  # noqa: PTH118
+
+
+def _require_utf8(folder: str) -> None:
+    """Refuse a project folder whose name no compiler, record or wheel could hold."""
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        message = f"the project's folder {shown(folder)} has a name that is not UTF-8"
+        raise SettingsError(message, Where(stage="settings"), "rename it") from None
 
 
 def kernel_wheel(env: Any, package: str | None = None) -> Any:
