@@ -91,18 +91,21 @@ def verify(wheels: Sequence[Path]) -> int:
     # Imported here, because the other commands do not need it.
     from .wheel.verify import verify_together, verify_wheel
 
-    try:
-        found = {wheel: verify_wheel(wheel) for wheel in wheels}
-        misfits = [] if any(found.values()) else verify_together(wheels)
-    except KernelwrightError as error:
-        print(f"kernelwright: {error}", file=sys.stderr)
-        return 1
-    for problem in [*(f"{w.name}: {problem}" for w, listed in found.items() for problem in listed), *misfits]:
+    found: dict[Path, list[str]] = {}
+    errors: list[KernelwrightError] = []
+    for wheel in wheels:
+        try:
+            found[wheel] = verify_wheel(wheel)
+        except KernelwrightError as error:
+            errors.append(error)
+    well = [wheel for wheel, listed in found.items() if not listed]
+    misfits = verify_together(well)
+    problems = [f"{wheel.name}: {problem}" for wheel, listed in found.items() for problem in listed]
+    for problem in [*errors, *problems, *misfits]:
         print(f"kernelwright: {problem}", file=sys.stderr)
-    for wheel, listed in found.items():
-        if not listed and not misfits:
-            print(f"{wheel.name}: all well")
-    return 1 if misfits or any(found.values()) else 0
+    for wheel in [] if misfits else well:
+        print(f"{wheel.name}: all well")
+    return 1 if errors or problems or misfits else 0
 
 
 def doctor(toolchain: Toolchain) -> int:

@@ -39,7 +39,7 @@ def platform_tag(wheel: Path) -> str:
         Such as ``manylinux_2_17_x86_64``.
 
     Raises:
-        KernelwrightError: its libraries need something that not every such system has.
+        KernelwrightError: its libraries need something that not every such system has, or cannot be read.
     """
     found = _analyse(wheel)
     policy = found.overall_policy.name
@@ -51,18 +51,24 @@ def platform_tag(wheel: Path) -> str:
 
 def _analyse(wheel: Path) -> Any:
     from auditwheel.architecture import Architecture
+    from auditwheel.error import AuditwheelError
     from auditwheel.libc import Libc
     from auditwheel.wheel_abi import analyze_wheel_abi
+    from elftools.common.exceptions import ELFError
 
-    return analyze_wheel_abi(
-        Libc.GLIBC,
-        Architecture.x86_64,
-        wheel,
-        frozenset(),
-        # CPU levels are chosen at run time, by the launcher.
-        disable_isa_ext_check=True,
-        allow_graft=False,
-    )
+    try:
+        return analyze_wheel_abi(
+            Libc.GLIBC,
+            Architecture.x86_64,
+            wheel,
+            frozenset(),
+            # CPU levels are chosen at run time, by the launcher.
+            disable_isa_ext_check=True,
+            allow_graft=False,
+        )
+    except (AuditwheelError, ELFError, RuntimeError, ValueError) as error:
+        message = f"what its libraries need cannot be found out: {error}"
+        raise KernelwrightError(message, Where(stage="wheel", location=str(wheel)), "build it again") from error
 
 
 def _reasons(found: Any) -> str:

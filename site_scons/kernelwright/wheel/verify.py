@@ -11,18 +11,24 @@ import csv
 import hashlib
 import io
 import json
+import lzma
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from ..errors import KernelwrightError, Where
 from ..fatbin import fatbin_ranges, images_in
 from ..package.loader import DIGEST_LINE
 from ..package.provider import GROUP
 from ..records import Record
-from .archive import ANY
+from .archive import ANY, TAG
 from .content import listed_images
 from .platform import platform_tag
 from .project import extra_of
@@ -39,6 +45,9 @@ OF_SOMEBODY = re.compile(rb"/(?:home|root|Users|tmp|build|workspace|github)/[A-Z
 
 MANIFEST = "manifest.json"
 
+DAMAGES = (EOFError, OSError, OverflowError, RuntimeError, ValueError, lzma.LZMAError, struct.error, zlib.error)
+"""What Python's zipfile raises for archives that are damaged, encrypted or of a kind that it does not know."""
+
 
 def verify_wheel(wheel: Path, private: Sequence[str] = ()) -> list[str]:
     """What is wrong with a wheel, a line for each; nothing, if all is well.
@@ -54,7 +63,7 @@ def verify_wheel(wheel: Path, private: Sequence[str] = ()) -> list[str]:
     if isinstance(content, str):
         return [content]
     files = content
-    problems = [*_record_problems(files), *_path_problems(files, private)]
+    problems = [*_name_problems(wheel, files), *_record_problems(files), *_path_problems(files, private)]
     manifests = [name for name in files if name.endswith(f"/{MANIFEST}")]
     if not manifests:
         problems.append(f"it has no {MANIFEST}, so it is no wheel of a kernel package")
@@ -115,9 +124,41 @@ def _read(wheel: Path) -> dict[str, bytes] | str:
             if damaged is not None:
                 return f"{damaged} is damaged"
             return {name: archive.read(name) for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (*DAMAGES, zipfile.BadZipFile) as error:
         where = Where(stage="verify", location=str(wheel))
-        raise KernelwrightError(f"it cannot be read: {error}", where, "name a wheel of Kernelwright's") from error
+        message = f"it cannot be read: {str(error) or type(error).__name__}"
+        raise KernelwrightError(message, where, "name a wheel of Kernelwright's, or get it again") from error
+
+
+def _name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
+    """The name of the file, by which pip chooses, says of which project and version the content is.
+
+    https://packaging.python.org/en/latest/specifications/binary-distribution-format/#file-name-convention
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename:
+        yield "its name is not that of a wheel: NAME-VERSION-py3-none-PLATFORM.whl"
+        return
+    folder = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+    folders = sorted({path.partition("/")[0] for path in files if re.match(r"[^/]+\.dist-info/", path)})
+    if folders != [folder]:
+        yield f"it has {' and '.join(folders) or 'no folder .dist-info'}, and by its name it should have {folder}"
+    metadata = _described(files, "METADATA")
+    for field, named in (("Name", name), ("Version", version)):
+        found = re.search(rf"^{field}: (.*)$", metadata, re.M)
+        if found is None:
+            yield f"METADATA has no {field}"
+        elif _normal(field, found[1]) != named:
+            yield f"METADATA has the {field.lower()} {found[1]}, and the name of the wheel has {named}"
+
+
+def _normal(field: str, text: str) -> object:
+    """The name or the version of a project, so that it can be compared."""
+    try:
+        return Version(text) if field == "Version" else canonicalize_name(text)
+    except InvalidVersion:
+        return None
 
 
 def _record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
@@ -129,7 +170,11 @@ def _record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
     if len(records) != 1:
         yield f"it has {len(records)} files RECORD, expected one"
         return
-    rows = list(csv.reader(io.StringIO(files[records[0]].decode("utf-8", "replace"))))
+    try:
+        rows = list(csv.reader(io.StringIO(files[records[0]].decode("utf-8", "replace"))))
+    except csv.Error as error:
+        yield f"{records[0]} is damaged: {error}"
+        return
     listed = {row[0]: row[1] for row in rows if len(row) == 3}
     for name in sorted(files.keys() - listed.keys()):
         yield f"{name} is not in RECORD"
@@ -158,7 +203,7 @@ def _manifest_problems(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
         return
     try:
         yield from _package_problems(Record(json.loads(text), ""), name.removesuffix(MANIFEST), files)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         yield f"{name} is not a manifest: {error}"
 
 
@@ -298,9 +343,11 @@ def _bare_archs(data: bytes) -> Iterator[str]:
 
 
 def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:
-    tag = wheel.name.removesuffix(".whl").rpartition("-")[2]
+    python, tag = re.split(r"-(?=[^-]+$)", wheel.name.removesuffix(".whl"))
     described = _described(files, "WHEEL")
     inside = re.findall(r"^Tag: \S+-(\S+)$", described, re.M)
+    if not python.endswith(f"-{TAG}"):
+        return [f"its name is not for {TAG}, as those of kernel packages are, which know nothing of Python"]
     if tag == ANY:
         return _any_problems(inside, files)
     try:
