@@ -448,7 +448,7 @@ def test_what_is_no_wheel_is_a_clear_error(tmp_path: Path, content: bytes | None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[project]\n", "[projects]\n", "pyproject.toml has no table [project]"),
+        ("[project]\n", "[projects]\n", "it has no table [project]"),
         ('name = "Demo-Kernels"\n', "", "name"),
         ('name = "Demo-Kernels"', 'name = "demo kernels!"', "demo kernels!"),
         ('dynamic = ["version"]', "", "[project] has no version"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.version import InvalidVersion, Version
 from pyproject_metadata import StandardMetadata
-from pyproject_metadata.errors import ConfigurationError
+from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 
 from ..errors import SettingsError, Where, shown
 from ..package.provider import GROUP
@@ -37,6 +38,14 @@ WHERE = Where(stage="wheel", location="pyproject.toml")
 PLAIN = re.compile(r"\s*([0-9][^\s]*)\s*")
 ASSIGNED = re.compile(r"""^(?:__version__|VERSION|version)(?:\s*:\s*\w+)?\s*=\s*["']([^"']+)["']""", re.M)
 """A version alone in a file, and one that is assigned in a Python module or a TOML file."""
+
+REFERENCE = re.compile(r"{0}(?:\.{0})*(:{0}(?:\.{0})*)?".format(r"[^\W\d]\w*"))
+"""What an entry point refers to: ``module`` or ``module.module:attribute.attribute``."""
+
+POINT_GROUP = re.compile(r"\w+(?:\.\w+)*")
+
+OUTDATED = r"Set \"project.license\" to an SPDX|'License ::' classifiers are deprecated"
+"""Warnings about what is no longer recommended, and valid. All others are about wheels that installers refuse."""
 
 METADATA_VERSION = "2.4"
 """Version of the core metadata; 2.4 is the first with license expressions, and package indexes know it."""
@@ -141,6 +150,9 @@ def _checked_table(
     """The table of the project's fields with its version, and the table's name; ``files`` gets what it is read from."""
     table, place = project_table(document)
     if "version" in table.get("dynamic", ()):
+        if "version" in table:
+            message = f"{place} has version = {shown(table['version'])}, and says that the version is dynamic"
+            raise _refused(message, 'take one of them out: version, or "version" in dynamic')
         version = version or dynamic_version(root, document, files)
         dynamic = [field for field in table["dynamic"] if field != "version"]
         table = {**table, "version": version, "dynamic": dynamic}
@@ -157,20 +169,27 @@ def _checked_table(
 
 def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
     """The fields of a table, checked."""
+    description = table.get("description")
+    if isinstance(description, str) and len(description.splitlines()) > 1:
+        raise _refused(f"{place}.description is {shown(description)}, expected one line", "put more into the readme")
     try:
-        return StandardMetadata.from_pyproject(
-            {"project": table},
-            root,
-            metadata_version=METADATA_VERSION,
-            allow_extra_keys=False,
-        )
-    except (ConfigurationError, InvalidVersion) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConfigurationWarning)
+            warnings.filterwarnings("ignore", OUTDATED, ConfigurationWarning)
+            return StandardMetadata.from_pyproject(
+                {"project": table},
+                root,
+                metadata_version=METADATA_VERSION,
+                allow_extra_keys=False,
+            )
+    except (ConfigurationError, ConfigurationWarning, InvalidVersion) as error:
         raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
     except (OSError, UnicodeDecodeError) as error:
         raise _refused(f"a file that {place} names cannot be read: {error}", "mend it, or name another one") from error
 
 
 def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str]) -> Project:
+    _check_points(table, place)
     fields = _fields(root, table, place)
     try:
         text = bytes(fields.as_rfc822())
@@ -200,7 +219,7 @@ def project_table(document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     table, place = (document.get("project"), "[project]") if own is None else (own, "[tool.kernelwright.project]")
     if not isinstance(table, dict):
         remedy = 'write [project] with at least name = "..." and version = "..."'
-        raise _refused(f"pyproject.toml has no table {place}", remedy)
+        raise _refused(f"it has no table {place}", remedy)
     if not isinstance(table.get("dynamic", []), list):
         raise _refused(f"{place}.dynamic is {shown(table['dynamic'])}, expected a list", 'write dynamic = ["version"]')
     return dict(table), place
@@ -217,7 +236,8 @@ def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -
     table = document.get("tool", {}).get("kernelwright", {}).get("version")
     remedy = 'write [tool.kernelwright.version] with file = "path", or with git = true'
     if not isinstance(table, dict) or len(table) != 1 or not {"file", "git"} & table.keys():
-        raise _refused(f"[project] has a dynamic version, but [tool.kernelwright.version] is {shown(table)}", remedy)
+        given = "missing" if table is None else shown(table)
+        raise _refused(f"[project] has a dynamic version, but [tool.kernelwright.version] is {given}", remedy)
     if "git" in table:
         if table["git"] is not True:
             raise _refused(f"[tool.kernelwright.version] has git = {shown(table['git'])}", remedy)
@@ -252,6 +272,41 @@ def _check_license(table: Mapping[str, Any], place: str) -> None:
         except InvalidLicenseExpression as error:
             message = f"{place}.license is {given!r}, which is no SPDX license expression: {error}"
             raise _refused(message, 'write one such as "MIT", or "LicenseRef-My-Own" and license-files') from error
+
+
+def _check_points(table: Mapping[str, Any], place: str) -> None:
+    """Refuse entry points that installers cannot read, or would read as others.
+
+    https://packaging.python.org/en/latest/specifications/entry-points/
+    """
+    for field in ("scripts", "gui-scripts"):
+        _check_group(table.get(field, {}), f"{place}.{field}", scripts=True)
+    groups = table.get("entry-points", {})
+    if not isinstance(groups, dict):
+        raise _refused(f"{place}.entry-points is {shown(groups)}, expected a table of tables", "mend it")
+    for group, points in groups.items():
+        if POINT_GROUP.fullmatch(group) is None:
+            message = f"{place}.entry-points has the group {shown(group)}"
+            raise _refused(message, "use letters, digits and underscores, with dots between them")
+        if group in ("console_scripts", "gui_scripts"):
+            instead = group.replace("console_", "").replace("_", "-")
+            raise _refused(f"{place}.entry-points has the group {group}", f"write it as {place}.{instead}")
+        _check_group(points, f"{place}.entry-points.{group}", scripts=False)
+
+
+def _check_group(points: Any, place: str, scripts: bool) -> None:
+    """Refuse entry points of one group; scripts are files, and what they refer to is called."""
+    if not isinstance(points, dict):
+        raise _refused(f"{place} is {shown(points)}, expected a table", "mend it")
+    forbidden = r"[=\[\]/\s]" if scripts else r"[=\[\]]"
+    for name, value in points.items():
+        odd = not name.isprintable() or name != name.strip() or name[:1] in ("", "#", ";")
+        if odd or name in (".", "..") or re.search(forbidden, name):
+            raise _refused(f"{place} has the name {shown(name)}", "use letters, digits, underscores, dots and dashes")
+        found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if found is None or (scripts and found[1] is None):
+            form = "module:function" if scripts else "module or module:attribute"
+            raise _refused(f"{place}.{name} is {shown(value)}, expected {form}", "name what Python can import")
 
 
 def _dependencies(table: Mapping[str, Any]) -> Any:
@@ -290,9 +345,8 @@ def _content(path: Path) -> bytes:
 
 def _words(error: Exception, place: str) -> str:
     """What a library says of a field, with the table that we have read."""
-    return (
-        str(error).replace('"project', f'"{place.strip("[]")}') if isinstance(error, ConfigurationError) else str(error)
-    )
+    known = isinstance(error, (ConfigurationError, ConfigurationWarning))
+    return str(error).replace('"project', f'"{place.strip("[]")}') if known else str(error)
 
 
 def _refused(message: str, remedy: str) -> SettingsError:
