@@ -57,9 +57,10 @@ class Provider:
 
     def _find(self, variant: str, archs: list[str], device: int, capability: int) -> str:
         for arch in archs:
-            folder = self._folder_of(arch)
+            listed = self._listed(variant, arch)
+            folder = self._folder_of(arch, listed)
             if folder is not None:
-                return f"{arch} {self._verified(folder, variant, arch)}"
+                return f"{arch} {self._verified(folder, listed, arch)}"
         raise MisfitError(
             f"cuda:{device} is an sm_{capability}, and the device code for it is not installed: {' or '.join(archs)} "
             f"(installed: {', '.join(self._installed_archs()) or 'none'})\n  remedy: {self._pip(archs[0])}"
@@ -69,13 +70,13 @@ class Provider:
         packages = self._place["packages"]
         return [arch for arch in packages if self._installed(packages[arch]) is not None]
 
-    def _folder_of(self, arch: str) -> Path | None:
+    def _folder_of(self, arch: str, listed: dict[str, Any]) -> Path | None:
         """The folder with the device code of an arch; None: it is not installed."""
         if "folder" in self._place:
             return Path(self._folder, self._place["folder"]).resolve()
         folder = self._installed(self._place["packages"][arch])
         if folder is not None:
-            self._require_fit(folder, arch)
+            self._require_fit(folder, arch, listed)
         return folder
 
     def _installed(self, package: str) -> Path | None:
@@ -91,8 +92,14 @@ class Provider:
                 return Path(str(point.dist.locate_file(point.value.replace(".", "/"))))
         return None
 
-    def _require_fit(self, folder: Path, arch: str) -> None:
-        """Raise a MisfitError if a wheel of device code is damaged, or was not built together with this package."""
+    def _require_fit(self, folder: Path, arch: str, listed: dict[str, Any]) -> None:
+        """Raise a MisfitError if a wheel of device code is damaged, or was not built together with this package.
+
+        Arguments:
+            folder: of the wheel's package.
+            arch: what it should be for.
+            listed: name and digest of an image that it should have.
+        """
         try:
             manifest = read_manifest(folder / "manifest.json")
         except ImportError as error:
@@ -106,15 +113,26 @@ class Provider:
                 f"{wheel} is installed in version {manifest.get('version')}, and {self._place['name']} in {version}\n"
                 f"  remedy: {self._pip(arch)}"
             )
+        # Another build of one version: installing that wheel again would not help.
+        if manifest["files"].get(listed["file"], {}).get("sha256") != listed["sha256"]:
+            name, version, wheel = self._place["name"], self._place["version"], self._place["wheels"][arch]
+            pip = f"pip install --force-reinstall --no-deps '{name}=={version}' '{wheel}=={version}'"
+            raise MisfitError(
+                f"{folder} belongs to another build of {name} {version}, in which {listed['file']} is not the same\n"
+                f"  remedy: install both from one build, such as with {pip}"
+            )
 
-    def _verified(self, folder: Path, variant: str, arch: str) -> Path:
-        """The path of an image, whose content is the one that the manifest lists."""
-        listed = next(
-            unit["images"][arch] for unit in self._variants[variant]["units"] if arch in unit.get("images", {})
-        )
+    def _listed(self, variant: str, arch: str) -> dict[str, Any]:
+        """Name and digest of an image, as the manifest of this package has them."""
+        units = self._variants[variant]["units"]
+        listed: dict[str, Any] = next(unit["images"][arch] for unit in units if arch in unit.get("images", {}))
         # As for libraries, a manifest should not reach for what is outside of its package.
         if listed["file"].startswith("/") or ".." in listed["file"].split("/"):
             raise MisfitError(f"the manifest lists {listed['file']!r}, which is no file of the package")
+        return listed
+
+    def _verified(self, folder: Path, listed: dict[str, Any], arch: str) -> Path:
+        """The path of an image, whose content is the one that the manifest lists."""
         path: Path = folder / listed["file"]
         try:
             content = path.read_bytes()
