@@ -115,6 +115,12 @@ def test_split_and_compressed_code_needs_a_driver_that_can_read_it(
     output = machine.call(everything, STANDIN_VERSION="12020")
     assert "sm_90a of variant dtype-float32 is compressed, and needs a driver for CUDA 12.4 or newer; this" in output
     assert "this one is for CUDA 12.2\n  remedy: install a newer NVIDIA driver" in output and machine.loads == []
+    assert output.endswith("supported: False\n")
+    output = machine.call(project.folder / "build", STANDIN_VERSION="12020")
+    assert "needs a driver for CUDA 12.4" in output and output.endswith("supported: False\n")
+    project.scons("-j2", "COMPRESS=size")  # in the library itself
+    output = machine.call(project.folder / "build", STANDIN_VERSION="12020")
+    assert "needs a driver for CUDA 12.4" in output and output.endswith("supported: False\n")
     assert machine.call(everything, STANDIN_VERSION="12040") == "supported: True\n"
     assert machine.loads == [f"fatbin sm_90 {len(fatbin(project, 'sm_90a'))}"]
     name = "demo_sm_90a/scale/dtype-float32/cuda/sm_90a.fatbin"

@@ -234,18 +234,6 @@ KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_cho
 
 #endif
 
-/* Chooses what is loaded on a device; the lock is not held. Returns -1 with an error raised if there is nothing. */
-KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
-  const kw_device *device = kw_get_device(id);
-  choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
-#ifdef KW_SPLIT
-  if (choice->index >= 0) return kw_find_file(module, device->capability, id, choice);
-#endif
-  return choice->index < 0 ? -1 : 0;
-}
-
-/* ---- loading; the lock is held ---- */
-
 #ifdef KW_DRIVER
 
 /* Compressed code needs a driver that can decompress it. */
@@ -262,6 +250,22 @@ KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
 
 #endif
 
+/* Chooses what is loaded on a device, and makes sure that its driver can read that; the lock is not held. Returns -1 with
+ * an error raised if there is nothing. */
+KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
+  const kw_device *device = kw_get_device(id);
+  choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
+#ifdef KW_SPLIT
+  if (choice->index >= 0 && kw_find_file(module, device->capability, id, choice)) return -1;
+#endif
+#ifdef KW_DRIVER
+  if (choice->index >= 0) return kw_check_driver(module, &module->images[choice->index]);
+#endif
+  return choice->index < 0 ? -1 : 0;
+}
+
+/* ---- loading; the lock is held ---- */
+
 KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
   const kw_image *image = &module->images[index];
   CUlibrary library = NULL;
@@ -275,9 +279,6 @@ KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
 KW_COLD CUlibrary kw_load_image(kw_module *module, const kw_choice *choice) {
   int index = choice->index;
   if (module->libraries[index]) return module->libraries[index];
-#ifdef KW_DRIVER
-  if (kw_check_driver(module, &module->images[index])) return NULL;
-#endif
 #ifdef KW_SPLIT
   void *data = kw_read_file(choice->path.data);
   CUlibrary library = data ? kw_load_data(module, index, data) : NULL;

@@ -158,7 +158,7 @@ class Kernel(tvm_ffi.Function):
         return frozenset("cpu" if target == "llvm" else target for target in targets)
 
     def supported(self, device: Any = "cpu") -> bool:
-        """Whether this kernel has code that the device can run."""
+        """Whether this kernel has code that the device, and its driver, can run."""
         return not self._module["kw_supported"](*parse_device(device))
 
     def preload(self, device: Any = "cpu") -> None:
@@ -190,7 +190,8 @@ class Kernel(tvm_ffi.Function):
 
     def __repr__(self) -> str:
         if self._index is None:
-            return f"<kernel {self.name} with {len(self.variants)} variants>"
+            count = len(self.variants)
+            return f"<kernel {self.name} with {count} variant{'s' if count > 1 else ''}>"
         return f"<kernel {self.name}, variant {self._entry['variants'][self._index]['slug']}>"
 
     def __copy__(self) -> Kernel:
