@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import shutil
 import zipfile
@@ -13,9 +14,9 @@ from kernelwright.cli import verify
 from kernelwright.errors import KernelwrightError
 from kernelwright.wheel.archive import write_wheel
 from kernelwright.wheel.content import BuiltFiles, Image, provider_files
-from kernelwright.wheel.project import provider_project
+from kernelwright.wheel.project import provider_project, read_project
 from kernelwright.wheel.source import Source
-from kernelwright.wheel.verify import verify_wheel
+from kernelwright.wheel.verify import verify_together, verify_wheel
 
 NAME = "demo_sm_80-1.0-py3-none-any.whl"
 TIME = 1_700_000_000
@@ -128,3 +129,53 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path, capsys
     assert output.out == f"{NAME}: all well\n"
     for name in ("missing.whl", "gone.whl", "x.zip: its name"):
         assert output.err.count(name) >= 1
+
+
+# ---- together
+
+
+def package_wheel(folder: Path, *providers: Path, split: bool = True, version: str = "1.0") -> Path:
+    """The wheel of a package, split into some wheels, without any library."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = {}
+    for provider in providers:
+        with zipfile.ZipFile(provider) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".cubin"))
+            place, _, file = name.partition("/")
+            images[place.removeprefix("demo_")] = {
+                "file": file,
+                "sha256": hashlib.sha256(archive.read(name)).hexdigest(),
+            }
+    manifest = {
+        "package": "demo",
+        "kernels": {"scale": {"variants": [{"units": [{"images": images}]}]}},
+        **({"device_code": {"version": version}} if split else {}),
+    }
+    project = read_project(folder, {"project": {"name": "demo", "version": version}})
+    path = folder / f"demo-{version}-py3-none-manylinux_2_17_x86_64.whl"
+    files = {"demo/manifest.json": json.dumps(manifest).encode()}
+    write_wheel(path, project, files, "manylinux_2_17_x86_64", TIME)
+    return path
+
+
+def test_device_code_that_its_package_does_not_list_is_named(tmp_path: Path) -> None:
+    kept, dropped = provider_wheel(tmp_path, "sm_80"), provider_wheel(tmp_path, "sm_75")
+    package = package_wheel(tmp_path, kept)
+    assert verify_together([package, kept]) == [] == verify_together([package]) == verify_together([kept, dropped])
+    assert verify_together([dropped, package, kept]) == [
+        f"{dropped.name} is of another build: {package.name} lists no device code for sm_75"
+    ]
+
+
+def test_device_code_beside_a_package_that_is_not_split_is_named(tmp_path: Path) -> None:
+    provider = provider_wheel(tmp_path)
+    package = package_wheel(tmp_path, split=False)
+    assert verify_together([package, provider]) == [
+        f"{provider.name} is of another build: {package.name} has all of its device code in itself"
+    ]
+
+
+def test_device_code_of_another_version_has_nothing_to_do_with_a_package(tmp_path: Path) -> None:
+    provider = provider_wheel(tmp_path, version="1.1")
+    assert verify_together([package_wheel(tmp_path, split=False), provider]) == []
+    assert verify_together([package_wheel(tmp_path), provider]) == []

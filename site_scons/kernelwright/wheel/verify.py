@@ -18,7 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
@@ -81,39 +81,52 @@ def verify_together(wheels: Sequence[Path]) -> list[str]:
     Raises:
         KernelwrightError: a file is no wheel, or cannot be read.
     """
-    documents = {wheel: document for wheel in wheels if (document := _document(wheel)) is not None}
+    found = [inside for wheel in wheels if (inside := _opened(wheel)) is not None]
+    packages, providers = [p for p in found if not p.arch], [p for p in found if p.arch]
     problems = []
-    for wheel, document in documents.items():
-        if document.has("device_code"):
-            providers = {p.text("arch"): (w, p) for w, p in documents.items() if _belongs(p, document)}
-            problems += [f"{wheel.name}: {problem}" for problem in _fit_problems(document, providers)]
+    for package in packages:
+        own = [provider for provider in providers if (provider.package, provider.version) == package[1:3]]
+        problems += [problem for provider in own for problem in _fit_problems(package, provider)]
     return problems
 
 
-def _document(wheel: Path) -> Record | None:
-    """The manifest in a wheel; None: there is none, or it is damaged."""
+class _Opened(NamedTuple):
+    """What a wheel says of itself: its file's name, the package and version that it belongs to, and the arch."""
+
+    wheel: str
+    package: str
+    version: str
+    arch: str
+    manifest: Record
+
+
+def _opened(wheel: Path) -> _Opened | None:
+    """What a wheel says of itself; None: it has no manifest, or a damaged one."""
     files = _read(wheel)
-    texts = [files[name] for name in files if name.endswith(f"/{MANIFEST}")] if isinstance(files, dict) else []
+    if isinstance(files, str):
+        return None
     try:
-        return Record(json.loads(texts[0]), "") if len(texts) == 1 else None
+        (text,) = (files[name] for name in files if name.endswith(f"/{MANIFEST}"))
+        manifest = Record(json.loads(text), "")
+        arch = manifest.text("arch") if manifest.has("arch") else ""
+        described = re.search(r"^Version: (.*)$", _described(files, "METADATA"), re.M)
+        version = described[1] if described and not arch else manifest.text("version")
+        return _Opened(wheel.name, manifest.text("package"), version, arch, manifest)
     except ValueError:
         return None
 
 
-def _belongs(provider: Record, package: Record) -> bool:
-    """Whether a manifest is that of device code for a package, of the same version."""
-    same = provider.has("arch") and provider.raw.get("package") == package.raw.get("package")
-    return same and provider.raw.get("version") == package.record("device_code").raw.get("version")
-
-
-def _fit_problems(document: Record, providers: Mapping[str, tuple[Path, Record]]) -> Iterator[str]:
-    """The device code that a package lists is that of the wheels which are there; others may be elsewhere."""
-    for image in listed_images(document):
-        if image.arch in providers:
-            wheel, provider = providers[image.arch]
-            listed = provider.record("files")
-            if image.file not in listed.raw or listed.record(image.file).text("sha256") != image.sha256:
-                yield f"{image.file} is not the one in {wheel.name}: they are of different builds"
+def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
+    """The device code that a package lists is that of a wheel of its version; further ones may be elsewhere."""
+    images = [image for image in listed_images(package.manifest) if image.arch == provider.arch]
+    if not package.manifest.has("device_code"):
+        yield f"{provider.wheel} is of another build: {package.wheel} has all of its device code in itself"
+    elif not images:
+        yield f"{provider.wheel} is of another build: {package.wheel} lists no device code for {provider.arch}"
+    listed = provider.manifest.record("files")
+    for image in images:
+        if image.file not in listed.raw or listed.record(image.file).text("sha256") != image.sha256:
+            yield f"{package.wheel}: {image.file} is not the one in {provider.wheel}: they are of different builds"
 
 
 def _read(wheel: Path) -> dict[str, bytes] | str:
