@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kernelwright.errors import SettingsError
 from kernelwright.wheel.project import Project, provider_project, read_project
+from kernelwright.wheel.source import find_source
 
 
 def read(folder: Path, **fields: Any) -> Project:
@@ -109,3 +110,23 @@ def test_missing_tables_are_named_once(tmp_path: Path) -> None:
     assert str(caught.value).startswith("pyproject.toml [wheel]: it has no table [project]\n")
     with pytest.raises(SettingsError, match=r"but \[tool\.kernelwright\.version\] is missing\n"):
         read_project(tmp_path, {"project": {"name": "demo", "dynamic": ["version"]}})
+
+
+@pytest.mark.parametrize("epoch", ["yesterday", "-1", "315532799", "4354819200", "9" * 5000])
+def test_a_time_that_no_wheel_can_have_names_both_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    with pytest.raises(SettingsError) as caught:
+        find_source(tmp_path)
+    message, remedy = str(caught.value).splitlines()
+    assert "from 315532800 (1980) to 4354819199 (2107)" in message
+    assert remedy == "  remedy: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
+
+
+@pytest.mark.parametrize("epoch", ["315532800", "4354819199"])
+def test_the_bounds_are_times_that_a_wheel_can_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+    assert find_source(tmp_path).time == int(epoch)

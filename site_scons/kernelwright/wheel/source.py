@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import SettingsError, Where
+from ..errors import SettingsError, Where, shown
 from ..records import read_json
 
 FIRST_ZIP_TIME = 315_532_800
 """1980-01-01, the earliest time that a zip archive can hold, in seconds."""
+
+AFTER_ZIP_TIME = 4_354_819_200
+"""2108-01-01, where zip's times end."""
 
 RECORD = "kernelwright-source.json"
 """File of a source distribution that has what git would say of the tree that it was made from."""
@@ -41,7 +44,7 @@ def find_source(root: Path) -> Source:
     """What is known of a project's sources.
 
     Raises:
-        SettingsError: SOURCE_DATE_EPOCH is not a number of seconds from 1980 on.
+        SettingsError: SOURCE_DATE_EPOCH is not a number of seconds from 1980 to 2107.
     """
     epoch = _epoch(os.environ.get("SOURCE_DATE_EPOCH"))
     kept = root / RECORD
@@ -61,9 +64,12 @@ def find_source(root: Path) -> Source:
 def _epoch(text: str | None) -> int | None:
     if not text:
         return None
-    if not text.isdecimal() or not FIRST_ZIP_TIME <= int(text) < 4_354_819_200:  # 2108, where zip's times end
+    # More digits than these are no time, and Python refuses to read thousands of them.
+    if not text.isdecimal() or len(text) > 12 or not FIRST_ZIP_TIME <= int(text) < AFTER_ZIP_TIME:
         where = Where(stage="wheel", location="SOURCE_DATE_EPOCH")
-        raise SettingsError(f"it is {text!r}, expected seconds since 1970, from 1980 on", where, "set another one")
+        bounds = f"{FIRST_ZIP_TIME} (1980) to {AFTER_ZIP_TIME - 1} (2107)"
+        remedy = "SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
+        raise SettingsError(f"it is {shown(text)}, expected seconds since 1970, from {bounds}", where, remedy)
     return int(text)
 
 
