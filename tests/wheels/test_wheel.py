@@ -57,6 +57,7 @@ assert "kernelwright" not in sys.modules and "tvm" not in sys.modules
 x = np.arange(8, dtype="float32").reshape(2, 4)
 np.testing.assert_array_equal(np.from_dlpack(demo.add_one(x)), x + 1)
 np.testing.assert_array_equal(np.from_dlpack(demo.scale(x.ravel())), 2 * x.ravel())
+assert [repr(demo.add_one), repr(demo.scale)] == ["<kernel add_one with 1 variant>", "<kernel scale with 2 variants>"]
 print(demo.__file__)
 """
 

@@ -250,8 +250,8 @@ KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
 
 #endif
 
-/* Chooses what is loaded on a device, and makes sure that its driver can read that; the lock is not held. Returns -1 with
- * an error raised if there is nothing. */
+/* Chooses what is loaded on a device, and makes sure that its driver can read that; the lock is not held. Returns -1
+ * with an error raised if there is nothing. */
 KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
   const kw_device *device = kw_get_device(id);
   choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
