@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
+from kernelwright.wheel.project import RUNTIME
+from packaging.requirements import Requirement
 
 PYPROJECT = """\
 [build-system]
@@ -286,6 +288,19 @@ def test_installed_with_its_dependencies_only_it_runs(made: Project, tmp_path: P
             path.chmod(path.stat().st_mode | 0o200)
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith(str(home))
+
+
+OLDEST_TVM_FFI = "0.1.13.post2"
+
+
+def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(made: Project, tmp_path: Path) -> None:
+    accepted = Requirement(RUNTIME).specifier
+    assert OLDEST_TVM_FFI in accepted and "0.1.12" not in accepted, "then another one is the oldest"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "home"], check=True)
+    python = tmp_path / "home/bin/python"
+    pip(python, "install", str(wheel_of(made)), f"apache-tvm-ffi=={OLDEST_TVM_FFI}")
+    code = RUN + f'import tvm_ffi; assert tvm_ffi.__version__ == "{OLDEST_TVM_FFI}", tvm_ffi.__version__'
+    subprocess.run([python, "-I", "-c", code], cwd=tmp_path, check=True)
 
 
 # ---- pip, sdist, editable
