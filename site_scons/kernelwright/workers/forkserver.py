@@ -35,7 +35,7 @@ DESCRIPTORS = 4
 """How many descriptors come with a request."""
 
 LAST_GRACE_S = 2
-"""Seconds that workers have to end with the build before the fork server ends without them."""
+"""Seconds that workers have to end with the build before the fork server kills them."""
 
 
 @dataclass
