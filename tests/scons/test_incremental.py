@@ -469,7 +469,8 @@ def test_new_file_that_a_glob_of_the_definition_matches_is_noticed(cpu_project):
     assert value(cpu_project) == "[4.]"
 
 
-def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project):
+@pytest.mark.parametrize("edited", ["finished", "half-written"])
+def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project, edited):
     wait = "    import time\n    time.sleep(3)\n\n"
     cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{wait}    @T.prim_func")
     process = subprocess.Popen(
@@ -484,10 +485,12 @@ def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signa
     for line in process.stdout:
         seen += line
         if "LOWER" in line and "add_one" not in line:
-            cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(9.0")
+            before = (cpu_project.folder / "kernels/scale.py").read_text()
+            now = before.replace("T.cast(2.0", "T.cast(9.0") if edited == "finished" else before[:200]
+            (cpu_project.folder / "kernels/scale.py").write_text(now)
             break
     seen += process.communicate()[0]
-    cpu_project.replace("kernels/scale.py", "T.cast(9.0", "T.cast(2.0")
+    cpu_project.write("kernels/scale.py", before)
     cpu_project.scons("-j2")
     assert value(cpu_project) == "[2.]"
     assert process.returncode == 2 and "edited during the build" in seen

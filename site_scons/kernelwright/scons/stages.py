@@ -109,9 +109,28 @@ class KernelStages:
 
         return remember
 
+    def _call(self, request: LowerRequest | CheckRequest, where: Where) -> dict[str, Any]:
+        """Have a worker answer a request.
+
+        Raises:
+            DefinitionError: the worker says so, or it has executed something else than what was discovered.
+        """
+        try:
+            result: dict[str, Any] = self._graph.run.pool.call(request)
+        except DefinitionError:
+            # It may have read a file of which the editor had written the first half.
+            self._require_unedited({n: dependency_digest(self._graph.run.top, n) for n in self._dependencies}, where)
+            raise
+        self._require_unedited(result["dependencies"], where)
+        return result
+
+    @property
+    def _dependencies(self) -> Mapping[str, str]:
+        return self._definition.dependencies
+
     def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
-        """Raise a DefinitionError if the worker has executed something else than what was discovered."""
-        for name, digest in self._definition.dependencies.items():
+        """Raise a DefinitionError if a file of the definition is not what it was when it was discovered."""
+        for name, digest in self._dependencies.items():
             if dependencies.get(name, digest) != digest:
                 raise DefinitionError(f"{name} was edited during the build", where, "run scons again")
 
@@ -146,8 +165,7 @@ class KernelStages:
 
         def make(scratch: Path) -> None:
             request = LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch), strict)
-            result = run.pool.call(request)
-            self._require_unedited(result["dependencies"], where)
+            result = self._call(request, where)
             remember(result["dependencies"])
             stage.measured.cpu_seconds = result.get("cpu_seconds")
 
@@ -369,10 +387,8 @@ class KernelStages:
             request = CheckRequest(
                 file, record.name, slug, path, index, signature, device, record.tolerance, run.strict
             )
-            result = run.pool.call(request)
-            dependencies = result.pop("dependencies")
-            self._require_unedited(dependencies, where)
-            remember(dependencies)
+            result = self._call(request, where)
+            remember(result.pop("dependencies"))
             (scratch / output.name).write_text(pretty_json(result))
 
         output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
