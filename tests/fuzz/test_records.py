@@ -16,7 +16,7 @@ import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from conftest import Project
 from hypothesis import strategies as st
 from kernelwright import discovery, toolchain
-from kernelwright.backends import get
+from kernelwright.backends import library
 from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.cache import BuildCache
 from kernelwright.errors import KernelwrightError, WorkerError
@@ -347,7 +347,7 @@ def test_signatures_of_units(signature: dict[str, Any], data: Any) -> None:
     with only_our_errors():
         unit = LoweredUnit.from_json(document, "demo/host.o")
         plan = KernelPlan("scale", ("y",), (VariantPlan("default", {}, (unit,)),))
-        text = get("tvm_ffi").emit(plan)["wrapper.c"]
+        text = library.emit(plan)["wrapper.c"]
         require_plain_c(text)
 
 

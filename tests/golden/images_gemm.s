@@ -1,4 +1,4 @@
-/* The device code of kernel gemm. Written by Kernelwright's tvm_ffi backend. */
+/* The device code of kernel gemm. Written by Kernelwright. */
 .section .rodata.kernelwright, "a", @progbits
 .balign 64
 .globl kw_image_0_sm_80

@@ -1,5 +1,5 @@
 /* The library of kernel gemm: its tables and, below them, its FFI functions.
- * Written by Kernelwright's tvm_ffi backend. The launcher's headers have the mechanism. */
+ * Written by Kernelwright. The launcher's headers have the mechanism. */
 #define KW_KERNEL "gemm"
 #define KW_MAX_ARGUMENTS 6
 #define KW_MAX_DIMS 2

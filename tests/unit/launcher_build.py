@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.backends import get
+from kernelwright.backends import library as kernel_library
 from kernelwright.backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
-from kernelwright.backends.tvm_ffi import LAUNCHER
+from kernelwright.backends.library import LAUNCHER
 
 
 def include_folders() -> list[str]:
@@ -123,7 +123,7 @@ def plan(name: str, *units: LoweredUnit, outputs: Sequence[str] = ()) -> KernelP
 def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Path:
     """Emit the wrapper and build the library; warnings are errors."""
     (folder / kernel.name).mkdir(parents=True, exist_ok=True)
-    for name, text in get("tvm_ffi").emit(kernel).items():
+    for name, text in kernel_library.emit(kernel).items():
         (folder / kernel.name / name).write_text(text)
     objects = [unit.host for unit in kernel.units if unit.target == "llvm"]
     compile_and_link(folder, kernel.name, objects, f"{kernel.name}.so", *extra)
@@ -132,10 +132,9 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
 
 def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
     """Compile an emitted wrapper and link its library."""
-    backend = get("tvm_ffi")
     places = Places("gcc", str(LAUNCHER), tuple(include_folders()))
-    compile_wrapper = backend.compile_command(kernel, places, f"{kernel}/wrapper.o")
-    link = backend.link_command(LinkJob(kernel, tuple(objects)), places, library)
+    compile_wrapper = kernel_library.compile_command(kernel, places, f"{kernel}/wrapper.o")
+    link = kernel_library.link_command(LinkJob(kernel, tuple(objects)), places, library)
     for command in ([*compile_wrapper, "-Wall", "-Wextra", "-Werror"], link):
         result = subprocess.run([*command, *extra], cwd=folder, capture_output=True, text=True, check=False)
         assert not result.returncode, result.stderr

@@ -367,7 +367,7 @@ def test_the_best_image_for_the_device_is_loaded(
 
 def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int], int]:
     """The launcher's choice among archs, straight from C: capability -> index or -1."""
-    from kernelwright.backends.tvm_ffi import LAUNCHER, _image
+    from kernelwright.backends.library import LAUNCHER, _image
     from kernelwright.errors import Where
     from launcher_build import include_folders
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import KernelwrightError, Where, is_text, shown
 from ..records import Record
@@ -34,6 +33,7 @@ class Argument:
         dtype: as TVM writes it, such as ``float16``.
         shape: a tensor's sizes: numbers, or expressions over symbols in Python syntax. Empty for a scalar.
         output: callers may leave it out.
+        written: the kernel writes it.
         alignment: of a tensor's data, in bytes; None for that of its elements.
     """
 
@@ -42,6 +42,7 @@ class Argument:
     dtype: str
     shape: tuple[int | str, ...] = ()
     output: bool = False
+    written: bool = False
     alignment: int | None = None
 
 
@@ -134,7 +135,8 @@ def _argument(item: Record) -> Argument:
         raise ValueError(f"{item.place}.shape is {shown(shape)}, expected a list of sizes")
     alignment = item.count("alignment") if item.has("alignment") else None
     name, kind, dtype = (_text(item, key) for key in ("name", "kind", "dtype"))
-    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), alignment)
+    written = item.flag("written") if item.has("written") else item.flag("output")
+    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), written, alignment)
 
 
 def _device_kernel(item: Record) -> DeviceKernel:
@@ -272,50 +274,114 @@ class Places:
         launcher: the folder of the launcher's headers.
         includes: tvm-ffi's include folders.
         glibc: the folder of the libraries that stand in for the machine's C library (see ``glibc``); empty: none.
+        python: the Python interpreter that builds.
+        python_include: the folder of its ``Python.h``.
     """
 
     compiler: str
     launcher: str
     includes: tuple[str, ...]
     glibc: str = ""
+    python: str = ""
+    python_include: str = ""
 
 
-class Backend(ABC):
-    """How Python calls a kernel: what is written for one kernel so that it can be called that way."""
+@dataclass(frozen=True)
+class Need:
+    """A Python package that must be there.
 
-    name: str
+    Arguments:
+        module: what is imported of it.
+        requirement: what pip installs, such as ``torch>=2.4``.
+    """
+
+    module: str
+    requirement: str
+
+
+class Backend:
+    """How Python calls a kernel: what is made for one kernel, and for its package, so that it can be called that way.
+
+    Most backends call the kernel's library, which has a C function that checks the arguments, picks a variant and runs
+    it (see ``library``). Such a backend has only to say what stands in front of that.
+    """
+
+    name: ClassVar[str]
     """The name in settings and on the command line."""
 
-    targets: tuple[str, ...]
+    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
     """The targets it can call."""
 
-    @abstractmethod
+    library: ClassVar[bool] = True
+    """Whether it calls the kernel's library, so that there has to be one."""
+
+    images: ClassVar[bool] = False
+    """Whether it loads device images from files of the package, ``_images/<kernel>/<slug>.<arch>.<cubin or ptx>``."""
+
+    build_needs: ClassVar[tuple[Need, ...]] = ()
+    """What has to be installed where kernels are built."""
+
+    run_needs: ClassVar[tuple[Need, ...]] = ()
+    """What has to be installed where kernels are called; in a wheel's metadata, an extra of the backend's name."""
+
+    runtime: ClassVar[tuple[str, ...]] = ()
+    """Modules of ``package/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
+    function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
+    package and ``entry`` the kernel's part of the manifest."""
+
+    def check(self, kernel: KernelPlan) -> None:
+        """Find out whether the kernel can be called through this backend.
+
+        Raises:
+            KernelwrightError: it cannot; the message says why, and what to do.
+        """
+
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
-        """Write the files of one kernel.
+        """Write the files of one kernel, those of :meth:`files`.
 
         Arguments:
-            kernel: the plan; paths in it are relative to the folder in which the compiler runs.
+            kernel: the plan; paths in it are relative to the folder in which commands run.
 
         Returns:
-            File name (relative to the kernel's folder) -> text; equal for equal plans.
+            File name -> text; equal for equal plans.
 
         Raises:
             KernelwrightError: the kernel cannot be called through this backend.
         """
+        return {}
 
-    @property
-    @abstractmethod
-    def files(self) -> tuple[str, ...]:
-        """The names of the files that ``emit`` writes."""
+    def files(self, kernel: str) -> tuple[str, ...]:
+        """The names of the files that :meth:`emit` writes of a kernel, into :meth:`folder`."""
+        return ()
 
-    @abstractmethod
-    def compile_command(self, kernel: str, places: Places, output: str) -> list[str]:
-        """The command that compiles the first emitted file and the lowered host code; it needs no device code."""
+    def folder(self, kernel: str) -> str:
+        """Where they are, relative to the folder in which commands run."""
+        return f"{kernel}/backends/{self.name}"
 
-    @abstractmethod
-    def link_command(self, job: LinkJob, places: Places, library: str) -> list[str]:
-        """The command that makes the library of the compiled wrapper, the other emitted files and the objects."""
+    def products(self, kernel: str) -> tuple[str, ...]:
+        """The names of the files, emitted or compiled, that belong into the package, in its ``backends/<name>``."""
+        return self.files(kernel)
 
-    @abstractmethod
+    def commands(self, kernel: str, places: Places, output: str) -> tuple[list[str], ...]:
+        """The commands that compile those products that are not emitted; none by default.
+
+        Arguments:
+            kernel: the kernel's name.
+            places: how to name what the commands do not make.
+            output: the folder for the products, and for what is made on the way to them.
+        """
+        return ()
+
     def headers(self) -> list[Path]:
         """Files of ours that the commands read, and whose content therefore belongs into the stages' signatures."""
+        return []
+
+    def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
+        """The kernel's part of the package's ``.pyi``: a class and a variable of the kernel's name.
+
+        Arguments:
+            entry: the kernel's part of the manifest.
+        """
+        from ..package.stubs import kernel_stub
+
+        return kernel_stub(kernel, entry)

@@ -84,14 +84,20 @@ def make_init(package: BuiltPackage) -> str:
 def make_stub(package: BuiltPackage) -> str:
     """The text of ``__init__.pyi``: real argument names, and shapes and dtypes in the documentation."""
     head = STUB_HEAD.format(summary=_summary(package), version=package.version)
-    return head + "".join(_kernel_stub(k.name, json.loads(k.entry)) for k in package.kernels)
+    return head + "".join(kernel_stub(k.name, json.loads(k.entry)) for k in package.kernels)
 
 
 def _summary(package: BuiltPackage) -> str:
     return f"Prebuilt kernels: {', '.join(kernel.name for kernel in package.kernels)}."
 
 
-def _kernel_stub(kernel: str, entry: Mapping[str, Any]) -> str:
+def kernel_stub(kernel: str, entry: Mapping[str, Any]) -> str:
+    """A kernel's part of a ``.pyi``: a class with its calls, and a variable.
+
+    Arguments:
+        kernel: the kernel's name.
+        entry: its part of the manifest.
+    """
     arguments = entry["variants"][0]["arguments"]
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import backends
+from ..backends import library as kernel_library
 from ..backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import DefinitionError, SettingsError, Where
@@ -228,21 +228,19 @@ class KernelStages:
 
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
         record = self._record
-        backend = backends.get(self._selection.backends[0])
         signatures = [unit.files["signature.json"] for variant in variants for unit in variant.units]
 
         def make(scratch: Path) -> None:
-            for name, text in backend.emit(self._plan(variants)).items():
+            for name, text in kernel_library.emit(self._plan(variants)).items():
                 (scratch / name).write_text(text, encoding="utf-8")
 
         options = {
-            "backend": backend.name,
             "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
             "outputs": list(record.outputs),
             "images": [self._graph.settings.split, self._graph.settings.compress],
         }
-        targets = {name: self._folder.File(name) for name in backend.files}
-        subject = f"{record.name} {backend.name}"
+        targets = {name: self._folder.File(name) for name in kernel_library.FILES}
+        subject = record.name
         return self._graph.node(Stage("WRAP", subject, self._where("wrap"), options, make, targets, signatures))
 
     def _plan(self, variants: tuple[VariantNodes, ...]) -> KernelPlan:
@@ -278,17 +276,16 @@ class KernelStages:
     def _compile(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
         """Compile the wrapper, with the host code of the cuda lowerings in it."""
         name, graph = self._record.name, self._graph
-        backend = backends.get(self._selection.backends[0])
         compiler = graph.tools.host_compiler
         where = self._where("compile")
         top = Path(graph.work.get_abspath())
         places, output = real_places(compiler), f"{name}/wrapper.o"
-        command = backend.compile_command(name, places, output)
-        graph.commands.append(entry(top, f"{name}/{backend.files[0]}", command, output))
-        by_hand = backend.compile_command(name, SYMBOLIC_PLACES, output)
+        command = kernel_library.compile_command(name, places, output)
+        graph.commands.append(entry(top, f"{name}/{kernel_library.FILES[0]}", command, output))
+        by_hand = kernel_library.compile_command(name, SYMBOLIC_PLACES, output)
 
         def make(scratch: Path) -> None:
-            command = backend.compile_command(name, places, str(scratch / "wrapper.o"))
+            command = kernel_library.compile_command(name, places, str(scratch / "wrapper.o"))
             remedy = f"the sources are below {top}"
             done = graph.run.tools.run(command, top, scratch, where, remedy, kind="cc", subject=name)
             stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -297,7 +294,7 @@ class KernelStages:
         options = {
             "compiler": compiler.identity,
             "command": by_hand,
-            "headers": digest_of(backend.headers()),
+            "headers": digest_of(kernel_library.launcher_sources()),
             "tvm_ffi": graph.tools.lowerer.tvm_ffi,
         }
         targets = {file: self._folder.File(file) for file in ("wrapper.o", "compile_wrapper.sh")}
@@ -307,7 +304,6 @@ class KernelStages:
 
     def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage, compiled: Stage) -> Stage:
         name, graph = self._record.name, self._graph
-        backend = backends.get(self._selection.backends[0])
         compiler = graph.tools.host_compiler
         units = [unit for variant in variants for unit in variant.units]
         objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
@@ -318,15 +314,15 @@ class KernelStages:
         top = Path(graph.work.get_abspath())
         job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
         output = f"{name}/{name}.so"
-        graph.commands.append(entry(top, f"{name}/wrapper.o", backend.link_command(job, places, output), output))
-        by_hand = backend.link_command(job, replace(SYMBOLIC_PLACES, glibc=folder), output)
+        graph.commands.append(entry(top, f"{name}/wrapper.o", kernel_library.link_command(job, places, output), output))
+        by_hand = kernel_library.link_command(job, replace(SYMBOLIC_PLACES, glibc=folder), output)
 
         resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
         listed = [unit.files[file] for unit in units for file in ("signature.json", "module.tir")]
 
         def make(scratch: Path) -> None:
             self._check_limits(resources)
-            command = backend.link_command(job, places, str(scratch / f"{name}.so"))
+            command = kernel_library.link_command(job, places, str(scratch / f"{name}.so"))
             remedy = f"the sources are below {top}"
             done = graph.run.tools.run(command, top, scratch, where, remedy, kind="link", subject=name)
             stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -336,7 +332,7 @@ class KernelStages:
         options = {
             "compiler": compiler.identity,
             "command": by_hand,
-            "headers": digest_of(backend.headers()),
+            "headers": digest_of(kernel_library.launcher_sources()),
             "limits": [graph.settings.max_registers, graph.settings.max_spills],
             "split": graph.settings.split,
             "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],

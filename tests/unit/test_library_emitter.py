@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.backends import get, names
+from kernelwright.backends import get, library, names
 from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.backends.tvm_ffi import launcher_sources, link_flags, size_expression, symbols_of
+from kernelwright.backends.library import launcher_sources, link_flags, size_expression, symbols_of
 from kernelwright.errors import KernelwrightError, SettingsError
 from launcher_build import plan, scalar, signature, tensor
 
@@ -55,7 +55,7 @@ def whole_plan() -> KernelPlan:
 
 
 def emit(kernel: KernelPlan) -> str:
-    return get("tvm_ffi").emit(kernel)["wrapper.c"]
+    return library.emit(kernel)["wrapper.c"]
 
 
 def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, Any]) -> KernelPlan:
@@ -67,14 +67,14 @@ def one_output(shape: list[int | str], symbols: list[str], *inputs: dict[str, An
 @pytest.mark.parametrize(("emitted", "expected"), [("wrapper.c", "wrapper_gemm.c"), ("images.s", "images_gemm.s")])
 def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> None:
     golden = GOLDEN / expected
-    text = get("tvm_ffi").emit(whole_plan())[emitted]
+    text = library.emit(whole_plan())[emitted]
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
 
 
 def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
-    texts = get("tvm_ffi").emit(replace(whole_plan(), split=True, driver=12040))
+    texts = library.emit(replace(whole_plan(), split=True, driver=12040))
     place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin"'
     row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
     assert "#define KW_DRIVER 12040\n" in texts["wrapper.c"]
