@@ -122,7 +122,7 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: C
         folder = Path(metadata_directory, f"{project.name}-{project.version}.dist-info")
         folder.mkdir()
         (folder / "METADATA").write_bytes(project.metadata)
-        pure, tag = ("true", "any") if arch else ("false", "linux_x86_64")
+        pure, tag = ("true", "any") if arch or _is_pure(config) else ("false", "linux_x86_64")
         (folder / "WHEEL").write_text(f"Wheel-Version: 1.0\nRoot-Is-Purelib: {pure}\nTag: py3-none-{tag}\n")
         if project.entry_points:
             (folder / "entry_points.txt").write_text(project.entry_points)
@@ -159,7 +159,15 @@ def _project(config: Mapping[str, Any] = MappingProxyType({}), provider: str = "
     settings = _settings(config)
     if provider:
         return provider_project(root, document, provider, provider_package(settings.package, provider))
-    return read_project(root, document, providers=settings.providers)
+    called = backends.resolve(settings.backends, settings.targets)
+    return read_project(root, document, providers=settings.providers, called_through=called)
+
+
+def _is_pure(config: Mapping[str, Any]) -> bool:
+    """Whether the package has no compiled host code."""
+    settings = _settings(config)
+    called = [backends.get(name) for name in backends.resolve(settings.backends, settings.targets)]
+    return not any(backend.library for backend in called)
 
 
 def _settings(config: Mapping[str, Any]) -> Settings:
@@ -167,7 +175,7 @@ def _settings(config: Mapping[str, Any]) -> Settings:
     given = {name: value for name, value in config.items() if name in COMMAND_LINE.values()}
     table = read_pyproject(Path.cwd() / "pyproject.toml")
     layers = [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("--config-settings", given)]
-    return merge(layers, backends.names())
+    return merge(layers, backends.choices())
 
 
 def _provider(config: Mapping[str, Any]) -> str:

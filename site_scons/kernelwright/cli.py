@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from .launcher import LAUNCHER
 from .toolchain import Toolchain, tvm_ffi_includes
 from .version import VERSION
 
+TOOLS = ("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack", "python", "python_include")
+"""What scripts beside built files ask for."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status (0 well, 1 a problem was found, 2 wrong usage)."""
@@ -24,7 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
-    tool.add_argument("name", choices=["nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"])
+    tool.add_argument(
+        "name", choices=["nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack", "python", "python_include"]
+    )
     add_report(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
@@ -136,6 +142,8 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "launcher": lambda: LAUNCHER,
         "tvm_ffi": lambda: tvm_ffi_includes()[0],
         "dlpack": lambda: tvm_ffi_includes()[1],
+        "python": lambda: sys.executable,
+        "python_include": lambda: sysconfig.get_path("include"),
     }
     try:
         print(paths[name]())

@@ -286,7 +286,19 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
 
 
 RESERVED = frozenset(
-    {"main", "preload", "supported", "variants", "manifest", "set_num_threads", "num_threads", "check", "wheel"}
+    {
+        "main",
+        "preload",
+        "supported",
+        "variants",
+        "manifest",
+        "set_num_threads",
+        "num_threads",
+        "check",
+        "wheel",
+        "backends",
+        "jax",
+    }
 )
 """Names that a kernel cannot have, because the package or the build file uses them."""
 

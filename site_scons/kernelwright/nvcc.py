@@ -130,15 +130,15 @@ def script(job: NvccJob, nvcc: Nvcc) -> str:
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 
-def shell_script(tools: str, folder: str, arguments: Sequence[str]) -> str:
-    """A script that runs one command in ``folder``, relative to itself.
+def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
+    """A script that runs commands in ``folder``, relative to itself.
 
     Arguments:
-        arguments: the command; a word like ``@CC@`` stands for a path, which the variable of that name has, or which
-            the script asks ``kernelwright tool`` for.
+        commands: one after the other; a word like ``@CC@`` stands for a path, which the variable of that name has, or
+            which the script asks ``kernelwright tool`` for.
     """
-    names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(arguments)))
+    names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(word for command in commands for word in command)))
     uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)
-    command = re.sub(r"@([A-Z_]+)@", r'"$\1"', shlex.join(arguments))
+    lines = [re.sub(r"@([A-Z_]+)@", r'"$\1"', shlex.join(command)) for command in commands]
     head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
-    return f"{head}{uses}exec {command}\n"
+    return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])

@@ -32,7 +32,7 @@ from .files import (
     write_atomically,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 """Revision of the file's format; another one is read as an empty file."""
 
 FINE_NS = 20_000_000
@@ -55,7 +55,9 @@ class SettledKernel:
         outputs: what they made.
         checks: how many checks were done, or 0.
         check_outputs: what those made.
-        library, entry: SHA-256 of the library and of entry.json.
+        backends: how it can be called, its default first.
+        products: path in the package -> path in the folder of builds and SHA-256 of what is copied there.
+        entry: SHA-256 of entry.json.
     """
 
     file: str
@@ -63,7 +65,8 @@ class SettledKernel:
     outputs: Outputs
     checks: int
     check_outputs: Outputs
-    library: str
+    backends: list[str]
+    products: dict[str, list[str]]
     entry: str
 
 
@@ -76,14 +79,14 @@ class Settled:
         files: definition file -> all files that its kernels depend on, with their stamps; None: the file is absent.
         notes: definition file -> what a run says about its kernels.
         kernels: the finished kernels by name.
-        libraries: kernel -> stamp and SHA-256 of the package's copy of its library.
+        copies: path in the package -> stamp and SHA-256 of the copy of a product.
     """
 
     key: str
     files: dict[str, dict[str, Recorded | None]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     kernels: dict[str, SettledKernel] = field(default_factory=dict)
-    libraries: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+    copies: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     @cached_property
     def of_file(self) -> dict[str, dict[str, SettledKernel]]:
@@ -105,7 +108,7 @@ def read_settled(path: Path, key: str) -> Settled:
 def write_settled(path: Path, settled: Settled) -> None:
     """Write it, so that damage is found."""
     kernels = {name: vars(kernel) for name, kernel in settled.kernels.items()}
-    body = [SCHEMA, settled.key, settled.files, settled.notes, kernels, settled.libraries]
+    body = [SCHEMA, settled.key, settled.files, settled.notes, kernels, settled.copies]
     write_atomically(path, sealed(canonical_json(body)))
 
 
@@ -158,13 +161,13 @@ def _stamp_or_none(path: str) -> Stamp | None:
 
 
 def _from_json(body: Any, key: str) -> Settled:
-    schema, found, files, notes, kernels, libraries = body
+    schema, found, files, notes, kernels, copies = body
     if schema != SCHEMA or found != key:
         return Settled(key)
     settled = Settled(key, files, notes)
     settled.kernels = {name: SettledKernel(**kernel) for name, kernel in kernels.items()}
-    for name, ((size, mtime, ctime, inode), digest) in libraries.items():
-        settled.libraries[name] = (size, mtime, ctime, inode), digest
+    for path, ((size, mtime, ctime, inode), digest) in copies.items():
+        settled.copies[path] = (size, mtime, ctime, inode), digest
     if not _is_sound(settled):
         raise ValueError("something has another form")
     return settled
@@ -175,16 +178,24 @@ def _is_sound(settled: Settled) -> bool:
     return (
         all(isinstance(stamps, dict) for stamps in settled.files.values())
         and all(isinstance(n, list) and all(isinstance(note, str) for note in n) for n in settled.notes.values())
-        and all(name.isidentifier() and name.isascii() for name in (*settled.kernels, *settled.libraries))
+        and all(name.isidentifier() and name.isascii() for name in settled.kernels)
+        and all(map(_is_inside, settled.copies))
         and all(_is_sound_kernel(kernel) for kernel in settled.kernels.values())
-        and all(isinstance(digest, str) for _, digest in settled.libraries.values())
+        and all(isinstance(digest, str) for _, digest in settled.copies.values())
     )
 
 
 def _is_sound_kernel(kernel: SettledKernel) -> bool:
-    texts = (kernel.file, kernel.library, kernel.entry)
+    texts = (kernel.file, kernel.entry, *kernel.backends)
     return (
         all(isinstance(text, str) for text in texts)
+        and all(_is_inside(path) and _is_inside(source) for path, (source, _) in kernel.products.items())
+        and all(isinstance(digest, str) for _, digest in kernel.products.values())
         and all(isinstance(count, int) for count in (kernel.stages, kernel.checks))
         and all(isinstance(outputs, dict) for outputs in (kernel.outputs, kernel.check_outputs))
     )
+
+
+def _is_inside(path: str) -> bool:
+    """Whether a relative path stays inside of the folder that it is relative to."""
+    return "\0" not in path and not path.startswith("/") and ".." not in path.split("/")

@@ -172,7 +172,9 @@ def test_the_stub_of_any_docstring_is_python(doc: str, value: str) -> None:
     argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": ["n"], "output": False}
     variant = {"slug": slugs([{"v": value}])[0], "config": {"v": value}, "archs": ["x86-64"], "arguments": [argument]}
     entry = json.dumps({"doc": doc, "variants": [variant]})
-    package = BuiltPackage("demo", "0", {}, ("tvm_ffi",), (PackagedKernel("f", entry, "_lib/f.so", "", 0),))
+    package = BuiltPackage(
+        "demo", "0", {}, ("tvm_ffi",), (PackagedKernel("f", entry, ("tvm_ffi",), {"_lib/f.so": ("", 0)}),)
+    )
     text = make_stub(package)
     compile(text, "stub", "exec")
     text.encode()

@@ -49,7 +49,7 @@ def unsigned(manifest: Path) -> dict[str, Any]:
 
 
 def loader_of(folder: Path) -> Loader:
-    return Loader(str(folder / "__init__.py"), NAMES)
+    return Loader(str(folder / "__init__.py"), NAMES, "demo")
 
 
 def use(folder: Path) -> None:

@@ -139,10 +139,13 @@ def test_settled_kernels(built: Project, tmp_path: Path, data: Any) -> None:
                 is_current(top, kernel.outputs)
                 is_current(top, kernel.check_outputs)
                 assert isinstance(kernel.stages + kernel.checks, int)
-                assert isinstance(kernel.library + kernel.entry, str)
+                assert isinstance(kernel.entry, str)
+                for place, (source, digest) in kernel.products.items():
+                    assert isinstance(digest, str)
+                    assert not any(path.startswith("/") or ".." in path.split("/") for path in (place, source))
         assert all(isinstance(note, str) for notes in settled.notes.values() for note in notes)
-        assert all(re.fullmatch(r"[A-Za-z]\w*", name, re.A) for name in settled.libraries)
-        assert all(isinstance(digest, str) for _, digest in settled.libraries.values())
+        assert not any(path.startswith("/") or ".." in path.split("/") for path in settled.copies)
+        assert all(isinstance(digest, str) for _, digest in settled.copies.values())
 
 
 # ---- entries of the build cache

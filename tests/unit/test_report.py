@@ -95,7 +95,7 @@ def add_package(base: Path, name: str = "demo") -> Path:
             for index, arch in enumerate(built["units"][1]["resources"]):
                 add_file(folder / "cuda" / f"{arch}.cubin", 10_000 + 1000 * index + number)
     packaged = [
-        PackagedKernel(kernel, json.dumps(entry, indent=1), entry["library"], "00", 64_000 + number)
+        PackagedKernel(kernel, json.dumps(entry, indent=1), ("tvm_ffi",), {entry["library"]: ("00", 64_000 + number)})
         for number, (kernel, entry) in enumerate(KERNELS.items())
     ]
     package = BuiltPackage(name, "0.1.0", TOOLS, ("tvm_ffi",), tuple(packaged))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
-from kernelwright.wheel.project import RUNTIME
+from kernelwright.backends.tvm_ffi import TvmFfi
 from packaging.requirements import Requirement
 
 PYPROJECT = """\
@@ -294,7 +294,7 @@ OLDEST_TVM_FFI = "0.1.13.post2"
 
 
 def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(made: Project, tmp_path: Path) -> None:
-    accepted = Requirement(RUNTIME).specifier
+    accepted = Requirement(TvmFfi.run_needs[0].requirement).specifier
     assert OLDEST_TVM_FFI in accepted and "0.1.12" not in accepted, "then another one is the oldest"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "home"], check=True)
     python = tmp_path / "home/bin/python"

@@ -6,6 +6,7 @@ A backend's module is imported when the backend is used: a build with nothing to
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from ..errors import SettingsError
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 CLASSES = {"tvm_ffi": "TvmFfi"}
 """Name of a backend, which is its module's -> its class; the default comes first."""
+
+
+AUTO = "auto"
+"""In settings: for each target of a kernel the first backend that can call it."""
 
 
 def names() -> tuple[str, ...]:
@@ -34,4 +39,23 @@ def get(name: str) -> Backend:
     return backend
 
 
-__all__ = ["get", "names"]
+def choices() -> tuple[str, ...]:
+    """What the setting ``backends`` may list."""
+    return (AUTO, *CLASSES)
+
+
+def resolve(listed: Iterable[str], targets: Collection[str]) -> tuple[str, ...]:
+    """The backends that a list in the settings means for a kernel, in order, and without those for other targets.
+
+    Arguments:
+        listed: names of backends, or ``auto``.
+        targets: the targets that the kernel is built for.
+    """
+    chosen: dict[str, None] = {}
+    for name in listed:
+        first = [next(b for b in CLASSES if target in get(b).targets) for target in targets] if name == AUTO else [name]
+        chosen |= {backend: None for backend in first if not set(get(backend).targets).isdisjoint(targets)}
+    return tuple(chosen)
+
+
+__all__ = ["AUTO", "choices", "get", "names", "resolve"]

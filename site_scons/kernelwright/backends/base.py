@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..errors import KernelwrightError, Where, is_text, shown
+from ..errors import KernelwrightError, ToolchainError, Where, is_text, shown
 from ..records import Record
 
 SCHEMA = 1
@@ -298,6 +300,11 @@ class Need:
     module: str
     requirement: str
 
+    @property
+    def name(self) -> str:
+        """The name of the distribution."""
+        return re.split(r"[^A-Za-z0-9._-]", self.requirement, maxsplit=1)[0]
+
 
 class Backend:
     """How Python calls a kernel: what is made for one kernel, and for its package, so that it can be called that way.
@@ -315,6 +322,12 @@ class Backend:
     library: ClassVar[bool] = True
     """Whether it calls the kernel's library, so that there has to be one."""
 
+    at_top: ClassVar[bool] = False
+    """Whether its kernels are also in a module of its name at the top of the package."""
+
+    versioned: ClassVar[bool] = False
+    """Whether it needs to know the version of the project that the package belongs to."""
+
     images: ClassVar[bool] = False
     """Whether it loads device images from files of the package, ``_images/<kernel>/<slug>.<arch>.<cubin or ptx>``."""
 
@@ -328,6 +341,24 @@ class Backend:
     """Modules of ``package/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
     package and ``entry`` the kernel's part of the manifest."""
+
+    def require_build(self) -> None:
+        """Find out whether what is needed to build is there.
+
+        Raises:
+            ToolchainError: it is not; the message has the line that installs it.
+        """
+        for need in self.build_needs:
+            if importlib.util.find_spec(need.module) is None:
+                raise ToolchainError(
+                    f"the backend {self.name} needs {need.name} where kernels are built",
+                    Where(stage="settings"),
+                    f"pip install '{need.requirement}', or take {self.name} out of backends",
+                )
+
+    def build_versions(self) -> dict[str, str]:
+        """What is used of these packages, for the signatures of stages."""
+        return {need.name: version(need.name) for need in self.build_needs}
 
     def check(self, kernel: KernelPlan) -> None:
         """Find out whether the kernel can be called through this backend.
@@ -375,6 +406,14 @@ class Backend:
     def headers(self) -> list[Path]:
         """Files of ours that the commands read, and whose content therefore belongs into the stages' signatures."""
         return []
+
+    def stub_imports(self, runtime: str) -> str:
+        """The lines of a ``.pyi`` that import what :meth:`stub` uses; names begin with an underscore.
+
+        Arguments:
+            runtime: how the module refers to the package's ``_runtime``.
+        """
+        return f"from {runtime}.kernel import Kernel as _Kernel\n"
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """The kernel's part of the package's ``.pyi``: a class and a variable of the kernel's name.

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..backends import get
+
 if TYPE_CHECKING:
+    from ..backends.base import Backend
     from .manifest import BuiltPackage
 
-RUNTIME = ("loader.py", "kernel.py")
-"""Modules of this folder that are copied into every package, as ``_runtime/``."""
+RUNTIME = ("loader.py",)
+"""Modules of this folder that are copied into every package, as ``_runtime/``; backends add theirs."""
 
 PROVIDER = "provider.py"
-"""A further one, for packages that are split: finds device code in other wheels."""
+"""A further one, for packages whose libraries do not hold their device code: finds it in files."""
+
+IMAGES = "_images"
+"""The folder of a package for its device code, if libraries do not hold it and it has no wheels of its own."""
 
 OUTPUTS = (
     "__init__.py",
     "__init__.pyi",
     "py.typed",
     "_runtime/__init__.py",
-    *(f"_runtime/{name}" for name in RUNTIME),
+    "backends/__init__.py",
+    "backends/__init__.pyi",
     "manifest.json",
 )
 """Files that :func:`assemble` makes of any package, relative to it."""
@@ -30,30 +38,49 @@ def library_of(kernel: str) -> str:
     return f"_lib/{kernel}.so"
 
 
+def product_of(backend: str, file: str) -> str:
+    """Path of what a backend has made for a kernel, relative to the package."""
+    return f"backends/{backend}/{file}"
+
+
 def provider_package(package: str, arch: str) -> str:
     """Import name of the package that has the device code of an arch, if the package is split."""
     return f"{package}_{arch}"
 
 
-def runtime_sources(split: bool = False) -> list[Path]:
-    """The modules that are copied, so that a build can depend on them; a split package has one more."""
-    return [Path(__file__).with_name(name) for name in (*RUNTIME, *((PROVIDER,) if split else ()))]
+def runtime_sources(backends: Iterable[Backend], files: bool) -> list[Path]:
+    """The modules that are copied, so that a build can depend on them.
+
+    Arguments:
+        backends: the package's.
+        files: the device code is in files.
+    """
+    names = [*RUNTIME, *(name for backend in backends for name in backend.runtime), *([PROVIDER] if files else [])]
+    return [Path(__file__).with_name(name) for name in dict.fromkeys(names)]
 
 
-def outputs(split: bool) -> tuple[str, ...]:
+def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
     """The files that :func:`assemble` makes, relative to the package."""
-    return (*OUTPUTS, f"_runtime/{PROVIDER}") if split else OUTPUTS
+    runtime = [f"_runtime/{source.name}" for source in runtime_sources(backends, files)]
+    modules = [product_of(b.name, name) for b in backends for name in ("__init__.py", "__init__.pyi")]
+    return (*OUTPUTS, *runtime, *modules)
 
 
 def assemble(package: BuiltPackage) -> dict[str, str]:
     """The texts of a package's generated files, by path relative to the package."""
     # Imported here, because a build with nothing to do needs only the names above.
+    from . import stubs
     from .manifest import make_manifest
-    from .stubs import make_init, make_stub
 
-    texts = {"__init__.py": make_init(package), "__init__.pyi": make_stub(package), "py.typed": ""}
+    chosen = [get(name) for name in package.backends]
+    texts = {"__init__.py": stubs.make_init(package), "__init__.pyi": stubs.make_stub(package), "py.typed": ""}
     texts["_runtime/__init__.py"] = '"""What loads the kernels of this package."""\n'
-    for source in runtime_sources(bool(package.device_code)):
+    texts["backends/__init__.py"] = stubs.make_backends_init(package)
+    texts["backends/__init__.pyi"] = stubs.make_backends_stub(package)
+    for backend in chosen:
+        texts[product_of(backend.name, "__init__.py")] = stubs.make_backend_init(package, backend.name)
+        texts[product_of(backend.name, "__init__.pyi")] = stubs.make_backend_stub(package, backend)
+    for source in runtime_sources(chosen, bool(package.device_code)):
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
     texts["manifest.json"] = make_manifest(package, texts)
     return texts

@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 
 import tvm_ffi
 
+from .loader import Loader
+
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
 
@@ -249,6 +251,18 @@ def parse_device(device: Any) -> tuple[int, int]:
     if kind not in DEVICE_TYPES or not (index or "0").isdigit():
         raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")
     return DEVICE_TYPES[kind], int(index or 0)
+
+
+def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:
+    """Load a kernel of a package.
+
+    Raises:
+        ImportError: its library is missing or was altered, or cannot be loaded.
+    """
+    kernel = load_kernel(name, entry, loader.library(name))
+    if "device_code" in loader.manifest() and "cuda" in kernel.devices:
+        kernel.find_device_code(loader.provider(name).find)
+    return kernel
 
 
 def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:

@@ -6,6 +6,7 @@ Only the standard library is imported here; tvm-ffi comes in with the first kern
 from __future__ import annotations
 
 import os
+import sys
 import threading
 
 TYPE_CHECKING = False
@@ -13,9 +14,7 @@ if TYPE_CHECKING:  # importing typing and pathlib would take most of this module
     from pathlib import Path
     from typing import Any
 
-    from .kernel import Kernel
-
-SCHEMA = 2
+SCHEMA = 3
 """Revision of the manifest's format."""
 
 DIGEST_LINE = '\n "digest": '
@@ -28,61 +27,76 @@ class Loader:
     Arguments:
         module: path of the package's ``__init__.py``.
         names: the kernels' names.
+        package: the name by which the package was imported.
     """
 
-    def __init__(self, module: str, names: tuple[str, ...]) -> None:
+    def __init__(self, module: str, names: tuple[str, ...], package: str) -> None:
+        self.package = package
         self._module = module
         self._names = names
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[tuple[str, str], Any] = {}
         self._manifest: dict[str, Any] | None = None
         self._lock = threading.RLock()
         # A child of fork() has only the forking thread, so a lock that another thread holds would never be released.
         os.register_at_fork(after_in_child=self._renew_lock)
 
     @property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
         """The package's folder."""
         from pathlib import Path
 
         return Path(self._module).resolve().parent
 
+    @property
+    def version(self) -> str:
+        """The version of the project that the package belongs to; ``0`` if that is not known."""
+        return str(self.manifest().get("version", "0"))
+
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str, backend: str = "") -> Any:
         """The kernel of that name, loaded once.
 
+        Arguments:
+            name: the kernel.
+            backend: how it is called; empty: its default.
+
         Raises:
-            AttributeError: the package has no such kernel.
-            ImportError: a file is missing or was altered.
+            AttributeError: the package has no such kernel, or not with that backend.
+            ImportError: a file is missing or was altered, or a package that the backend needs is not installed.
         """
         if name not in self._names:
-            raise AttributeError(
-                f"package {self._folder.name!r} has no kernel {name!r}; it has {', '.join(self._names)}"
-            )
+            raise AttributeError(f"package {self.package!r} has no kernel {name!r}; it has {', '.join(self._names)}")
         with self._lock:
-            if name not in self._kernels:
-                self._kernels[name] = self._load(name)
-            return self._kernels[name]
+            if (name, backend) not in self._kernels:
+                self._kernels[name, backend] = self._load(name, backend)
+            return self._kernels[name, backend]
+
+    def kernels(self, backend: str) -> tuple[str, ...]:
+        """The names of the kernels that can be called through a backend."""
+        return tuple(name for name in self._names if backend in self.entry(name)["backends"])
 
     def manifest(self) -> dict[str, Any]:
         """The content of manifest.json, read and verified once."""
         with self._lock:
             if self._manifest is None:
-                self._manifest = read_manifest(self._folder / "manifest.json")
+                self._manifest = read_manifest(self.folder / "manifest.json")
             return self._manifest
 
-    def preload(self, device: Any = "cpu") -> None:
+    def preload(self, device: Any = "cpu", backend: str = "") -> None:
         """Load every kernel that is built for a kind of device, with its device code, ahead of the first call.
 
         Arguments:
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object whose ``str()`` is one of these.
+            backend: how kernels are called; empty: each kernel's default.
 
         Raises:
             RuntimeError: the device, or its driver, cannot run a kernel; the message says why.
             ValueError: no kernel is built for devices of that kind.
         """
-        kernels = [self.kernel(name) for name in self._names]
+        names = self.kernels(backend) if backend else self._names
+        kernels = [self.kernel(name, backend) for name in names]
         kind = str(device).partition(":")[0]
         built = [kernel for kernel in kernels if kind in kernel.devices]
         for kernel in built or kernels[:1]:
@@ -98,28 +112,97 @@ class Loader:
 
     def num_threads(self) -> int:
         """How many threads a parallel loop of a CPU kernel uses."""
-        return self.kernel(self._names[0]).num_threads()
+        return int(self.kernel(self._names[0]).num_threads())
 
-    def _load(self, name: str) -> Kernel:
+    def entry(self, name: str) -> dict[str, Any]:
+        """A kernel's part of the manifest."""
         kernels = self.manifest().get("kernels")
         entry = kernels.get(name) if isinstance(kernels, dict) else None
         if entry is None or not _is_entry(entry):
-            place = self._folder / "manifest.json"
+            place = self.folder / "manifest.json"
             raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
-        path = self._verified(entry["library"])
-        self._verified("_runtime/kernel.py")
-        # Imported here: tvm-ffi takes tens of milliseconds, and a second where PyTorch is installed.
-        from .kernel import load_kernel
+        found: dict[str, Any] = entry
+        return found
 
-        kernel = load_kernel(name, entry, path)
-        if "device_code" in self.manifest() and "cuda" in kernel.devices:
-            self._verified("_runtime/provider.py")
-            from .provider import Provider
+    def library(self, name: str) -> Path:
+        """The path of a kernel's library, verified."""
+        return self.verified(self.entry(name)["library"])
 
-            kernel.find_device_code(Provider(self._folder, self.manifest(), name).find)
-        return kernel
+    def image(self, name: str, slug: str, archs: str, device: int, capability: int) -> tuple[str, Path]:
+        """The best device image that there is for a device, verified.
 
-    def _verified(self, relative: str) -> Path:
+        Arguments:
+            name, slug: kernel and variant.
+            archs: the archs that suit the device, best first, with blanks between them.
+            device: number of the device.
+            capability: its compute capability, 10 * major + minor.
+
+        Raises:
+            RuntimeError: there is none, or it is damaged; the message says what to install.
+        """
+        from pathlib import Path
+
+        arch, _, found = self.provider(name).find(slug, archs, device, capability).partition(" ")
+        if not arch:
+            raise RuntimeError(f"kernel {name!r}: {found}")
+        return arch, Path(found)
+
+    def provider(self, name: str) -> Any:
+        """What finds the device code of a kernel, where libraries do not hold it."""
+        self.verified("_runtime/provider.py")
+        from .provider import Provider
+
+        return Provider(self.folder, self.manifest(), name)
+
+    def through(self, module: str, name: str) -> Any:
+        """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.
+
+        Raises:
+            ImportError: a file is missing or was altered.
+        """
+        from importlib import import_module
+
+        with self._lock:
+            if (module, name) not in self._kernels:
+                self.verified(f"_runtime/{module}")
+                loaded = import_module(f".{module.removesuffix('.py')}", __package__)
+                self._kernels[module, name] = loaded.load(self, name, self.entry(name))
+            return self._kernels[module, name]
+
+    def module(self, name: str) -> Any:
+        """A package of kernels by backend, as an attribute of the package: ``backends``, or one of those."""
+        from importlib import import_module
+
+        return import_module(".backends" if name == "backends" else f".backends.{name}", self.package)
+
+    def _backend(self, name: str) -> dict[str, Any]:
+        """What the manifest says of a backend."""
+        backends = self.manifest().get("backends")
+        described = backends.get(name) if isinstance(backends, dict) else None
+        if not _is_backend(described):
+            raise ImportError(f"{self.folder / 'manifest.json'}: does not describe the backend {name!r}")
+        found: dict[str, Any] = described
+        return found
+
+    def _load(self, name: str, backend: str) -> Any:
+        built = self.entry(name)["backends"]
+        if backend and backend not in built:
+            raise AttributeError(
+                f"kernel {name!r} of {self.package!r} is built for {', '.join(built)}, not {backend!r}"
+            )
+        described = self._backend(backend or built[0])
+        for module, requirement in described["needs"]:
+            require(module, f"pip install '{requirement}'", f"kernel {name!r} of {self.package!r}")
+        for module in described["modules"]:
+            self.verified(f"_runtime/{module}")
+        return self.through(described["modules"][0], name)
+
+    def verified(self, relative: str) -> Path:
+        """The path of a file of the package, whose content is the one that the manifest lists.
+
+        Raises:
+            ImportError: it is not, or the file is missing.
+        """
         import hashlib
 
         files = self.manifest().get("files")
@@ -127,8 +210,8 @@ class Loader:
         expected = listed.get("sha256") if isinstance(listed, dict) else None
         # A digest finds damage and no malice, but a manifest should not reach for what is outside of its package.
         if expected is None or "\0" in relative or relative.startswith("/") or ".." in relative.split("/"):
-            raise ImportError(f"{self._folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
-        path = self._folder / relative
+            raise ImportError(f"{self.folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
+        path = self.folder / relative
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -140,12 +223,40 @@ class Loader:
         return path
 
 
+def require(module: str, remedy: str, subject: str) -> None:
+    """Find out whether a module is there, without importing it.
+
+    Raises:
+        ImportError: it is not.
+    """
+    from importlib.util import find_spec
+
+    try:
+        found = module in sys.modules or find_spec(module) is not None
+    except (ImportError, ValueError):  # the package that it should be in is missing, or no package
+        found = False
+    if not found:
+        raise ImportError(f"{subject} needs {module}, which is not installed\n  remedy: {remedy}")
+
+
 def _is_entry(entry: Any) -> bool:
     """Whether a kernel's part of the manifest has all that is used of it."""
     if not isinstance(entry, dict) or not isinstance(entry.get("variants"), list):
         return False
-    texts = all(isinstance(entry.get(key), str) for key in ("doc", "library"))
-    return texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
+    backends = entry.get("backends")
+    listed = isinstance(backends, list) and bool(backends) and all(isinstance(name, str) for name in backends)
+    texts = isinstance(entry.get("doc"), str) and isinstance(entry.get("library", ""), str)
+    return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
+
+
+def _is_backend(described: Any) -> bool:
+    """Whether a backend's part of the manifest has all that is used of it."""
+    if not isinstance(described, dict):
+        return False
+    modules, needs = described.get("modules"), described.get("needs")
+    named = isinstance(modules, list) and all(isinstance(m, str) and m[:-3].isidentifier() for m in modules)
+    listed = isinstance(needs, list) and all(isinstance(need, list) and len(need) == 2 for need in needs)
+    return named and bool(modules) and listed and all(isinstance(text, str) for need in needs for text in need)
 
 
 def _is_variant(variant: Any) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..backends import get
 from ..files import canonical_json, pretty_json, sha256_of
 from ..limits import read_usage
 from .loader import DIGEST_LINE, SCHEMA
@@ -52,7 +53,7 @@ class BuiltKernel:
 
     Arguments:
         name, doc, variants: the kernel.
-        library: path of its library, relative to the package.
+        library: path of its library, relative to the package; empty: it has none.
         flags: its nvcc flags.
         tools: tool -> what the toolchain says of it, without paths.
         version: Kernelwright's version.
@@ -74,15 +75,14 @@ class PackagedKernel:
     Arguments:
         name: the kernel's name.
         entry: the text that :func:`make_entry` made.
-        library: path of its library, relative to the package.
-        digest, size: SHA-256 and bytes of the library.
+        backends: how it can be called, its default first.
+        products: path in the package -> SHA-256 and bytes.
     """
 
     name: str
     entry: str
-    library: str
-    digest: str
-    size: int
+    backends: tuple[str, ...]
+    products: Mapping[str, tuple[str, int]]
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,12 @@ class BuiltPackage:
         name: import name.
         version: Kernelwright's version.
         tools: tool -> what the toolchain says of it, without paths.
-        backends: execution backends, the default first.
+        backends: the execution backends of its kernels, the default first.
         kernels: sorted by name.
         compress: the compression of device code: ``mode``, and the oldest ``cuda`` of a driver; empty: there is none.
-        device_code: where a split package has its device code: ``folder``, relative to the package, and ``packages``,
-            arch -> import name of the package that a wheel would have it in; empty: it is not split.
+        device_code: where it is, if libraries do not hold it: ``folder``, relative to the package, and ``packages``,
+            arch -> import name of the package that a wheel would have it in; empty: libraries hold it.
+        project: version of the project that it belongs to; empty: unknown.
     """
 
     name: str
@@ -107,6 +108,7 @@ class BuiltPackage:
     kernels: tuple[PackagedKernel, ...]
     compress: Mapping[str, Any] = field(default_factory=dict)
     device_code: Mapping[str, Any] = field(default_factory=dict)
+    project: str = ""
 
 
 def make_entry(kernel: BuiltKernel) -> str:
@@ -114,7 +116,7 @@ def make_entry(kernel: BuiltKernel) -> str:
     first = kernel.variants[0].units[0].signature
     entry = {
         "doc": kernel.doc,
-        "library": kernel.library,
+        **({"library": kernel.library} if kernel.library else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
         "variants": [
             {
@@ -139,17 +141,18 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     """
     encoded = {name: text.encode() for name, text in texts.items()}
     files = {name: _file(hashlib.sha256(data).hexdigest(), len(data)) for name, data in encoded.items()}
-    files |= {kernel.library: _file(kernel.digest, kernel.size) for kernel in package.kernels}
+    files |= {path: _file(*found) for kernel in package.kernels for path, found in kernel.products.items()}
     head = {
         "schema": SCHEMA,
         "package": package.name,
+        **({"version": package.project} if package.project else {}),
         "kernelwright": package.version,
         "tools": package.tools,
-        "backends": list(package.backends),
+        "backends": {name: _described(name) for name in package.backends},
         **({"compress": dict(package.compress)} if package.compress else {}),
         **({"device_code": dict(package.device_code)} if package.device_code else {}),
     }
-    kernels = ",\n  ".join(f"{json.dumps(k.name)}: {_indented(k.entry.rstrip(), 2)}" for k in package.kernels)
+    kernels = ",\n  ".join(f"{json.dumps(k.name)}: {_indented(_with_backends(k), 2)}" for k in package.kernels)
     parts = [pretty_json(head).removesuffix("\n}\n"), f'\n "kernels": {{\n  {kernels}\n }}']
     return sealed_manifest(
         ",".join([*parts, f'\n "files": {_indented(pretty_json(dict(sorted(files.items()))).rstrip(), 1)}'])
@@ -160,6 +163,18 @@ def sealed_manifest(content: str) -> str:
     """The text of a manifest: a JSON object, of which the last brace is missing, with its digest as the last key."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
+
+
+def _described(name: str) -> dict[str, Any]:
+    """What loads kernels for a backend, and what has to be installed: what is imported, and what pip installs."""
+    backend = get(name)
+    needs = [[need.module, need.requirement] for need in backend.run_needs]
+    return {"modules": list(backend.runtime), "needs": needs}
+
+
+def _with_backends(kernel: PackagedKernel) -> str:
+    """A kernel's part, which was made without regard to how it is called."""
+    return kernel.entry.rstrip().replace("{", f'{{\n "backends": {json.dumps(kernel.backends)},', 1)
 
 
 def _indented(text: str, depth: int) -> str:

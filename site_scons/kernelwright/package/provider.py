@@ -144,6 +144,8 @@ class Provider:
         return path
 
     def _remedy(self, arch: str) -> str:
+        if not self._place["packages"]:
+            return "\n  remedy: install the package again"
         again = "scons" if "folder" in self._place else self._pip(arch, again=True)
         return f"\n  remedy: {again}"
 

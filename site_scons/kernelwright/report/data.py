@@ -67,7 +67,7 @@ class KernelEntry:
         name, doc: the kernel.
         variants: how many it has.
         archs: all archs that any variant has code for.
-        library: bytes of its library.
+        library: bytes of its library; 0: no backend needs one.
     """
 
     name: str
@@ -182,10 +182,10 @@ def _package_entry(document: Record, work: Path) -> PackageEntry:
 def _kernel(name: str, entry: Record, sizes: dict[str, int]) -> KernelEntry:
     variants = entry.records("variants")
     archs = dict.fromkeys(arch for variant in variants for arch in _archs(variant))
-    library = entry.text("library")
-    if library not in sizes:
+    library = entry.text("library") if entry.has("library") else ""
+    if library and library not in sizes:
         raise ValueError(f"{entry.place}.library is {library!r}, which is not among the files")
-    return KernelEntry(name, entry.text("doc"), len(variants), tuple(archs), sizes[library])
+    return KernelEntry(name, entry.text("doc"), len(variants), tuple(archs), sizes.get(library, 0))
 
 
 def _device_codes(kernel: str, slug: str, unit: Record, folder: Path) -> Iterator[DeviceCode]:

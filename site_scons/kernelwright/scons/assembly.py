@@ -7,18 +7,36 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import backends
 from ..errors import Where
 from ..fatbin import described
 from ..files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
-from ..package.assemble import library_of, outputs, provider_package, runtime_sources
+from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from ..version import VERSION
 from .stage import Stage, move
 
 if TYPE_CHECKING:
+    from ..backends.base import Backend
     from .graph import PackageGraph
+
+
+@dataclass(frozen=True)
+class Built:
+    """A file that the package needs of a kernel.
+
+    Arguments:
+        source: its path relative to the folder of builds.
+        node: its node, if SCons looks after it in this run.
+        digest: its SHA-256, if it does not.
+    """
+
+    source: str
+    node: Any | None
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,33 +45,42 @@ class Part:
 
     Arguments:
         name: the kernel's name.
-        nodes: library and entry, if SCons looks after them in this run.
-        digests: SHA-256 of library and entry, if it does not.
+        backends: how it can be called, its default first.
+        entry: its part of the manifest.
+        products: path in the package -> what is copied there.
     """
 
     name: str
-    nodes: tuple[Any, Any] | None
-    digests: tuple[str, str] | None
+    backends: tuple[str, ...]
+    entry: Built
+    products: Mapping[str, Built]
 
 
 class Assembly:
     """Makes the stage that assembles a package.
 
-    The package has copies of the libraries, so that building one kernel alone never leaves it with a stale manifest.
-    They are no SCons targets, since there may be thousands: their contents are in the signature of the stage.
+    The package has copies of the kernels' files, so that building one kernel alone never leaves it with a stale
+    manifest. They are no SCons targets, since there may be thousands: their contents are in the stage's signature.
 
     Arguments:
         graph: the package's nodes.
         parts: its kernels, sorted by name.
-        libraries: kernel -> stamp and SHA-256 of the copies that an earlier run made.
+        copies: path in the package -> stamp and SHA-256 of the copies that an earlier run made.
     """
 
-    def __init__(self, graph: PackageGraph, parts: list[Part], libraries: Mapping[str, tuple[Stamp, str]]) -> None:
+    def __init__(self, graph: PackageGraph, parts: list[Part], copies: Mapping[str, tuple[Stamp, str]]) -> None:
         self._graph = graph
         self._parts = parts
-        self.libraries = {part.name: libraries[part.name] for part in parts if part.name in libraries}
+        self.copies = {path: copies[path] for part in parts for path in part.products if path in copies}
         self._work = graph.work.get_abspath()
         self._folder = graph.folder.get_abspath()
+
+    @cached_property
+    def _backends(self) -> tuple[Backend, ...]:
+        """All backends of all kernels: first those of the settings, in that order."""
+        used = {name for part in self._parts for name in part.backends}
+        ordered = dict.fromkeys((*self._graph.settings.backends, *backends.names()))
+        return tuple(backends.get(name) for name in ordered if name in used)
 
     def stage(self) -> Stage:
         """The stage. Its sources are left to ``Requires``: which of them have nodes differs from run to run."""
@@ -62,15 +89,16 @@ class Assembly:
             "package": graph.settings.package,
             "version": VERSION,
             "tools": graph.tool_data,
-            "backends": list(graph.settings.backends),
-            "runtime": digest_of(runtime_sources(bool(self._device_code))),
+            "backends": [backend.name for backend in self._backends],
+            "project": graph.project_version(self._backends),
+            "runtime": digest_of(runtime_sources(self._backends, bool(self._device_code))),
             "compress": self._compress,
             "device_code": self._device_code,
         }
-        targets = {output: graph.folder.File(output) for output in outputs(bool(self._device_code))}
+        targets = {output: graph.folder.File(output) for output in self._outputs}
         where = Where(stage="assemble")
         stage = Stage("PACKAGE", graph.settings.package, where, options, self._make, targets, [], cacheable=False)
-        stage.late = lambda: [[part.name, *self._digests(part)] for part in self._parts]
+        stage.late = lambda: [self._late(part) for part in self._parts]
         return stage
 
     @property
@@ -81,82 +109,93 @@ class Assembly:
 
     @property
     def _device_code(self) -> dict[str, Any]:
-        """What the manifest of a split package says of its device code, which is used where it was built."""
+        """What the manifest says of device code that libraries do not hold, where it was built."""
         settings = self._graph.settings
-        if not settings.providers:
-            return {}
         packages = {arch: provider_package(settings.package, arch) for arch in settings.providers}
-        return {"folder": os.path.relpath(self._work, self._folder), "packages": packages}
+        if self._graph.images_in == "package":
+            return {"folder": IMAGES, "packages": {}}
+        return {"folder": os.path.relpath(self._work, self._folder), "packages": packages} if packages else {}
+
+    @cached_property
+    def _outputs(self) -> tuple[str, ...]:
+        return outputs(self._backends, bool(self._device_code))
 
     def restore(self) -> None:
-        """Have the package assembled again if one of its libraries is not the one that was copied there."""
+        """Have the package assembled again if one of its copies is not what was copied there."""
         for part in self._parts:
-            path = self._copy_of(part.name)
-            # A library that has to be linked again may turn out the same, and then its copy is still right.
-            expected = self._digests(part)[0] or self.libraries.get(part.name, (None, ""))[1]
-            if expected and not self._is_current(part.name, path, expected):
-                self.libraries.pop(part.name, None)
-                if os.path.exists(path):  # noqa: PTH110
-                    self._graph.run.remove(path, tell=part.nodes is None)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._folder, "manifest.json"))  # noqa: PTH108, PTH118
+            for path, product in part.products.items():
+                # What has to be made again may turn out the same, and then its copy is still right.
+                expected = self._digest(product) or self.copies.get(path, (None, ""))[1]
+                if expected and not self._is_current(path, expected):
+                    self._discard(path, tell=product.node is None)
 
-    def _is_current(self, name: str, path: str, expected: str) -> bool:
-        known = self.libraries.get(name)
+    def _discard(self, path: str, tell: bool) -> None:
+        self.copies.pop(path, None)
+        if os.path.exists(self._place(path)):  # noqa: PTH110
+            self._graph.run.remove(self._place(path), tell=tell)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._place("manifest.json"))  # noqa: PTH108
+
+    def _is_current(self, path: str, expected: str) -> bool:
+        known, place = self.copies.get(path), self._place(path)
         try:
-            stamp = file_stamp(path)
+            stamp = file_stamp(place)
             if known is None or known[0] != stamp or self._graph.run.strict:
-                known = self.libraries[name] = (lasting_stamp(path), sha256_of(Path(path)))
+                known = self.copies[path] = (lasting_stamp(place), sha256_of(Path(place)))
         except OSError:
             return False
         return known[1] == expected
 
-    def _digests(self, part: Part) -> tuple[str, str]:
-        """SHA-256 of a kernel's library and entry; empty as long as they are not built."""
-        if part.digests is not None:
-            return part.digests
-        known = [self._graph.run.journal.output(node.get_abspath()) for node in part.nodes or ()]
-        library, entry = (output[1] if output else "" for output in known)
-        return library, entry
+    def _late(self, part: Part) -> list[Any]:
+        products = sorted((path, self._digest(product)) for path, product in part.products.items())
+        return [part.name, part.backends, self._digest(part.entry), products]
 
-    def _copy_of(self, kernel: str) -> str:
-        return os.path.join(self._folder, library_of(kernel))  # noqa: PTH118
+    def _digest(self, built: Built) -> str:
+        """SHA-256 of a file; empty as long as it is not built."""
+        if built.node is None:
+            return built.digest
+        output = self._graph.run.journal.output(built.node.get_abspath())
+        return output[1] if output else ""
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._folder, path)  # noqa: PTH118
 
     def _make(self, scratch: Path) -> None:
         from ..package.assemble import assemble
         from ..package.manifest import BuiltPackage
 
         kernels = tuple(self._packaged(part, scratch) for part in self._parts)
-        settings = self._graph.settings
-        head = (settings.package, VERSION, self._graph.tool_data, settings.backends)
-        package = BuiltPackage(*head, kernels, self._compress, self._device_code)
+        settings, names = self._graph.settings, tuple(backend.name for backend in self._backends)
+        head = (settings.package, VERSION, self._graph.tool_data, names)
+        project = self._graph.project_version(self._backends)
+        package = BuiltPackage(*head, kernels, self._compress, self._device_code, project)
         for relative, text in assemble(package).items():
-            (scratch / relative).parent.mkdir(exist_ok=True)
+            (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
         self._sweep()
 
     def _packaged(self, part: Part, scratch: Path) -> Any:
-        """What the package needs to know of a kernel; copies its library if the package has another one."""
+        """What the package needs to know of a kernel; copies what it has made if the package has something else."""
         from ..package.manifest import PackagedKernel
 
-        name, digest = part.name, self._digests(part)[0]
-        built = Path(self._work, name, f"{name}.so")
-        path = self._copy_of(name)
-        if not self._is_current(name, path, digest):
-            shutil.copyfile(built, scratch / "library")
-            move(scratch / "library", Path(path))
-            self.libraries[name] = (lasting_stamp(path), sha256_of(Path(path)))
-        entry = Path(self._work, name, "entry.json").read_text(encoding="utf-8")
-        return PackagedKernel(name, entry, library_of(name), self.libraries[name][1], self.libraries[name][0][0])
+        for path, product in part.products.items():
+            if not self._is_current(path, self._digest(product)):
+                shutil.copyfile(Path(self._work, product.source), scratch / "product")
+                move(scratch / "product", Path(self._place(path)))
+                self.copies[path] = (lasting_stamp(self._place(path)), sha256_of(Path(self._place(path))))
+        entry = Path(self._work, part.entry.source).read_text(encoding="utf-8")
+        products = {path: (self.copies[path][1], self.copies[path][0][0]) for path in part.products}
+        return PackagedKernel(part.name, entry, part.backends, products)
 
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""
         names = {part.name for part in self._parts}
         graph = self._graph
-        known = {path for stage in graph.made for path in stage.paths} | {self._copy_of(name) for name in names}
-        remove_unknown(Path(self._folder, "_lib"), known)
-        for name in set(outputs(split=True)) - set(outputs(bool(self._device_code))):
-            Path(self._folder, name).unlink(missing_ok=True)
+        known = {path for stage in graph.made for path in stage.paths} | {
+            self._place(path) for part in self._parts for path in part.products
+        }
+        for inside in ("_lib", "_runtime", "backends", IMAGES):
+            remove_unknown(Path(self._folder, inside), known)
         for top in (Path(self._work), Path(graph.checks.get_abspath())):
             kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
             for folder in [path for path in top.glob("*") if path.name not in kept]:

@@ -27,13 +27,14 @@ from ..settings import Settings
 from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from ..toolchain import HostCompiler, Lowerer, Nvcc, describe
 from ..version import VERSION
-from .assembly import Assembly, Part
+from .assembly import Assembly, Built, Part
 from .commands import NAME as COMMANDS
 from .commands import add_compile_commands
 from .run import BuildRun
 from .stage import CODE, Measured, Stage, StageAction, code_digest
 
 if TYPE_CHECKING:
+    from ..backends.base import Backend
     from ..discovery import DefinitionRecord
     from ..plan import KernelSelection
     from .stages import KernelNodes
@@ -77,6 +78,7 @@ class PackageGraph:
         self.unsettled: dict[str, KernelNodes] = {}
         self.commands: list[dict[str, Any]] = []
         self._looked_into: list[Unsettled] = []
+        self._required: set[str] = set()
         self._top = str(run.top)
         self._files = [self._name(node.get_abspath()) for node in files]
         self._user_env = env
@@ -157,6 +159,23 @@ class PackageGraph:
         targets = {f"{name}.so": self.glibc.File(f"{name}.so") for name in LIBRARIES}
         stage = self.node(Stage("GLIBC", floor, where, options, make, targets, []))
         return stage
+
+    @cached_property
+    def images_in(self) -> str:
+        """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
+        if self.settings.split == "arch":
+            return "wheels"
+        named = [name for name in self.settings.backends if name != backends.AUTO]
+        return "package" if any(backends.get(name).images for name in named) else ""
+
+    def project_version(self, chosen: Sequence[Backend]) -> str:
+        """The version of the project, if one of these backends needs it; empty: unknown."""
+        if not any(backend.versioned for backend in chosen):
+            return ""
+        from ..settings import read_document
+        from ..wheel.project import version_of
+
+        return version_of(self.run.top, read_document(self.run.top / "pyproject.toml"))
 
     @cached_property
     def has_gpu(self) -> bool:
@@ -256,7 +275,8 @@ class PackageGraph:
             found = Unsettled(record, {}, [])
             for kernel in record.kernels:
                 try:
-                    selection = select(kernel, self.settings, backends.names())
+                    selection = select(kernel, self.settings)
+                    self._require(selection.backends)
                     if self.tools.nvcc is not None:
                         require_archs(kernel, self.tools.nvcc)
                 except KernelwrightError as error:
@@ -271,6 +291,13 @@ class PackageGraph:
                 self._looked_into.append(found)
             self._tell(found.notes)
         return errors
+
+    def _require(self, names: Sequence[str]) -> None:
+        """Raise a ToolchainError if what a backend needs to build is missing."""
+        for name in names:
+            if name not in self._required:
+                backends.get(name).require_build()
+                self._required.add(name)
 
     def _tell(self, notes: Sequence[str]) -> None:
         for note in notes:
@@ -289,22 +316,28 @@ class PackageGraph:
         )
 
     def _assemble(self, settled: Settled, kept: dict[str, SettledKernel], failing: list[Stage]) -> Any:
-        parts = [Part(name, None, (kernel.library, kernel.entry)) for name, kernel in kept.items()]
-        for name, kernel in self.unsettled.items():
-            targets = kernel.library.targets
-            parts.append(Part(name, (targets[f"{name}.so"], targets["entry.json"]), None))
-        self._assembly = Assembly(self, sorted(parts, key=lambda part: part.name), settled.libraries)
+        parts = [settled_part(name, kernel) for name, kernel in kept.items()]
+        parts += [self._part(name, nodes) for name, nodes in self.unsettled.items()]
+        self._assembly = Assembly(self, sorted(parts, key=lambda part: part.name), settled.copies)
         if not self.run.passive:
             self._assembly.restore()
         stage = self.node(self._assembly.stage())
-        waits_for = [node for part in parts for node in part.nodes or ()] + [node for s in failing for node in s.nodes]
+        files = [built for part in parts for built in (part.entry, *part.products.values())]
+        waits_for = [file.node for file in files if file.node] + [node for s in failing for node in s.nodes]
         self.env.Requires(stage.nodes, waits_for)
         return SCons.Util.NodeList(stage.nodes)
+
+    def _part(self, name: str, nodes: KernelNodes) -> Part:
+        def built(node: Any) -> Built:
+            return Built(os.path.relpath(node.get_abspath(), self.work.get_abspath()), node)
+
+        products = {path: built(node) for path, node in nodes.products.items()}
+        return Part(name, nodes.backends, built(nodes.entry), products)
 
     def _alias(self, kept: dict[str, SettledKernel]) -> None:
         """Make the kernels' names, and ``check``, targets of the command line."""
         for name, kernel in self.unsettled.items():
-            self._user_env.Alias(name, kernel.library.nodes[:1])
+            self._user_env.Alias(name, list(kernel.products.values()) or [kernel.entry])
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
         for name, settled in kept.items():
             self.run.settled_stages += settled.stages + (settled.checks if self._checking else 0)
@@ -318,16 +351,20 @@ class PackageGraph:
             # Without this, a build file without Default(), which builds everything, would run all checks.
             self._user_env.Ignore(node.dir, node)
         if COMMANDS in requested:
-            libraries = [node for kernel in self.unsettled.values() for node in kernel.library.nodes]
+            libraries = [
+                node for kernel in self.unsettled.values() for node in (kernel.entry, *kernel.products.values())
+            ]
             add_compile_commands(self, self.commands, libraries)
         if self._checking:
             for name, kernel in self.unsettled.items():
                 if not kernel.record.has_reference:
                     self._tell([f"kernelwright: {name} has no reference, so it is not checked"])
+                elif not kernel.checks:
+                    self._tell([f"kernelwright: {name} has nothing that can run on this machine, so it is not checked"])
 
     def _settle(self, settled: Settled, kept: dict[str, SettledKernel]) -> None:
         """Write down which kernels are finished now."""
-        after = Settled(self._key, libraries=self._assembly.libraries)
+        after = Settled(self._key, copies=self._assembly.copies)
         kept_files = {file for file in self._files if file in settled.files} - {
             u.definition.file for u in self._looked_into
         }
@@ -349,18 +386,21 @@ class PackageGraph:
         if any(node.get_state() not in DONE for stage in nodes.stages for node in stage.nodes):
             return None
         checks = [stage for stage in nodes.checks if stage.nodes[0].get_state() in DONE]
-        output = self.run.journal.output
-        library, entry = (output(nodes.library.targets[n].get_abspath()) for n in (f"{name}.so", "entry.json"))
-        if library is None or entry is None:
+        part = self._part(name, nodes)
+        files = [part.entry, *part.products.values()]
+        known = {built.source: self.run.journal.output(built.node.get_abspath()) for built in files if built.node}
+        if not all(known.values()):
             return None
+        digests = {source: output[1] for source, output in known.items() if output}
         return SettledKernel(
             file,
             len(nodes.stages),
             stamps_of(self._top, (path for stage in nodes.stages for path in stage.paths)),
             len(checks) if len(checks) == len(nodes.checks) else 0,
             stamps_of(self._top, (path for stage in checks for path in stage.paths)),
-            library[1],
-            entry[1],
+            list(nodes.backends),
+            {path: [built.source, digests[built.source]] for path, built in part.products.items()},
+            digests[part.entry.source],
         )
 
     def _stamps(self, found: Unsettled) -> Any:
@@ -411,6 +451,12 @@ class PackageGraph:
         self._user_env.Alias(alias, node)
 
 
+def settled_part(name: str, kernel: SettledKernel) -> Part:
+    """A kernel of the assembly that nothing has to be done for."""
+    products = {path: Built(source, None, digest) for path, (source, digest) in kernel.products.items()}
+    return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products)
+
+
 def launcher_digest() -> str:
     """Digest of the C headers that every kernel library includes."""
     return digest_of(path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map"))
@@ -438,7 +484,8 @@ def _notes(selection: KernelSelection) -> list[str]:
     name = selection.record.name
     if not selection.archs and not selection.left_out:
         return [f"kernelwright: {name} is left out: it is for other targets"]
-    return [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
+    notes = [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
+    return notes + [f"kernelwright: {name} has no target that backend {b} can call" for b in selection.unused]
 
 
 SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")

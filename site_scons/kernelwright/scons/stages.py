@@ -8,22 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import backends
 from ..backends import library as kernel_library
-from ..backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
+from ..backends.base import KernelPlan, LinkJob, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import DefinitionError, SettingsError, Where
 from ..fatbin import PackJob, needed_driver, pack
 from ..files import dependency_digest, digest_of, pretty_json
-from ..launcher import LAUNCHER
 from ..limits import check_limits, read_usage
 from ..nvcc import NvccJob, can_include, compile_device_code, shell_script
-from ..package.assemble import library_of
+from ..package.assemble import IMAGES, library_of
 from ..package.manifest import BuiltKernel, BuiltUnit, BuiltVariant, make_entry
 from ..plan import KernelSelection, lowering_arch
 from ..records import read_json
-from ..toolchain import HostCompiler, tvm_ffi_includes
 from ..version import VERSION
 from ..workers.protocol import CheckRequest, LowerRequest
+from .backend_stages import SYMBOLIC_PLACES, BackendStages, real_places
 from .commands import entry
 from .stage import Measured, Stage
 
@@ -53,11 +53,22 @@ class VariantNodes:
 
 @dataclass(frozen=True)
 class KernelNodes:
-    """The nodes of one kernel: the stages up to its library, the last of them, and the checks."""
+    """The nodes of one kernel.
+
+    Arguments:
+        record: the kernel.
+        backends: how it can be called, its default first.
+        stages: those up to what the package gets of it.
+        products: path in the package -> the node that is copied there.
+        entry: the node of its part of the manifest.
+        checks: the stages of its checks.
+    """
 
     record: KernelRecord
+    backends: tuple[str, ...]
     stages: tuple[Stage, ...]
-    library: Stage
+    products: Mapping[str, Any]
+    entry: Any
     checks: tuple[Stage, ...]
 
 
@@ -78,12 +89,33 @@ class KernelStages:
         record, made = self._record, self._graph.made
         before = len(made)
         variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
-        wrapper = self._wrap(variants)
-        compiled = self._compile(variants, wrapper)
-        library = self._link(variants, wrapper, compiled)
-        stages = tuple(made[before:])
-        checks = self._checks(variants, library) if record.has_reference else []
-        return KernelNodes(record, stages, library, tuple(checks))
+        chosen = [backends.get(name) for name in self._selection.backends]
+        products: dict[str, Any] = {}
+        library = None
+        if any(backend.library for backend in chosen):
+            wrapper = self._wrap(variants)
+            library = self._link(variants, wrapper, self._compile(variants, wrapper))
+            products[library_of(record.name)] = library.nodes[0]
+        if self._graph.images_in == "package":
+            products |= self._image_products(variants)
+        for backend in chosen:
+            added = BackendStages(self._graph, record, backend)
+            products |= added.add(lambda: self._plan(variants), self._sources_of(variants))
+        entry = library.targets["entry.json"] if library else self._entry(variants)
+        finished = tuple(made[before:])
+        checks = self._checks(variants, library) if record.has_reference and library else []
+        return KernelNodes(record, self._selection.backends, finished, products, entry, tuple(checks))
+
+    @staticmethod
+    def _sources_of(variants: tuple[VariantNodes, ...]) -> list[Any]:
+        """What the plan of a kernel is made of."""
+        return [unit.files["signature.json"] for variant in variants for unit in variant.units]
+
+    def _image_products(self, variants: tuple[VariantNodes, ...]) -> dict[str, Any]:
+        """The device images, for a package that has them as files."""
+        images = [image for variant in variants for unit in variant.units for image in unit.images.values()]
+        top = Path(self._graph.work.get_abspath())
+        return {f"{IMAGES}/{Path(i.get_abspath()).relative_to(top).as_posix()}": i for i in images}
 
     @cached_property
     def _definition_identity(self) -> dict[str, Any]:
@@ -228,7 +260,6 @@ class KernelStages:
 
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
         record = self._record
-        signatures = [unit.files["signature.json"] for variant in variants for unit in variant.units]
 
         def make(scratch: Path) -> None:
             for name, text in kernel_library.emit(self._plan(variants)).items():
@@ -237,11 +268,13 @@ class KernelStages:
         options = {
             "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
             "outputs": list(record.outputs),
-            "images": [self._graph.settings.split, self._graph.settings.compress],
+            "images": [self._graph.images_in, self._graph.settings.compress],
         }
         targets = {name: self._folder.File(name) for name in kernel_library.FILES}
         subject = record.name
-        return self._graph.node(Stage("WRAP", subject, self._where("wrap"), options, make, targets, signatures))
+        return self._graph.node(
+            Stage("WRAP", subject, self._where("wrap"), options, make, targets, self._sources_of(variants))
+        )
 
     def _plan(self, variants: tuple[VariantNodes, ...]) -> KernelPlan:
         """What the backend needs to know; paths relative to the package's work folder."""
@@ -269,7 +302,7 @@ class KernelStages:
                 )
                 for variant in variants
             ),
-            split=settings.split == "arch",
+            split=bool(self._graph.images_in),
             driver=needed_driver(settings.compress),
         )
 
@@ -317,11 +350,10 @@ class KernelStages:
         graph.commands.append(entry(top, f"{name}/wrapper.o", kernel_library.link_command(job, places, output), output))
         by_hand = kernel_library.link_command(job, replace(SYMBOLIC_PLACES, glibc=folder), output)
 
-        resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
-        listed = [unit.files[file] for unit in units for file in ("signature.json", "module.tir")]
+        listed, usages = self._described_by(variants)
 
         def make(scratch: Path) -> None:
-            self._check_limits(resources)
+            self._check_limits(variants)
             command = kernel_library.link_command(job, places, str(scratch / f"{name}.so"))
             remedy = f"the sources are below {top}"
             done = graph.run.tools.run(command, top, scratch, where, remedy, kind="link", subject=name)
@@ -333,19 +365,48 @@ class KernelStages:
             "compiler": compiler.identity,
             "command": by_hand,
             "headers": digest_of(kernel_library.launcher_sources()),
-            "limits": [graph.settings.max_registers, graph.settings.max_spills],
-            "split": graph.settings.split,
-            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
+            **self._entry_options,
         }
         targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
-        usages = [node for _, _, node in resources]
         sources = [compiled.nodes[0], *wrapper.nodes[1:], *objects, *images, *listed, *usages, *stubs]
         stage = Stage("LINK", name, where, options, make, targets, sources)
         return graph.node(stage)
 
-    def _check_limits(self, resources: list[tuple[str, str, Any]]) -> None:
+    def _entry(self, variants: tuple[VariantNodes, ...]) -> Any:
+        """Make the kernel's part of the manifest, where there is no library of which it would be a by-product."""
+        listed, usages = self._described_by(variants)
+        images = [image for v in variants for unit in v.units for image in unit.images.values()]
+
+        def make(scratch: Path) -> None:
+            self._check_limits(variants)
+            (scratch / "entry.json").write_text(make_entry(self._built(variants)), encoding="utf-8")
+
+        targets = {"entry.json": self._folder.File("entry.json")}
+        sources = [*listed, *usages, *images]
+        where = self._where("entry")
+        stage = Stage("ENTRY", self._record.name, where, self._entry_options, make, targets, sources)
+        return self._graph.node(stage).nodes[0]
+
+    @property
+    def _entry_options(self) -> dict[str, Any]:
+        graph = self._graph
+        return {
+            "limits": [graph.settings.max_registers, graph.settings.max_spills],
+            "images": graph.images_in,
+            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
+        }
+
+    @staticmethod
+    def _described_by(variants: tuple[VariantNodes, ...]) -> tuple[list[Any], list[Any]]:
+        """The nodes that the manifest describes: signatures and sources, and resource usages."""
+        units = [unit for variant in variants for unit in variant.units]
+        listed = [unit.files[file] for unit in units for file in ("signature.json", "module.tir")]
+        return listed, [node for unit in units for node in unit.resources.values()]
+
+    def _check_limits(self, variants: tuple[VariantNodes, ...]) -> None:
         """Raise a KernelwrightError if a device function needs more than the settings allow."""
         settings = self._graph.settings
+        resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
         for slug, arch, node in resources:
             usage = read_usage(Path(node.get_abspath()))
             where = self._where("nvcc", slug)
@@ -357,9 +418,10 @@ class KernelStages:
 
     def _built(self, variants: tuple[VariantNodes, ...]) -> BuiltKernel:
         record, graph = self._record, self._graph
-        top = Path(graph.work.get_abspath()) if graph.settings.split == "arch" else None
+        top = Path(graph.work.get_abspath()) if graph.images_in else None
         built = tuple(BuiltVariant(v.slug, v.config, tuple(_built_unit(u, top) for u in v.units)) for v in variants)
-        library = library_of(record.name)
+        called = [backends.get(name) for name in self._selection.backends]
+        library = library_of(record.name) if any(backend.library for backend in called) else ""
         return BuiltKernel(record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION)
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
@@ -419,15 +481,6 @@ def _built_unit(unit: UnitNodes, split_in: Path | None) -> BuiltUnit:
     paths = {arch: Path(node.get_abspath()) for arch, node in unit.images.items()} if split_in else {}
     images = {arch: (path.relative_to(split_in or "").as_posix(), path) for arch, path in paths.items()}
     return BuiltUnit(read_signature(unit), Path(unit.files["module.tir"].get_abspath()), resources, unit.archs, images)
-
-
-SYMBOLIC_PLACES = Places("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"))
-"""Words that compile.sh has in place of this machine's paths."""
-
-
-def real_places(compiler: HostCompiler) -> Places:
-    """Where the compiler and the headers are on this machine."""
-    return Places(compiler.path, str(LAUNCHER), tuple(str(folder) for folder in tvm_ffi_includes()))
 
 
 def ignore(dependencies: Mapping[str, str]) -> None:

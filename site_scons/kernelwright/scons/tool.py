@@ -29,7 +29,7 @@ def generate(env: Any, **keywords: Any) -> None:
     """Set an environment up: construction variables, the help text, and the method ``KernelPackage``."""
     try:
         table = read_pyproject(Path(env.Dir("#").get_abspath()) / "pyproject.toml")
-        defaults = merge(_base_layers(table), backends.names())
+        defaults = merge(_base_layers(table), backends.choices())
     except KernelwrightError as error:
         stop(error)
     env["KERNELWRIGHT_TABLE"] = table
@@ -169,7 +169,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         (place, ({} if package is None else {"package": package}) | keywords),
         ("command line", given),
     ]
-    merged = merge(layers, backends.names())
+    merged = merge(layers, backends.choices())
     if not merged.package:
         remedy = 'write env.KernelPackage("name", ...), or package = "name" in [tool.kernelwright]'
         raise SettingsError("the package has no name", Where(stage="settings", location="KernelPackage()"), remedy)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import SCons.Errors
 
+from .. import backends
 from ..errors import KernelwrightError, Where
 from ..files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..memory import parse_size
@@ -155,7 +156,8 @@ def _stage(graph: PackageGraph, manifest: Any) -> Stage:
     require_platform()
     top, name, archs = graph.run.top, graph.settings.package, graph.settings.providers
     document = read_document(top / "pyproject.toml")
-    project = read_project(top, document, providers=archs)
+    called = backends.resolve(graph.settings.backends, graph.settings.targets)
+    project = read_project(top, document, providers=archs, called_through=called)
     providers = {arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs}
     source = find_source(top)
     where = Where(stage=NAME)
@@ -189,14 +191,14 @@ def _stage(graph: PackageGraph, manifest: Any) -> Stage:
 
 def _write_main(scratch: Path, project: Project, built: BuiltFiles, source: Source) -> Path:
     """Write the wheel of a package, with the platform tag that its libraries need."""
-    from ..wheel.archive import wheel_name, write_wheel
+    from ..wheel.archive import ANY, wheel_name, write_wheel
     from ..wheel.content import package_files
     from ..wheel.platform import UNTAGGED, platform_tag
 
     files = package_files(built, project, source)
     draft = scratch / wheel_name(project, UNTAGGED)
     write_wheel(draft, project, files, UNTAGGED, source.time)
-    tag = platform_tag(draft)
+    tag = platform_tag(draft) if any(name.endswith(".so") for name in files) else ANY
     final = scratch / wheel_name(project, tag)
     write_wheel(final, project, files, tag, source.time)
     return final

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import KernelwrightError, Where
 from ..files import pretty_json
-from ..package.assemble import provider_package
+from ..package.assemble import IMAGES, provider_package
 from ..package.loader import DIGEST_LINE, SCHEMA
 from ..package.manifest import sealed_manifest
 from ..records import Record, read_json
@@ -76,7 +76,7 @@ def read_built(folder: Path, name: str) -> BuiltFiles:
     """
     path = folder / "manifest.json"
     digests, images, head = read_json(path, _contents, REMEDY)
-    if not any(path.startswith("_lib/") for path in digests):
+    if not any(path.startswith(("_lib/", IMAGES)) for path in digests):
         where = Where(stage="wheel", location=str(path))
         raise KernelwrightError(f"the package {name} has no built kernel", where, "build at least one for some target")
     return BuiltFiles(folder, name, path.read_text(encoding="utf-8"), digests, tuple(images), head)
@@ -160,8 +160,8 @@ def _listed(content: bytes) -> dict[str, Any]:
 def _contents(document: Record) -> tuple[dict[str, str], list[Image], dict[str, Any]]:
     files = document.record("files")
     digests = {name: files.record(name).text("sha256") for name in files.raw}
-    if not document.has("device_code"):
-        return digests, [], {}
+    if not document.has("device_code") or not document.record("device_code").record("packages").raw:
+        return digests, [], {}  # libraries hold it, or the package has it in files of its own
     head = document.record("device_code")
     packages = head.record("packages")
     named = {arch: packages.text(arch) for arch in packages.raw}

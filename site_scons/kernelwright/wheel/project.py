@@ -21,12 +21,11 @@ from packaging.version import InvalidVersion, Version
 from pyproject_metadata import StandardMetadata
 from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 
-from ..errors import SettingsError, Where, shown
+from ..backends import get
+from ..backends.base import Backend
+from ..errors import KernelwrightError, SettingsError, Where, shown
 from ..package.provider import GROUP
 from .source import RECORD
-
-RUNTIME = "apache-tvm-ffi>=0.1.13,<0.2"
-"""What every kernel package needs where it runs: the versions that it is tested with."""
 
 SHARED_FIELDS = ("authors", "keywords", "license", "license-files", "maintainers", "requires-python", "urls")
 """Fields of the project that its wheels of device code have too."""
@@ -74,7 +73,13 @@ class Project:
     files: tuple[str, ...]
 
 
-def read_project(root: Path, document: Mapping[str, Any], version: str = "", providers: Sequence[str] = ()) -> Project:
+def read_project(
+    root: Path,
+    document: Mapping[str, Any],
+    version: str = "",
+    providers: Sequence[str] = (),
+    called_through: Sequence[str] = ("tvm_ffi",),
+) -> Project:
     """Check a project's fields, and read the files that they name.
 
     Arguments:
@@ -82,14 +87,18 @@ def read_project(root: Path, document: Mapping[str, Any], version: str = "", pro
         document: its content.
         version: the version, if ``[project]`` says that it is dynamic; empty: as ``[tool.kernelwright.version]`` says.
         providers: the CUDA archs whose device code is in wheels of their own; the project gets an extra for each.
+        called_through: the backends of its kernels, the default first. What that needs is among the dependencies, and
+            what another one needs is an extra of its name.
 
     Raises:
         SettingsError: a field is missing or not valid, or a file that one names is not there. The message names it.
     """
     files: list[str] = ["pyproject.toml"]
     table, place = _checked_table(root, document, version, files)
-    extras = {"optional-dependencies": _with_extras(table, place, providers)} if providers else {}
-    return _project(root, {**table, **extras, "dependencies": _dependencies(table)}, place, files)
+    if providers:
+        table = {**table, "optional-dependencies": _with_extras(table, place, providers)}
+    table = {**table, **_with_needs(table, called_through)}
+    return _project(root, table, place, files)
 
 
 def provider_project(root: Path, document: Mapping[str, Any], arch: str, package: str, version: str = "") -> Project:
@@ -225,6 +234,22 @@ def project_table(document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return dict(table), place
 
 
+def version_of(root: Path, document: Mapping[str, Any]) -> str:
+    """The version of a project; empty: the document describes none.
+
+    Raises:
+        KernelwrightError: there should be one, and it cannot be told.
+    """
+    try:
+        table, place = project_table(document)
+    except KernelwrightError:  # kernels can be built without a project around them
+        return ""
+    if "version" in table.get("dynamic", ()):
+        return dynamic_version(root, document, [])
+    given = table.get("version", "")
+    return _normal(given, place) if isinstance(given, str) and given else ""
+
+
 def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -> str:
     """The version that a file or the newest git tag has; the file's name is added to ``files``.
 
@@ -309,12 +334,26 @@ def _check_group(points: Any, place: str, scripts: bool) -> None:
             raise _refused(f"{place}.{name} is {shown(value)}, expected {form}", "name what Python can import")
 
 
-def _dependencies(table: Mapping[str, Any]) -> Any:
-    """The project's dependencies, and what loads its kernels unless the project asks for a version itself."""
-    given = table.get("dependencies", [])
-    if not isinstance(given, list) or any(re.match(r"\s*apache[-_.]tvm[-_.]ffi\b", str(item)) for item in given):
+def _with_needs(table: Mapping[str, Any], called_through: Sequence[str]) -> dict[str, Any]:
+    """The project's dependencies and extras, and what its kernels need to be called."""
+    default, *others = (get(name) for name in called_through)
+    extras = table.get("optional-dependencies", {})
+    if isinstance(extras, dict) and others:
+        known = {re.sub(r"[-_.]+", "-", str(name)).lower() for name in extras}
+        added = {b.name.replace("_", "-"): [need.requirement for need in b.run_needs] for b in others}
+        extras = {**extras, **{name: listed for name, listed in added.items() if name not in known}}
+    return {
+        "dependencies": _dependencies(table.get("dependencies", []), default),
+        **({"optional-dependencies": extras} if extras else {}),
+    }
+
+
+def _dependencies(given: Any, backend: Backend) -> Any:
+    """The project's dependencies, and what a backend needs unless the project asks for a version itself."""
+    if not isinstance(given, list):
         return given
-    return [*given, RUNTIME]
+    named = {re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", str(item).strip(), maxsplit=1)[0]).lower() for item in given}
+    return [*given, *(need.requirement for need in backend.run_needs if need.name not in named)]
 
 
 def _version_of_tag(root: Path) -> str:

@@ -19,7 +19,7 @@ class KernelSize:
     Arguments:
         name: the kernel.
         archs: arch -> bytes of the code of all its variants.
-        library: bytes of its library, with the dispatcher and the launcher.
+        library: bytes of what is compiled for it: its library, with dispatcher and launcher, and what backends add.
     """
 
     name: str
@@ -65,8 +65,14 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
             for arch in variant.texts("archs"):
                 path = _code(work / name / variant.text("slug"), arch)
                 archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
-        found.append(KernelSize(name, archs, files.record(kernel.text("library")).count("size")))
+        compiled = [path for path in files.raw if path == f"_lib/{name}.so" or _is_product(path, name)]
+        found.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
     return found
+
+
+def _is_product(path: str, kernel: str) -> bool:
+    """Whether a file of a package is what a backend has made for a kernel."""
+    return path.startswith("backends/") and path.rpartition("/")[2].partition(".")[0] == f"_{kernel}"
 
 
 def _code(folder: Path, arch: str) -> Path:

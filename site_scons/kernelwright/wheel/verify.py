@@ -227,13 +227,16 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
     if document.has("arch"):
         yield from _provider_problems(document, folder, files)
         return
-    if document.has("device_code"):
+    inside = document.has("device_code") and not document.record("device_code").record("packages").raw
+    if inside:
+        yield from _image_problems(document, folder, files)
+    elif document.has("device_code"):
         yield from _split_problems(document, files)
     exact = document.has("compress")
     kernels = document.record("kernels")
     for name in kernels.raw:
         kernel = kernels.record(name)
-        library = files.get(folder + kernel.text("library"), b"")
+        library = files.get(folder + kernel.text("library"), b"") if kernel.has("library") else b""
         claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
         if document.has("device_code"):
             claimed = {arch for arch in claimed if arch.startswith("x86")}
@@ -274,6 +277,20 @@ def _provider_problems(document: Record, folder: str, files: Mapping[str, bytes]
         yield f"it has no entry point {package} in the group {GROUP}, so its device code would not be found"
     if not re.search(rf"^Requires-Dist: \S+=={re.escape(version)}$", _described(files, "METADATA"), re.M):
         yield f"it does not depend on version {version} of {document.text('package')}, to which it belongs"
+
+
+def _image_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Every file of device code is there, and for the arch that the manifest says."""
+    place = document.record("device_code").text("folder")
+    for image in listed_images(document):
+        name, exact = f"{folder}{place}/{image.file}", image.file.endswith(".fatbin")
+        try:
+            found = set(device_archs(files.get(name, b"")))
+        except ValueError as error:
+            yield f"{name} is damaged: {error}"
+            continue
+        if found != {_claim(image.arch, exact)}:
+            yield f"{name} has code for {', '.join(sorted(found)) or 'no arch'}, and the manifest says {image.arch}"
 
 
 def _split_problems(document: Record, files: Mapping[str, bytes]) -> Iterator[str]:
