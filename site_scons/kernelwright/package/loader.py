@@ -178,7 +178,7 @@ class Loader:
     def _backend(self, name: str) -> dict[str, Any]:
         """What the manifest says of a backend."""
         backends = self.manifest().get("backends")
-        described = backends.get(name) if isinstance(backends, dict) else None
+        described: Any = backends.get(name) if isinstance(backends, dict) else None
         if not _is_backend(described):
             raise ImportError(f"{self.folder / 'manifest.json'}: does not describe the backend {name!r}")
         found: dict[str, Any] = described
@@ -253,7 +253,8 @@ def _is_backend(described: Any) -> bool:
     """Whether a backend's part of the manifest has all that is used of it."""
     if not isinstance(described, dict):
         return False
-    modules, needs = described.get("modules"), described.get("needs")
+    modules: Any = described.get("modules")
+    needs: Any = described.get("needs")
     named = isinstance(modules, list) and all(isinstance(m, str) and m[:-3].isidentifier() for m in modules)
     listed = isinstance(needs, list) and all(isinstance(need, list) and len(need) == 2 for need in needs)
     return named and bool(modules) and listed and all(isinstance(text, str) for need in needs for text in need)
