@@ -1,0 +1,280 @@
+/* Python objects become arguments of the kernel's library: numbers by value, arrays as DLTensors that point to them. */
+#ifndef KW_PYTHON_CONVERT_H
+#define KW_PYTHON_CONVERT_H
+
+/* ---- refusals, which the kernel object words ---- */
+
+/* The exception that is set, which then is not any more; owned. */
+KW_COLD PyObject *kw_take_exception(void) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return value;
+}
+
+/* Raises that an array cannot be passed, because of the exception that is set. */
+KW_COLD int kw_refuse(const kw_call *call, const kw_parameter *parameter, PyObject *object) {
+  PyObject *cause = kw_take_exception();
+  Py_XDECREF(PyObject_CallMethod(call->self, "_refuse", "sOO", parameter->name, object, cause));
+  Py_XDECREF(cause);
+  return -1;
+}
+
+KW_COLD int kw_refuse_writing(const kw_call *call, const kw_parameter *parameter, const char *what) {
+  Py_XDECREF(PyObject_CallMethod(call->self, "_refuse_writing", "ss", parameter->name, what));
+  return -1;
+}
+
+/* ---- the buffer protocol ---- */
+
+/* DLPack's type code of an element of a buffer, by the struct module's letters; -1 if DLPack has none. */
+KW_FUNCTION int kw_code_of(const char *format) {
+  if (!format) return kDLUInt; /* bytes */
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (*format == 'Z' && (format[1] == 'f' || format[1] == 'd') && !format[2]) return kDLComplex;
+  if (!*format || format[1]) return -1;
+  if (strchr("efd", *format)) return kDLFloat;
+  if (strchr("bhilqn", *format)) return kDLInt;
+  if (strchr("BHILQN", *format)) return kDLUInt;
+  return *format == '?' ? kDLBool : -1;
+}
+
+/* Strides in elements; null, which means compact, if there are none. */
+KW_FUNCTION int kw_set_strides(kw_tensor *tensor) {
+  const Py_buffer *buffer = &tensor->buffer;
+  tensor->tensor.strides = NULL;
+  if (!buffer->strides) return 0;
+  bool empty = !buffer->len;
+  for (int i = 0; i < buffer->ndim; ++i) {
+    int64_t stride = buffer->strides[i] / (buffer->itemsize ? buffer->itemsize : 1);
+    if (KW_UNLIKELY(stride * buffer->itemsize != buffer->strides[i] && buffer->shape[i] > 1 && !empty)) return -1;
+    tensor->strides[i] = stride;
+  }
+  tensor->tensor.strides = tensor->strides;
+  return 0;
+}
+
+KW_FUNCTION int kw_take_buffer_of(kw_tensor *tensor) {
+  Py_buffer *buffer = &tensor->buffer;
+  int code = kw_code_of(buffer->format);
+  if (code < 0) {
+    PyErr_Format(PyExc_BufferError, "its elements have the format '%s', which DLPack does not have", buffer->format);
+    return -1;
+  }
+  if (kw_set_strides(tensor)) {
+    PyErr_SetString(PyExc_BufferError, "its strides are not multiples of the size of its elements");
+    return -1;
+  }
+  tensor->tensor.data = buffer->buf;
+  tensor->tensor.device = (DLDevice){kDLCPU, 0};
+  tensor->tensor.ndim = buffer->ndim;
+  tensor->tensor.dtype = (DLDataType){(uint8_t)code, (uint8_t)(buffer->itemsize * 8), 1};
+  tensor->tensor.shape = (int64_t *)buffer->shape;
+  tensor->tensor.byte_offset = 0;
+  return 0;
+}
+_Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "sizes of buffers are sizes of DLPack");
+
+/* Whether an object's buffer could not be written: a read-only one was to be had. */
+KW_COLD bool kw_is_read_only(PyObject *object) {
+  Py_buffer buffer;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  bool read_only = !PyObject_GetBuffer(object, &buffer, PyBUF_RECORDS_RO);
+  if (read_only) PyBuffer_Release(&buffer);
+  PyErr_Restore(type, value, traceback);
+  return read_only;
+}
+
+KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor);
+
+/* What has no buffer may have DLPack, or a better word on why it has not. */
+KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+  if (parameter->is_written && kw_is_read_only(object)) {
+    PyErr_Clear();
+    return kw_refuse_writing(call, parameter, "a read-only array");
+  }
+  if (!kw_has((PyObject *)Py_TYPE(object), "__dlpack__")) return kw_refuse(call, parameter, object);
+  PyErr_Clear();
+  return kw_take_dlpack(call, parameter, object, tensor);
+}
+
+KW_FUNCTION int kw_take_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+  int flags = parameter->is_written ? PyBUF_RECORDS : PyBUF_RECORDS_RO;
+  if (KW_UNLIKELY(PyObject_GetBuffer(object, &tensor->buffer, flags)))
+    return kw_no_buffer(call, parameter, object, tensor);
+  tensor->holds = KW_HOLDS_BUFFER;
+  return KW_LIKELY(!kw_take_buffer_of(tensor)) ? 0 : kw_refuse(call, parameter, object);
+}
+
+/* ---- DLPack ---- */
+
+/* By the C functions of the array's type. */
+KW_FUNCTION int kw_take_exchange(kw_call *call, const kw_parameter *parameter, PyObject *object,
+                                 const DLPackExchangeAPI *exchange, kw_tensor *tensor) {
+  if (!call->exchange) call->exchange = exchange;
+  if (KW_LIKELY(exchange->dltensor_from_py_object_no_sync != NULL)) {
+    if (KW_LIKELY(!exchange->dltensor_from_py_object_no_sync(object, &tensor->tensor))) return 0;
+    return kw_refuse(call, parameter, object);
+  }
+  if (exchange->managed_tensor_from_py_object_no_sync(object, &tensor->versioned))
+    return kw_refuse(call, parameter, object);
+  tensor->holds = KW_HOLDS_VERSIONED;
+  tensor->tensor = tensor->versioned->dl_tensor;
+  return 0;
+}
+
+/* DLPack's (type, id) of the device that an array is on. */
+KW_COLD int kw_device_of(PyObject *object, DLDevice *device) {
+  PyObject *pair = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+  PyObject *fields = pair ? PySequence_Tuple(pair) : NULL;
+  PyObject *type = fields ? PyTuple_GetItem(fields, 0) : NULL, *id = type ? PyTuple_GetItem(fields, 1) : NULL;
+  long numbers[2] = {type ? PyLong_AsLong(type) : -1, id ? PyLong_AsLong(id) : -1};
+  *device = (DLDevice){(DLDeviceType)numbers[0], (int32_t)numbers[1]};
+  Py_XDECREF(fields);
+  Py_XDECREF(pair);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The arguments of __dlpack__: the newest form that is understood, and the stream that the kernel will use, which the
+ * array's library makes wait for its own. DLPack's number of CUDA's default stream is 1. */
+KW_COLD PyObject *kw_dlpack_arguments(const kw_call *call, DLDevice device, bool newest) {
+  PyObject *arguments = newest ? Py_BuildValue("{s(ii)}", "max_version", 1, 0) : PyDict_New();
+  if (!arguments || (device.device_type != kDLCUDA && device.device_type != kDLCUDAManaged)) return arguments;
+  void *stream = call->sets_stream ? call->stream : kw_ffi.TVMFFIEnvGetStream(kDLCUDA, device.device_id);
+  PyObject *number = PyLong_FromVoidPtr(stream ? stream : (void *)1);
+  if (!number || PyDict_SetItemString(arguments, "stream", number)) Py_CLEAR(arguments);
+  Py_XDECREF(number);
+  return arguments;
+}
+
+KW_COLD PyObject *kw_export(const kw_call *call, PyObject *object, DLDevice device, bool newest) {
+  PyObject *named = kw_dlpack_arguments(call, device, newest), *none = PyTuple_New(0);
+  PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
+  PyObject *capsule = named && none && method ? PyObject_Call(method, none, named) : NULL;
+  Py_XDECREF(method);
+  Py_XDECREF(none);
+  Py_XDECREF(named);
+  return capsule;
+}
+
+/* Takes what is in a capsule; from then on it is ours to delete. */
+KW_COLD int kw_open_capsule(PyObject *capsule, kw_tensor *tensor) {
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    tensor->versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    if (PyCapsule_SetName(capsule, "used_dltensor_versioned")) return -1;
+    tensor->holds = KW_HOLDS_VERSIONED;
+    tensor->tensor = tensor->versioned->dl_tensor;
+    if (tensor->versioned->version.major == DLPACK_MAJOR_VERSION) return 0;
+    PyErr_Format(PyExc_BufferError, "it was exported as DLPack %u", tensor->versioned->version.major);
+    return -1;
+  }
+  tensor->managed = PyCapsule_GetPointer(capsule, "dltensor"); /* raises where it is no capsule */
+  if (!tensor->managed || PyCapsule_SetName(capsule, "used_dltensor")) return -1;
+  tensor->holds = KW_HOLDS_MANAGED;
+  tensor->tensor = tensor->managed->dl_tensor;
+  return 0;
+}
+
+/* By __dlpack__; libraries that do not know `max_version` raise TypeError. */
+KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+  DLDevice device;
+  if (kw_device_of(object, &device)) return kw_refuse(call, parameter, object);
+  PyObject *capsule = kw_export(call, object, device, true);
+  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    PyErr_Clear();
+    capsule = kw_export(call, object, device, false);
+  }
+  int status = capsule ? kw_open_capsule(capsule, tensor) : -1;
+  Py_XDECREF(capsule);
+  if (status) return kw_refuse(call, parameter, object);
+  bool read_only = tensor->holds == KW_HOLDS_VERSIONED && tensor->versioned->flags & DLPACK_FLAG_BITMASK_READ_ONLY;
+  return read_only && parameter->is_written ? kw_refuse_writing(call, parameter, "a read-only array") : 0;
+}
+
+/* ---- any argument ---- */
+
+/* Notes where the call is, and which library its arrays are from. */
+KW_FUNCTION int kw_note_tensor(kw_call *call, const kw_type *type, PyObject *object, const DLTensor *tensor) {
+  if (!call->first) call->first = object;
+  if (KW_LIKELY(tensor->device.device_type == kDLCPU) || call->device.device_type != kDLCPU) return 0;
+  call->device = tensor->device;
+  if (call->has_stream || !type->exchange || !type->exchange->current_work_stream) return 0;
+  call->sets_stream = true;
+  return type->exchange->current_work_stream(tensor->device.device_type, tensor->device.device_id, &call->stream);
+}
+
+KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *known,
+                               TVMFFIAny *value) {
+  kw_type type = *known; /* it may be forgotten as soon as Python code runs */
+  kw_tensor *tensor = &call->tensors[call->num_tensors++];
+  int status;
+  tensor->holds = KW_HOLDS_NOTHING;
+  if (KW_UNLIKELY(type.is_immutable && parameter->is_written))
+    return kw_refuse_writing(call, parameter, "an array of JAX, which is immutable");
+  if (type.kind == KW_EXCHANGE) status = kw_take_exchange(call, parameter, object, type.exchange, tensor);
+  else if (type.kind == KW_BUFFER) status = kw_take_buffer(call, parameter, object, tensor);
+  else status = kw_take_dlpack(call, parameter, object, tensor);
+  if (KW_UNLIKELY(status)) return -1;
+  value->type_index = kTVMFFIDLTensorPtr;
+  value->v_ptr = &tensor->tensor;
+  return kw_note_tensor(call, &type, object, &tensor->tensor);
+}
+
+KW_FUNCTION int kw_take_int(PyObject *object, TVMFFIAny *value) {
+  int overflow;
+  value->v_int64 = PyLong_AsLongLongAndOverflow(object, &overflow);
+  value->type_index = overflow ? kTVMFFIBigInt : kTVMFFIInt;
+  return value->v_int64 == -1 && !overflow && PyErr_Occurred() ? -1 : 0;
+}
+
+KW_COLD int kw_take_integral(PyObject *object, TVMFFIAny *value) {
+  PyObject *number = PyNumber_Long(object);
+  int status = number ? kw_take_int(number, value) : -1;
+  Py_XDECREF(number);
+  return status;
+}
+
+KW_FUNCTION int kw_take_float(PyObject *object, TVMFFIAny *value) {
+  value->type_index = kTVMFFIFloat;
+  value->v_float64 = PyFloat_AsDouble(object);
+  return KW_UNLIKELY(value->v_float64 == -1 && PyErr_Occurred()) ? -1 : 0;
+}
+
+/* The library refuses what has no meaning for it, and says what it expected. It does not look into such a value. */
+KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
+  *value = (TVMFFIAny){.type_index = kTVMFFINone};
+  const kw_type *type = kw_type_of(object);
+  if (KW_UNLIKELY(!type)) return -1;
+  switch (type->kind) {
+    case KW_EXCHANGE:
+    case KW_BUFFER:
+    case KW_DLPACK: return kw_take_tensor(call, parameter, object, type, value);
+    case KW_FLOAT:
+    case KW_REAL: return kw_take_float(object, value);
+    case KW_INT: return kw_take_int(object, value);
+    case KW_INTEGRAL: return kw_take_integral(object, value);
+    case KW_BOOL: value->type_index = kTVMFFIBool, value->v_int64 = object == Py_True; return 0;
+    case KW_NONE: return 0;
+    case KW_STRING: value->type_index = kTVMFFIRawStr, value->v_c_str = ""; return 0;
+    case KW_OBJECT: break;
+  }
+  value->type_index = kTVMFFIOpaquePyObject;
+  return 0;
+}
+
+/* Gives back what the arguments hold. */
+KW_FUNCTION void kw_release(kw_call *call) {
+  for (int32_t i = 0; i < call->num_tensors; ++i) {
+    kw_tensor *tensor = &call->tensors[i];
+    if (tensor->holds == KW_HOLDS_BUFFER) PyBuffer_Release(&tensor->buffer);
+    else if (tensor->holds == KW_HOLDS_VERSIONED && tensor->versioned->deleter)
+      tensor->versioned->deleter(tensor->versioned);
+    else if (tensor->holds == KW_HOLDS_MANAGED && tensor->managed->deleter) tensor->managed->deleter(tensor->managed);
+  }
+}
+
+#endif

@@ -1,0 +1,84 @@
+/* Outputs that the kernel's library has allocated become arrays of the caller's library. */
+#ifndef KW_PYTHON_RESULT_H
+#define KW_PYTHON_RESULT_H
+
+static void kw_delete_versioned(PyObject *capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor_versioned")) return; /* somebody has taken it */
+  DLManagedTensorVersioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+  if (managed->deleter) managed->deleter(managed);
+}
+
+static void kw_delete_managed(PyObject *capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;
+  DLManagedTensor *managed = PyCapsule_GetPointer(capsule, "dltensor");
+  if (managed->deleter) managed->deleter(managed);
+}
+
+
+/* A DLPack capsule that shares the tensor, in the form of DLPack 1 or in the older one. */
+KW_FUNCTION PyObject *kw_capsule_of(TVMFFIObjectHandle tensor, bool versioned) {
+  DLManagedTensorVersioned *newer;
+  DLManagedTensor *older;
+  int status = versioned ? kw_ffi.TVMFFITensorToDLPackVersioned(tensor, &newer)
+                         : kw_ffi.TVMFFITensorToDLPack(tensor, &older);
+  if (status) return kw_raise_taken(), NULL;
+  PyObject *capsule = versioned ? PyCapsule_New(newer, "dltensor_versioned", kw_delete_versioned)
+                                : PyCapsule_New(older, "dltensor", kw_delete_managed);
+  if (!capsule && versioned) newer->deleter(newer);
+  else if (!capsule) older->deleter(older);
+  return capsule;
+}
+
+KW_FUNCTION void kw_keep(TVMFFIObjectHandle tensor) { kw_ffi.TVMFFIObjectIncRef(tensor); }
+
+KW_FUNCTION void kw_drop(TVMFFIObjectHandle tensor) {
+  if (tensor) kw_ffi.TVMFFIObjectDecRef(tensor);
+}
+
+KW_FUNCTION const DLTensor *kw_dltensor_of(TVMFFIObjectHandle tensor) {
+  return (const DLTensor *)((const char *)tensor + sizeof(TVMFFIObject));
+}
+
+/* By the C functions of the caller's library. */
+KW_FUNCTION PyObject *kw_exchange_output(const DLPackExchangeAPI *exchange, TVMFFIObjectHandle tensor) {
+  DLManagedTensorVersioned *managed;
+  void *object = NULL;
+  if (kw_ffi.TVMFFITensorToDLPackVersioned(tensor, &managed)) return kw_raise_taken(), NULL;
+  if (!exchange->managed_tensor_to_py_object_no_sync(managed, &object)) return object;
+  managed->deleter(managed);
+  return NULL;
+}
+
+/* Makes an object with DLPack that shares the tensor; the extension module sets it. */
+static PyObject *(*kw_new_output)(TVMFFIObjectHandle tensor);
+
+KW_FUNCTION PyObject *kw_make_output(const kw_call *call, TVMFFIObjectHandle tensor) {
+  if (call->exchange) return kw_exchange_output(call->exchange, tensor);
+  PyObject *output = kw_new_output(tensor);
+  if (!output || !call->first) return output;
+  PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, call->first);
+  Py_DECREF(output);
+  return adopted;
+}
+
+KW_FUNCTION PyObject *kw_make_outputs(const kw_call *call, const TVMFFISeqCell *cell) {
+  const TVMFFIAny *items = cell->data;
+  PyObject *outputs = PyTuple_New((Py_ssize_t)cell->size);
+  for (int64_t i = 0; outputs && i < cell->size; ++i) {
+    PyObject *output = kw_make_output(call, items[i].v_ptr);
+    if (!output || PyTuple_SetItem(outputs, (Py_ssize_t)i, output)) Py_CLEAR(outputs);
+  }
+  return outputs;
+}
+
+/* What a call returns: nothing, one output, or a tuple of them. Takes the result. */
+KW_FUNCTION PyObject *kw_make_result(const kw_call *call, const TVMFFIAny *result) {
+  if (KW_LIKELY(result->type_index == kTVMFFINone)) Py_RETURN_NONE;
+  PyObject *made;
+  if (result->type_index == kTVMFFITensor) made = kw_make_output(call, result->v_ptr);
+  else made = kw_make_outputs(call, (const TVMFFISeqCell *)((const char *)result->v_ptr + sizeof(TVMFFIObject)));
+  kw_ffi.TVMFFIObjectDecRef(result->v_ptr);
+  return made;
+}
+
+#endif

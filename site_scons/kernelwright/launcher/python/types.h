@@ -1,0 +1,71 @@
+/* What a kernel object knows of its kernel, and what one call holds. */
+#ifndef KW_PYTHON_TYPES_H
+#define KW_PYTHON_TYPES_H
+
+/* One parameter: its name, whether callers may leave it out, whether the kernel writes it. */
+typedef struct kw_parameter {
+  const char *name;
+  bool is_tensor, is_output, is_written;
+} kw_parameter;
+
+/* A kernel, or one variant of it. */
+typedef struct kw_kernel {
+  const char *name;
+  const kw_parameter *parameters;
+  int32_t num_parameters, num_outputs;
+  kw_entry entry;
+  void *library;
+} kw_kernel;
+
+/* How an object of some Python type becomes an argument. */
+typedef enum kw_kind {
+  KW_OBJECT, /* not at all; the kernel's library says so */
+  KW_NONE,
+  KW_FLOAT,
+  KW_INT,
+  KW_BOOL,
+  KW_INTEGRAL, /* a number of another library */
+  KW_REAL,
+  KW_STRING,
+  KW_EXCHANGE, /* by the C functions that the type has for DLPack */
+  KW_BUFFER,   /* by the buffer protocol */
+  KW_DLPACK,   /* by __dlpack__ */
+} kw_kind;
+
+typedef struct kw_type {
+  PyTypeObject *type;
+  kw_kind kind;
+  bool is_immutable;
+  const DLPackExchangeAPI *exchange;
+} kw_type;
+
+/* Most dimensions of a buffer (PyBUF_MAX_NDIM). */
+#define KW_BUFFER_DIMS 64
+
+/* A tensor argument, and what has to be given back after the call. */
+typedef struct kw_tensor {
+  enum { KW_HOLDS_NOTHING, KW_HOLDS_BUFFER, KW_HOLDS_VERSIONED, KW_HOLDS_MANAGED } holds;
+  union {
+    DLManagedTensorVersioned *versioned;
+    DLManagedTensor *managed;
+    Py_buffer buffer;
+  };
+  DLTensor tensor;
+  int64_t strides[KW_BUFFER_DIMS];
+} kw_tensor;
+
+typedef struct kw_call {
+  PyObject *self;
+  const kw_kernel *kernel;
+  PyObject *given[KW_MAX_ARGUMENTS]; /* by parameter, borrowed; null: left out */
+  TVMFFIAny values[KW_MAX_ARGUMENTS];
+  kw_tensor tensors[KW_MAX_ARGUMENTS];
+  int32_t num_values, num_tensors;
+  bool has_stream, sets_stream;  /* the caller gave a stream; the device that the call is on has to be told one */
+  void *stream;
+  DLDevice device;                   /* the first that is not the CPU, otherwise the CPU */
+  const DLPackExchangeAPI *exchange; /* of the first tensor that has one; it makes outputs */
+  PyObject *first;                   /* the first tensor, borrowed */
+} kw_call;
+
+#endif

@@ -1,0 +1,164 @@
+"""Loads kernels as extension modules: one binary each, for Python 3.11 and later.
+
+The callable is an object of the module's own type with the services of every kernel object added. Calling it enters C
+at once; no Python code of ours runs. Neither does tvm-ffi's: of that package only the library is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+
+from .interface import Interface, library_of, parse_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from inspect import Signature
+    from types import ModuleType
+    from typing import Any
+
+    from .loader import Loader
+
+OLDEST_PYTHON = (3, 11)
+"""The first that has the buffer protocol in its limited API."""
+
+IMPORTERS = {"numpy": "numpy", "jax": "jax.dlpack", "jaxlib": "jax.dlpack", "cupy": "cupy"}
+"""Library of the first array of a call -> the module whose ``from_dlpack`` makes its arrays of new outputs."""
+
+NOT_OF_NUMPY = frozenset({"bfloat16"})
+"""Dtypes of outputs that NumPy cannot take; so are all that start with float8, float6 and float4."""
+
+
+class Services(Interface):
+    """What a kernel object has besides its call. ``_load``, ``_service`` and ``_set_provider`` are the module's."""
+
+    _load: Callable[[bytes, bytes, bytes], None]
+    _service: Callable[..., Any]
+    _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
+    _library: Path
+
+    def _of_variant(self, index: int) -> Services:
+        return _make(type(self), self.name, self._entry, self._library, index)
+
+    def supported(self, device: Any = "cpu") -> bool:
+        """Whether this kernel has code that the device, and its driver, can run."""
+        return not self._service(b"kw_supported", *parse_device(device))
+
+    def preload(self, device: Any = "cpu") -> None:
+        """Load the device code ahead of the first call, for example before a graph is captured.
+
+        Raises:
+            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
+            ValueError: the kernel is not built for devices of that kind.
+        """
+        self._service(b"kw_preload", *parse_device(device))
+
+    def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
+        """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
+        self._set_provider(provider)
+
+    def set_num_threads(self, count: int) -> None:
+        """Set how many threads parallel CPU loops use, in the whole process.
+
+        Raises:
+            ValueError: count is not a positive integer.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
+        self._service(b"kw_set_num_threads", count)
+
+    def num_threads(self) -> int:
+        """How many threads parallel CPU loops use."""
+        return int(self._service(b"kw_num_threads"))
+
+    @property
+    def __signature__(self) -> Signature:
+        """The parameters as ``inspect`` shows them: outputs and the stream may be left out."""
+        return _signature(self._entry)
+
+    def _adopt(self, output: Any, like: Any) -> Any:
+        """A new output as an array of the library that ``like`` is from, if that can have it without a copy."""
+        module = IMPORTERS.get(library_of(like))
+        if module is None:
+            return output
+        try:
+            return importlib.import_module(module).from_dlpack(output)
+        except (BufferError, RuntimeError, TypeError, ValueError):
+            if module != "numpy":
+                raise
+            return output  # of a dtype that NumPy does not have, such as bfloat16
+
+
+def _signature(entry: dict[str, Any]) -> Signature:
+    from inspect import Parameter, Signature
+
+    arguments = entry["variants"][0]["arguments"]
+    # Python allows no parameter without a default behind one with a default, so such outputs have none.
+    trailing = len(arguments)
+    while trailing and arguments[trailing - 1]["output"]:
+        trailing -= 1
+    parameters = [
+        Parameter(a["name"], Parameter.POSITIONAL_OR_KEYWORD, default=None if i >= trailing else Parameter.empty)
+        for i, a in enumerate(arguments)
+    ]
+    return Signature([*parameters, Parameter("stream", Parameter.KEYWORD_ONLY, default=None)])
+
+
+def load(loader: Loader, name: str, entry: dict[str, Any]) -> Services:
+    """Import the extension module of a kernel and make the object whose call dispatches over all variants.
+
+    Raises:
+        ImportError: this Python is too old, tvm-ffi is not installed, or a file of the package is missing or altered.
+    """
+    if sys.version_info < OLDEST_PYTHON:
+        raise ImportError(
+            f"kernel {name!r}: the cython backend needs Python 3.11 or later, this is {sys.version.split()[0]}\n"
+            "  remedy: use a later Python, or another backend of the package"
+        )
+    path = loader.verified(f"backends/cython/_{name}.abi3.so")
+    module = _import(f"{loader.package}.backends.cython._{name}", path)
+    kind = type(name, (Services, module.Function), {"__module__": loader.package, "__doc__": entry["doc"]})
+    return _make(kind, name, entry, loader.library(name), None)
+
+
+def _import(name: str, path: Path) -> ModuleType:
+    file_loader = ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, str(path), loader=file_loader)
+    if spec is None:
+        raise ImportError(f"{path}: cannot be imported", name=name, path=str(path))
+    module = importlib.util.module_from_spec(spec)
+    file_loader.exec_module(module)
+    return module
+
+
+def _make(kind: type[Services], name: str, entry: dict[str, Any], library: Path, index: int | None) -> Services:
+    kernel = kind()
+    symbol = f"__tvm_ffi_{name}" if index is None else f"__tvm_ffi_{name}__{index}"
+    kernel._load(os.fsencode(find_runtime()), os.fsencode(library), symbol.encode())
+    kernel.name = name
+    kernel._entry = entry
+    kernel._library = library
+    kernel._index = index
+    return kernel
+
+
+def find_runtime() -> Path:
+    """The path of libtvm_ffi.so. The package is not imported: that takes long, and imports PyTorch.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    spec = importlib.util.find_spec("tvm_ffi")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder, "lib", "libtvm_ffi.so")
+        if path.is_file():
+            return path
+    raise ImportError(
+        "the library of tvm-ffi is not installed, which kernels are called through\n"
+        "  remedy: python -m pip install 'apache-tvm-ffi>=0.1.13,<0.2'"
+    )
