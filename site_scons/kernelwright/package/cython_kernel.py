@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Interface, library_of, parse_device
+from .interface import Interface, parse_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 OLDEST_PYTHON = (3, 11)
 """The first that has the buffer protocol in its limited API."""
 
-IMPORTERS = {"numpy": "numpy", "jax": "jax.dlpack", "jaxlib": "jax.dlpack", "cupy": "cupy"}
+IMPORTERS = {
+    "numpy": "numpy",
+    "jax": "jax.dlpack",
+    "jaxlib": "jax.dlpack",
+    "cupy": "cupy",
+    "tvm_ffi": "tvm_ffi",
+}
 """Library of the first array of a call -> the module whose ``from_dlpack`` makes its arrays of new outputs."""
-
-NOT_OF_NUMPY = frozenset({"bfloat16"})
-"""Dtypes of outputs that NumPy cannot take; so are all that start with float8, float6 and float4."""
 
 
 class Services(Interface):
@@ -41,6 +44,7 @@ class Services(Interface):
     _service: Callable[..., Any]
     _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
     _library: Path
+    _importers: dict[type, Callable[[Any], Any]]
 
     def _of_variant(self, index: int) -> Services:
         return _make(type(self), self.name, self._entry, self._library, index)
@@ -81,17 +85,34 @@ class Services(Interface):
         """The parameters as ``inspect`` shows them: outputs and the stream may be left out."""
         return _signature(self._entry)
 
-    def _adopt(self, output: Any, like: Any) -> Any:
-        """A new output as an array of the library that ``like`` is from, if that can have it without a copy."""
-        module = IMPORTERS.get(library_of(like))
-        if module is None:
-            return output
+    def _adopt(self, output: Any, like: type) -> Any:
+        """A new output as an array of the library that has the type ``like``, if there is one known."""
         try:
-            return importlib.import_module(module).from_dlpack(output)
-        except (BufferError, RuntimeError, TypeError, ValueError):
-            if module != "numpy":
-                raise
-            return output  # of a dtype that NumPy does not have, such as bfloat16
+            importer = self._importers[like]
+        except KeyError:
+            importer = self._importers[like] = _find_importer(like)
+        return importer(output)
+
+
+def _find_importer(like: type) -> Callable[[Any], Any]:
+    """The function by which a library takes new outputs without a copy."""
+    library = like.__module__.partition(".")[0]
+    if library not in IMPORTERS:
+        return lambda output: output
+    importer: Callable[[Any], Any] = importlib.import_module(IMPORTERS[library]).from_dlpack
+    return _or_as_it_is(importer) if library == "numpy" else importer
+
+
+def _or_as_it_is(importer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An importer that leaves alone what its library does not have a dtype for, as NumPy has no bfloat16."""
+
+    def take(output: Any) -> Any:
+        try:
+            return importer(output)
+        except (BufferError, RuntimeError, TypeError):
+            return output
+
+    return take
 
 
 def _signature(entry: dict[str, Any]) -> Signature:
@@ -144,6 +165,7 @@ def _make(kind: type[Services], name: str, entry: dict[str, Any], library: Path,
     kernel._entry = entry
     kernel._library = library
     kernel._index = index
+    kernel._importers = {}
     return kernel
 
 

@@ -78,13 +78,15 @@ KW_FUNCTION int kw_take_buffer_of(kw_tensor *tensor) {
 }
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "sizes of buffers are sizes of DLPack");
 
-/* Whether an object's buffer could not be written: a read-only one was to be had. */
+/* Whether an object has a buffer, but none that can be written. */
 KW_COLD bool kw_is_read_only(PyObject *object) {
   Py_buffer buffer;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  bool read_only = !PyObject_GetBuffer(object, &buffer, PyBUF_RECORDS_RO);
-  if (read_only) PyBuffer_Release(&buffer);
+  bool has_buffer = !PyObject_GetBuffer(object, &buffer, PyBUF_RECORDS_RO);
+  bool read_only = has_buffer && buffer.readonly;
+  if (has_buffer) PyBuffer_Release(&buffer);
+  else PyErr_Clear();
   PyErr_Restore(type, value, traceback);
   return read_only;
 }
@@ -107,7 +109,10 @@ KW_FUNCTION int kw_take_buffer(kw_call *call, const kw_parameter *parameter, PyO
   if (KW_UNLIKELY(PyObject_GetBuffer(object, &tensor->buffer, flags)))
     return kw_no_buffer(call, parameter, object, tensor);
   tensor->holds = KW_HOLDS_BUFFER;
-  return KW_LIKELY(!kw_take_buffer_of(tensor)) ? 0 : kw_refuse(call, parameter, object);
+  if (KW_LIKELY(!kw_take_buffer_of(tensor))) return 0;
+  tensor->holds = KW_HOLDS_NOTHING;
+  PyBuffer_Release(&tensor->buffer);
+  return kw_no_buffer(call, parameter, object, tensor);
 }
 
 /* ---- DLPack ---- */
@@ -182,7 +187,10 @@ KW_COLD int kw_open_capsule(PyObject *capsule, kw_tensor *tensor) {
 /* By __dlpack__; libraries that do not know `max_version` raise TypeError. */
 KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
   DLDevice device;
-  if (kw_device_of(object, &device)) return kw_refuse(call, parameter, object);
+  if (kw_device_of(object, &device)) { /* the export has a better word on why there is none */
+    PyErr_Clear();
+    device = (DLDevice){kDLCPU, 0};
+  }
   PyObject *capsule = kw_export(call, object, device, true);
   if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();

@@ -56,7 +56,7 @@ KW_FUNCTION PyObject *kw_make_output(const kw_call *call, TVMFFIObjectHandle ten
   if (call->exchange) return kw_exchange_output(call->exchange, tensor);
   PyObject *output = kw_new_output(tensor);
   if (!output || !call->first) return output;
-  PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, call->first);
+  PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, (PyObject *)Py_TYPE(call->first));
   Py_DECREF(output);
   return adopted;
 }
