@@ -1,0 +1,401 @@
+"""Compares the arguments of a call with what a kernel's manifest entry expects, without the kernel's library.
+
+What traces a program (``torch.compile``, ``jax.jit``) has dtypes and sizes, but no data. This module does for it what
+the library's dispatcher does for a call: it chooses the variant, and computes the outputs' shapes. Its messages are the
+dispatcher's. Sizes may be symbolic integers of PyTorch; then an equality that a kernel needs becomes a guard.
+
+Two things only the library sees, since they are not about dtypes and sizes: alignment and strides of data.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+INT32_LIMIT = 2**31 - 1 - 65535
+"""Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
+
+CONVERT = "\n  remedy: convert the arguments, or add a config for them to the definition and rebuild"
+SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
+FIT = "\n  remedy: pass arrays whose sizes fit each other"
+
+Symbols = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Described:
+    """One argument of a call.
+
+    Arguments:
+        dtype: of a tensor, as TVM writes it, such as ``float16``; None for a scalar.
+        shape: of a tensor: integers, or symbolic ones; None for a scalar.
+        value: of a scalar.
+        device: of a tensor, for messages, such as ``cuda:0``; None where it is not known.
+    """
+
+    dtype: str | None = None
+    shape: tuple[Any, ...] | None = None
+    value: Any = None
+    device: str | None = None
+
+
+class Signatures:
+    """What the variants of a kernel expect.
+
+    Arguments:
+        kernel: the kernel's name.
+        entry: its part of the manifest.
+
+    Raises:
+        ValueError: a size in the entry is not an expression of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
+    """
+
+    def __init__(self, kernel: str, entry: Mapping[str, Any]) -> None:
+        self.kernel = kernel
+        self.variants = [_Variant(variant) for variant in entry["variants"]]
+        arguments = self.variants[0].arguments
+        self.names = tuple(argument.name for argument in arguments)
+        self.outputs = tuple(argument.name for argument in arguments if argument.output)
+        self._arguments = arguments
+
+    def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
+        """The first variant that the arguments fit.
+
+        Arguments:
+            passed: all arguments in order; None for outputs that are left out, which may also be missing altogether.
+            index: the only variant that may be chosen; None: any.
+            target: only variants that are built for this target, ``llvm`` or ``cuda``; None: any.
+
+        Raises:
+            TypeError: the number of arguments, a kind, a dtype or a rank does not fit.
+            ValueError: sizes do not fit, or a number is out of the range of its type.
+        """
+        call = self._bound(passed)
+        for number in self._numbers(index, target):
+            variant = self.variants[number]
+            if variant.matches(call, sizes=True):
+                self._check_ranges(variant, call)
+                chosen = Chosen(self, number, variant.solve(call))
+                self._check_sizes(chosen, call)
+                return chosen
+        self._raise_no_match(call, self._numbers(index, target))
+
+    def _numbers(self, index: int | None, target: str | None) -> list[int]:
+        numbers = range(len(self.variants)) if index is None else [index]
+        found = [number for number in numbers if target is None or target in self.variants[number].targets]
+        if not found:
+            subject = "it" if index is None else self.variants[index].slug
+            device = "cpu" if target == "llvm" else target
+            built = ", ".join(dict.fromkeys(t for variant in self.variants for t in variant.targets))
+            remedy = "use a device that it was built for, or add an arch and rebuild: scons ARCHS=..."
+            self.refuse(
+                ValueError, f"it cannot run on {device}: {subject} was built for {built} only\n  remedy: {remedy}"
+            )
+        return found
+
+    def _bound(self, passed: Sequence[Described | None]) -> list[Described | None]:
+        """The arguments by position, with None for outputs that are left out."""
+        left_out = [argument.output for argument in self._arguments]
+        call = list(passed)
+        if len(call) == len(self.names) - len(self.outputs):
+            given = iter(call)
+            call = [None if output else next(given) for output in left_out]
+        missing = [described is None for described in call]
+        if len(call) != len(self.names) or (any(missing) and missing != left_out):
+            self._raise_count(len(passed) - sum(described is None for described in passed))
+        for argument, described in zip(self._arguments, call, strict=True):
+            if argument.kind == "tensor" and described is not None and described.shape is None:
+                what = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
+                self.refuse(TypeError, f"argument '{argument.name}' is {_value_text(described)}, {what}")
+        return call
+
+    def _check_ranges(self, variant: _Variant, call: Sequence[Described | None]) -> None:
+        """Raise an error for what is beyond the integers that the kernel computes with; symbolic sizes are not."""
+        for argument, described in zip(variant.arguments, call, strict=True):
+            if described is None:
+                continue
+            if described.shape is not None:
+                self._check_tensor(argument, described.shape, variant.limit)
+            elif argument.kind == "int" and type(described.value) is int:
+                low, high = argument.integers
+                if not low <= described.value <= high:
+                    problem = f"is {described.value}, which does not fit {argument.dtype}"
+                    self.refuse(ValueError, f"argument '{argument.name}' {problem}")
+
+    def _check_tensor(self, argument: _Argument, shape: tuple[Any, ...], limit: int) -> None:
+        sizes = [size for size in shape if isinstance(size, int)]
+        allowed = f"the {limit} that int{_bits(limit)} sizes allow"
+        for size in sizes:
+            if size < 0:
+                self.refuse(ValueError, f"argument '{argument.name}' has a dimension of {size}, expected one from 0")
+            if size > limit:
+                self.refuse(ValueError, f"argument '{argument.name}' has a dimension of {size}, beyond {allowed}")
+        if math.prod(sizes) > limit and len(sizes) == len(shape):
+            text = f"argument '{argument.name}' of shape {_shape_text(shape)} has more elements than {allowed}"
+            self.refuse(ValueError, text + SPLIT)
+
+    def _check_sizes(self, chosen: Chosen, call: Sequence[Described | None]) -> None:
+        """Raise an error where a tensor's size is not what the symbols make of it."""
+        variant = self.variants[chosen.index]
+        for position, (argument, described) in enumerate(zip(variant.arguments, call, strict=True)):
+            if described is None or described.shape is None:
+                continue
+            for axis, (size, found) in enumerate(zip(argument.shape, described.shape, strict=True)):
+                if isinstance(size, _Size) and not size.fits(chosen.symbols, found):
+                    self.refuse(
+                        ValueError,
+                        f"Mismatched {argument.name}.shape[{axis}] on argument #{position} when calling:\n"
+                        f"  `{variant.call_text(self.kernel)}`,\n"
+                        f"  expected to {variant.source_text(size)}{FIT}",
+                    )
+
+    def _raise_count(self, count: int) -> NoReturn:
+        outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in self._arguments)
+        every = len(self.names)
+        if not self.outputs:
+            self.refuse(TypeError, f"takes {every} arguments ({outline}), {count} were given")
+        fewer = every - len(self.outputs)
+        text = f"takes {every} arguments ({outline}), or {fewer} with the outputs left out; {count} were given"
+        self.refuse(TypeError, text)
+
+    def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
+        """A TypeError, unless only constant dimensions are wrong."""
+        given = [(name, described) for name, described in zip(self.names, call, strict=True) if described is not None]
+        text = "no built variant accepts these arguments\n  passed: "
+        text += ", ".join(f"{name} = {_passed_text(described)}" for name, described in given)
+        for number in numbers:
+            variant = self.variants[number]
+            expected = zip(variant.arguments, call, strict=True)
+            listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
+            text += f"\n  {variant.slug} expects: {listed}"
+        only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
+        self.refuse(ValueError if only_sizes else TypeError, text + CONVERT)
+
+    def refuse(self, kind: type[Exception], text: str) -> NoReturn:
+        """Raise an error that names the kernel."""
+        raise kind(f"kernel '{self.kernel}': {text}")
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The variant that a call gets.
+
+    Arguments:
+        signatures: those it is from.
+        index: its number.
+        symbols: the value of each symbol that the arguments tell.
+    """
+
+    signatures: Signatures
+    index: int
+    symbols: dict[str, Any]
+
+    def outputs(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """dtype and shape of each output, in order.
+
+        Raises:
+            ValueError: a size of one cannot be computed, is negative or too large.
+        """
+        variant = self.signatures.variants[self.index]
+        return [(argument.dtype, self._shape(variant, argument)) for argument in variant.arguments if argument.output]
+
+    def _shape(self, variant: _Variant, argument: _Argument) -> tuple[Any, ...]:
+        shape = []
+        for axis, size in enumerate(argument.shape):
+            value = size.value(self.symbols) if isinstance(size, _Size) else size
+            if value is None:
+                problem = "cannot be computed: it overflows int64, or divides by 0"
+                self.signatures.refuse(ValueError, f"dimension {axis} of output '{argument.name}' {problem}")
+            shape.append(value)
+        known = [size for size in shape if isinstance(size, int)]
+        limit = variant.limit if variant.limit == INT32_LIMIT else variant.limit // 128
+        too_many = len(known) == len(shape) and math.prod(known) > limit
+        if any(size < 0 or size > limit for size in known) or too_many:
+            expected = f"expected sizes from 0, with a product up to the {limit} that int{_bits(limit)} sizes allow"
+            text = f"output '{argument.name}' would have the shape {_shape_text(shape)}, {expected}"
+            self.signatures.refuse(ValueError, text)
+        return tuple(shape)
+
+
+class _Size:
+    """A size that is an expression; it is compiled once, from a syntax tree that has nothing else in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.names: list[str] = []
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+        except SyntaxError as error:
+            raise ValueError(f"the size {text!r} is not an expression") from error
+        tree.body = self._checked(tree.body)
+        self._code = compile(ast.fix_missing_locations(tree), "<size>", "eval")
+
+    def value(self, symbols: Symbols) -> Any:
+        """The size; None if it divides by zero, or is not an int64."""
+        try:
+            value = eval(self._code, _NAMESPACE, dict(symbols))
+        except ZeroDivisionError:
+            return None
+        return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
+
+    def fits(self, symbols: Symbols, found: Any) -> bool:
+        """Whether a size is this one; so it is if a symbol is not known."""
+        return not all(name in symbols for name in self.names) or bool(self.value(symbols) == found)
+
+    def _checked(self, node: ast.expr) -> ast.expr:
+        """The node, if it is of the grammar; functions get names that no symbol can have."""
+        match node:
+            case ast.Constant(value=int(number)) if not isinstance(number, bool):
+                return node
+            case ast.Name(id=symbol):
+                self.names.append(symbol)
+                return node
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return ast.UnaryOp(ast.USub(), self._checked(operand))
+            case ast.BinOp(left=left, op=(ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv() | ast.Mod()) as op):
+                return ast.BinOp(self._checked(left), op, self._checked(node.right))
+            case ast.Call(func=ast.Name(id="min" | "max" as function), args=[first, *rest], keywords=[]) if rest:
+                name = ast.Name(f"function {function}", ast.Load())
+                return ast.Call(name, [self._checked(first), *map(self._checked, rest)], [])
+        raise ValueError(f"the size {self.text!r} has {ast.unparse(node)!r} in it")
+
+
+def _symbolic(function: Callable[..., int], method: str) -> Callable[..., Any]:
+    """``min`` or ``max``, by the method that symbolic integers of PyTorch have for it."""
+
+    def combined(first: Any, *rest: Any) -> Any:
+        for item in rest:
+            if isinstance(first, int) and isinstance(item, int):
+                first = function(first, item)
+            elif isinstance(first, int):
+                first = getattr(item, method)(first)
+            else:
+                first = getattr(first, method)(item)
+        return first
+
+    return combined
+
+
+_NAMESPACE: dict[str, Any] = {
+    "__builtins__": {},
+    "function min": _symbolic(min, "__sym_min__"),
+    "function max": _symbolic(max, "__sym_max__"),
+}
+
+
+class _Argument:
+    """One argument as one variant expects it."""
+
+    def __init__(self, item: Mapping[str, Any]) -> None:
+        self.name: str = item["name"]
+        self.dtype: str = item["dtype"]
+        self.output = bool(item["output"])
+        self.kind = "tensor" if item["kind"] == "tensor" else _number_kind(self.dtype)
+        sizes = item.get("shape") or () if self.kind == "tensor" else ()
+        self.shape = tuple(_Size(size) if isinstance(size, str) else int(size) for size in sizes)
+        self.text = self.dtype + (f"[{', '.join(map(str, sizes))}]" if self.kind == "tensor" else "")
+        self.host_text = self.dtype
+        if self.kind == "tensor":
+            self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
+
+    @property
+    def integers(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type."""
+        bits = int(self.dtype.removeprefix("u").removeprefix("int"))
+        return (0, 2**bits - 1) if self.dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+    def matches(self, described: Described, sizes: bool) -> bool:
+        """Whether dtype and rank, and if asked for the constant sizes, or the kind of number, are right."""
+        if self.kind != "tensor":
+            return described.shape is None and self._takes(described.value)
+        shape = described.shape or ()
+        if described.dtype != self.dtype or len(shape) != len(self.shape):
+            return False
+        pairs = zip(self.shape, shape, strict=True)
+        return not sizes or not any(isinstance(size, int) and bool(found != size) for size, found in pairs)
+
+    def _takes(self, value: Any) -> bool:
+        if self.kind == "pointer":
+            return value is None
+        return hasattr(value, "__index__") or (self.kind == "float" and hasattr(value, "__float__"))
+
+
+class _Variant:
+    """What one variant expects."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.slug: str = entry["slug"]
+        self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
+        self.arguments = [_Argument(item) for item in entry["arguments"]]
+        self.limit = 2**63 - 1 if "int64" in entry["symbols"].values() else INT32_LIMIT
+
+    def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
+        """Whether a call fits; see :meth:`_Argument.matches`."""
+        pairs = zip(self.arguments, call, strict=True)
+        return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
+
+    def solve(self, call: Sequence[Described | None]) -> dict[str, Any]:
+        """The symbols: a number of that name, or the first size that is the symbol, of an input before an output."""
+        symbols: dict[str, Any] = {}
+        pairs = [(a, d) for a, d in zip(self.arguments, call, strict=True) if d is not None]
+        for argument, described in pairs:
+            if argument.kind == "int":
+                symbols.setdefault(argument.name, described.value)
+        for argument, described in sorted(pairs, key=lambda pair: pair[0].output):
+            for size, found in zip(argument.shape, described.shape or (), strict=True):
+                if isinstance(size, _Size) and size.text.isidentifier():
+                    symbols.setdefault(size.text, found)
+        return symbols
+
+    def call_text(self, kernel: str) -> str:
+        """The signature as TVM's host code writes it in messages."""
+        return f"{kernel}({', '.join(f'{a.name}: {a.host_text}' for a in self.arguments)})"
+
+    def source_text(self, size: _Size) -> str:
+        """What a size has to be: the place that tells the symbol, or the expression."""
+        if size.text.isidentifier():
+            for argument in sorted(self.arguments, key=lambda argument: argument.output):
+                for axis, other in enumerate(argument.shape):
+                    if isinstance(other, _Size) and other.text == size.text:
+                        return f"match {argument.name}.shape[{axis}]"
+        return f"be {size.text}"
+
+
+def _number_kind(dtype: str) -> str:
+    if dtype.startswith(("int", "uint")):
+        return "int"
+    return {"bool": "bool", "handle": "pointer"}.get(dtype, "float")
+
+
+def _bits(limit: int) -> int:
+    return 32 if limit <= INT32_LIMIT else 64
+
+
+def _shape_text(shape: Sequence[Any]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _passed_text(described: Described) -> str:
+    if described.shape is None:
+        return _value_text(described)
+    place = f" on {described.device}" if described.device else ""
+    return f"{described.dtype}{_shape_text(described.shape)}{place}"
+
+
+def _value_text(described: Described) -> str:
+    """What is not a tensor, as a Python programmer would say it."""
+    value = described.value
+    if value is None:
+        return "None"
+    if isinstance(value, str):
+        return "a str"
+    if isinstance(value, bool):
+        return f"the bool {value}"
+    if hasattr(value, "__index__"):
+        return f"the int {value}"
+    if isinstance(value, float):
+        return f"the float {value:g}"
+    return "a Python object that is not a tensor"

@@ -1,0 +1,283 @@
+"""Matching of a call against a manifest entry, beside what the compiled dispatcher of the same kernel does."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+from kernelwright.package.signature import INT32_LIMIT, Described, Signatures
+from launcher_build import build, c_unit, plan, scalar, signature, tensor
+
+DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"
+
+KERNELS: dict[str, list[tuple[str, list[dict[str, Any]], dict[str, str]]]] = {
+    "saxpy": [
+        (
+            "default",
+            [
+                scalar("alpha", "float32"),
+                tensor("x", "float32", ["n"]),
+                tensor("y", "float32", ["n"]),
+                tensor("z", "float32", ["n"], output=True),
+            ],
+            {"n": "int32"},
+        )
+    ],
+    "rms_norm": [
+        (
+            f"hidden-{hidden}_dtype-{dtype}",
+            [
+                tensor("x", dtype, ["tokens", hidden]),
+                tensor("weight", dtype, [hidden]),
+                tensor("y", dtype, ["tokens", hidden], output=True),
+            ],
+            {"tokens": "int32"},
+        )
+        for hidden in (64, 128)
+        for dtype in ("float16", "float32")
+    ],
+    "windows": [
+        (
+            "default",
+            [
+                tensor("x", "float32", ["n", "m"]),
+                scalar("width", "int32"),
+                tensor(
+                    "parts", "float32", ["(n - width) // max(m, 2) + 1", "min(n, m, 3) * 2", "n % width"], output=True
+                ),
+                tensor("order", "int64", ["-(-n // width)"], output=True),
+            ],
+            {"n": "int32", "m": "int32"},
+        )
+    ],
+    "flags": [
+        (
+            "small",
+            [scalar("on", "bool"), scalar("level", "int8"), scalar("count", "uint8"), tensor("x", "bool", ["n"])],
+            {"n": "int64"},
+        )
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    """Each kernel's entry, and its compiled dispatcher; the kernels do nothing, which is all that is asked of them."""
+    import tvm_ffi
+
+    folder = tmp_path_factory.mktemp("signatures")
+    made = {}
+    for name, variants in KERNELS.items():
+        units = []
+        for slug, arguments, symbols in variants:
+            data = signature(name, arguments, slug=slug, symbols=symbols)
+            units.append(c_unit(folder, DOES_NOTHING, data))
+        outputs = [argument["name"] for argument in variants[0][1] if argument.get("output")]
+        made[name] = entry_of(name), tvm_ffi.load_module(str(build(folder, plan(name, *units, outputs=outputs))))[name]
+    return made
+
+
+def entry_of(name: str) -> dict[str, Any]:
+    """What the manifest would say."""
+    variants = [
+        {"slug": slug, "arguments": arguments, "symbols": symbols, "units": [{"target": "llvm"}]}
+        for slug, arguments, symbols in KERNELS[name]
+    ]
+    return {"variants": variants, "outputs": [a["name"] for a in KERNELS[name][0][1] if a.get("output")]}
+
+
+def described(argument: Any) -> Described:
+    if hasattr(argument, "__dlpack__"):
+        return Described(str(argument.dtype), argument.shape, device="cpu")
+    return Described(value=argument)
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def f16(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float16)
+
+
+FITTING = [
+    ("saxpy", (2.0, f32(3), f32(3))),
+    ("saxpy", (2, f32(0), f32(0))),
+    ("rms_norm", (f32(5, 128), f32(128))),
+    ("rms_norm", (f16(0, 64), f16(64))),
+    ("windows", (f32(7, 3), 2)),
+    ("windows", (f32(9, 1), 4)),
+    ("windows", (f32(9, 4), 9)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), FITTING)
+def test_outputs_are_those_that_the_dispatcher_makes(libraries, name, arguments):
+    entry, function = libraries[name]
+    result = function(*arguments)
+    tensors = list(result) if len(entry["outputs"]) > 1 else [result]
+    expected = [(str(t.dtype), tuple(t.shape)) for t in tensors]
+    assert Signatures(name, entry).choose([described(a) for a in arguments]).outputs() == expected
+
+
+WRONG = [
+    ("saxpy", (2.0, f32(3))),
+    ("saxpy", (2.0, f32(3), f32(3), f32(3), f32(3))),
+    ("saxpy", (2.0, 3.0, f32(3))),
+    ("saxpy", (2.0, f32(3), 3)),
+    ("saxpy", (2.0, f32(3), True)),
+    ("saxpy", (2.0, f32(3), None)),
+    ("saxpy", (2.0, f32(3), "a")),
+    ("saxpy", ("a", f32(3), f32(3))),
+    ("saxpy", (None, f32(3), f32(3))),
+    ("saxpy", (2.5, f32(3), f16(3))),
+    ("saxpy", (1e30, f32(3, 1), f32(3))),
+    ("rms_norm", (f32(5, 127), f32(127))),
+    ("rms_norm", (f32(5, 128), f16(128))),
+    ("rms_norm", (f32(5, 128), f32(64), f32(5, 128))),
+    ("windows", (f32(9, 4), 0)),
+    ("windows", (f32(1, 1), 4)),
+    ("windows", (f32(9, 4), 2**31)),
+    ("windows", (f32(9, 4), 1.5)),
+    ("flags", (True, 128, 0, np.zeros(2, np.bool_))),
+    ("flags", (True, -129, 0, np.zeros(2, np.bool_))),
+    ("flags", (True, 0, -1, np.zeros(2, np.bool_))),
+    ("flags", (True, 0, 256, np.zeros(2, np.bool_))),
+    ("flags", (True, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), WRONG)
+def test_wrong_calls_get_the_message_of_the_dispatcher(libraries, name, arguments):
+    entry, function = libraries[name]
+    with pytest.raises((TypeError, ValueError)) as expected:
+        function(*arguments)
+    with pytest.raises((TypeError, ValueError)) as got:
+        Signatures(name, entry).choose([described(a) for a in arguments]).outputs()
+    assert (str(got.value), got.type) == (str(expected.value), expected.type)
+
+
+def test_first_variant_that_fits_is_chosen():
+    kernel = Signatures("rms_norm", entry_of("rms_norm"))
+    weights = [Described(dtype, (hidden,)) for hidden in (64, 128) for dtype in ("float16", "float32")]
+    rows = [Described(weight.dtype, (7, *weight.shape)) for weight in weights]
+    assert [kernel.choose(pair).index for pair in zip(rows, weights, strict=True)] == [0, 1, 2, 3]
+    assert kernel.choose([rows[1], weights[1]]).symbols == {"tokens": 7}
+
+
+def test_passed_outputs_are_compared_too():
+    kernel = Signatures("saxpy", entry_of("saxpy"))
+    x, z = Described("float32", (3,)), Described("float32", (4,))
+    assert kernel.choose([Described(value=1.0), x, x, x]).index == 0
+    assert kernel.choose([Described(value=1.0), x, x, None]).outputs() == [("float32", (3,))]
+    with pytest.raises(
+        ValueError, match=r"kernel 'saxpy': Mismatched z.shape\[0\] on argument #3 .*(?s:.)*x.shape\[0\]"
+    ):
+        kernel.choose([Described(value=1.0), x, x, z])
+    with pytest.raises(TypeError, match=r"takes 4 arguments .* 3 were given"):
+        kernel.choose([Described(value=1.0), x, None, z])
+
+
+def test_sizes_that_do_not_fit_have_the_words_of_tvm(tmp_path):
+    """The real kernel's host code, for which the package adds kernel and remedy."""
+    from tvm import te
+
+    n = te.var("n")
+    x, y = te.placeholder((n,), "float32", name="x"), te.placeholder((n,), "float32", name="y")
+    from launcher_build import llvm_unit
+
+    function = te.create_prim_func([x, y, te.compute((n,), lambda i: x[i] + y[i], name="z")])
+    arguments = [
+        tensor("x", "float32", ["n"]),
+        tensor("y", "float32", ["n"]),
+        tensor("z", "float32", ["n"], output=True),
+    ]
+    data = signature("add", arguments, symbols={"n": "int32"})
+    import tvm_ffi
+
+    library = build(tmp_path, plan("add", llvm_unit(tmp_path, function, data), outputs=["z"]))
+    with pytest.raises(ValueError, match="Mismatched") as expected:
+        tvm_ffi.load_module(str(library))["add"](f32(3), f32(4))
+    entry = {"variants": [{"slug": "default", "arguments": arguments, "symbols": {"n": "int32"}}]}
+    with pytest.raises(ValueError, match="Mismatched") as got:
+        Signatures("add", entry).choose([described(f32(3)), described(f32(4))])
+    assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((2**31, 0), f"has a dimension of {2**31}, beyond the {INT32_LIMIT} that int32 sizes allow"),
+        ((2**16, 2**16), "of shape [65536, 65536] has more elements than the 2147418112 that int32 sizes allow"),
+        ((-1, 2), "has a dimension of -1, expected one from 0"),
+    ],
+)
+def test_sizes_beyond_int32_are_refused(shape, text):
+    with pytest.raises(ValueError, match="argument 'x'") as error:
+        Signatures("windows", entry_of("windows")).choose([Described("float32", shape), Described(value=1)])
+    assert text in str(error.value)
+
+
+def test_only_variant_is_not_left_to_the_host_code():
+    """With all arguments of a kernel with one variant, TVM's host code finds what is wrong. Here is none."""
+    call = [Described(value=0.5), Described(value=0), Described(value=0), Described("bool", (2,))]
+    with pytest.raises(
+        TypeError, match=r"no built variant accepts these arguments\n  passed: on = the float 0.5, level"
+    ):
+        Signatures("flags", entry_of("flags")).choose(call)
+
+
+def test_target_and_index_narrow_the_choice():
+    entry = entry_of("rms_norm")
+    entry["variants"][1]["units"] = [{"target": "cuda"}]
+    kernel = Signatures("rms_norm", entry)
+    call = [Described("float32", (7, 64)), Described("float32", (64,))]
+    assert kernel.choose(call, target="cuda").index == 1
+    with pytest.raises(ValueError, match="no built variant accepts"):
+        kernel.choose(call, target="llvm")
+    with pytest.raises(ValueError, match="cannot run on cuda: hidden-128_dtype-float32 was built for"):
+        kernel.choose(call, index=3, target="cuda")
+
+
+@pytest.mark.parametrize(
+    "size", ["n ** 2", "__import__('os')", "n.bit_length()", "n / 2", "(lambda: 1)()", "1.5", "n if n else 1", "n +"]
+)
+def test_sizes_outside_of_the_grammar_are_refused(size):
+    entry = {"variants": [{"slug": "s", "arguments": [tensor("x", "float32", [size])], "symbols": {}}]}
+    with pytest.raises(ValueError, match="the size"):
+        Signatures("k", entry)
+
+
+def test_symbols_may_be_called_like_the_functions():
+    arguments = [tensor("x", "float32", ["min", "max"]), tensor("y", "float32", ["min(min, max)"], output=True)]
+    kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"min": "int32"}}]})
+    assert kernel.choose([Described("float32", (5, 3))]).outputs() == [("float32", (3,))]
+
+
+def test_symbolic_sizes_stay_symbolic():
+    torch = pytest.importorskip("torch")
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment = ShapeEnv()
+    fake = torch._subclasses.FakeTensorMode(shape_env=environment)
+    tensor = fake.from_tensor(torch.zeros(9, 4), static_shapes=False)
+    kernel = Signatures("windows", entry_of("windows"))
+    chosen = kernel.choose([Described("float32", tuple(tensor.shape)), Described(value=2)])
+    (_, parts), (_, order) = chosen.outputs()
+    assert all(isinstance(size, torch.SymInt) for size in (*parts, *order))
+    assert [int(size) for size in (*parts, *order)] == [(9 - 2) // 4 + 1, 6, 1, 5]
+
+
+def test_only_the_standard_library_is_imported():
+    code = """
+    import sys
+    import kernelwright.package.signature
+    print(sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__"}))
+    """
+    done = subprocess.run([sys.executable, "-Sc", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == ["kernelwright"]
