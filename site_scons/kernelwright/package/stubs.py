@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..backends import get
@@ -132,6 +133,23 @@ def set_num_threads(count: _b.int) -> None:
 # All names but the kernels' begin with an underscore, because a kernel may be called Tensor, sum or float.
 
 
+@dataclass(frozen=True)
+class StubTypes:
+    """The types in a kernel's part of a ``.pyi``.
+
+    Arguments:
+        base: of the kernel.
+        tensor: of an argument that is a tensor.
+        result: of a new output.
+        writes: outputs can be passed, and are written in place.
+    """
+
+    base: str = "_Kernel"
+    tensor: str = "_Tensor"
+    result: str = "_Any"
+    writes: bool = True
+
+
 def make_init(package: BuiltPackage) -> str:
     """The text of ``__init__.py``: names only, so that importing it costs next to nothing."""
     summary, names = _summary(package), _listed(kernel.name for kernel in package.kernels)
@@ -183,36 +201,40 @@ def _summary(package: BuiltPackage) -> str:
     return f"Prebuilt kernels: {', '.join(kernel.name for kernel in package.kernels)}."
 
 
-def kernel_stub(kernel: str, entry: Mapping[str, Any]) -> str:
+def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None = None) -> str:
     """A kernel's part of a ``.pyi``: a class with its calls, and a variable.
 
     Arguments:
         kernel: the kernel's name.
         entry: its part of the manifest.
+        types: what it takes, returns and is; None: arrays of any library, and an object of TVM-FFI.
     """
+    types = types or StubTypes()
     arguments = entry["variants"][0]["arguments"]
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]
-    calls = [(arguments, "None")]
+    calls = [(arguments, "None")] if types.writes or not outputs else []
     if outputs:
-        calls.append((inputs, "_Any" if len(outputs) == 1 else f"_b.tuple[{', '.join(['_Any'] * len(outputs))}]"))
+        several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
+        calls.append((inputs, types.result if len(outputs) == 1 else several))
     decorator = "    @_overload\n" if len(calls) > 1 else ""
     methods = "".join(
-        f"{decorator}    def __call__(self, {_parameters(listed)}) -> {result}: ...\n" for listed, result in calls
+        f"{decorator}    def __call__(self, {_parameters(listed, types)}) -> {result}: ...\n"
+        for listed, result in calls
     )
     name = f"_kernel_{kernel}"
     doc = textwrap.indent(_documentation(kernel, entry), "    ").strip()
-    return f'\nclass {name}(_Kernel):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
+    return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
 
 
-def _parameters(arguments: list[Mapping[str, Any]]) -> str:
-    listed = [f"{a['name']}: {_annotation(a)}" for a in arguments]
+def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
+    listed = [f"{a['name']}: {_annotation(a, types)}" for a in arguments]
     return ", ".join([*listed, "/"]) if listed else ""
 
 
-def _annotation(argument: Mapping[str, Any]) -> str:
+def _annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
     if argument["kind"] == "tensor":
-        return "_Tensor"
+        return types.tensor
     if argument["dtype"] == "bool":
         return "_b.bool"
     return "_b.float" if argument["dtype"].startswith(("float", "bfloat")) else "_b.int"

@@ -1,0 +1,130 @@
+"""A package with kernels of one backend, made from the library that a build of this repository has linked.
+
+The parts are the real ones: the build's libraries and manifest, the backend's emitted files, the modules of ``package/``.
+What stands in is the loader: it verifies nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernelwright.backends import get
+from kernelwright.backends.base import Argument, KernelPlan, LoweredUnit, VariantPlan
+
+PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
+
+INIT = """\
+from .loader_for_tests import TestLoader as _Loader
+
+_loader = _Loader(__name__, __file__, {version!r})
+"""
+
+BACKEND_INIT = """\
+from ... import _loader
+
+
+def __getattr__(name):
+    if name.startswith("_") or name not in _loader.manifest()["kernels"]:
+        raise AttributeError(name)
+    kernel = globals()[name] = _loader.through("{module}", name)
+    return kernel
+"""
+
+LOADER = '''\
+import json
+import threading
+from importlib import import_module
+from pathlib import Path
+
+
+class TestLoader:
+    def __init__(self, package, file, version):
+        self.package, self.folder, self.version = package, Path(file).parent, version
+        self._kernels, self._lock = {}, threading.RLock()
+
+    def manifest(self):
+        return json.loads((self.folder / "manifest.json").read_text())
+
+    def entry(self, name):
+        return self.manifest()["kernels"][name]
+
+    def verified(self, relative):
+        return self.folder / relative
+
+    def library(self, name):
+        return self.folder / "_lib" / f"{name}.so"
+
+    def through(self, module, name):
+        with self._lock:
+            if (module, name) not in self._kernels:
+                loaded = import_module(f"{self.package}._runtime.{module.removesuffix('.py')}")
+                self._kernels[module, name] = loaded.load(self, name, self.entry(name))
+            return self._kernels[module, name]
+'''
+
+LOAD = '''
+
+def load(loader, name, entry):
+    return load_kernel(name, entry, loader.library(name))
+'''
+
+
+def make(folder: Path, built: Path, backend_name: str, name: str, version: str = "1.2.0") -> Path:
+    """Write a package of the given name beside others; ``built`` is a package that the build has made."""
+    backend = get(backend_name)
+    package = folder / name
+    place = package / "backends" / backend_name
+    place.mkdir(parents=True)
+    (package / "backends/__init__.py").write_text("")
+    shutil.copytree(built / "_lib", package / "_lib")
+    shutil.copy(built / "manifest.json", package)
+    (package / "_runtime").mkdir()
+    (package / "_runtime/__init__.py").write_text("")
+    for module in {*backend.runtime, "kernel.py"}:
+        text = (PACKAGE / module).read_text()
+        if module == "kernel.py" and "\ndef load(" not in text:
+            text += LOAD
+        (package / "_runtime" / module).write_text(text)
+    if (PACKAGE / "loader.py").exists():
+        shutil.copy(PACKAGE / "loader.py", package / "_runtime")
+    (package / "loader_for_tests.py").write_text(LOADER)
+    (package / "__init__.py").write_text(INIT.format(version=version))
+    (place / "__init__.py").write_text(BACKEND_INIT.format(module=backend.runtime[0]))
+    for kernel, entry in json.loads((built / "manifest.json").read_text())["kernels"].items():
+        for file, text in backend.emit(plan_of(kernel, entry)).items():
+            (place / file).write_text(text)
+    return package
+
+
+def plan_of(name: str, entry: dict[str, Any]) -> KernelPlan:
+    """A plan with what the manifest says; there is no more of a lowering than its arguments."""
+    return KernelPlan(name, tuple(entry["outputs"]), tuple(variant_plan(name, v) for v in entry["variants"]))
+
+
+def variant_plan(name: str, variant: dict[str, Any]) -> VariantPlan:
+    arguments = tuple(
+        Argument(
+            a["name"], a["kind"], a["dtype"], tuple(a.get("shape") or ()), a["output"], a["written"], a.get("alignment")
+        )
+        for a in variant["arguments"]
+    )
+    units = tuple(
+        LoweredUnit(name, variant["slug"], unit["target"], unit["archs"][0], f"kw_{name}", arguments, {}, (), "host")
+        for unit in variant["units"]
+    )
+    return VariantPlan(variant["slug"], variant["config"], units)
+
+
+def imported(package: Path, backend: str) -> Any:
+    """The module with the package's kernels; it is in the search path from now on."""
+    sys.path.insert(0, str(package.parent))
+    try:
+        return importlib.import_module(f"{package.name}.backends.{backend}")
+    finally:
+        sys.path.remove(str(package.parent))
