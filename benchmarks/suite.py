@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     against_tilelang,
+    call_overhead,
     clean_build,
     edit_one,
     import_and_call,
@@ -20,6 +21,7 @@ MODULES = {
     "tilelang": against_tilelang,
     "process_per_kernel": process_per_kernel,
     "import_and_call": import_and_call,
+    "call_overhead": call_overhead,
     "scale": scale,
 }
 

@@ -36,7 +36,7 @@ def __getattr__(name):
     return kernel
 """
 
-LOADER = '''\
+LOADER = """\
 import json
 import threading
 from importlib import import_module
@@ -66,13 +66,13 @@ class TestLoader:
                 loaded = import_module(f"{self.package}._runtime.{module.removesuffix('.py')}")
                 self._kernels[module, name] = loaded.load(self, name, self.entry(name))
             return self._kernels[module, name]
-'''
+"""
 
-LOAD = '''
+LOAD = """
 
 def load(loader, name, entry):
     return load_kernel(name, entry, loader.library(name))
-'''
+"""
 
 
 def make(folder: Path, built: Path, backend_name: str, name: str, version: str = "1.2.0") -> Path:

@@ -8,9 +8,7 @@ of ``launcher/python``; a ``.pyx`` has the names of one kernel.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from .base import IDENTIFIER, Argument, Backend, KernelPlan, Need, Places
 from .library import LAUNCHER
