@@ -1,41 +1,51 @@
-"""The cython backend: a typed extension module for each kernel, in Cython, on Python's limited API.
+"""The cython backend: a typed extension module for each kernel, written in Cython, on Python's limited API.
 
 One binary serves Python 3.11 and every later version. It converts the arguments and calls the kernel's library, which
-checks them, so that its messages are those of every other backend. The mechanism is in the headers and in the ``.pxi``
-of ``launcher/python``; a ``.pyx`` has the names of one kernel.
+checks them, so its messages are those of the other backends. The mechanism is in ``launcher/python``; what is written
+here, a ``.pyx``, has what one kernel is.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
+import re
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ..errors import KernelwrightError, ToolchainError, Where
 from .base import IDENTIFIER, Argument, Backend, KernelPlan, Need, Places
 from .library import LAUNCHER
 
-LIMITED_API = "0x030B0000"
-"""The oldest Python that the modules run on: the first whose limited API has the buffer protocol."""
+SHARED = LAUNCHER / "python"
+"""The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""
 
-DIRECTIVES = ("language_level=3", "binding=False", "embedsignature=False", "always_allow_keywords=True")
+OLDEST_PYTHON = (3, 11)
+"""The first Python whose limited API has the buffer protocol; modules run on it and on all later ones."""
 
-RESERVED = {*keyword.kwlist, "self", "positional", "stream", "cdef", "cimport", "cpdef", "ctypedef", "include", "NULL"}
-RESERVED |= {"DEF", "IF", "ELIF", "ELSE", "print", "exec", "named"}
-"""What cannot be, or had better not be, the name of a parameter in Cython. Such arguments are passed by position."""
+LIMITED_API = "0x{:02X}{:02X}0000".format(*OLDEST_PYTHON)
 
-HEAD = '''\
-# cython: {directives}
-# Kernel {kernel} as an extension module. Written by Kernelwright; the included file has the mechanism.
+RESERVED = frozenset({*keyword.kwlist, "self", "positional", "named", "stream", "print", "exec", "NULL"}).union(
+    ["cdef", "cimport", "cpdef", "ctypedef", "include", "DEF", "IF", "ELIF", "ELSE"]
+)
+"""What cannot be the name of a parameter, or has another meaning. Such an argument is passed by its position only."""
+
+SOURCE = '''\
+# cython: language_level=3, binding=False, embedsignature=False
+# Kernel {kernel} as an extension module. Written by Kernelwright; kernel.pxi and its C headers have the mechanism.
 
 cdef extern from *:
     """
     #define KW_MAX_ARGUMENTS {slots}
     """
 
-include "python/kernel.pxi"
+include "kernel.pxi"
 
 cdef kw_parameter[{slots}] PARAMETERS = [
-    # name, is a tensor, is an output, is written
-{table}
+    # what is passed; whether it may be left out; whether it is written
+{rows}
 ]
 
 
@@ -54,14 +64,14 @@ cdef class Function(Kernel):
 {parameters}
         stream=None,
     ):
-        """Run the kernel on arrays and numbers."""
+        """Run the kernel; each argument is passed by its position or by its name."""
         cdef PyObject **named = [{named}]
         return kw_call_kernel(self, &self.kernel, positional, named, <PyObject *>stream)
 '''
 
 
 class Cython(Backend):
-    """Callable through an extension module, with keyword arguments and a stream; nothing of Python's is imported."""
+    """Callable through an extension module: with keyword arguments and a stream, and without importing tvm-ffi."""
 
     name = "cython"
     build_needs = (Need("Cython", "cython>=3.1"),)
@@ -69,84 +79,136 @@ class Cython(Backend):
     runtime = ("cython_kernel.py", "interface.py")
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
-        """The module's source, in Cython."""
+        """The module's source, and beside it what it includes, whose path gets into the binary."""
         kernel.check()
-        arguments = kernel.units[0].arguments
-        listed = [argument for argument in arguments if _can_be_named(argument.name)]
-        text = HEAD.format(
-            directives=", ".join(DIRECTIVES),
-            kernel=kernel.name,
-            slots=max(1, len(arguments)),
-            table="\n".join(map(_row, arguments)) or '    kw_parameter(b"", False, False, False),',
-            count=len(arguments),
-            outputs=len(kernel.outputs),
-            parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in listed),
-            named=", ".join(f"<PyObject *>{a.name if a in listed else 'None'}" for a in arguments) or "NULL",
-        )
-        return {f"_{kernel.name}.pyx": text}
+        return {f"_{kernel.name}.pyx": _source(kernel), "kernel.pxi": (SHARED / "kernel.pxi").read_text()}
 
     def files(self, kernel: str) -> tuple[str, ...]:
-        """The one source."""
-        return (f"_{kernel}.pyx",)
+        """Its source and what that includes."""
+        return (f"_{kernel}.pyx", "kernel.pxi")
 
     def products(self, kernel: str) -> tuple[str, ...]:
         """The compiled module."""
         return (f"_{kernel}.abi3.so",)
 
     def commands(self, kernel: str, places: Places, output: str) -> tuple[list[str], ...]:
-        """Translate to C, compile and link."""
-        source, translated = f"{self.folder(kernel)}/_{kernel}.pyx", f"{output}/_{kernel}.c"
-        cython = [places.python, "-m", "cython", "-3", "-I", places.launcher, "--module-name", f"_{kernel}"]
+        """Translate to C; compile and link."""
+        translated, library = f"{output}/_{kernel}.c", f"{output}/_{kernel}.abi3.so"
+        source = f"{self.folder(kernel)}/_{kernel}.pyx"
+        folders = [f"-I{folder}" for folder in (places.launcher, *places.includes, places.python_include)]
         return (
-            [*cython, source, "-o", translated],
-            [
-                places.compiler,
-                *compile_flags(),
-                *(f"-I{folder}" for folder in (places.launcher, *places.includes, places.python_include)),
-                translated,
-                "-o",
-                f"{output}/_{kernel}.abi3.so",
-                *link_flags(places.glibc),
-            ],
+            [places.python, "-m", "cython", "--module-name", f"_{kernel}", source, "-o", translated],
+            [places.compiler, *compile_flags(), *folders, translated, "-o", library, *link_flags(places.glibc)],
         )
 
     def headers(self) -> list[Path]:
-        """The C headers and the Cython file that every module includes."""
-        return sorted((LAUNCHER / "python").iterdir())
+        """The C headers, and the file that every source includes."""
+        return sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))
+
+    def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
+        """Its calls with names, and with a stream."""
+        from ..package.stubs import documentation
+
+        arguments = entry["variants"][0]["arguments"]
+        inputs = [argument for argument in arguments if not argument["output"]]
+        outputs = len(arguments) - len(inputs)
+        calls = [(arguments, "None")]
+        if outputs:
+            calls.append((inputs, "_Any" if outputs == 1 else f"_b.tuple[{', '.join(['_Any'] * outputs)}]"))
+        decorator = "    @_overload\n" if len(calls) > 1 else ""
+        methods = "".join(f"{decorator}    def __call__({_typed(listed)}) -> {made}: ...\n" for listed, made in calls)
+        doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
+        return f'\nclass _kernel_{kernel}(_Kernel):\n    """{doc}\n    """\n\n{methods}\n{kernel}: _kernel_{kernel}\n'
 
 
 def compile_flags() -> list[str]:
     """Options of the C compiler, without folders."""
-    defines = [f"-DPy_LIMITED_API={LIMITED_API}", "-DCYTHON_LIMITED_API=1", "-DCYTHON_CLINE_IN_TRACEBACK=0"]
-    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-strict-aliasing", *defines]
+    defines = ["-DNDEBUG", f"-DPy_LIMITED_API={LIMITED_API}", "-DCYTHON_LIMITED_API=1"]
+    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", *defines]
 
 
 def link_flags(glibc: str) -> list[str]:
-    """Options for linking: stripped, reproducible, bound when functions are first called."""
-    linker = ["-z,lazy", "--build-id=none", "--push-state", "--no-as-needed"]
-    libraries = [*([f"-L{glibc}"] if glibc else []), "-ldl", "-Wl,--pop-state"]
-    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *libraries]
+    """Options for linking: stripped, and reproducible. Python's functions are found in the process that loads it.
+
+    Arguments:
+        glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
+    """
+    # dlopen is in libdl before glibc 2.34, and in one that is only linked to by name the linker would not look.
+    libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-Wl,--pop-state"]
+    linker = ["-Wl,--build-id=none", "-Wl,-z,noseparate-code"]
+    return ["-shared", "-s", *linker, *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
-def _can_be_named(name: str) -> bool:
-    return bool(IDENTIFIER.fullmatch(name)) and name not in RESERVED
+def check_build(python_include: Path) -> None:
+    """Find out whether extension modules can be built.
+
+    Arguments:
+        python_include: the folder of ``Python.h``.
+
+    Raises:
+        ToolchainError: Cython or Python's headers are missing, or the headers are too old.
+    """
+    where, version = Where(stage="settings"), python_include / "patchlevel.h"
+    if importlib.util.find_spec("Cython") is None:
+        raise ToolchainError("the cython backend needs Cython", where, "python -m pip install 'cython>=3.1'")
+    if not (python_include / "Python.h").is_file() or not version.is_file():
+        remedy = "install Python's headers (Debian: apt install python3-dev; Fedora: dnf install python3-devel)"
+        raise ToolchainError(f"the cython backend needs Python.h, which is not in {python_include}", where, remedy)
+    found = re.findall(r"^#define PY_M(?:AJ|IN)OR_VERSION\s+(\d+)", version.read_text(), re.MULTILINE)
+    if tuple(map(int, found)) < OLDEST_PYTHON:
+        message = f"the cython backend needs the headers of Python 3.11 or later, these are of {'.'.join(found)}"
+        raise ToolchainError(message, where, "run scons with a later Python, or leave cython out of backends")
 
 
-def _row(argument: Argument) -> str:
-    name = "".join(
-        c if " " <= c <= "~" and c not in '"\\' else "".join(f"\\x{b:02x}" for b in c.encode()) for c in argument.name
+def _source(kernel: KernelPlan) -> str:
+    arguments = kernel.units[0].arguments
+    for argument in arguments:
+        if not IDENTIFIER.fullmatch(argument.name):
+            message = f"argument {argument.name!r} is not a C identifier"
+            raise KernelwrightError(message, Where(kernel.name, stage="wrap"), "rename it in the definition")
+    listed = [argument for argument in arguments if argument.name not in RESERVED]
+    return SOURCE.format(
+        kernel=kernel.name,
+        slots=max(1, len(arguments)),
+        rows="\n".join(_row(kernel, a) for a in arguments) or '    kw_parameter(b"", KW_INT, False, False),',
+        count=len(arguments),
+        outputs=len(kernel.outputs),
+        parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in listed),
+        named=", ".join(f"<PyObject *>{a.name if a in listed else None}" for a in arguments) or "NULL",
     )
-    flags = (argument.kind == "tensor", argument.output, argument.written)
-    return f'    kw_parameter(b"{name}", {", ".join(map(str, flags))}),'
+
+
+def _everywhere(kernel: KernelPlan, argument: Argument) -> list[Argument]:
+    """An argument, as all lowerings have it."""
+    position = kernel.units[0].arguments.index(argument)
+    return [unit.arguments[position] for unit in kernel.units]
+
+
+def _row(kernel: KernelPlan, argument: Argument) -> str:
+    is_written = any(other.written for other in _everywhere(kernel, argument))
+    return f'    kw_parameter(b"{argument.name}", {_kind(argument)}, {argument.output}, {is_written}),'
+
+
+def _kind(argument: Argument) -> str:
+    """The C name of what is passed."""
+    kinds = {"int": "KW_INT", "uint": "KW_INT", "bool": "KW_BOOL", "handle": "KW_POINTER"}
+    return "KW_TENSOR" if argument.kind == "tensor" else kinds.get(argument.dtype.rstrip("0123456789"), "KW_FLOAT")
 
 
 def _described(kernel: KernelPlan, argument: Argument) -> str:
-    """An argument's dtypes and shapes in all variants."""
+    """Its dtypes and shapes in all variants."""
     found: dict[str, None] = {}
-    for unit in kernel.units:
-        for other in unit.arguments:
-            if other.name == argument.name:
-                shape = f"[{', '.join(map(str, other.shape))}]" if other.kind == "tensor" else ""
-                found.setdefault(other.dtype + shape)
-    written = "; written, and allocated if left out" if argument.output else "; written" if argument.written else ""
-    return " or ".join(found) + written
+    for other in _everywhere(kernel, argument):
+        found.setdefault(other.dtype + (f"[{', '.join(map(str, other.shape))}]" if other.kind == "tensor" else ""))
+    return " or ".join(found).replace("\n", " ")
+
+
+def _typed(arguments: list[Mapping[str, Any]]) -> str:
+    """Parameters of a stub."""
+    from ..package.stubs import StubTypes, annotation
+
+    types = StubTypes()
+
+    names = [a["name"] if a["name"] not in RESERVED else f"_{i}" for i, a in enumerate(arguments)]
+    parameters = [f"{name}: {annotation(argument, types)}" for name, argument in zip(names, arguments, strict=True)]
+    return ", ".join(["self", *parameters, "*", "stream: _Any = None"])

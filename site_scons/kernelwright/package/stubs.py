@@ -223,16 +223,17 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         for listed, result in calls
     )
     name = f"_kernel_{kernel}"
-    doc = textwrap.indent(_documentation(kernel, entry), "    ").strip()
+    doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
     return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
 
 
 def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
-    listed = [f"{a['name']}: {_annotation(a, types)}" for a in arguments]
+    listed = [f"{a['name']}: {annotation(a, types)}" for a in arguments]
     return ", ".join([*listed, "/"]) if listed else ""
 
 
-def _annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
+def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
+    """The type of an argument in a ``.pyi``, in names that its head has."""
     if argument["kind"] == "tensor":
         return types.tensor
     if argument["dtype"] == "bool":
@@ -240,7 +241,8 @@ def _annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
     return "_b.float" if argument["dtype"].startswith(("float", "bfloat")) else "_b.int"
 
 
-def _documentation(kernel: str, entry: Mapping[str, Any]) -> str:
+def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
+    """A kernel's docstring: the definition's, and the variants."""
     printable = "".join(c for c in entry["doc"] if c.isprintable() or c in "\n\t")
     doc = printable.replace("\\", "\\\\").replace('"""', "'''") or f"Kernel {kernel}."
     variants = "\n".join(f"    {_describe(variant)}" for variant in entry["variants"])

@@ -38,7 +38,7 @@ KW_COLD int kw_is_number(PyObject *object, const char *name) {
 
 /* NumPy's arrays can be asked for a buffer too, which is faster, and says whether they are read-only. */
 KW_COLD kw_kind kw_kind_of_array(PyObject *object, PyObject *type) {
-  return PyObject_CheckBuffer(object) && kw_has(type, "__array_interface__") ? KW_BUFFER : KW_DLPACK;
+  return PyObject_CheckBuffer(object) && kw_has(type, "__array_interface__") ? KW_AS_BUFFER : KW_AS_DLPACK;
 }
 
 /* Whether the arrays come from JAX. They are immutable, and DLPack is not told. */
@@ -58,16 +58,16 @@ KW_COLD int kw_classify(PyObject *object, kw_type *found) {
   found->exchange = NULL;
   found->is_immutable = kw_is_immutable(type);
   int is_integral = 0, is_real = 0;
-  if (object == Py_None) found->kind = KW_NONE;
-  else if (PyFloat_CheckExact(object)) found->kind = KW_FLOAT;
-  else if (PyBool_Check(object)) found->kind = KW_BOOL;
-  else if (PyLong_CheckExact(object)) found->kind = KW_INT;
-  else if ((found->exchange = kw_exchange_of(type))) found->kind = KW_EXCHANGE;
+  if (object == Py_None) found->kind = KW_AS_NONE;
+  else if (PyFloat_CheckExact(object)) found->kind = KW_AS_FLOAT;
+  else if (PyBool_Check(object)) found->kind = KW_AS_BOOL;
+  else if (PyLong_CheckExact(object)) found->kind = KW_AS_INT;
+  else if ((found->exchange = kw_exchange_of(type))) found->kind = KW_AS_EXCHANGE;
   else if (kw_has(type, "__dlpack__")) found->kind = kw_kind_of_array(object, type);
-  else if ((is_integral = kw_is_number(object, "Integral"))) found->kind = KW_INTEGRAL;
-  else if ((is_real = kw_is_number(object, "Real"))) found->kind = KW_REAL;
-  else if (PyUnicode_Check(object)) found->kind = KW_STRING;
-  else found->kind = PyObject_CheckBuffer(object) ? KW_BUFFER : KW_OBJECT;
+  else if ((is_integral = kw_is_number(object, "Integral"))) found->kind = KW_AS_INTEGRAL;
+  else if ((is_real = kw_is_number(object, "Real"))) found->kind = KW_AS_REAL;
+  else if (PyUnicode_Check(object)) found->kind = KW_AS_STRING;
+  else found->kind = PyObject_CheckBuffer(object) ? KW_AS_BUFFER : KW_AS_OBJECT;
   return is_integral < 0 || is_real < 0 ? -1 : 0;
 }
 

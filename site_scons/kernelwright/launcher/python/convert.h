@@ -223,8 +223,8 @@ KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyO
   tensor->holds = KW_HOLDS_NOTHING;
   if (KW_UNLIKELY(type.is_immutable && parameter->is_written))
     return kw_refuse_writing(call, parameter, "an array of JAX, which is immutable");
-  if (type.kind == KW_EXCHANGE) status = kw_take_exchange(call, parameter, object, type.exchange, tensor);
-  else if (type.kind == KW_BUFFER) status = kw_take_buffer(call, parameter, object, tensor);
+  if (type.kind == KW_AS_EXCHANGE) status = kw_take_exchange(call, parameter, object, type.exchange, tensor);
+  else if (type.kind == KW_AS_BUFFER) status = kw_take_buffer(call, parameter, object, tensor);
   else status = kw_take_dlpack(call, parameter, object, tensor);
   if (KW_UNLIKELY(status)) return -1;
   value->type_index = kTVMFFIDLTensorPtr;
@@ -252,24 +252,38 @@ KW_FUNCTION int kw_take_float(PyObject *object, TVMFFIAny *value) {
   return KW_UNLIKELY(value->v_float64 == -1 && PyErr_Occurred()) ? -1 : 0;
 }
 
+/* An address: ctypes has objects for them, whose value is an int or None. Other objects are left to the library. */
+KW_COLD int kw_take_pointer(PyObject *object, TVMFFIAny *value) {
+  PyObject *number = PyObject_GetAttrString(object, "value");
+  bool is_address = number && (number == Py_None || PyLong_CheckExact(number));
+  value->type_index = is_address ? kTVMFFIOpaquePtr : kTVMFFIOpaquePyObject;
+  if (is_address && number != Py_None) value->v_ptr = PyLong_AsVoidPtr(number);
+  else PyErr_Clear();
+  Py_XDECREF(number);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
 /* The library refuses what has no meaning for it, and says what it expected. It does not look into such a value. */
 KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
   *value = (TVMFFIAny){.type_index = kTVMFFINone};
+  if (parameter->kind == KW_FLOAT && PyFloat_CheckExact(object)) return kw_take_float(object, value);
+  if (parameter->kind == KW_INT && PyLong_CheckExact(object)) return kw_take_int(object, value);
   const kw_type *type = kw_type_of(object);
   if (KW_UNLIKELY(!type)) return -1;
   switch (type->kind) {
-    case KW_EXCHANGE:
-    case KW_BUFFER:
-    case KW_DLPACK: return kw_take_tensor(call, parameter, object, type, value);
-    case KW_FLOAT:
-    case KW_REAL: return kw_take_float(object, value);
-    case KW_INT: return kw_take_int(object, value);
-    case KW_INTEGRAL: return kw_take_integral(object, value);
-    case KW_BOOL: value->type_index = kTVMFFIBool, value->v_int64 = object == Py_True; return 0;
-    case KW_NONE: return 0;
-    case KW_STRING: value->type_index = kTVMFFIRawStr, value->v_c_str = ""; return 0;
-    case KW_OBJECT: break;
+    case KW_AS_EXCHANGE:
+    case KW_AS_BUFFER:
+    case KW_AS_DLPACK: return kw_take_tensor(call, parameter, object, type, value);
+    case KW_AS_FLOAT:
+    case KW_AS_REAL: return kw_take_float(object, value);
+    case KW_AS_INT: return kw_take_int(object, value);
+    case KW_AS_INTEGRAL: return kw_take_integral(object, value);
+    case KW_AS_BOOL: value->type_index = kTVMFFIBool, value->v_int64 = object == Py_True; return 0;
+    case KW_AS_NONE: return 0;
+    case KW_AS_STRING: value->type_index = kTVMFFIRawStr, value->v_c_str = ""; return 0;
+    case KW_AS_OBJECT: break;
   }
+  if (parameter->kind == KW_POINTER) return kw_take_pointer(object, value);
   value->type_index = kTVMFFIOpaquePyObject;
   return 0;
 }

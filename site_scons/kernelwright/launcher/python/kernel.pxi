@@ -5,9 +5,16 @@ from libc.stdint cimport int64_t
 
 
 cdef extern from "python/call.h":
+    enum:
+        KW_TENSOR
+        KW_FLOAT
+        KW_INT
+        KW_BOOL
+        KW_POINTER
+
     ctypedef struct kw_parameter:
         const char *name
-        bint is_tensor
+        int kind
         bint is_output
         bint is_written
 

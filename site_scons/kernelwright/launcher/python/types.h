@@ -2,10 +2,11 @@
 #ifndef KW_PYTHON_TYPES_H
 #define KW_PYTHON_TYPES_H
 
-/* One parameter: its name, whether callers may leave it out, whether the kernel writes it. */
+/* One parameter: what the kernel takes there, whether callers may leave it out, and whether the kernel writes it. */
 typedef struct kw_parameter {
   const char *name;
-  bool is_tensor, is_output, is_written;
+  enum { KW_TENSOR, KW_FLOAT, KW_INT, KW_BOOL, KW_POINTER } kind;
+  bool is_output, is_written;
 } kw_parameter;
 
 /* A kernel, or one variant of it. */
@@ -19,17 +20,17 @@ typedef struct kw_kernel {
 
 /* How an object of some Python type becomes an argument. */
 typedef enum kw_kind {
-  KW_OBJECT, /* not at all; the kernel's library says so */
-  KW_NONE,
-  KW_FLOAT,
-  KW_INT,
-  KW_BOOL,
-  KW_INTEGRAL, /* a number of another library */
-  KW_REAL,
-  KW_STRING,
-  KW_EXCHANGE, /* by the C functions that the type has for DLPack */
-  KW_BUFFER,   /* by the buffer protocol */
-  KW_DLPACK,   /* by __dlpack__ */
+  KW_AS_OBJECT, /* not at all; the kernel's library says so */
+  KW_AS_NONE,
+  KW_AS_FLOAT,
+  KW_AS_INT,
+  KW_AS_BOOL,
+  KW_AS_INTEGRAL, /* a number of another library */
+  KW_AS_REAL,
+  KW_AS_STRING,
+  KW_AS_EXCHANGE, /* by the C functions that the type has for DLPack */
+  KW_AS_BUFFER,   /* by the buffer protocol */
+  KW_AS_DLPACK,   /* by __dlpack__ */
 } kw_kind;
 
 typedef struct kw_type {
