@@ -102,6 +102,8 @@ class Kernel:
             the default of the output's dtype.
         location: ``path:line`` of the definition.
         reads: patterns of data files that it reads, relative to the folder of the definition file.
+        forward: of a backward kernel: the kernel whose gradients it computes.
+        backward_kernel: the kernel that computes this one's gradients.
     """
 
     function: Callable[..., Any]
@@ -117,6 +119,8 @@ class Kernel:
     reads: tuple[str, ...] = ()
     reference_function: Callable[..., Any] | None = field(default=None)
     inputs_function: Callable[..., Any] | None = field(default=None)
+    forward: Kernel | None = field(default=None)
+    backward_kernel: Kernel | None = field(default=None)
 
     @property
     def doc(self) -> str:
@@ -155,6 +159,63 @@ class Kernel:
         """
         self.inputs_function = function
         return function
+
+    def backward(
+        self,
+        *,
+        outputs: Sequence[str],
+        flags: Sequence[str] = (),
+        tolerance: float | None = None,
+        reads: Sequence[str] = (),
+    ) -> Callable[[Callable[..., Any]], Kernel]:
+        """Decorator: the definition of the kernel that computes this one's gradients, for autograd.
+
+        It makes a kernel of its own, ``<name>_backward``, with this one's configs, targets, archs and backends. The
+        decorated function is a definition as any other, and may be called ``_``. What its arguments are follows from
+        their names: the arguments and outputs of this kernel have the names that they have here; ``grad_<output>`` is
+        the incoming gradient of an output; and the outputs are the gradients of inputs, ``grad_<input>``.
+
+        Arguments:
+            outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``.
+            flags, tolerance, reads: as of ``@kernel``.
+
+        Returns:
+            The kernel, which takes a ``.reference`` and ``.inputs`` as any other.
+
+        Raises:
+            DefinitionError: this kernel has no outputs or a backward kernel already, or an output is no gradient.
+        """
+
+        def declare(function: Callable[..., Any]) -> Kernel:
+            where = _function_where(function, f"@{self.name}.backward")
+            name = f"{self.name}_backward"
+            _check_name(name, where)
+            self._check_backward(where)
+            self.backward_kernel = Kernel(
+                function,
+                name,
+                _checked_configs(function, self.configs, where),
+                self.targets,
+                self.archs,
+                self.backends,
+                _checked_gradients(outputs, where),
+                _strings("flags", flags, where) or (),
+                _checked_tolerance(tolerance, where),
+                str(where.location),
+                _checked_reads(reads, where),
+                forward=self,
+            )
+            return self.backward_kernel
+
+        return declare
+
+    def _check_backward(self, where: Where) -> None:
+        if self.backward_kernel is not None:
+            message = f"kernel {self.name!r} has a backward kernel already, at {self.backward_kernel.location}"
+            raise DefinitionError(message, where, "remove one of the two")
+        if not self.outputs:
+            remedy = f"name the outputs of {self.name} with @kernel(outputs=[...])"
+            raise DefinitionError(f"kernel {self.name!r} has no outputs, so no gradient comes in", where, remedy)
 
     def build(self, config: Config, target: Any) -> Any:
         """Call the definition for one config; ``target`` is passed on if the definition takes it."""
@@ -258,16 +319,71 @@ def _caller() -> Where:
     return Where(stage="discover", location=f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None)
 
 
-def _kernel_name(function: Any) -> tuple[str, Where]:
+def require_gradient_names(
+    backward: Kernel, arguments: Sequence[str], forward_arguments: Sequence[str], where: Where
+) -> None:
+    """Find out whether each argument of a backward kernel is one that autograd can pass.
+
+    Arguments:
+        backward: the kernel.
+        arguments: the names of its arguments.
+        forward_arguments: those of the kernel whose gradients it computes.
+        where: the definition of the backward kernel.
+
+    Raises:
+        DefinitionError: an argument has another name.
+    """
+    forward = backward.forward
+    if forward is None:
+        return
+    inputs = [name for name in forward_arguments if name not in forward.outputs]
+    gradients = [f"grad_{name}" for name in forward.outputs]
+    for name in arguments:
+        if name in backward.outputs and name.removeprefix("grad_") not in inputs:
+            raise DefinitionError(
+                f"output {name!r} is the gradient of no input of {forward.name}",
+                where,
+                f"its inputs are {', '.join(inputs)}: call the output grad_{inputs[0] if inputs else '...'}",
+            )
+        if name not in backward.outputs and name not in (*forward_arguments, *gradients):
+            raise DefinitionError(
+                f"argument {name!r} is no argument of {forward.name}, and not the gradient of one of its outputs",
+                where,
+                f"call it like one of {', '.join([*forward_arguments, *gradients])}",
+            )
+
+
+def _function_where(function: Any, decorator: str) -> Where:
+    """The place of a decorated function."""
     if not inspect.isfunction(function):
         raise DefinitionError(
-            f"@kernel was applied to {shown(function)}, expected a function",
+            f"{decorator} was applied to {shown(function)}, expected a function",
             _caller(),
-            "put @kernel above a def statement",
+            f"put {decorator} above a def statement",
         )
     code = function.__code__
-    where = Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
-    name = function.__name__
+    return Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
+
+
+def _kernel_name(function: Any) -> tuple[str, Where]:
+    where = _function_where(function, "@kernel")
+    _check_name(function.__name__, where)
+    return function.__name__, where
+
+
+def _checked_gradients(outputs: Any, where: Where) -> tuple[str, ...]:
+    names = _strings("outputs", outputs, where) or ()
+    for name in names or ("",):
+        if not name.removeprefix("grad_") or not name.startswith("grad_"):
+            raise DefinitionError(
+                f"outputs of a backward kernel is {shown(list(names))}, expected names of gradients",
+                where,
+                'write for example outputs=["grad_x"], for the gradient of input x',
+            )
+    return names
+
+
+def _check_name(name: str, where: Where) -> None:
     if (
         not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
         or len(name) > MAX_NAME
@@ -282,7 +398,6 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
             f"use at most {MAX_NAME} ASCII letters, digits and single underscores, start with a letter, and avoid "
             + ", ".join(sorted(RESERVED)),
         )
-    return name, where
 
 
 RESERVED = frozenset(

@@ -26,7 +26,7 @@ from .records import is_file_name
 from .workers.pool import WorkerPool
 from .workers.protocol import DiscoverRequest
 
-SCHEMA = 1
+SCHEMA = 2
 """Revision of the record's format; another one is a miss."""
 
 Note = Callable[[str, float, float, bool], None]
@@ -49,6 +49,7 @@ class KernelRecord:
         tolerance: largest accepted error in the check, or None for the default of the output's dtype.
         has_reference: whether the kernel can be checked.
         takes_target: whether the definition depends on the target.
+        backward: name of the kernel that computes its gradients, or None.
     """
 
     name: str
@@ -64,6 +65,7 @@ class KernelRecord:
     tolerance: float | None
     has_reference: bool
     takes_target: bool
+    backward: str | None = None
 
     @classmethod
     def from_json(cls, value: Any) -> KernelRecord:
@@ -87,6 +89,7 @@ class KernelRecord:
             fields.number_or_none("tolerance"),
             fields.truth("has_reference"),
             fields.truth("takes_target"),
+            fields.text_or_none("backward"),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")
@@ -355,6 +358,9 @@ class _Fields:
 
     def text(self, name: str) -> str:
         return str(self.get(name, str))
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._value.get(name) is None else self.text(name)
 
     def truth(self, name: str) -> bool:
         return bool(self.get(name, bool))

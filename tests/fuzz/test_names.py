@@ -45,7 +45,7 @@ def definition(name: str, parameters: Any = (), doc: Any = None) -> Callable[...
 def record_of(made: Kernel) -> KernelRecord:
     """The kernel as the build gets it from a worker."""
     fields = {name: getattr(made, name) for name in KernelRecord.__dataclass_fields__ if hasattr(made, name)}
-    fields |= {"slugs": [variant.slug for variant in made.variants], "has_reference": False}
+    fields |= {"slugs": [variant.slug for variant in made.variants], "has_reference": False, "backward": None}
     return KernelRecord.from_json(json.loads(json.dumps(fields)))
 
 

@@ -1,7 +1,7 @@
 """A package with kernels of one backend, made from the library that a build of this repository has linked.
 
-The parts are the real ones: the build's libraries and manifest, the backend's emitted files, the modules of
-``package/``. What stands in is the loader: it verifies nothing.
+The parts are the real ones: libraries and manifest of the build, the emitted files, the modules of ``package/``. What
+stands in is the loader: it verifies nothing.
 """
 
 from __future__ import annotations

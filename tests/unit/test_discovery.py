@@ -198,6 +198,7 @@ GOOD_KERNEL = {
         {"outputs": None},
         {"tolerance": "1"},
         {"has_reference": None},
+        {"backward": 1},
     ],
 )
 def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None:
@@ -208,10 +209,10 @@ def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": 2}, {"file": None}, {"dependencies": {}}, {"dependencies": {"k.py": 1}}, {"kernels": [{}]}],
+    [{"schema": 1}, {"file": None}, {"dependencies": {}}, {"dependencies": {"k.py": 1}}, {"kernels": [{}]}],
 )
 def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
-    good = {"schema": 1, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
+    good = {"schema": 2, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
     assert DefinitionRecord.from_json(good).file == "k.py"
     with pytest.raises(ValueError):
         DefinitionRecord.from_json({**good, **change})

@@ -104,6 +104,16 @@ def lower(definition: Any, unit: Unit, target: Target, progress: Callable[[str],
     )
 
 
+def argument_names(definition: Any, unit: Unit) -> list[str]:
+    """The names of the arguments of what a definition returned.
+
+    Raises:
+        DefinitionError: it returned something else than a function, or a parameter is of another kind.
+    """
+    module, name = _entry_module(definition, unit)
+    return [argument.name for argument in arguments_of(module[name], unit)]
+
+
 def entry_symbol(unit: Unit) -> str:
     """The C symbol of a unit's packed function, unique among all units of the kernel."""
 

@@ -57,6 +57,7 @@ class BuiltKernel:
         flags: its nvcc flags.
         tools: tool -> what the toolchain says of it, without paths.
         version: Kernelwright's version.
+        backward: name of the kernel that computes its gradients; None: there is none.
     """
 
     name: str
@@ -66,6 +67,7 @@ class BuiltKernel:
     flags: tuple[str, ...]
     tools: Mapping[str, Any]
     version: str
+    backward: str | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def make_entry(kernel: BuiltKernel) -> str:
         "doc": kernel.doc,
         **({"library": kernel.library} if kernel.library else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
+        **({"backward": kernel.backward} if kernel.backward else {}),
         "variants": [
             {
                 "slug": variant.slug,

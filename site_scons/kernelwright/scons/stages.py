@@ -393,7 +393,7 @@ class KernelStages:
         return {
             "limits": [graph.settings.max_registers, graph.settings.max_spills],
             "images": graph.images_in,
-            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags],
+            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags, self._record.backward],
         }
 
     @staticmethod
@@ -422,7 +422,9 @@ class KernelStages:
         built = tuple(BuiltVariant(v.slug, v.config, tuple(_built_unit(u, top) for u in v.units)) for v in variants)
         called = [backends.get(name) for name in self._selection.backends]
         library = library_of(record.name) if any(backend.library for backend in called) else ""
-        return BuiltKernel(record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION)
+        return BuiltKernel(
+            record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION, record.backward
+        )
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
         checks = []

@@ -340,14 +340,23 @@ def module_name_of(path: str) -> tuple[str, str]:
 
 
 def kernels_of(module: ModuleType) -> tuple[Kernel, ...]:
-    """The kernels that a module declares, in order; not those that it imports from the module that declares them."""
+    """The kernels that a module declares, in order; not those that it imports from the module that declares them.
+
+    A backward kernel is one of them, whatever name it is bound to: it follows the kernel whose gradients it computes.
+    """
 
     def is_imported(kernel: Kernel) -> bool:
         home = sys.modules.get(kernel.function.__module__)
         return home is not None and home is not module and any(value is kernel for value in vars(home).values())
 
-    unique = {id(value): value for value in vars(module).values() if isinstance(value, Kernel)}
-    return tuple(kernel for kernel in unique.values() if not is_imported(kernel))
+    unique: dict[int, Kernel] = {}
+    for value in vars(module).values():
+        if isinstance(value, Kernel) and not is_imported(value):
+            forward = value.forward or value
+            unique.setdefault(id(forward), forward)
+            if forward.backward_kernel is not None:
+                unique.setdefault(id(forward.backward_kernel), forward.backward_kernel)
+    return tuple(unique.values())
 
 
 def repeated_definitions(path: str, names: set[str]) -> Iterator[tuple[str, str]]:

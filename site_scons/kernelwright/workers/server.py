@@ -26,8 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ..declare import Kernel
+from ..declare import Kernel, require_gradient_names
 from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
+from ..frontends import Unit
 from . import protocol
 from .definitions import Definition, Definitions
 from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -91,7 +92,7 @@ class Server:
     def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
         definition = self._definitions.load(request.file, request.strict)
         return {
-            "schema": 1,
+            "schema": 2,
             "file": definition.file,
             "dependencies": definition.dependencies,
             "kernels": [self._kernel_record(kernel) for kernel in definition.kernels],
@@ -112,10 +113,11 @@ class Server:
             "tolerance": kernel.tolerance,
             "has_reference": kernel.reference_function is not None,
             "takes_target": kernel.takes_target,
+            "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
         }
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
-        from ..frontends import Unit, tir
+        from ..frontends import tir
 
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
@@ -135,6 +137,8 @@ class Server:
         )
         target = tir.target_for(request.target, request.arch, unit)
         made = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(variant.config, target))
+        if kernel.forward is not None:
+            self._check_backward(definition, kernel, made, unit, target)
         lowered = tir.lower(made, unit, target, progress)
         try:
             for name, content in lowered.files.items():
@@ -148,6 +152,18 @@ class Server:
             "cpu_seconds": round(time.process_time() - cpu_start, 4),
             "dependencies": definition.dependencies,
         }
+
+    def _check_backward(self, definition: Definition, kernel: Kernel, made: Any, unit: Unit, target: Any) -> None:
+        """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""
+        from ..frontends import tir
+
+        forward = kernel.forward
+        if forward is not None:
+            whole = self._definitions.call(
+                definition, forward, "definition", lambda: forward.build(unit.config, target)
+            )
+            names = tir.argument_names(whole, replace(unit, kernel=forward.name, outputs=forward.outputs))
+            require_gradient_names(kernel, tir.argument_names(made, unit), names, unit.where)
 
     def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         from .check import Check

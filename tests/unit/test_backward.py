@@ -1,0 +1,155 @@
+"""Backward kernels: what the decorator makes and refuses, and how the build finds and checks them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import Project
+from kernelwright import grid, kernel
+from kernelwright.declare import require_gradient_names
+from kernelwright.errors import DefinitionError, Where
+
+DEFINITION = '''\
+from kernelwright import grid, kernel
+from tvm import te
+
+
+@kernel(configs=grid(dtype=["float32", "float64"]), outputs=["y"], targets=["llvm"])
+def cube(dtype: str):
+    """y = scale * x**3 * w"""
+    n = te.var("n")
+    x = te.placeholder((n, 4), dtype, name="x")
+    w = te.placeholder((4,), dtype, name="w")
+    scale = te.var("scale", "float32")
+    value = scale.astype(dtype)
+    y = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * x[i, j] * w[j], name="y")
+    return te.create_prim_func([x, w, scale, y])
+
+
+@cube.reference
+def _(x, w, scale):
+    return scale * x**3 * w
+
+
+@cube.backward(outputs=["grad_x", "grad_w"])
+def _(dtype: str):
+    """The gradients of x and w."""
+    n = te.var("n")
+    x = te.placeholder((n, 4), dtype, name="x")
+    w = te.placeholder((4,), dtype, name="w")
+    y = te.placeholder((n, 4), dtype, name="y")
+    grad = te.placeholder((n, 4), dtype, name="grad_y")
+    scale = te.var("scale", "float32")
+    value = scale.astype(dtype) * te.const(3, dtype)
+    grad_x = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * w[j] * grad[i, j], name="grad_x")
+    k = te.reduce_axis((0, n), name="k")
+    grad_w = te.compute((4,), lambda j: te.sum(y[k, j] / w[j] * grad[k, j], axis=k), name="grad_w")
+    return te.create_prim_func([grad, x, w, y, scale, grad_x, grad_w])
+
+
+@_.reference
+def gradients(grad_y, x, w, y, scale):
+    return 3 * scale * x**2 * w * grad_y, (y / w * grad_y).sum(0)
+
+
+@cube.backward_kernel.inputs
+def inputs(rng, n):
+    return None if n == 0 else {"w": rng.uniform(1, 2, 4)}
+'''
+
+
+def forward(**options):
+    @kernel(configs=grid(m=[1, 2]), outputs=["y"], targets=["llvm"], archs=["x86-64"], backends=["torch"], **options)
+    def scale(m): ...
+
+    return scale
+
+
+def test_backward_kernel_is_named_after_the_kernel_and_built_for_the_same():
+    scale = forward()
+
+    @scale.backward(outputs=["grad_x"], tolerance=0.5)
+    def _(m):
+        """Its gradient."""
+
+    made = scale.backward_kernel
+    assert (made.name, made.doc, made.outputs, made.tolerance) == ("scale_backward", "Its gradient.", ("grad_x",), 0.5)
+    assert (made.targets, made.archs, made.backends) == (scale.targets, scale.archs, scale.backends)
+    assert [variant.slug for variant in made.variants] == ["m-1", "m-2"]
+    assert made.forward is scale and made.location.rpartition(":")[0] == __file__
+
+
+def define(scale, **options):
+    def function(m): ...
+
+    return scale.backward(**options)(function)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"outputs": []}, "expected names of gradients"),
+        ({"outputs": ["x"]}, "expected names of gradients"),
+        ({"outputs": ["grad_"]}, "expected names of gradients"),
+        ({"outputs": "grad_x"}, "expected a list of strings"),
+        ({"outputs": ["grad_x"], "tolerance": -1}, "expected a number >= 0"),
+        ({"outputs": ["grad_x"], "reads": ["/etc"]}, "relative to the folder"),
+    ],
+)
+def test_a_wrong_backward_kernel_is_refused_at_its_line(options, message):
+    with pytest.raises(DefinitionError, match=message) as caught:
+        define(forward(), **options)
+    assert caught.value.where.location.startswith(f"{__file__}:")
+
+
+def test_second_backward_kernel_one_of_a_kernel_without_outputs_and_one_that_is_no_function_are_refused():
+    scale = forward()
+    define(scale, outputs=["grad_x"])
+    with pytest.raises(DefinitionError, match="has a backward kernel already, at "):
+        define(scale, outputs=["grad_x"])
+
+    @kernel
+    def update(m=1): ...
+
+    with pytest.raises(DefinitionError, match="kernel 'update' has no outputs"):
+        define(update, outputs=["grad_x"])
+    with pytest.raises(DefinitionError, match=r"@scale.backward was applied to 3, expected a function"):
+        forward().backward(outputs=["grad_x"])(3)
+
+
+def test_parameters_have_to_be_those_of_the_configs():
+    with pytest.raises(DefinitionError, match="config key 'm' is not a parameter"):
+
+        @forward().backward(outputs=["grad_x"])
+        def _(n): ...
+
+
+def test_arguments_are_found_by_their_names():
+    scale = forward()
+    made = define(scale, outputs=["grad_x", "grad_w"])
+    where = Where("scale_backward", location="kernels/k.py:7")
+    require_gradient_names(made, ["grad_y", "x", "y", "n", "grad_w", "grad_x"], ["x", "w", "n", "y"], where)
+    with pytest.raises(DefinitionError, match="argument 'dy' is no argument of scale") as caught:
+        require_gradient_names(made, ["dy", "grad_x", "grad_w"], ["x", "w", "y"], where)
+    assert caught.value.remedy == "call it like one of x, w, y, grad_y"
+    with pytest.raises(DefinitionError, match="output 'grad_w' is the gradient of no input of scale"):
+        require_gradient_names(made, ["grad_y", "grad_x", "grad_w"], ["x", "y"], where)
+
+
+def test_backward_kernel_is_built_and_checked_as_any_other(project: Project):
+    project.write("kernels/cube.py", DEFINITION)
+    run = project.scons("build/demo", "check", "TARGETS=llvm")
+    entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]
+    assert entry["cube"]["backward"] == "cube_backward" and "backward" not in entry["cube_backward"]
+    assert entry["cube_backward"]["outputs"] == ["grad_x", "grad_w"] and "backward" not in entry["scale"]
+    assert {"CHECK cube_backward/dtype-float32 cpu", "CHECK cube/dtype-float64 cpu"} <= set(run.stages)
+    assert project.scons("build/demo", "check", "TARGETS=llvm").counts[0] == 0
+
+
+def test_wrong_name_of_an_argument_is_an_error_at_the_line_of_the_definition(project: Project):
+    project.write("kernels/cube.py", DEFINITION.replace('name="grad_y"', 'name="dy"'))
+    output = project.scons("build/demo", "TARGETS=llvm", ok=False).output
+    line = next(n for n, text in enumerate(DEFINITION.splitlines(), 1) if "cube.backward(" in text)
+    assert f"kernels/cube.py:{line} cube_backward/dtype-float32 [lower]: argument 'dy' is no argument of cube" in output
+    assert "call it like one of x, w, scale, y, grad_y" in output
