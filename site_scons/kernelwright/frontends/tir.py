@@ -24,6 +24,7 @@ from ..errors import DefinitionError, LoweringError
 from ..files import pretty_json
 from . import LoweredKernel, Unit
 from .tir_alignment import relaxed
+from .tir_launch import launches_of
 from .tir_schedule import AS_WRITTEN, candidates, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, symbols_of, with_alignments
 
@@ -39,10 +40,11 @@ PACKED_CALL = 1
 
 @dataclass(frozen=True)
 class _Code:
-    """Generated code by file name, and the signatures of the device functions in it."""
+    """Generated code by file name, the signatures of the device functions in it, and the host module it is from."""
 
     files: dict[str, bytes]
     device_kernels: list[dict[str, Any]]
+    host: tvm.IRModule
 
 
 def target_for(target: str, arch: str, unit: Unit | None = None) -> Target:
@@ -94,6 +96,9 @@ def lower(definition: Any, unit: Unit, target: Target, progress: Callable[[str],
             continue
         aligned = with_alignments(arguments, scheduled[name], unit.target == "cuda")
         signature = _signature(unit, rule, aligned, symbols, code.device_kernels)
+        if unit.target == "cuda":
+            signature |= launches_of(code.host, module[name], arguments, code.device_kernels)
+        signature = dict(sorted(signature.items()))
         files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
         return LoweredKernel(files | code.files, rule)
     raise LoweringError(
@@ -202,21 +207,24 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     pipeline = "s_tir" if entry.attrs.get("s_tir", False) else "tirx"
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
-    host, devices = build.split_host_device_mods(passes(bound))
-    host = _with_entry_symbol(finish_host()(host), entry_symbol(unit))
+    split, devices = build.split_host_device_mods(passes(bound))
+    host = _with_entry_symbol(finish_host()(split), entry_symbol(unit))
     compiled = build.codegen_build(host, host_target)
     if unit.target != "cuda":
-        return _Code({"host.o": _object_code(compiled)}, [])
-    return _with_device_code(compiled.inspect_source(), devices, finish_device, build.codegen_build)
+        return _Code({"host.o": _object_code(compiled)}, [], split)
+    files, device_kernels = _device_code(devices, finish_device, build.codegen_build)
+    return _Code({"host.c": compiled.inspect_source().encode(), **files}, device_kernels, split)
 
 
-def _with_device_code(host: str, devices: Any, finish: Callable[[], Any], codegen: Callable[..., Any]) -> _Code:
+def _device_code(
+    devices: Any, finish: Callable[[], Any], codegen: Callable[..., Any]
+) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     if len(devices) != 1:
         raise ValueError(f"expected device code for one target, got it for {len(devices)}")
     ((device_target, device),) = devices.items()
     device = finish()(device)
     source = codegen(device, device_target).inspect_source()
-    return _Code({"host.c": host.encode(), "device.cu": source.encode()}, _device_kernels(device, source))
+    return {"device.cu": source.encode()}, _device_kernels(device, source)
 
 
 def _with_entry_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
@@ -255,7 +263,7 @@ def _device_kernels(device: tvm.IRModule, source: str) -> list[dict[str, Any]]:
 def _signature(
     unit: Unit, rule: str, arguments: list[Argument], symbols: dict[str, str], device_kernels: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    signature: dict[str, Any] = {
+    return {
         "schema": 1,
         "kernel": unit.kernel,
         "slug": unit.slug,
@@ -268,7 +276,6 @@ def _signature(
         "device_kernels": device_kernels,
         "schedule": rule,
     }
-    return dict(sorted(signature.items()))
 
 
 def _script(module: tvm.IRModule) -> bytes:
