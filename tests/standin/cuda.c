@@ -13,6 +13,8 @@
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, i int32, l int64, f float32, d float64,
  *                       h float16
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -107,6 +109,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   switch (attribute) {
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
+    case 16: *value = 100; return 0;
+    case 95: *value = 1; return 0;
     case 97: *value = number("STANDIN_SHARED", 101376); return 0;
     case 115: *value = number("STANDIN_POOLS", 1); return 0;
     default: return 1;
@@ -270,5 +274,89 @@ int cuMemFreeAsync(unsigned long long pointer, void *stream) {
   if (!depth) return 201;
   free((void *)(uintptr_t)pointer);
   say("free in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
+  return 0;
+}
+
+/* ---- what cuda.bindings and cuda.core ask for besides ---- */
+
+/* Finds a function by its plain name, as drivers since CUDA 12 do: of several versions the newest. */
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status) {
+  char name[256];
+  Dl_info self;
+  (void)version, (void)flags;
+  if (!dladdr((void *)&cuGetProcAddress_v2, &self)) return 999;
+  void *library = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  snprintf(name, sizeof name, "%s_v2", symbol);
+  *function = dlsym(library, name);
+  if (!*function) *function = dlsym(library, symbol);
+  dlclose(library);
+  if (status) *status = *function ? 0 : 1;
+  return *function ? 0 : 500;
+}
+
+int cuCtxSetCurrent(int *context) {
+  if (!depth) depth = 1;
+  current[depth - 1] = context;
+  if (!context) --depth;
+  return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
+  (void)device;
+  return 0;
+}
+
+int cuDeviceGetName(char *name, int length, int device) {
+  snprintf(name, (size_t)length, "stand-in %d", device);
+  return 0;
+}
+
+int cuLibraryUnload(void *library) {
+  (void)library;
+  return 0;
+}
+
+static int pools[64];
+
+int cuDeviceGetMemPool(int **pool, int device) {
+  pools[device] = device;
+  *pool = &pools[device];
+  return 0;
+}
+
+int cuDeviceGetDefaultMemPool(int **pool, int device) { return cuDeviceGetMemPool(pool, device); }
+
+int cuMemPoolGetAttribute(int *pool, int attribute, void *value) {
+  (void)pool, (void)attribute;
+  *(uint64_t *)value = 0;
+  return 0;
+}
+
+int cuMemPoolSetAttribute(int *pool, int attribute, void *value) {
+  (void)pool, (void)attribute, (void)value;
+  return 0;
+}
+
+int cuMemAllocFromPoolAsync(unsigned long long *pointer, size_t bytes, int *pool, void *stream) {
+  (void)pool;
+  return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+int cuStreamIsCapturing(void *stream, int *status) {
+  (void)stream;
+  *status = 0;
+  return 0;
+}
+
+int cuStreamGetCtx(void *stream, int **context) {
+  (void)stream;
+  if (!depth) return 201;
+  *context = current[depth - 1];
+  return 0;
+}
+
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, kernel *own, int block, size_t shared) {
+  (void)own, (void)block, (void)shared;
+  *blocks = 1;
   return 0;
 }

@@ -58,6 +58,60 @@ class DeviceKernel:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """A launch of a device function, as the host code makes it.
+
+    An expression is an integer, or text in Python syntax over symbols and numbers among the arguments: ``+ - * // %``,
+    ``<< >> & | ^``, comparisons, ``and or not``, ``a if c else b``, ``min``, ``max``, and ``truncdiv`` and
+    ``truncmod``, which round towards zero.
+
+    Arguments:
+        kernel: the device function.
+        params: its parameters: ``("tensor", name)``, ``("workspace", number)``, or ``(dtype, expression)``.
+        grid, block: expressions for x, y and z, in blocks and in threads.
+        shared: dynamic shared memory of a block, in bytes.
+        cluster, preferred_cluster: in blocks; None: not a launch with clusters.
+        cooperative, dependent: flags of the launch; the latter allows it to begin before the one before it has ended.
+        when: the condition under which it happens; None: always.
+    """
+
+    kernel: str
+    params: tuple[tuple[str, int | str], ...]
+    grid: tuple[int | str, ...]
+    block: tuple[int | str, ...]
+    shared: int | str = 0
+    cluster: tuple[int | str, ...] | None = None
+    preferred_cluster: tuple[int | str, ...] | None = None
+    cooperative: bool = False
+    dependent: bool = False
+    when: int | str | None = None
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """A condition of the definition's own that the host code asserts: the expression, kind of error, and message."""
+
+    passes: int | str
+    error: str
+    message: str
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What the host code of a CUDA lowering does once it has checked the arguments.
+
+    Arguments:
+        launches: in order.
+        workspaces: sizes in bytes, as expressions, of temporary device memory.
+        checks: what has to hold before anything is launched.
+    """
+
+    launches: tuple[Launch, ...]
+    workspaces: tuple[int | str, ...] = ()
+    checks: tuple[HostCheck, ...] = ()
+
+
+@dataclass(frozen=True)
 class LoweredUnit:
     """One lowering of a variant: what signature.json says, and where its files are.
 
@@ -69,6 +123,8 @@ class LoweredUnit:
         device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
+        host_plan: for cuda, what the host code does, as data; None if it cannot be said so.
+        host_logic: why it cannot, as a sentence; empty if it can.
     """
 
     kernel: str
@@ -81,6 +137,8 @@ class LoweredUnit:
     device_kernels: tuple[DeviceKernel, ...]
     host: str
     images: Mapping[str, str] = field(default_factory=dict)
+    host_plan: HostPlan | None = None
+    host_logic: str = ""
 
     @property
     def where(self) -> Where:
@@ -127,7 +185,64 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
         host=host,
         images=images,
+        host_plan=_host_plan(document),
+        host_logic=_text(document, "host_logic") if document.has("host_logic") else "",
     )
+
+
+def _host_plan(document: Record) -> HostPlan | None:
+    if document.raw.get("launches") is None:
+        return None
+    workspaces = document.records("workspaces") if document.has("workspaces") else []
+    checks = document.records("host_checks") if document.has("host_checks") else []
+    return HostPlan(
+        tuple(map(_launch, document.records("launches"))),
+        tuple(_expression(item, "bytes") for item in workspaces),
+        tuple(HostCheck(_expression(c, "passes"), _text(c, "error"), _text(c, "message")) for c in checks),
+    )
+
+
+def _launch(item: Record) -> Launch:
+    def dims(name: str) -> tuple[int | str, ...] | None:
+        sizes = item.raw.get(name)
+        if sizes is None:
+            return None
+        if not isinstance(sizes, list) or len(sizes) != 3 or not all(map(_is_expression, sizes)):
+            raise ValueError(f"{item.place}.{name} is {shown(sizes)}, expected three expressions")
+        return tuple(sizes)
+
+    return Launch(
+        _text(item, "kernel"),
+        tuple(map(_launch_param, item.records("params"))),
+        dims("grid") or (1, 1, 1),
+        dims("block") or (1, 1, 1),
+        _expression(item, "shared"),
+        dims("cluster"),
+        dims("preferred_cluster"),
+        item.has("cooperative") and item.flag("cooperative"),
+        item.has("dependent") and item.flag("dependent"),
+        _expression(item, "when") if item.has("when") else None,
+    )
+
+
+def _launch_param(item: Record) -> tuple[str, int | str]:
+    if item.has("tensor"):
+        return "tensor", _text(item, "tensor")
+    if item.has("workspace"):
+        return "workspace", item.count("workspace")
+    return _text(item, "dtype"), _expression(item, "scalar")
+
+
+def _expression(item: Record, name: str) -> int | str:
+    value: Any = item.raw.get(name)
+    if not _is_expression(value):
+        raise ValueError(f"{item.place}.{name} is {shown(value)}, expected an integer or an expression")
+    found: int | str = value
+    return found
+
+
+def _is_expression(value: Any) -> bool:
+    return is_text(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
 
 
 def _argument(item: Record) -> Argument:

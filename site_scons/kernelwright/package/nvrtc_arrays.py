@@ -1,0 +1,250 @@
+"""Arrays of any library as a kernel on CUDA needs them: address, dtype, sizes, strides and device.
+
+PyTorch's tensors are asked directly, which is quickest. Other arrays are read through DLPack, whose structures are read
+with ctypes, or through ``__cuda_array_interface__``. Only the standard library is imported here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+CPU, CUDA, MANAGED = 1, 2, 13
+"""DLPack's device types. Managed memory has an address for every device."""
+
+LEGACY_STREAM = 1
+"""The legacy default stream, as DLPack and the array interface number it."""
+
+_CODES = {
+    0: "int",
+    1: "uint",
+    2: "float",
+    3: "handle",
+    4: "bfloat",
+    5: "complex",
+    6: "bool",
+    7: "float8_e3m4",
+    8: "float8_e4m3",
+    9: "float8_e4m3b11fnuz",
+    10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz",
+    12: "float8_e5m2",
+    13: "float8_e5m2fnuz",
+    14: "float8_e8m0fnu",
+    15: "float6_e2m3fn",
+    16: "float6_e3m2fn",
+    17: "float4_e2m1fn",
+}
+"""Names of DLPack 1.1's type codes (dlpack.h, DLDataTypeCode)."""
+
+READ_ONLY = 1
+"""The flag of a versioned DLPack tensor that forbids writing."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array that was passed.
+
+    Arguments:
+        data: the address of its first element.
+        dtype: as TVM writes it, such as ``float16``.
+        shape: its sizes.
+        strides: in elements; None: compact.
+        device: type and number, as DLPack has them.
+        read_only: its library forbids writing.
+        after: a stream whose work has to be done first, or None.
+        owner: what keeps the memory, or what describes it, alive.
+    """
+
+    data: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    device: tuple[int, int]
+    read_only: bool = False
+    after: int | None = None
+    owner: Any = None
+
+    @property
+    def place(self) -> str:
+        """The device as messages name it."""
+        kind, number = self.device
+        if kind in (CUDA, MANAGED):
+            return f"cuda:{number}"
+        return "cpu" if kind == CPU else f"device {number} of DLPack type {kind}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no elements."""
+        return 0 in self.shape
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether its elements follow one another, the last axis being the fastest."""
+        if self.strides is None or self.is_empty:
+            return True
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+class UnreadableArrayError(Exception):
+    """An array whose library does not hand it out; the text says why."""
+
+
+def read_array(value: Any, stream: int) -> Array | None:
+    """What an array is.
+
+    Arguments:
+        stream: the stream in which it will be used, as DLPack numbers it: its library makes sure that what it does to
+            the array comes first.
+
+    Returns:
+        The array; None: it is no array.
+
+    Raises:
+        UnreadableArrayError: its library does not hand it out.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _read_torch(value)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _read_dlpack(value, stream)
+    interface = getattr(value, "__cuda_array_interface__", None)
+    return _read_interface(value, interface) if isinstance(interface, dict) else None
+
+
+def _read_torch(tensor: Any) -> Array:
+    try:
+        if tensor.is_conj() or tensor.is_neg():
+            raise UnreadableArrayError("it is a view that is computed when it is read; pass tensor.resolve_conj()")
+        strides, data = tensor.stride(), tensor.data_ptr()
+    except (RuntimeError, NotImplementedError) as error:
+        raise UnreadableArrayError(_first_line(error)) from error
+    device = tensor.device
+    kind = {"cpu": CPU, "cuda": CUDA}.get(device.type, 0)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Array(data, dtype, tuple(tensor.shape), tuple(strides), (kind, device.index or 0), owner=tensor)
+
+
+# ---- DLPack
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor of dlpack.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _VersionedTensor(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h."""
+
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def _capsule_function(name: str, result: Any) -> Any:
+    function = ctypes.PYFUNCTYPE(result, ctypes.py_object, ctypes.c_char_p)
+    return function((name, ctypes.pythonapi))
+
+
+_is_valid = _capsule_function("PyCapsule_IsValid", ctypes.c_int)
+_pointer_in = _capsule_function("PyCapsule_GetPointer", ctypes.c_void_p)
+
+
+def _read_dlpack(value: Any, stream: int) -> Array:
+    try:
+        kind, number = (int(part) for part in value.__dlpack_device__())
+        if kind not in (CUDA, MANAGED):
+            return Array(0, "", (), None, (kind, number), owner=value)  # the device is all that will be looked at
+        capsule = _export(value, stream)
+    except Exception as error:  # libraries raise errors of any type
+        raise UnreadableArrayError(_first_line(error)) from error
+    # The capsule keeps its name, so it remains the owner and frees its tensor when it goes.
+    if _is_valid(capsule, b"dltensor_versioned"):
+        address = _pointer_in(capsule, b"dltensor_versioned")
+        versioned = _VersionedTensor.from_address(address)
+        return _described(versioned.tensor, (kind, number), bool(versioned.flags & READ_ONLY), (value, capsule))
+    if not _is_valid(capsule, b"dltensor"):
+        raise UnreadableArrayError("its __dlpack__ returned something else than a DLPack capsule")
+    tensor = _Tensor.from_address(_pointer_in(capsule, b"dltensor"))
+    return _described(tensor, (kind, number), False, (value, capsule))
+
+
+def _export(value: Any, stream: int) -> Any:
+    """The DLPack capsule of an array, in the newer form if its library has that."""
+    try:
+        return value.__dlpack__(stream=stream, max_version=(1, 1))
+    except TypeError:
+        return value.__dlpack__(stream=stream)
+
+
+def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner: Any) -> Array:
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    data = (tensor.data or 0) + tensor.byte_offset
+    return Array(
+        data, _dtype_text(tensor.code, tensor.bits, tensor.lanes), shape, strides, device, read_only, owner=owner
+    )
+
+
+def _dtype_text(code: int, bits: int, lanes: int) -> str:
+    name = _CODES.get(code, f"dtype{code}_")
+    text = name if ("_" in name and code in _CODES) or (name, bits) == ("bool", 8) else f"{name}{bits}"
+    return text if lanes == 1 else f"{text}x{lanes}"
+
+
+# ---- __cuda_array_interface__
+
+_KINDS = {"i": "int", "u": "uint", "f": "float", "c": "complex", "b": "bool"}
+
+
+def _read_interface(value: Any, interface: dict[str, Any]) -> Array:
+    """What version 3 of the CUDA Array Interface says; it does not say on which device, the driver does."""
+    from cuda.bindings import driver
+
+    try:
+        (data, read_only), shape, typestr = interface["data"], tuple(interface["shape"]), interface["typestr"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableArrayError(f"its __cuda_array_interface__ is not of version 3: {error!r}") from error
+    bytes_ = int(typestr[2:])
+    dtype = "bool" if typestr[1] == "b" else f"{_KINDS.get(typestr[1], typestr)}{8 * bytes_}"
+    if typestr[0] == ">":
+        raise UnreadableArrayError("its bytes are in the order of another machine")
+    strides = interface.get("strides")
+    if strides is not None:
+        strides = tuple(stride // bytes_ if stride % bytes_ == 0 else -1 for stride in strides)
+    number = 0
+    if data:
+        ordinal = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, number = driver.cuPointerGetAttribute(ordinal, data)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise UnreadableArrayError(f"the driver does not know its memory ({status.name})")
+    after = interface.get("stream")
+    return Array(int(data or 0), dtype, shape, strides, (CUDA, int(number)), bool(read_only), after, value)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

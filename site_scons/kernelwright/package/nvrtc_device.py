@@ -1,0 +1,511 @@
+"""CUDA by way of cuda.core: devices, device code and launches, for kernels that have no host code of their own.
+
+cuda.core is imported at the first call. Messages are those of the launcher in C, which does the same for kernels that
+are called through a library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+SHARED_LIMIT = 48 * 1024
+"""Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
+
+FindImage = Callable[[str, str, str, int, int], tuple[str, Any]]
+"""The loader's ``image``: kernel, slug, suitable archs, device number and capability -> arch and path."""
+
+
+class LaunchError(Exception):
+    """A number that a launch cannot take; the text says which."""
+
+
+# ---- what generated modules use
+
+
+def _integer(name: str, type_: Any, low: int, high: int) -> Callable[[int], Any]:
+    def converted(value: int) -> Any:
+        if not low <= value <= high:
+            raise LaunchError(f"a device function would be passed {value}, which does not fit {name}")
+        return type_(value)
+
+    return converted
+
+
+int8 = _integer("int8", ctypes.c_int8, -(2**7), 2**7 - 1)
+int16 = _integer("int16", ctypes.c_int16, -(2**15), 2**15 - 1)
+int32 = _integer("int32", ctypes.c_int32, -(2**31), 2**31 - 1)
+int64 = _integer("int64", ctypes.c_int64, -(2**63), 2**63 - 1)
+uint8 = _integer("uint8", ctypes.c_uint8, 0, 2**8 - 1)
+uint16 = _integer("uint16", ctypes.c_uint16, 0, 2**16 - 1)
+uint32 = _integer("uint32", ctypes.c_uint32, 0, 2**32 - 1)
+uint64 = _integer("uint64", ctypes.c_uint64, 0, 2**64 - 1)
+float32 = ctypes.c_float
+float64 = ctypes.c_double
+bool_ = ctypes.c_bool
+
+
+def float16(value: float) -> Any:
+    """A number as NumPy's float16, since ctypes has none."""
+    import numpy
+
+    with numpy.errstate(over="ignore"):
+        return numpy.float16(value)
+
+
+def truncdiv(a: int, b: int) -> int:
+    """The quotient, rounded towards zero as in C."""
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def truncmod(a: int, b: int) -> int:
+    """What a quotient that is rounded towards zero leaves."""
+    return a - b * truncdiv(a, b)
+
+
+# ---- which image
+
+
+def suitability(arch: str, capability: int) -> int:
+    """How well an image suits a device: 0 not at all, otherwise more is better.
+
+    Machine code runs on devices of the same major capability with the same or a higher minor one, PTX on all that are
+    not older than it. With suffix ``a`` code runs on exactly its capability, with ``f`` on the same major from its
+    minor on. Machine code goes before PTX; then exact with ``a``, exact, family, and the highest capability.
+
+    Arguments:
+        arch: of the image, such as ``sm_90a``.
+        capability: of the device, 10 * major + minor.
+    """
+    found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
+    if found is None or int(found[2]) > capability:
+        return 0
+    own, is_ptx = int(found[2]), found[1] == "compute"
+    score = 1 + 2 * own + (0 if is_ptx else 10000)
+    same_major = own // 10 == capability // 10
+    if found[3] == "a":
+        return score + 2000 if own == capability else 0
+    if found[3] == "f":
+        return score + 500 if same_major else 0
+    if own == capability:
+        return score + 1000
+    return score if same_major or is_ptx else 0
+
+
+def suitable(archs: Sequence[str], capability: int) -> list[str]:
+    """The archs whose images run on a device, best first."""
+    return sorted(
+        (arch for arch in archs if suitability(arch, capability)), key=lambda arch: -suitability(arch, capability)
+    )
+
+
+# ---- devices
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device: its number, its capability as 10 * major + minor, shared memory that a block can have, memory pools."""
+
+    number: int
+    capability: int
+    shared_limit: int
+    memory_pools: bool
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}"
+
+
+class Cuda:
+    """CUDA for one kernel: thread-safe, and an error in a process that was forked after CUDA had been used.
+
+    Arguments:
+        kernel: the kernel's name, for messages.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.lock = threading.RLock()
+        self._begun = False
+        self._forked = False
+        self._devices: dict[int, Device] = {}
+        self._streams: dict[tuple[int, int], Any] = {}
+        os.register_at_fork(after_in_child=self._note_fork)
+
+    def _note_fork(self) -> None:
+        self.lock = threading.RLock()  # a thread that does not exist here may have held it
+        self._forked = self._begun
+        self._streams.clear()
+
+    def refuse(self, kind: type[Exception], text: str) -> NoReturn:
+        """Raise an error that names the kernel."""
+        raise kind(f"kernel '{self.kernel}': {text}")
+
+    def call(self, doing: Callable[[], str], function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call cuda.core; what it raises becomes an error that says what was being done."""
+        try:
+            return function(*arguments)
+        except Exception as error:  # cuda.core's own exceptions have no public base class
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RuntimeError(f"kernel '{self.kernel}': {doing()} failed with {text}") from error
+
+    def checked(self, doing: Callable[[], str], result: tuple[Any, ...]) -> Any:
+        """The values that a function of ``cuda.bindings.driver`` returned behind its status."""
+        status, *values = result
+        if status:
+            name = self._described(status)
+            self.refuse(RuntimeError, f"{doing()} failed with {name}")
+        return values[0] if values else None
+
+    def _described(self, status: Any) -> str:
+        from cuda.bindings import driver
+
+        _, text = driver.cuGetErrorString(status)
+        meaning = text.decode() if text else "no description"
+        return f"{getattr(status, 'name', 'an unknown error')} ({meaning})"
+
+    def device(self, number: int) -> Device:
+        """A device, opened.
+
+        Raises:
+            RuntimeError: there is no driver, or it fails; or the process was forked after CUDA had been used.
+            ValueError: there is no such device.
+        """
+        if self._forked:
+            self.refuse(
+                RuntimeError,
+                "CUDA was used before this process was forked, and does not survive that\n"
+                "  remedy: start the process with the spawn method, or fork before the first CUDA call",
+            )
+        known = self._devices.get(number)
+        if known is not None:
+            return known
+        with self.lock:
+            self._start()
+            self._devices[number] = self._opened(number)
+            return self._devices[number]
+
+    def _start(self) -> None:
+        from cuda.bindings import driver
+
+        try:
+            result = driver.cuInit(0)
+        except (RuntimeError, OSError) as error:  # what cuda.bindings raises where libcuda.so.1 is not found
+            text = (str(error).splitlines() or [""])[0]
+            self.refuse(
+                RuntimeError,
+                f"there is no CUDA driver: {text}\n"
+                "  remedy: install the NVIDIA driver (580 or newer), or use a backend with code for the CPU",
+            )
+        self._begun = True
+        self.checked(lambda: "initialising CUDA", result)
+
+    def _opened(self, number: int) -> Device:
+        from cuda.bindings import driver
+
+        count = self.checked(lambda: "counting CUDA devices", driver.cuDeviceGetCount())
+        if not 0 <= number < count:
+            self.refuse(ValueError, f"there is no cuda:{number}, the process sees {count} CUDA devices")
+        attributes = driver.CUdevice_attribute
+        values = [
+            self.checked(lambda: f"opening cuda:{number}", driver.cuDeviceGetAttribute(attribute, number))
+            for attribute in (
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                attributes.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+                attributes.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
+            )
+        ]
+        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]))
+
+    @contextmanager
+    def current(self, device: Device) -> Iterator[None]:
+        """Makes a context of the device current, and afterwards what was current before.
+
+        A context of the application's own on the same device is left in place, since that is where its memory is.
+        """
+        from cuda.bindings import driver
+
+        status, active = driver.cuCtxGetDevice()
+        if not status and int(active) == device.number:
+            yield
+            return
+        from cuda.core import Device as CoreDevice
+
+        before = self.checked(lambda: "asking for the current context", driver.cuCtxGetCurrent())
+        opened = CoreDevice(device.number)
+        self.call(lambda: f"making the context of {device} current", opened.set_current)
+        try:
+            yield
+        finally:
+            driver.cuCtxSetCurrent(before)
+
+    def stream(self, handle: int, device: Device) -> Any:
+        """The stream of a handle as cuda.core has it; 0 and 1 are the legacy default, 2 that of the thread."""
+        from cuda.core import LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream
+
+        if handle in (0, 1):
+            return LEGACY_DEFAULT_STREAM
+        if handle == 2:
+            return PER_THREAD_DEFAULT_STREAM
+        known = self._streams.get((device.number, handle))
+        if known is None:
+            if len(self._streams) > 64:
+                self._streams.clear()
+            known = self._streams[device.number, handle] = Stream.from_handle(handle)
+        return known
+
+
+# ---- device code
+
+
+@dataclass
+class Function:
+    """A device function on one device: its static shared memory, and the dynamic that it may use so far, in bytes."""
+
+    kernel: Any
+    static_shared: int
+    shared_limit: int
+
+
+@dataclass
+class DeviceCode:
+    """The device code of one variant, loaded once for each device.
+
+    Arguments:
+        cuda: CUDA.
+        slug: the variant.
+        archs: those that it was built for.
+        functions: the names of its device functions.
+        find_image: finds the best image that is installed.
+        driver: the CUDA version that a driver must be for to read the images, such as 12040; 0: any.
+    """
+
+    cuda: Cuda
+    slug: str
+    archs: tuple[str, ...]
+    functions: tuple[str, ...]
+    find_image: FindImage
+    driver: int = 0
+    _loaded: dict[int, dict[str, Function]] = field(default_factory=dict)
+
+    def choose(self, device: Device) -> tuple[str, Any]:
+        """Arch and path of the image for a device.
+
+        Raises:
+            RuntimeError: none suits it, or none that does is installed, or the driver is too old for it.
+        """
+        archs = suitable(self.archs, device.capability)
+        if not archs:
+            built = ", ".join(self.archs) or "no arch"
+            sm = f"sm_{device.capability}"
+            self.cuda.refuse(
+                RuntimeError,
+                f"{device} is an {sm}, and variant {self.slug} was built for {built}\n"
+                f"  remedy: add {sm} to the archs and rebuild: scons ARCHS=...,{sm}",
+            )
+        arch, path = self.find_image(self.cuda.kernel, self.slug, " ".join(archs), device.number, device.capability)
+        self._check_driver(arch)
+        return arch, path
+
+    def _check_driver(self, arch: str) -> None:
+        if not self.driver:
+            return
+        from cuda.bindings import driver
+
+        has = self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
+        if has < self.driver:
+            needed, own = (f"CUDA {version // 1000}.{version % 1000 // 10}" for version in (self.driver, has))
+            remedy = "install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed"
+            self.cuda.refuse(
+                RuntimeError,
+                f"{arch} of variant {self.slug} is compressed, and needs a driver for {needed} or newer; "
+                f"this one is for {own}\n  remedy: {remedy}",
+            )
+
+    def on(self, device: Device) -> Mapping[str, Function]:
+        """The device functions on a device, whose context is current."""
+        known = self._loaded.get(device.number)
+        if known is not None:
+            return known
+        with self.cuda.lock:
+            if device.number not in self._loaded:
+                self._loaded[device.number] = self._load(device)
+            return self._loaded[device.number]
+
+    def _load(self, device: Device) -> dict[str, Function]:
+        from cuda.core import ObjectCode
+
+        arch, path = self.choose(device)
+        content = path.read_bytes()
+        # The driver reads what it is given to the end of a header, or of a text.
+        is_fatbin, is_ptx = content.startswith(b"P\xedU\xba"), arch.startswith("compute_")
+        make = ObjectCode.from_fatbin if is_fatbin else ObjectCode.from_ptx if is_ptx else ObjectCode.from_cubin
+        code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
+        return {name: self._function(code, name, arch, device) for name in self.functions}
+
+    def _function(self, code: Any, name: str, arch: str, device: Device) -> Function:
+        from cuda.bindings import driver
+
+        def loading() -> str:
+            return f"loading {arch} of variant {self.slug} with the device function {name}"
+
+        kernel = self.cuda.call(loading, code.get_kernel, name)
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        static = self.cuda.checked(loading, driver.cuKernelGetAttribute(attribute, kernel.handle, device.number))
+        # Makes the driver load the code now, and not in the middle of a graph capture.
+        self.cuda.checked(loading, driver.cuKernelGetFunction(kernel.handle))
+        return Function(kernel, static, max(0, SHARED_LIMIT - static))
+
+
+# ---- one call
+
+
+class Call:
+    """What a generated function does its work with: the launches of one call of a kernel.
+
+    Arguments:
+        code: the variant's device code.
+        device: where it runs; its context is current.
+        stream: the stream's handle.
+    """
+
+    def __init__(self, code: DeviceCode, device: Device, stream: int) -> None:
+        self._code = code
+        self._cuda = code.cuda
+        self._device = device
+        self._handle = stream
+        self._stream = self._cuda.stream(stream, device)
+        self._workspaces: list[Any] = []
+
+    def wait(self, stream: int) -> None:
+        """Have what is launched come after the work in another stream."""
+        other = self._cuda.stream(stream, self._device)
+        self._cuda.call(lambda: "waiting for the stream of an array", self._stream.wait, other)
+
+    def check(self, passes: bool, error: type[Exception], message: str) -> None:
+        """Raise an error of the definition's own."""
+        if not passes:
+            self._cuda.refuse(error, message)
+
+    def workspace(self, size: int) -> int:
+        """The address of temporary memory of so many bytes, until the call ends."""
+        from cuda.bindings import driver
+
+        if self._device.memory_pools:
+            result = driver.cuMemAllocAsync(max(size, 1), self._handle)
+        else:
+            result = driver.cuMemAlloc(max(size, 1))
+        address = self._cuda.checked(lambda: f"allocating a workspace of {size} bytes on {self._device}", result)
+        self._workspaces.append(address)
+        return int(address)
+
+    def free(self) -> None:
+        """Free the temporary memory, once the work before has been done."""
+        from cuda.bindings import driver
+
+        while self._workspaces:
+            address = self._workspaces.pop()
+            if self._device.memory_pools:
+                driver.cuMemFreeAsync(address, self._handle)
+            else:
+                driver.cuMemFree(address)
+
+    def launch(
+        self,
+        function: str,
+        *,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        parameters: tuple[Any, ...],
+        shared: int = 0,
+        cluster: tuple[int, int, int] | None = None,
+        cooperative: bool = False,
+        dependent: bool = False,
+    ) -> None:
+        """Launch a device function, unless a dimension is zero.
+
+        Arguments:
+            grid, block, cluster: in blocks, threads and blocks.
+            parameters: addresses, and numbers of ctypes.
+            shared: bytes of dynamic shared memory of a block.
+
+        Raises:
+            ValueError: a dimension is negative or too large.
+            RuntimeError: the device or its driver refuses.
+        """
+        from cuda.core import LaunchConfig, launch
+
+        for value in (*grid, *block, *(cluster or ()), shared):
+            if not 0 <= value < 2**32:
+                text = f"device function {function} would be launched with a dimension of {value}"
+                self._cuda.refuse(ValueError, text)
+        if not all((*grid, *block, *(cluster or ()))):
+            return
+        own = self._code.on(self._device)[function]
+
+        def what() -> str:
+            return self._described(function, grid, block, shared, cluster)
+
+        if shared > own.shared_limit:
+            self._extend_shared(own, shared, what)
+        options: dict[str, Any] = {"is_cooperative": True} if cooperative else {}
+        if dependent:
+            options["programmatic_stream_serialization"] = True
+        if cluster is not None:
+            grid = self._clusters(function, grid, cluster)
+            options["cluster"] = cluster
+        try:
+            config = LaunchConfig(grid=grid, block=block, shmem_size=shared, **options)
+            launch(self._stream, config, own.kernel, *parameters)
+        except Exception as error:  # cuda.core's own exceptions have no public base class
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RuntimeError(f"kernel '{self._cuda.kernel}': launching {what()} failed with {text}") from error
+
+    def _clusters(
+        self, function: str, grid: tuple[int, int, int], cluster: tuple[int, int, int]
+    ) -> tuple[int, int, int]:
+        """The grid in clusters, which is how cuda.core counts it."""
+        if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+            text = f"device function {function} would be launched with a grid of {grid}, no multiple of its clusters"
+            self._cuda.refuse(ValueError, f"{text} of {cluster}")
+        return grid[0] // cluster[0], grid[1] // cluster[1], grid[2] // cluster[2]
+
+    def _extend_shared(self, own: Function, shared: int, what: Callable[[], str]) -> None:
+        """Opt a function in to more dynamic shared memory than every function gets."""
+        from cuda.bindings import driver
+
+        with self._cuda.lock:
+            if shared <= own.shared_limit:
+                return
+            if shared + own.static_shared > self._device.shared_limit:
+                self._cuda.refuse(
+                    RuntimeError,
+                    f"{what()}: with {own.static_shared} bytes of static shared memory that is more than the "
+                    f"{self._device.shared_limit} bytes of a block on this device\n"
+                    "  remedy: call a variant with smaller tiles",
+                )
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            result = driver.cuKernelSetAttribute(attribute, shared, own.kernel.handle, self._device.number)
+            self._cuda.checked(lambda: f"launching {what()}", result)
+            own.shared_limit = shared
+
+    def _described(
+        self,
+        function: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        cluster: tuple[int, int, int] | None,
+    ) -> str:
+        clusters = f"cluster {cluster}, " if cluster is not None else ""
+        return (
+            f"device function {function}, grid {grid}, block {block}, {clusters}{shared} bytes of dynamic shared "
+            f"memory, {self._device} (sm_{self._device.capability})"
+        )
