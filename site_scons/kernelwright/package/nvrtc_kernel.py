@@ -408,7 +408,8 @@ def _new_in_torch(dtype: str, shape: tuple[int, ...], device: Device, stream: in
     import torch
 
     place = torch.device("cuda", device.number)
-    with torch.cuda.stream(torch.cuda.ExternalStream(stream, place) if stream else torch.cuda.default_stream(place)):
+    given: Any = torch.cuda.ExternalStream  # which has no types in some versions
+    with torch.cuda.stream(given(stream, place) if stream else torch.cuda.default_stream(place)):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
 
 
