@@ -1,6 +1,6 @@
 """Writes inputs and expected outputs for the GPU tests, where TVM is; the tests themselves need only the package.
 
-python tests/gpu/make_cases.py [build/gpu_cases]
+python tests/gpu/make_cases.py [build/gpu_cases [build/kw_kernels]]
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "gpu_cases")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    manifest = json.loads((PACKAGE / "manifest.json").read_text())
+    package = Path(sys.argv[2]) if len(sys.argv) > 2 else PACKAGE
+    manifest = json.loads((package / "manifest.json").read_text())
     sys.path.insert(0, str(ROOT / "kernels"))
     total = 0
     for path in sorted((ROOT / "kernels").glob("[!_]*.py")):

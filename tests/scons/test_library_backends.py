@@ -1,0 +1,54 @@
+"""Every kernel of this repository's library, through every backend that has CPU code, against its reference."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
+
+BACKENDS = {"tvm_ffi": "tvm_ffi", "cython": "Cython", "torch": "torch", "jax": "jax_tvm_ffi"}
+"""Backend -> what has to be installed to test it."""
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The library built for all backends, and the folder of its cases."""
+    installed = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module) is not None]
+    project = Project(tmp_path_factory.mktemp("library"))
+    shutil.copytree(ROOT / "kernels", project.folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.scons("-j2", f"BACKENDS={','.join(installed)}")
+    package, folder = project.folder / "build/demo", project.folder / "cases"
+    child("tests/gpu/make_cases.py", str(folder), str(package))
+    return package, folder
+
+
+def child(script: str, *arguments: str) -> str:
+    """What a script prints; PyTorch and the libraries have pools of threads that would not get on in one process."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments],
+        env=os.environ | {"PYTHONPATH": str(SITE_SCONS), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_kernels_agree_with_their_references(cases: tuple[Path, Path], backend: str) -> None:
+    if importlib.util.find_spec(BACKENDS[backend]) is None:
+        pytest.skip(f"{BACKENDS[backend]} is not installed")
+    *wrong, last = child("tests/scons/run_cases.py", str(cases[0]), backend, str(cases[1])).splitlines()
+    assert wrong == []
+    count, kernels = int(last.split()[0]), int(last.split()[3])
+    assert kernels == len(list((ROOT / "kernels").glob("[!_]*.py")))
+    assert count >= len(list(cases[1].glob("*.npz"))) >= 90
