@@ -64,7 +64,7 @@ cdef class Function(Kernel):
 {parameters}
         stream=None,
     ):
-        """Run the kernel; each argument is passed by its position or by its name."""
+        # Each argument is passed by its position or by its name. None stands for one that is not given.
         cdef PyObject **named = [{named}]
         return kw_call_kernel(self, &self.kernel, positional, named, <PyObject *>stream)
 '''

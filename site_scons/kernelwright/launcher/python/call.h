@@ -23,41 +23,47 @@ KW_COLD int kw_raise_count(const kw_call *call, Py_ssize_t count) {
   return -1;
 }
 
-/* Lays positional objects out over those parameters that were not given by name: over all, or over all but outputs. */
-KW_FUNCTION int kw_bind(kw_call *call, PyObject *positional, PyObject **named) {
-  const kw_kernel *kernel = call->kernel;
-  Py_ssize_t count = PyTuple_Size(positional), next = 0, num_named = 0, named_outputs = 0;
-  for (int32_t i = 0; i < kernel->num_parameters; ++i) {
-    bool is_given = named[i] != Py_None;
-    num_named += is_given;
-    named_outputs += is_given && kernel->parameters[i].is_output;
-  }
-  Py_ssize_t all = kernel->num_parameters - num_named, inputs = all - (kernel->num_outputs - named_outputs);
-  if (KW_UNLIKELY(count != all && count != inputs)) return kw_raise_count(call, count + num_named);
-  for (int32_t i = 0; i < kernel->num_parameters; ++i) {
-    bool is_given = named[i] != Py_None;
-    call->given[i] = is_given ? named[i] : NULL;
-    if (!is_given && (count == all || !kernel->parameters[i].is_output))
-      call->given[i] = PyTuple_GetItem(positional, next++);
-  }
-  return 0;
+KW_COLD int kw_raise_twice(const kw_call *call, const kw_parameter *parameter) {
+  PyErr_Format(PyExc_TypeError,
+               "kernel '%s': argument '%s' was given by its position and by its name\n  remedy: pass it once",
+               call->kernel->name, parameter->name);
+  return -1;
 }
 
-/* Outputs are left out all or none. None stands for one that is left out. */
-KW_FUNCTION int kw_check_outputs(kw_call *call) {
-  const kw_kernel *kernel = call->kernel;
-  const char *given = NULL, *missing = NULL;
-  for (int32_t i = 0; i < kernel->num_parameters; ++i) {
-    if (!kernel->parameters[i].is_output) continue;
-    if (call->given[i] == Py_None) call->given[i] = NULL;
-    if (call->given[i]) given = kernel->parameters[i].name;
-    else missing = kernel->parameters[i].name;
-  }
-  if (KW_LIKELY(!given || !missing)) return 0;
-  PyErr_Format(PyExc_TypeError,
-               "kernel '%s': output '%s' was given and output '%s' was not\n  remedy: pass all outputs, or none",
-               kernel->name, given, missing);
+KW_COLD int kw_raise_missing(const kw_call *call, const kw_parameter *parameter) {
+  PyErr_Format(PyExc_TypeError, "kernel '%s': argument '%s' is missing\n  remedy: pass all arguments, or all but the outputs",
+               call->kernel->name, parameter->name);
   return -1;
+}
+
+/* Inputs are given, and outputs all or none. None stands for one that is left out. */
+KW_FUNCTION int kw_check_given(kw_call *call) {
+  const kw_kernel *kernel = call->kernel;
+  const kw_parameter *given = NULL, *missing = NULL;
+  for (int32_t i = 0; i < kernel->num_parameters; ++i) {
+    const kw_parameter *parameter = &kernel->parameters[i];
+    if (parameter->is_output && call->given[i] == Py_None) call->given[i] = NULL;
+    if (KW_UNLIKELY(!parameter->is_output && !call->given[i])) return kw_raise_missing(call, parameter);
+    if (parameter->is_output) *(call->given[i] ? &given : &missing) = parameter;
+  }
+  return KW_LIKELY(!given || !missing) ? 0 : kw_raise_missing(call, missing);
+}
+
+/* Puts each object at its parameter. Without the outputs, those that are passed by position are the first inputs. */
+KW_FUNCTION int kw_bind(kw_call *call, PyObject *positional, PyObject **named) {
+  const kw_kernel *kernel = call->kernel;
+  Py_ssize_t count = PyTuple_Size(positional), next = 0, num_named = 0;
+  for (int32_t i = 0; i < kernel->num_parameters; ++i) num_named += named[i] != Py_None;
+  bool is_complete = count + num_named == kernel->num_parameters;
+  if (KW_UNLIKELY(!is_complete && count + num_named != kernel->num_parameters - kernel->num_outputs))
+    return kw_raise_count(call, count + num_named);
+  for (int32_t i = 0; i < kernel->num_parameters; ++i) {
+    bool is_positional = next < count && (is_complete || !kernel->parameters[i].is_output);
+    bool is_named = named[i] != Py_None;
+    if (KW_UNLIKELY(is_positional && is_named)) return kw_raise_twice(call, &kernel->parameters[i]);
+    call->given[i] = is_positional ? PyTuple_GetItem(positional, next++) : is_named ? named[i] : NULL;
+  }
+  return kw_check_given(call);
 }
 
 KW_FUNCTION int kw_convert(kw_call *call) {
@@ -167,7 +173,7 @@ KW_FUNCTION PyObject *kw_call_kernel(PyObject *self, const kw_kernel *kernel, Py
   call.first = NULL;
   if (KW_UNLIKELY(!kernel->entry)) return PyErr_SetString(PyExc_RuntimeError, "this kernel was not loaded"), NULL;
   if (KW_UNLIKELY(stream != Py_None && kw_take_stream(&call, stream))) return NULL;
-  if (KW_UNLIKELY(kw_bind(&call, positional, named) || kw_check_outputs(&call))) return NULL;
+  if (KW_UNLIKELY(kw_bind(&call, positional, named))) return NULL;
   PyObject *result = KW_UNLIKELY(kw_convert(&call)) ? NULL : kw_run(&call);
   kw_release(&call);
   return result;

@@ -1,0 +1,115 @@
+"""Builds kernels as extension modules the way the build does, and loads them from a folder like a package's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelwright.backends.base import KernelPlan, LoweredUnit, Places, VariantPlan
+from kernelwright.backends.cython import Cython
+from kernelwright.backends.library import LAUNCHER
+from kernelwright.package import cython_kernel
+from kernelwright.package import kernel as tvm_ffi_kernel
+from launcher_build import build, include_folders
+from workers_project import Project
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+"""The definitions of this repository."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What a package's loader offers, of files that were just built."""
+
+    folder: Path
+    package: str = "acme"
+
+    def verified(self, relative: str) -> Path:
+        return self.folder / relative
+
+    def library(self, name: str) -> Path:
+        return self.folder / f"{name}.so"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel that was built for both backends."""
+
+    folder: Path
+    plan: KernelPlan
+    entry: Mapping[str, Any]
+
+    def cython(self) -> Any:
+        """The kernel object of the extension module."""
+        return cython_kernel.load(Loader(self.folder), self.plan.name, dict(self.entry))
+
+    def tvm_ffi(self) -> Any:
+        """The kernel object of tvm-ffi, over the same library."""
+        return tvm_ffi_kernel.load_kernel(self.plan.name, dict(self.entry), self.folder / f"{self.plan.name}.so")
+
+
+def places() -> Places:
+    """Names for a build in any folder."""
+    include = sysconfig.get_paths()["include"]
+    return Places("gcc", str(LAUNCHER), tuple(include_folders()), python=sys.executable, python_include=include)
+
+
+def compile_extension(folder: Path, plan: KernelPlan, named: Places | None = None) -> Path:
+    """Emit the source and compile it; warnings are errors."""
+    backend, output = Cython(), "backends/cython"
+    for name in (backend.folder(plan.name), output):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, text in backend.emit(plan).items():
+        (folder / backend.folder(plan.name) / name).write_text(text)
+    translate, compile_ = backend.commands(plan.name, named or places(), output)
+    for command in (translate, [*compile_, "-Wall", "-Wextra", "-Werror"]):
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert not result.returncode, result.stderr
+    return folder / output / f"_{plan.name}.abi3.so"
+
+
+def build_both(folder: Path, plan: KernelPlan) -> Built:
+    """The library of a kernel and its extension module."""
+    build(folder, plan)
+    compile_extension(folder, plan)
+    return Built(folder, plan, entry_of(plan))
+
+
+def entry_of(plan: KernelPlan) -> dict[str, Any]:
+    """The kernel's part of a manifest, as far as it is used when kernels are called."""
+    variants = [
+        {
+            "slug": variant.slug,
+            "config": dict(variant.config),
+            "archs": [arch for unit in variant.units for arch in unit.images or [unit.arch]],
+            "arguments": [
+                {"name": a.name, "kind": a.kind, "dtype": a.dtype, "shape": list(a.shape)}
+                | {"output": a.output, "written": a.written}
+                for a in variant.units[0].arguments
+            ],
+            "symbols": dict(variant.units[0].symbols),
+            "units": [{"target": unit.target} for unit in variant.units],
+        }
+        for variant in plan.variants
+    ]
+    return {"doc": f"Kernel {plan.name}.", "outputs": list(plan.outputs), "variants": variants}
+
+
+def lower_ours(project: Project, kernel: str, outputs: Sequence[str], *configs: Mapping[str, Any]) -> KernelPlan:
+    """The plan of a kernel of this repository, lowered for the CPU in the project's workers."""
+    for name in (f"{kernel}.py", "_common.py"):
+        project.write(f"kernels/{name}", (KERNELS / name).read_text())
+    variants = []
+    for config in configs or ({},):
+        slug = "_".join(f"{key}-{value}" for key, value in sorted(config.items())) or "default"
+        result = project.lower(f"kernels/{kernel}.py", kernel, slug=slug, config=dict(config))
+        signature = json.loads(result["contents"]["signature.json"])
+        unit = LoweredUnit.from_json(signature, f"out/{kernel}/{slug}/llvm/host.o")
+        variants.append(VariantPlan(slug, config, (unit,)))
+    return KernelPlan(kernel, tuple(outputs), tuple(variants))

@@ -1,0 +1,939 @@
+"""Extension modules of the cython backend: built of real kernels, called, and compared with tvm-ffi's kernel objects."""
+
+from __future__ import annotations
+
+import array
+import copy
+import ctypes
+import gc
+import inspect
+import os
+import pickle
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from extension_build import Built, Loader, build_both, compile_extension, entry_of, lower_ours, places
+from kernelwright.backends.base import KernelPlan, LoweredUnit
+from kernelwright.backends.cython import RESERVED, Cython, check_build
+from kernelwright.errors import KernelwrightError, ToolchainError
+from kernelwright.package import cython_kernel
+from launcher_build import FakeTensor, build, c_unit, cuda_unit, plan, scalar, signature, tensor
+from workers_project import Project
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+STANDIN = ROOT / "tests" / "standin" / "cuda.c"
+
+# [sum], x, factor, steps, [product], named so that outputs are not at the end, and with an integer.
+PAIR = """
+BEGIN
+  DLTensor *sum = tensor(argument), *x = tensor(argument + 1), *product = tensor(argument + 4);
+  double factor = argument[2].type_index == kTVMFFIFloat ? argument[2].v_float64 : argument[2].v_int64;
+  if (factor == 13) {
+    TVMFFIErrorSetRaisedFromCStr("IndexError", "thirteen");
+    return -1;
+  }
+  for (int64_t i = 0; i < x->shape[0]; ++i) {
+    ((float *)sum->data)[i] = ((float *)x->data)[i] + factor + argument[3].v_int64;
+    ((float *)product->data)[i] = ((float *)x->data)[i] * factor;
+  }
+END
+"""
+
+# x, [y]: y = x, of any dtype.
+COPY = """
+#include <string.h>
+BEGIN
+  DLTensor *x = tensor(argument), *y = tensor(argument + 1);
+  int64_t size = 1;
+  for (int i = 0; i < x->ndim; ++i) size *= x->shape[i];
+  memcpy(y->data, x->data, size * (x->dtype.bits * x->dtype.lanes + 7) / 8);
+END
+"""
+
+SLEEP = """
+#include <unistd.h>
+BEGIN (void)tensor, (void)argument; usleep(200000); END
+"""
+
+DTYPES = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
+DTYPES += ["float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cython")
+
+
+@pytest.fixture(scope="module")
+def project(folder: Path) -> Iterator[Project]:
+    project = Project(folder)
+    with project.pool:
+        yield project
+
+
+@pytest.fixture(scope="module")
+def saxpy(folder: Path, project: Project) -> Built:
+    """The tutorial's kernel: alpha, x, y, [z]."""
+    return build_both(folder, lower_ours(project, "saxpy", ["z"]))
+
+
+@pytest.fixture(scope="module")
+def softmax(folder: Path, project: Project) -> Built:
+    configs = [{"columns": 1000, "dtype": dtype} for dtype in ("float32", "float16")]
+    return build_both(folder, lower_ours(project, "softmax", ["y"], *configs))
+
+
+@pytest.fixture(scope="module")
+def gemm(folder: Path, project: Project) -> Built:
+    config = {"n": 1024, "k": 1024, "dtype": "float32", "block_m": 64}
+    return build_both(folder, lower_ours(project, "gemm", ["c"], config))
+
+
+@pytest.fixture(scope="module")
+def top_k(folder: Path, project: Project) -> Built:
+    return build_both(folder, lower_ours(project, "top_k", ["values", "indices"], {"k": 8, "dtype": "float32"}))
+
+
+def pair_plan(folder: Path) -> KernelPlan:
+    arguments = [tensor("sum", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
+    arguments += [scalar("factor", "float32"), scalar("steps", "int32")]
+    arguments += [tensor("product", "float32", ["n"], output=True)]
+    unit = c_unit(folder, PAIR, signature("pair", arguments, symbols={"n": "int32"}))
+    return plan("pair", unit, outputs=["sum", "product"])
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Built:
+    return build_both(folder, pair_plan(folder))
+
+
+@pytest.fixture(scope="module")
+def copies(folder: Path) -> Built:
+    """A kernel with a variant for each dtype, of two dimensions."""
+
+    def unit(dtype: str) -> LoweredUnit:
+        arguments = [tensor(name, dtype, ["n", "m"], output=name == "y") for name in "xy"]
+        return c_unit(folder, COPY, signature("copies", arguments, slug=dtype, symbols={"n": "int32", "m": "int32"}))
+
+    return build_both(folder, plan("copies", *map(unit, DTYPES), outputs=["y"]))
+
+
+def outcome(call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, str]:
+    """The kind of a call's exception and its message, or what it returned."""
+    try:
+        result = call(*arguments)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "returned", type(result).__name__
+
+
+def floats(count: int = 4) -> np.ndarray:
+    return np.arange(count, dtype="float32")
+
+
+# ---- what is emitted
+
+
+def gemm_plan() -> KernelPlan:
+    """A plan with all kinds of arguments, and with names that Cython cannot have for parameters."""
+    units = []
+    for dtype in ("float16", "bfloat16"):
+        arguments = [
+            tensor("a", dtype, ["m", 4096]),
+            tensor("include", dtype, [4096, "n"]),
+            tensor("c", dtype, ["m", "min(2 * n, m // 3)"], output=True),
+            scalar("alpha", "float32"),
+            scalar("k", "int32"),
+            scalar("transposed", "bool"),
+            scalar("stream", "handle"),
+            tensor("total", "float32", [], output=True),
+        ]
+        data = signature("gemm", arguments, slug=f"dtype-{dtype}", symbols={"m": "int32", "n": "int32"})
+        units.append(LoweredUnit.from_json(data, "host.o"))
+    return plan("gemm", *units, outputs=["c", "total"])
+
+
+def test_the_emitted_source_is_the_golden_one() -> None:
+    golden = GOLDEN / "cython_gemm.pyx"
+    text = Cython().emit(gemm_plan())["_gemm.pyx"]
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
+
+
+def test_all_files_that_are_emitted_are_announced_and_what_is_included_is_listed() -> None:
+    assert set(Cython().emit(gemm_plan())) == set(Cython().files("gemm"))
+    assert {"kernel.pxi", "call.h", "convert.h"} <= {path.name for path in Cython().headers()}
+
+
+def test_an_argument_that_one_variant_writes_is_one_that_the_kernel_writes() -> None:
+    kernel = gemm_plan()
+    variant = kernel.variants[1]
+    (unit,) = variant.units
+    written = replace(unit, arguments=(replace(unit.arguments[0], written=True), *unit.arguments[1:]))
+    changed = replace(kernel, variants=(kernel.variants[0], replace(variant, units=(written,))))
+    assert 'kw_parameter(b"a", KW_TENSOR, False, True)' in Cython().emit(changed)["_gemm.pyx"]
+
+
+def test_an_argument_without_a_name_for_c_is_refused() -> None:
+    data = signature("k", [tensor("x y", "float32", [1])])
+    with pytest.raises(KernelwrightError, match=r"k \[wrap\]: argument 'x y' is not a C identifier"):
+        Cython().emit(plan("k", LoweredUnit.from_json(data, "host.o")))
+
+
+def test_a_kernel_whose_arguments_have_reserved_names_takes_these_by_position(folder: Path) -> None:
+    names = sorted(name for name in RESERVED if not name[0].isupper())[:20] + ["self", "stream", "positional", "None"]
+    arguments = [scalar(name, "int32") for name in dict.fromkeys(names)] + [scalar("last", "int32")]
+    kernel = plan("odd", c_unit(folder, "BEGIN (void)tensor, (void)argument; END", signature("odd", arguments)))
+    odd = build_both(folder, kernel).cython()
+    assert odd(*range(len(arguments) - 1), last=1) is None
+    with pytest.raises(TypeError, match="takes 25 arguments .*, 1 were given"):
+        odd(last=1)
+
+
+def test_a_kernel_without_arguments_can_be_called(folder: Path) -> None:
+    kernel = plan("nothing", c_unit(folder, "BEGIN (void)tensor, (void)argument; END", signature("nothing", [])))
+    nothing = build_both(folder, kernel).cython()
+    assert nothing() is None
+    with pytest.raises(TypeError, match=r"kernel 'nothing': takes 0 arguments \(\), 1 were given"):
+        nothing(1)
+
+
+def test_a_stub_has_names_and_is_valid(saxpy: Built, pair: Built) -> None:
+    text = Cython().stub("saxpy", saxpy.entry)
+    assert "def __call__(self, alpha: _b.float, x: _Tensor, y: _Tensor, *, stream: _Any = None) -> _Any: ..." in text
+    assert "z: _Tensor, *, stream: _Any = None) -> None: ..." in text
+    assert "-> _b.tuple[_Any, _Any]: ..." in Cython().stub("pair", pair.entry)
+    for part in (text, Cython().stub("gemm", entry_of(gemm_plan()))):
+        compile(part, "stub.pyi", "exec")
+
+
+# ---- the binary
+
+
+def test_the_module_is_small_needs_old_libraries_only_and_exports_one_function(folder: Path, saxpy: Built) -> None:
+    module = folder / "backends/cython/_saxpy.abi3.so"
+    assert module.stat().st_size < 80_000
+    listing = subprocess.run(["nm", "-D", module], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[-1] for line in listing if " T " in line] == ["PyInit__saxpy"]
+    undefined = [line.split()[-1] for line in listing if " U " in line]
+    assert [name for name in undefined if not name.startswith(("Py", "_Py")) and "@GLIBC" not in name] == []
+    needed = subprocess.run(["readelf", "-d", module], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libdl"}
+
+
+def test_only_functions_of_the_limited_api_are_used(folder: Path, saxpy: Built) -> None:
+    """Python 3.11 lists its stable ABI in this file, from which its own tests are made."""
+    known = pytest.importorskip("test.test_stable_abi_ctypes").SYMBOL_NAMES
+    module = folder / "backends/cython/_saxpy.abi3.so"
+    listing = subprocess.run(["nm", "-D", module], capture_output=True, text=True, check=True).stdout
+    used = {line.split()[-1] for line in listing.splitlines() if " U Py" in line or " U _Py" in line}
+    assert used and used - set(known) == set()
+
+
+def test_the_module_is_the_same_from_another_folder_and_names_none(folder: Path, saxpy: Built, tmp_path: Path) -> None:
+    launcher = tmp_path / "somewhere else"
+    shutil.copytree(places().launcher, launcher)
+    again = compile_extension(tmp_path, saxpy.plan, replace(places(), launcher=str(launcher)))
+    content = again.read_bytes()
+    assert content == (folder / "backends/cython/_saxpy.abi3.so").read_bytes()
+    assert str(ROOT).encode() not in content and str(folder).encode() not in content
+
+
+SCRIPT = """
+import array, sys
+from acme._runtime import cython_kernel
+class Loader:
+    package = "acme"
+    def verified(self, relative): return {folder!r} + "/" + relative
+    def library(self, name): return {folder!r} + "/" + name + ".so"
+entry = {entry!r}
+kernel = cython_kernel.load(Loader(), "pair", entry)
+x, total, product = (array.array("f", [1, 2]) for _ in range(3))
+assert kernel(total, x, 3.0, 1, product) is None
+assert total.tolist() == [5, 6] and product.tolist() == [3, 6], total
+made, _ = kernel(x, factor=2, steps=0)
+assert made.__dlpack_device__() == (1, 0), made
+assert "tvm_ffi" not in sys.modules and "numpy" not in sys.modules
+try:
+    kernel(b"12345678", x, 3.0, 1, product)
+except ValueError as error:
+    assert str(error).startswith("kernel 'pair': argument 'sum' is a read-only array"), error
+    print("works")
+"""
+
+
+def pythons() -> dict[str, str]:
+    """Other Pythons on this machine, by version."""
+    found = {}
+    for path in [*Path.home().glob(".pyenv/versions/3.*/bin/python"), *map(Path, ["/usr/bin/python3"])]:
+        if path.exists():
+            version = "import sys; print('%d.%d' % sys.version_info[:2])"
+            found[subprocess.run([path, "-c", version], capture_output=True, text=True).stdout.strip()] = str(path)
+    return found
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_one_binary_serves_all_pythons_from_3_11_on(version: str, pair: Built, tmp_path: Path) -> None:
+    if version not in pythons():
+        pytest.skip(f"there is no Python {version} here")
+    runtime = tmp_path / "acme" / "_runtime"
+    runtime.mkdir(parents=True)
+    for name in Cython.runtime:
+        shutil.copy(Path(cython_kernel.__file__).parent / name, runtime)
+    (tmp_path / "tvm_ffi").symlink_to(Path(tvm_ffi.__file__).parent)
+    script = SCRIPT.format(folder=str(pair.folder), entry=dict(pair.entry))
+    result = subprocess.run([pythons()[version], "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    if version == "3.10":
+        assert "ImportError: kernel 'pair': the cython backend needs Python 3.11 or later, this is 3.10" in result.stderr
+    else:
+        assert result.stdout == "works\n", result.stderr
+
+
+def test_a_missing_tvm_ffi_is_an_import_error_with_the_line_for_pip(
+    pair: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cython_kernel.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"tvm-ffi is not installed.*\n  remedy: python -m pip install 'apache-tvm-ff"):
+        pair.cython()
+
+
+def test_a_library_that_cannot_be_loaded_is_an_import_error_with_its_path(pair: Built, tmp_path: Path) -> None:
+    shutil.copytree(pair.folder / "backends", tmp_path / "backends")
+    (tmp_path / "pair.so").write_text("no library")
+    with pytest.raises(ImportError, match=re.escape(f"{tmp_path}/pair.so: cannot be loaded: ")):
+        cython_kernel.load(Loader(tmp_path), "pair", dict(pair.entry))
+    shutil.copy(Path(ctypes.util.find_library("z") or "/lib/x86_64-linux-gnu/libz.so.1"), tmp_path / "pair.so") if (
+        Path("/lib/x86_64-linux-gnu/libz.so.1").exists()
+    ) else None
+
+
+def test_what_a_build_needs_is_looked_for(tmp_path: Path) -> None:
+    check_build(Path(places().python_include))
+    with pytest.raises(ToolchainError, match=r"needs Python\.h, which is not in .*\n.*apt install python3-dev"):
+        check_build(tmp_path)
+    (tmp_path / "Python.h").touch()
+    (tmp_path / "patchlevel.h").write_text("#define PY_MAJOR_VERSION\t3\n#define PY_MINOR_VERSION\t10\n")
+    with pytest.raises(ToolchainError, match=r"headers of Python 3\.11 or later, these are of 3\.10"):
+        check_build(tmp_path)
+
+
+# ---- results
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, jax.numpy.asarray, tvm_ffi.from_dlpack])
+def test_a_new_output_is_of_the_library_of_the_arguments(saxpy: Built, make: Callable[[Any], Any]) -> None:
+    x, y = make(floats()), make(np.ones(4, "float32"))
+    result = saxpy.cython()(2.0, x, y)
+    assert type(result) is type(x)
+    np.testing.assert_array_equal(np.from_dlpack(result), 2 * floats() + 1)
+
+
+def test_several_outputs_are_a_tuple(top_k: Built) -> None:
+    x = np.random.default_rng(1).standard_normal((3, 50), "float32")
+    values, indices = top_k.cython()(x)
+    np.testing.assert_array_equal(values, -np.sort(-x, axis=1)[:, :8])
+    np.testing.assert_array_equal(np.take_along_axis(x, indices, 1), values)
+    of_torch = top_k.cython()(torch.from_numpy(x))
+    assert type(of_torch) is tuple and torch.equal(of_torch[0], torch.from_numpy(values))
+
+
+def test_softmax_and_gemm_compute_what_tvm_ffi_does(softmax: Built, gemm: Built) -> None:
+    rng = np.random.default_rng(2)
+    for dtype in ("float32", "float16"):
+        x = rng.standard_normal((5, 1000)).astype(dtype)
+        np.testing.assert_array_equal(softmax.cython()(x), np.from_dlpack(softmax.tvm_ffi()(x)))
+    a, b = rng.standard_normal((70, 1024), "float32"), rng.standard_normal((1024, 1024), "float32")
+    c = np.empty((70, 1024), "float32")
+    assert gemm.cython()(a, b, c) is None
+    np.testing.assert_array_equal(c, np.from_dlpack(gemm.tvm_ffi()(a, b)))
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_gets_through_pytorch(copies: Built, dtype: str) -> None:
+    x = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    result = copies.cython()(x)
+    assert result.dtype == x.dtype and torch.equal(result.view(torch.uint8), x.view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_gets_through_numpy_or_is_refused_as_tvm_ffi_does(copies: Built, dtype: str) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.arange(6).reshape(2, 3).astype(getattr(np, dtype, None) or getattr(ml_dtypes, dtype))
+    if x.dtype.num < 24:  # those of NumPy itself
+        np.testing.assert_array_equal(copies.cython()(x), x)
+    else:
+        assert outcome(copies.cython(), (x,)) == outcome(copies.tvm_ffi(), (x,))
+        assert outcome(copies.cython(), (x,))[0] == "TypeError"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int8", "bool"])
+def test_dtypes_get_through_jax(copies: Built, dtype: str) -> None:
+    x = jax.numpy.arange(6).reshape(2, 3).astype(dtype)
+    result = copies.cython()(x)
+    assert result.dtype == x.dtype and bool((result == x).all())
+
+
+def test_an_output_that_numpy_has_no_dtype_for_can_be_taken_by_others(folder: Path) -> None:
+    arguments = [tensor("x", "int16", ["n"]), tensor("y", "bfloat16", ["n"], output=True)]
+    unit = c_unit(folder, COPY, signature("to_bfloat16", arguments, symbols={"n": "int32"}))
+    kernel = build_both(folder, plan("to_bfloat16", unit, outputs=["y"])).cython()
+    x = torch.tensor([1, 2], dtype=torch.bfloat16)
+    result = kernel(x.view(torch.int16).numpy())
+    assert torch.equal(torch.from_dlpack(result), x) and torch.equal(torch.from_dlpack(result), x)
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype"),
+    [("b", "int8"), ("B", "uint8"), ("h", "int16"), ("H", "uint16"), ("i", "int32"), ("I", "uint32"), ("l", "int64")]
+    + [("L", "uint64"), ("q", "int64"), ("Q", "uint64"), ("f", "float32"), ("d", "float64")],
+)
+def test_buffers_are_arrays(copies: Built, code: str, dtype: str) -> None:
+    data = array.array(code, range(6))
+    x, y = memoryview(data).cast("B").cast(code, (2, 3)), memoryview(bytearray(data.itemsize * 6))
+    copies.cython().variant()
+    assert copies.cython()(x, y.cast(code, (2, 3))) is None
+    assert y.cast(code).tolist() == list(range(6))
+    result = copies.cython()(x)  # of no library that has arrays
+    np.testing.assert_array_equal(np.from_dlpack(result), np.arange(6, dtype=dtype).reshape(2, 3))
+    assert torch.equal(torch.from_dlpack(result), torch.from_numpy(np.from_dlpack(result)))
+
+
+def test_a_buffer_with_other_elements_is_refused(saxpy: Built) -> None:
+    x = memoryview(bytearray(16)).cast("c")
+    with pytest.raises(TypeError, match=r"kernel 'saxpy': argument 'x' is a builtins\.memoryview that cannot be passed"):
+        saxpy.cython()(1.0, x, floats(), floats())
+
+
+# ---- calls
+
+
+def test_arguments_are_passed_by_position_or_by_name(saxpy: Built, pair: Built) -> None:
+    kernel, x, y, z = saxpy.cython(), floats(), np.ones(4, "float32"), np.zeros(4, "float32")
+    for positional, named in [
+        ((2.0, x, y, z), {}),
+        ((2.0, x, y), {"z": z}),
+        ((2.0,), {"z": z, "y": y, "x": x}),
+        ((), {"alpha": 2.0, "x": x, "y": y, "z": z}),
+    ]:
+        z[:] = 0
+        assert kernel(*positional, **named) is None
+        np.testing.assert_array_equal(z, 2 * x + 1)
+    for positional, named in [((2.0, x), {"y": y}), ((2.0, x, y, None), {}), ((2.0, x, y), {"z": None, "stream": None})]:
+        np.testing.assert_array_equal(kernel(*positional, **named), 2 * x + 1)
+    two = pair.cython()
+    for positional, named in [((x, 2.0, 1), {}), ((x,), {"steps": 1, "factor": 2.0}), ((None, x, 2.0, 1, None), {})]:
+        total, product = two(*positional, **named)
+        np.testing.assert_array_equal(total, x + 3)
+        np.testing.assert_array_equal(product, x * 2)
+    assert two(z, x, 2.0, 1, product=y) is None
+    np.testing.assert_array_equal(y, x * 2)
+
+
+def test_mistakes_in_passing_name_the_kernel_and_the_argument(pair: Built) -> None:
+    kernel, x = pair.cython(), floats()
+    for positional, named, message in [
+        ((x, x, 2.0, 1), {"x": x}, "argument 'x' was given by its position and by its name"),
+        ((x, 2.0, 1, x), {}, "takes 5 arguments .*, or 3 with the outputs left out; 4 were given"),
+        ((), {"sum": x, "product": x, "x": x}, "argument 'factor' is missing"),
+        ((None, x, 2.0, 1, x), {}, "argument 'sum' is missing\n  remedy: pass all arguments, or all but the outputs"),
+        ((x, None, 2.0, 1, x), {}, "argument 'x' is None, expected a tensor"),
+        ((x, x, 2.0), {}, "argument 'steps' is missing|no built variant accepts"),
+    ]:
+        with pytest.raises(TypeError, match=f"^kernel 'pair': (.|\n)*({message})"):
+            kernel(*positional, **named)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fuctor'"):
+        kernel(x, fuctor=1, steps=2)
+
+
+ODD = np.zeros(17, "int8")[1:].view("float32")
+FROZEN = floats()
+FROZEN.flags.writeable = False
+F, Y, Z = floats(), np.ones(4, "float32"), np.zeros(4, "float32")
+T = torch.ones(4)
+
+WRONG = {
+    "too few": (1.0,),
+    "too many": (1.0, F, Y, Z, Z),
+    "none": (),
+    "an int for a tensor": (1.0, F, 3),
+    "a string for a tensor": (1.0, "x", Y),
+    "None for a tensor": (1.0, None, Y),
+    "a list for a scalar": ([1], F, Y, Z),
+    "a string for a scalar": ("x", F, Y, Z),
+    "None for a scalar": (None, F, Y, Z),
+    "a complex number": (1j, F, Y, Z),
+    "an integer of 70 bits": (2**70, F, Y, Z),
+    "a bool of NumPy": (np.bool_(True), F, Y, Z),
+    "an array for a scalar": (F, F, Y, Z),
+    "a tensor for a scalar": (torch.tensor(2.0), F, Y, Z),
+    "a number of NumPy for a tensor": (1.0, np.float32(1), Y, Z),
+    "another dtype": (1.0, F.astype("float64"), Y, Z),
+    "another dtype of PyTorch": (1.0, T.bfloat16(), T.bfloat16(), T.bfloat16()),
+    "another rank": (1.0, F.reshape(2, 2), Y, Z),
+    "no dimension": (1.0, np.ones((), "float32"), Y, Z),
+    "another size": (1.0, F, Y, Z[:3]),
+    "another size, of an input": (1.0, F, Y[:3]),
+    "strides": (1.0, np.ones(8, "float32")[::2], Y, Z),
+    "strides of PyTorch": (1.0, torch.ones(8)[::2], T, T),
+    "negative strides": (1.0, F[::-1], Y, Z),
+    "a broadcast array": (1.0, np.broadcast_to(np.float32(1), 4), Y, Z),
+    "an expanded tensor": (1.0, torch.ones(1).expand(4), T, T),
+    "strides that are no multiples": (1.0, np.zeros(4, [("a", "f4"), ("b", "i1")])["a"], Y, Z),
+    "data that is not aligned": (1.0, ODD, Y, Z),
+    "another byte order": (1.0, F.astype(">f4"), Y, Z),
+    "objects": (1.0, np.array([None] * 4), Y, Z),
+    "times": (1.0, np.zeros(4, "datetime64[s]"), Y, Z),
+    "long doubles": (1.0, np.zeros(4, "longdouble"), Y, Z),
+    "a tensor without data": (1.0, torch.ones(4, device="meta"), T, T),
+    "a sparse tensor": (1.0, torch.ones(4).to_sparse(), T, T),
+    "a conjugate": (1.0, torch.ones(4, dtype=torch.complex64).conj(), T, T),
+    "a read-only output": (1.0, F, Y, FROZEN),
+    "an output of JAX": (1.0, F, Y, jax.numpy.zeros(4)),
+    "a sharded or deleted array": (1.0, jax.numpy.zeros(4), Y, Z),
+    "an array on a GPU": (1.0, FakeTensor((4,), device=(2, 0)), Y, Z),
+    "arrays on other devices": (1.0, FakeTensor((4,), device=(8, 0)), Y, Z),
+    "a negative size": (1.0, FakeTensor((-4,)), Y, Z),
+    "a huge size": (1.0, FakeTensor((2**40,)), Y, Z),
+}
+WRONG["a sharded or deleted array"][1].delete()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_calls_raise_what_tvm_ffi_raises(saxpy: Built, case: str) -> None:
+    ours, theirs = (outcome(kernel, WRONG[case]) for kernel in (saxpy.cython(), saxpy.tvm_ffi()))
+    assert ours == theirs
+    assert ours[0] in ("TypeError", "ValueError") and ours[1].startswith("kernel 'saxpy': ")
+
+
+def test_tracers_of_jax_and_transformed_tensors_are_refused_as_by_tvm_ffi(saxpy: Built) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def call(x: Any) -> Any:
+        seen.extend(outcome(kernel, (1.0, x, x)) for kernel in (saxpy.cython(), saxpy.tvm_ffi()))
+        return x
+
+    jax.jit(call)(jax.numpy.ones(4))
+    torch.vmap(call)(torch.ones(3, 4))
+    assert len(seen) == 4 and seen[0] == seen[1] and seen[2] == seen[3]
+    assert all(kind == "TypeError" and "cannot be passed" in message for kind, message in seen)
+
+
+@pytest.mark.parametrize("variant", [0, 1])
+def test_wrong_calls_of_a_kernel_with_variants_raise_what_tvm_ffi_raises(softmax: Built, variant: int) -> None:
+    x = np.zeros((4, 1000), "float64")
+    for arguments in [(x,), (x.astype("float32")[:, :999],), (x.astype("float16")[:, ::2],)]:
+        config = softmax.cython().variants[variant]
+        pairs = [(softmax.cython(), softmax.tvm_ffi())]
+        pairs.append((softmax.cython().variant(**config), softmax.tvm_ffi().variant(**config)))
+        for ours, theirs in pairs:
+            assert outcome(ours, arguments) == outcome(theirs, arguments)
+            assert outcome(ours, arguments)[0] in ("TypeError", "ValueError")
+
+
+@pytest.mark.parametrize(
+    "number", [2, 2.5, True, np.float32(2.5), np.float64(2), np.int32(2), np.uint8(3), -(2**31)], ids=repr
+)
+def test_numbers_are_those_that_tvm_ffi_takes(pair: Built, number: Any) -> None:
+    x = floats()
+    for ours, theirs in zip(pair.cython()(x, number, 1), pair.tvm_ffi()(x, number, 1), strict=True):
+        np.testing.assert_array_equal(ours, np.from_dlpack(theirs))
+    assert outcome(pair.cython(), (x, 1.0, number)) == (
+        outcome(pair.tvm_ffi(), (x, 1.0, number))
+        if isinstance(number, float | np.floating)
+        else ("returned", "tuple")
+    )
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 2**63, 2.5, "1", None], ids=repr)
+def test_integers_that_do_not_fit_are_refused_as_by_tvm_ffi(pair: Built, number: Any) -> None:
+    ours, theirs = (outcome(kernel, (floats(), 1.0, number)) for kernel in (pair.cython(), pair.tvm_ffi()))
+    assert ours == theirs and ours[0] in ("TypeError", "ValueError")
+
+
+def test_errors_of_the_kernel_keep_their_kind(pair: Built) -> None:
+    with pytest.raises(IndexError, match="^thirteen$"):
+        pair.cython()(floats(), 13.0, 1)
+
+
+def test_read_only_arrays_are_inputs(saxpy: Built) -> None:
+    kernel = saxpy.cython()
+    np.testing.assert_array_equal(kernel(1.0, FROZEN, Y), FROZEN + 1)
+    np.testing.assert_array_equal(kernel(1.0, memoryview(FROZEN.tobytes()).cast("f"), Y, Z) or Z, FROZEN + 1)
+    assert kernel(1.0, FROZEN, jax.numpy.ones(4), Z) is None
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])
+def test_empty_arrays_are_computed(saxpy: Built, make: Callable[[Any], Any]) -> None:
+    empty = make(np.zeros(0, "float32"))
+    assert saxpy.cython()(1.0, empty, empty).shape == (0,)
+    assert saxpy.cython()(1.0, empty, empty, empty) is None
+
+
+def test_tensors_that_need_gradients_and_subclasses_are_taken(saxpy: Built) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4))
+    assert torch.equal(saxpy.cython()(2.0, parameter, T), torch.full((4,), 3.0))
+
+
+def test_arrays_of_several_libraries_can_be_mixed(saxpy: Built) -> None:
+    result = saxpy.cython()(2.0, F, torch.ones(4))
+    assert isinstance(result, torch.Tensor)
+
+
+# ---- the kernel object
+
+
+def test_a_kernel_object_has_what_that_of_tvm_ffi_has(softmax: Built) -> None:
+    kernel, other = softmax.cython(), softmax.tvm_ffi()
+    assert kernel.variants == other.variants and kernel.devices == other.devices == {"cpu"}
+    assert repr(kernel) == repr(other) and kernel.__doc__ == other.__doc__
+    chosen = kernel.variant(dtype="float16")
+    assert chosen.variants == other.variant(dtype="float16").variants and repr(chosen).endswith("float16>")
+    assert chosen.variant(dtype="float32").variants == (kernel.variants[0],)
+    with pytest.raises(KeyError, match="softmax has no variant with dtype='int8'; built are: "):
+        kernel.variant(dtype="int8")
+    assert kernel.supported() and not kernel.supported("cuda")
+    assert kernel.preload() is None
+    with pytest.raises(ValueError, match="kernel 'softmax': it cannot run on cuda:0"):
+        kernel.preload("cuda")
+    with pytest.raises(ValueError, match="unknown device 'tpu'"):
+        kernel.preload("tpu")
+    assert copy.deepcopy(kernel) is kernel
+    with pytest.raises(TypeError, match="kernel softmax cannot be pickled"):
+        pickle.dumps(kernel)
+
+
+def test_the_number_of_threads_is_set_for_the_process(saxpy: Built) -> None:
+    kernel, before = saxpy.cython(), saxpy.tvm_ffi().num_threads()
+    try:
+        kernel.set_num_threads(3)
+        assert kernel.num_threads() == saxpy.tvm_ffi().num_threads() == 3
+        for wrong in (0, -1, True, 1.5):
+            with pytest.raises(ValueError, match="expected a positive integer"):
+                kernel.set_num_threads(wrong)
+    finally:
+        kernel.set_num_threads(before)
+
+
+def test_the_signature_shows_what_may_be_left_out(saxpy: Built, pair: Built) -> None:
+    assert str(inspect.signature(saxpy.cython())) == "(alpha, x, y, z=None, *, stream=None)"
+    assert str(inspect.signature(pair.cython())) == "(sum, x, factor, steps, product=None, *, stream=None)"
+
+
+def test_a_function_that_was_not_loaded_says_so(saxpy: Built) -> None:
+    function = type(saxpy.cython()).__bases__[1]()
+    with pytest.raises(RuntimeError, match="was not loaded"):
+        function(1.0, F, Y)
+
+
+# ---- what is held, and for how long
+
+
+def exported() -> Any:
+    """An object with DLPack over memory of NumPy, of which the export can be counted by references."""
+    x = floats()
+    return types.SimpleNamespace(x=x)
+
+
+class Exporter:
+    """An array of some library that has nothing but DLPack, in its newer form or in the older one."""
+
+    def __init__(self, memory: np.ndarray, newest: bool) -> None:
+        self.memory, self.newest = memory, newest
+        self.asked: list[dict[str, Any]] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **named: Any) -> Any:
+        self.asked.append(named)
+        if not self.newest and "max_version" in named:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        return self.memory.__dlpack__(**named)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_both_forms_of_dlpack_are_taken_and_given_back(saxpy: Built, newest: bool) -> None:
+    kernel, memory = saxpy.cython(), floats()
+    x = Exporter(memory, newest)
+    before = sys.getrefcount(memory)
+    np.testing.assert_array_equal(kernel(1.0, x, Y, Z) or Z, memory + 1)
+    assert x.asked[0] == {"max_version": (1, 0)} and x.asked[1:] == ([] if newest else [{}])
+    for wrong in [(1.0, x, Y[:3], Z), (1.0, x, 3, Z), ("a", x, Y, Z), (1.0, x, Y, FROZEN)]:
+        assert outcome(kernel, wrong)[0] in ("TypeError", "ValueError")
+    assert sys.getrefcount(memory) == before
+
+
+def test_a_read_only_export_is_an_input_and_no_output(saxpy: Built) -> None:
+    kernel = saxpy.cython()
+    assert kernel(1.0, Exporter(FROZEN, True), Y, Z) is None
+    with pytest.raises(ValueError, match="kernel 'saxpy': argument 'z' is a read-only array, and the kernel writes it"):
+        kernel(1.0, F, Y, Exporter(FROZEN, True))
+
+
+class NoCapsule(Exporter):
+    def __dlpack__(self, **named: Any) -> Any:
+        return 7
+
+
+def test_an_export_that_is_no_capsule_is_refused(saxpy: Built) -> None:
+    with pytest.raises(TypeError, match="argument 'x' is a test_cython.NoCapsule that cannot be passed"):
+        saxpy.cython()(1.0, NoCapsule(F, True), Y, Z)
+
+
+def test_buffers_can_be_resized_after_a_call_and_after_a_failed_one(saxpy: Built) -> None:
+    kernel, x = saxpy.cython(), array.array("f", [1, 2, 3, 4])
+    kernel(1.0, x, Y, Z)
+    x.append(5)  # BufferError, if it were still exported
+    assert outcome(kernel, (1.0, x, Y, Z))[0] == "ValueError"
+    assert outcome(kernel, (1.0, x, 3, Z))[0] == "TypeError"
+    x.append(6)
+
+
+def peak() -> int:
+    """The most memory that this process has had, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, jax.numpy.asarray, lambda x: Exporter(x, False)])
+def test_many_calls_keep_nothing(saxpy: Built, make: Callable[[Any], Any]) -> None:
+    kernel, x, y = saxpy.cython(), make(floats(20_000)), make(floats(20_000))
+    objects = [x, y, type(x), kernel]
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            kernel(1.0, x, y)
+            kernel(1.0, x=x, y=y)
+            outcome(kernel, (1.0, x, F))
+            outcome(kernel, (1.0, x, None, y))
+
+    calls(20)
+    gc.collect()
+    before, references = peak(), [sys.getrefcount(item) for item in objects]
+    calls(1000)  # each output that stayed would be 80 kB
+    gc.collect()
+    assert [sys.getrefcount(item) for item in objects] == references
+    assert peak() - before < 20_000
+
+
+def test_an_output_outlives_the_arguments_and_the_kernel_object(copies: Built) -> None:
+    result = copies.cython()(np.full((100, 100), 7, "int32"))
+    gc.collect()
+    assert result.sum() == 70_000 and result.flags.writeable
+
+
+def test_a_new_output_is_exported_where_it_is(pair: Built) -> None:
+    output, _ = pair.cython()(array.array("f", [1, 2]), 1.0, 1)
+    assert output.__dlpack_device__() == (1, 0)
+    assert output.__dlpack__(dl_device=(1, 0)) is not None
+    for named in ({"copy": True}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError, match="is exported where it is"):
+            output.__dlpack__(**named)
+
+
+# ---- threads
+
+
+def test_a_call_releases_the_gil(folder: Path) -> None:
+    unit = c_unit(folder, SLEEP, signature("sleeping", [tensor("x", "float32", ["n"])], symbols={"n": "int32"}))
+    kernel = build_both(folder, plan("sleeping", unit)).cython()
+    threads = [threading.Thread(target=kernel, args=(F,)) for _ in range(5)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - start < 0.8
+
+
+def test_threads_share_a_kernel(saxpy: Built) -> None:
+    kernel, wrong = saxpy.cython(), []
+
+    def run(number: int) -> None:
+        makers = [np.asarray, torch.from_numpy]
+        for i in range(300):
+            make, x = makers[i % 2], np.full(8, number, "float32")
+            result = kernel(2.0, make(x), make(x))
+            if not (np.asarray(result) == 3 * number).all() or outcome(kernel, (1.0, make(x)))[0] != "TypeError":
+                wrong.append(number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_types_that_are_too_many_to_remember_still_work(saxpy: Built) -> None:
+    kernel = saxpy.cython()
+    for number in range(100):
+        kind = type(f"Exporter{number}", (Exporter,), {})
+        assert kernel(1.0, kind(F, True), Y, Z) is None
+    assert kernel(1.0, F, T, Z) is None
+
+
+# ---- streams
+
+
+def test_a_stream_for_a_call_on_the_cpu_is_refused(saxpy: Built) -> None:
+    for stream in (0, 7):
+        with pytest.raises(ValueError, match="^kernel 'saxpy': a stream was given for a call on the CPU\n  remedy: "):
+            saxpy.cython()(1.0, F, Y, Z, stream=stream)
+
+
+@pytest.mark.parametrize("stream", ["x", 1.5, True, object()], ids=repr)
+def test_what_is_no_stream_is_refused(saxpy: Built, stream: Any) -> None:
+    with pytest.raises(TypeError, match="^kernel 'saxpy': the stream is (.|\n)*remedy: pass a stream of PyTorch"):
+        saxpy.cython()(1.0, F, Y, Z, stream=stream)
+
+
+def scale_function() -> Any:
+    from tvm.script import tirx
+
+    @tirx.prim_func(s_tir=True)
+    def main(x_handle: tirx.handle, y_handle: tirx.handle, alpha: tirx.float32):
+        n = tirx.int32()
+        x = tirx.match_buffer(x_handle, (n,), "float32", align=4)
+        y = tirx.match_buffer(y_handle, (n,), "float32", align=4)
+        for i in tirx.thread_binding(n, thread="blockIdx.x"):
+            for _ in tirx.thread_binding(1, thread="threadIdx.x"):
+                with tirx.sblock("y"):
+                    k = tirx.axis.spatial(n, i)
+                    y[k] = x[k] * alpha
+
+    return main
+
+
+@pytest.fixture(scope="module")
+def scale(folder: Path) -> Built:
+    """A kernel for CUDA: x, [y], alpha."""
+    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(folder / "libstandin.so")], check=True)
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
+    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
+    return build_both(folder, plan("scale", cuda_unit(folder, scale_function(), data, ["sm_80"]), outputs=["y"]))
+
+
+@pytest.fixture
+def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[[], list[str]]]:
+    """The kernel on a machine with the stand-in driver, and the streams of the launches that it was asked for."""
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(scale.folder / "libstandin.so"))
+    monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
+    shutil.copytree(scale.folder / "backends", tmp_path / "backends")
+    shutil.copy(scale.folder / "scale.so", tmp_path)
+
+    def streams() -> list[str]:
+        text = (tmp_path / "log").read_text()
+        return [number.replace("(nil)", "0x0") for number in re.findall(r"^launch .* stream (\S+) on", text, re.M)]
+
+    return cython_kernel.load(Loader(tmp_path), "scale", dict(scale.entry)), streams
+
+
+class OnCuda(FakeTensor):
+    """An array on a GPU that notes how it is asked for."""
+
+    def __init__(self, device: int = 0) -> None:
+        super().__init__((8,), device=(2, device))
+        self.asked: list[dict[str, Any]] = []
+
+    def __dlpack__(self, **named: Any) -> Any:
+        self.asked.append(named)
+        return super().__dlpack__(**named)
+
+
+class Protocol:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return (0, 0x77)
+
+
+class OfTorch:
+    cuda_stream = 0x88
+
+
+@pytest.mark.parametrize(("stream", "number"), [(0x5150, "0x5150"), (Protocol(), "0x77"), (OfTorch(), "0x88"), (0, "0x0")])
+def test_a_launch_goes_to_the_stream_that_is_given(machine: Any, stream: Any, number: str) -> None:
+    kernel, streams = machine
+    x = OnCuda()
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x99):
+        assert kernel(x, OnCuda(), 1.0, stream=stream) is None
+        kernel(x, OnCuda(), 1.0)
+    assert streams() == [number, "0x99"]
+    # 1 is what DLPack has for the default stream.
+    assert x.asked[0] == {"max_version": (1, 0), "stream": int(number, 16) or 1} and x.asked[1]["stream"] == 0x99
+
+
+def test_without_a_stream_that_of_the_arrays_library_is_used(machine: Any) -> None:
+    kernel, streams = machine
+    wrapped = [tvm_ffi.core.DLTensorTestWrapper(tvm_ffi.from_dlpack(OnCuda(1))) for _ in range(2)]
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:1"), 0x1234):
+        kernel(*wrapped, 1.0)
+    kernel(OnCuda(), OnCuda(), 1.0)
+    kernel(*wrapped, 1.0, stream=0x42)
+    assert streams() == ["0x1234", "0x0", "0x42"]
+
+
+def test_an_output_on_a_gpu_is_made_by_the_arrays_library_or_can_be_taken_by_it(machine: Any) -> None:
+    kernel, streams = machine
+    output = kernel(OnCuda(), 1.0, stream=5)
+    assert output.__dlpack_device__() == (2, 0) and streams() == ["0x5"]
+    wrapped = tvm_ffi.core.DLTensorTestWrapper(tvm_ffi.from_dlpack(OnCuda()))
+    assert kernel(wrapped, 1.0).__dlpack_device__() == (2, 0)
+
+
+def test_errors_of_the_driver_are_those_of_tvm_ffi(machine: Any, scale: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _ = machine
+    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
+    kind, message = outcome(kernel, (OnCuda(), OnCuda(), 1.0))
+    assert kind == "RuntimeError" and "kernel 'scale'" in message and "700" in message
+    assert outcome(kernel, (OnCuda(), OnCuda(1), 1.0)) == outcome(scale.tvm_ffi(), (OnCuda(), OnCuda(1), 1.0))
+
+
+# ---- device code that is not in the library
+
+
+def test_device_code_is_found_by_a_function(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(tmp_path / "libstandin.so")], check=True)
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(tmp_path / "libstandin.so"))
+    monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
+    shutil.copytree(scale.folder / "scale", tmp_path / "scale")
+    built = build_both(tmp_path, replace(scale.plan, split=True))
+    kernel, asked = built.cython(), []
+
+    def provider(*arguments: Any) -> str:
+        asked.append(arguments)
+        if len(asked) == 1:
+            raise LookupError("no wheel today")
+        return f"sm_80 {tmp_path}/scale/default/cuda/sm_80.cubin"
+
+    kernel.find_device_code(provider)
+    assert outcome(kernel, (OnCuda(), OnCuda(), 1.0)) == ("RuntimeError", "no wheel today")
+    kernel(OnCuda(), OnCuda(), 1.0)
+    kernel(OnCuda(), OnCuda(), 1.0)
+    assert asked == [("default", "sm_80", 0, 80)] * 2
+    assert (tmp_path / "log").read_text().count("\nlaunch ") == 2
+
+
+def test_a_library_with_its_device_code_takes_no_such_function(saxpy: Built) -> None:
+    with pytest.raises(ImportError, match="has no function __tvm_ffi_kw_set_provider"):
+        saxpy.cython().find_device_code(print)
+
+
+_ = build
