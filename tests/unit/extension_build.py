@@ -107,7 +107,7 @@ def lower_ours(project: Project, kernel: str, outputs: Sequence[str], *configs: 
         project.write(f"kernels/{name}", (KERNELS / name).read_text())
     variants = []
     for config in configs or ({},):
-        slug = "_".join(f"{key}-{value}" for key, value in sorted(config.items())) or "default"
+        slug = "_".join(f"{key}-{value}" for key, value in config.items()) or "default"
         result = project.lower(f"kernels/{kernel}.py", kernel, slug=slug, config=dict(config))
         signature = json.loads(result["contents"]["signature.json"])
         unit = LoweredUnit.from_json(signature, f"out/{kernel}/{slug}/llvm/host.o")

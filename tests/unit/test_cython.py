@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import copy
-import ctypes
 import gc
 import inspect
 import os
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +28,7 @@ from kernelwright.backends.base import KernelPlan, LoweredUnit
 from kernelwright.backends.cython import RESERVED, Cython, check_build
 from kernelwright.errors import KernelwrightError, ToolchainError
 from kernelwright.package import cython_kernel
-from launcher_build import FakeTensor, build, c_unit, cuda_unit, plan, scalar, signature, tensor
+from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
 from workers_project import Project
 
 torch = pytest.importorskip("torch")
@@ -63,7 +61,7 @@ BEGIN
   DLTensor *x = tensor(argument), *y = tensor(argument + 1);
   int64_t size = 1;
   for (int i = 0; i < x->ndim; ++i) size *= x->shape[i];
-  memcpy(y->data, x->data, size * (x->dtype.bits * x->dtype.lanes + 7) / 8);
+  memcpy(y->data, x->data, size * (x->dtype.bits / 8));
 END
 """
 
@@ -73,7 +71,7 @@ BEGIN (void)tensor, (void)argument; usleep(200000); END
 """
 
 DTYPES = ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
-DTYPES += ["float16", "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+DTYPES += ["float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +300,9 @@ def test_one_binary_serves_all_pythons_from_3_11_on(version: str, pair: Built, t
     script = SCRIPT.format(folder=str(pair.folder), entry=dict(pair.entry))
     result = subprocess.run([pythons()[version], "-c", script], cwd=tmp_path, capture_output=True, text=True)
     if version == "3.10":
-        assert "ImportError: kernel 'pair': the cython backend needs Python 3.11 or later, this is 3.10" in result.stderr
+        assert (
+            "ImportError: kernel 'pair': the cython backend needs Python 3.11 or later, this is 3.10" in result.stderr
+        )
     else:
         assert result.stdout == "works\n", result.stderr
 
@@ -311,7 +311,9 @@ def test_a_missing_tvm_ffi_is_an_import_error_with_the_line_for_pip(
     pair: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cython_kernel.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"tvm-ffi is not installed.*\n  remedy: python -m pip install 'apache-tvm-ff"):
+    with pytest.raises(
+        ImportError, match=r"tvm-ffi is not installed.*\n  remedy: python -m pip install 'apache-tvm-ff"
+    ):
         pair.cython()
 
 
@@ -320,9 +322,6 @@ def test_a_library_that_cannot_be_loaded_is_an_import_error_with_its_path(pair: 
     (tmp_path / "pair.so").write_text("no library")
     with pytest.raises(ImportError, match=re.escape(f"{tmp_path}/pair.so: cannot be loaded: ")):
         cython_kernel.load(Loader(tmp_path), "pair", dict(pair.entry))
-    shutil.copy(Path(ctypes.util.find_library("z") or "/lib/x86_64-linux-gnu/libz.so.1"), tmp_path / "pair.so") if (
-        Path("/lib/x86_64-linux-gnu/libz.so.1").exists()
-    ) else None
 
 
 def test_what_a_build_needs_is_looked_for(tmp_path: Path) -> None:
@@ -419,7 +418,9 @@ def test_buffers_are_arrays(copies: Built, code: str, dtype: str) -> None:
 
 def test_a_buffer_with_other_elements_is_refused(saxpy: Built) -> None:
     x = memoryview(bytearray(16)).cast("c")
-    with pytest.raises(TypeError, match=r"kernel 'saxpy': argument 'x' is a builtins\.memoryview that cannot be passed"):
+    with pytest.raises(
+        TypeError, match=r"kernel 'saxpy': argument 'x' is a builtins\.memoryview that cannot be passed"
+    ):
         saxpy.cython()(1.0, x, floats(), floats())
 
 
@@ -437,7 +438,11 @@ def test_arguments_are_passed_by_position_or_by_name(saxpy: Built, pair: Built) 
         z[:] = 0
         assert kernel(*positional, **named) is None
         np.testing.assert_array_equal(z, 2 * x + 1)
-    for positional, named in [((2.0, x), {"y": y}), ((2.0, x, y, None), {}), ((2.0, x, y), {"z": None, "stream": None})]:
+    for positional, named in [
+        ((2.0, x), {"y": y}),
+        ((2.0, x, y, None), {}),
+        ((2.0, x, y), {"z": None, "stream": None}),
+    ]:
         np.testing.assert_array_equal(kernel(*positional, **named), 2 * x + 1)
     two = pair.cython()
     for positional, named in [((x, 2.0, 1), {}), ((x,), {"steps": 1, "factor": 2.0}), ((None, x, 2.0, 1, None), {})]:
@@ -557,9 +562,7 @@ def test_numbers_are_those_that_tvm_ffi_takes(pair: Built, number: Any) -> None:
     for ours, theirs in zip(pair.cython()(x, number, 1), pair.tvm_ffi()(x, number, 1), strict=True):
         np.testing.assert_array_equal(ours, np.from_dlpack(theirs))
     assert outcome(pair.cython(), (x, 1.0, number)) == (
-        outcome(pair.tvm_ffi(), (x, 1.0, number))
-        if isinstance(number, float | np.floating)
-        else ("returned", "tuple")
+        outcome(pair.tvm_ffi(), (x, 1.0, number)) if isinstance(number, float | np.floating) else ("returned", "tuple")
     )
 
 
@@ -645,12 +648,6 @@ def test_a_function_that_was_not_loaded_says_so(saxpy: Built) -> None:
 
 
 # ---- what is held, and for how long
-
-
-def exported() -> Any:
-    """An object with DLPack over memory of NumPy, of which the export can be counted by references."""
-    x = floats()
-    return types.SimpleNamespace(x=x)
 
 
 class Exporter:
@@ -842,7 +839,10 @@ def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tu
 
     def streams() -> list[str]:
         text = (tmp_path / "log").read_text()
-        return [number.replace("(nil)", "0x0") for number in re.findall(r"^launch .* stream (\S+) on", text, re.M)]
+        return [
+            hex(0 if number == "(nil)" else int(number, 16))
+            for number in re.findall(r"^launch .* stream (\S+) on", text, re.M)
+        ]
 
     return cython_kernel.load(Loader(tmp_path), "scale", dict(scale.entry)), streams
 
@@ -868,7 +868,9 @@ class OfTorch:
     cuda_stream = 0x88
 
 
-@pytest.mark.parametrize(("stream", "number"), [(0x5150, "0x5150"), (Protocol(), "0x77"), (OfTorch(), "0x88"), (0, "0x0")])
+@pytest.mark.parametrize(
+    ("stream", "number"), [(0x5150, "0x5150"), (Protocol(), "0x77"), (OfTorch(), "0x88"), (0, "0x0")]
+)
 def test_a_launch_goes_to_the_stream_that_is_given(machine: Any, stream: Any, number: str) -> None:
     kernel, streams = machine
     x = OnCuda()
@@ -902,7 +904,7 @@ def test_errors_of_the_driver_are_those_of_tvm_ffi(machine: Any, scale: Built, m
     kernel, _ = machine
     monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
     kind, message = outcome(kernel, (OnCuda(), OnCuda(), 1.0))
-    assert kind == "RuntimeError" and "kernel 'scale'" in message and "700" in message
+    assert kind == "RuntimeError" and "kernel 'scale'" in message and "CUDA_ERROR_ILLEGAL_ADDRESS" in message
     assert outcome(kernel, (OnCuda(), OnCuda(1), 1.0)) == outcome(scale.tvm_ffi(), (OnCuda(), OnCuda(1), 1.0))
 
 
@@ -934,6 +936,3 @@ def test_device_code_is_found_by_a_function(scale: Built, tmp_path: Path, monkey
 def test_a_library_with_its_device_code_takes_no_such_function(saxpy: Built) -> None:
     with pytest.raises(ImportError, match="has no function __tvm_ffi_kw_set_provider"):
         saxpy.cython().find_device_code(print)
-
-
-_ = build

@@ -78,16 +78,13 @@ KW_FUNCTION int kw_take_buffer_of(kw_tensor *tensor) {
 }
 _Static_assert(sizeof(Py_ssize_t) == sizeof(int64_t), "sizes of buffers are sizes of DLPack");
 
-/* Whether an object has a buffer, but none that can be written. */
+/* Whether an object has a buffer, but none that can be written. Called without an exception. */
 KW_COLD bool kw_is_read_only(PyObject *object) {
   Py_buffer buffer;
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
   bool has_buffer = !PyObject_GetBuffer(object, &buffer, PyBUF_RECORDS_RO);
   bool read_only = has_buffer && buffer.readonly;
   if (has_buffer) PyBuffer_Release(&buffer);
   else PyErr_Clear();
-  PyErr_Restore(type, value, traceback);
   return read_only;
 }
 
@@ -95,12 +92,14 @@ KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObjec
 
 /* What has no buffer may have DLPack, or a better word on why it has not. */
 KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
-  if (parameter->is_written && kw_is_read_only(object)) {
-    PyErr_Clear();
-    return kw_refuse_writing(call, parameter, "a read-only array");
-  }
-  if (!kw_has((PyObject *)Py_TYPE(object), "__dlpack__")) return kw_refuse(call, parameter, object);
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  bool read_only = parameter->is_written && kw_is_read_only(object);
+  bool has_dlpack = kw_has((PyObject *)Py_TYPE(object), "__dlpack__");
+  PyErr_Restore(type, value, traceback);
+  if (!read_only && !has_dlpack) return kw_refuse(call, parameter, object);
   PyErr_Clear();
+  if (read_only) return kw_refuse_writing(call, parameter, "a read-only array");
   return kw_take_dlpack(call, parameter, object, tensor);
 }
 
