@@ -51,8 +51,12 @@ def kernel(name):
 
 
 def plan_of(signatures: Sequence[Mapping[str, Any]], archs: Sequence[str] = ("sm_80",)) -> KernelPlan:
-    """The plan of a kernel whose variants are lowered for CUDA only."""
-    units = [LoweredUnit.from_json(data, "host.c", dict.fromkeys(archs, "image")) for data in signatures]
+    """The plan of a kernel whose variants are lowered for CUDA only, with the files where a build has them."""
+    units = []
+    for data in signatures:
+        place = f"{data['kernel']}/{data['slug']}/cuda"
+        images = {arch: f"{place}/{arch}.cubin" for arch in archs}
+        units.append(LoweredUnit.from_json(data, f"{place}/host.c", images))
     outputs = tuple(argument.name for argument in units[0].arguments if argument.output)
     return KernelPlan(units[0].kernel, outputs, tuple(VariantPlan(u.slug, {}, (u,)) for u in units))
 

@@ -11,11 +11,11 @@ import builtins
 import json
 import keyword
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..errors import KernelwrightError
-from .base import Argument, Backend, HostPlan, KernelPlan, Launch, LoweredUnit, Need
+from ..errors import KernelwrightError, shown
+from .base import REBUILD, Argument, Backend, HostPlan, KernelPlan, Launch, LoweredUnit, Need
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}
@@ -181,7 +181,8 @@ class _Writer:
 
     def _symbols(self) -> Iterator[str]:
         """Assignments of the symbols that are used, from the first array that has them."""
-        needed = set(_names_in(self._expressions()))
+        trees = [_parsed(expression, self._unit) for expression in self._expressions()]
+        needed = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
         scalars = {argument.name for argument in self._unit.arguments if argument.kind == "scalar"}
         for symbol in self._unit.symbols:
             if symbol in needed and symbol not in scalars:
@@ -235,12 +236,7 @@ class _Writer:
         Raises:
             KernelwrightError: it is none.
         """
-        try:
-            tree = ast.parse(str(expression), mode="eval")
-        except SyntaxError as error:
-            text = f"signature.json has {expression!r}, which is no expression"
-            raise KernelwrightError(text, self._unit.where) from error
-        renamed = _Renamer(self.names, self._unit).visit(tree.body)
+        renamed = _Renamer(self.names, self._unit).visit(_parsed(expression, self._unit))
         self.used.update(name for name in ROUNDING if f"{name}(" in str(expression))
         return ast.unparse(renamed)
 
@@ -284,14 +280,16 @@ class _Renamer(ast.NodeVisitor):
                 pass
             case _:
                 text = f"signature.json has {ast.unparse(node)!r} in an expression, which has no meaning there"
-                raise KernelwrightError(text, self._unit.where)
+                raise KernelwrightError(text, self._unit.where, REBUILD)
         return node
 
 
-def _names_in(expressions: Iterable[int | str]) -> Iterator[str]:
-    for expression in expressions:
-        if isinstance(expression, str):
-            yield from (node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name))
+def _parsed(expression: int | str, unit: LoweredUnit) -> ast.expr:
+    try:
+        return ast.parse(str(expression), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        text = f"signature.json has {shown(expression)}, which is no expression"
+        raise KernelwrightError(text, unit.where, REBUILD) from error
 
 
 def _renamed(names: list[str], taken: set[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ Written for TVM 0.27 (``MakePackedAPI``, ``SplitHostDevice``).
 from __future__ import annotations
 
 import keyword
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,15 +34,13 @@ _INFIX = {
     tirx.GE: ">=",
     tirx.And: "and",
     tirx.Or: "or",
+    tirx.LShift: "<<",
+    tirx.RShift: ">>",
+    tirx.BitwiseAnd: "&",
+    tirx.BitwiseOr: "|",
+    tirx.BitwiseXor: "^",
 }
 _FUNCTIONS = {tirx.Min: "min", tirx.Max: "max", tirx.Div: "truncdiv", tirx.Mod: "truncmod"}
-_CALLS = {
-    "tirx.shift_left": "<<",
-    "tirx.shift_right": ">>",
-    "tirx.bitwise_and": "&",
-    "tirx.bitwise_or": "|",
-    "tirx.bitwise_xor": "^",
-}
 
 _AXES = ("blockIdx", "threadIdx", "clusterCtaIdx", "preferredClusterCtaIdx")
 _KEYS = dict(zip(_AXES, ("grid", "block", "cluster", "preferred_cluster"), strict=True))
@@ -127,11 +126,11 @@ def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
 
 
 def _are_compact(parameter: Any) -> bool:
-    expected = 1
+    expected: int | None = 1
     for size, stride in zip(reversed(parameter.shape), reversed(parameter.strides), strict=True):
-        if not isinstance(size, tirx.IntImm) or not isinstance(stride, tirx.IntImm) or int(stride.value) != expected:
+        if not isinstance(stride, tirx.IntImm) or int(stride.value) != expected:
             return False
-        expected *= int(size.value)
+        expected = expected * int(size.value) if isinstance(size, tirx.IntImm) else None
     return True
 
 
@@ -217,11 +216,12 @@ class _Reader:
         bits = tvm.DataType(str(buffer.dtype))
         element = max(1, (bits.bits * bits.lanes + 7) // 8)
         sizes = [self._text(size) for size in buffer.shape]
-        known = str(buffer.scope()) == "global"
-        if not known:
+        if str(buffer.scope()) != "global":
             raise _Inexpressible(f"allocates {buffer.name!r} in the memory {buffer.scope()!r}")
         self._values.append((buffer, _Memory((("workspace", len(self.workspaces)),))))
-        self.workspaces.append({"bytes": _number(" * ".join([*sizes, str(element)]))})
+        known = math.prod(int(size) for size in sizes if size.isdigit()) * element
+        factors = [size for size in sizes if not size.isdigit()]
+        self.workspaces.append({"bytes": _number(" * ".join([*factors, str(known)]))})
 
     def _evaluate(self, value: Any, when: str | None) -> None:
         name = str(getattr(getattr(value, "op", None), "name", ""))
@@ -339,11 +339,9 @@ class _Reader:
         name = str(getattr(getattr(node, "op", None), "name", ""))
         if _is_struct_get(node, _ELEMENT):
             return self._size(node)
-        if name in _CALLS:
-            return self._operation(node, node.args[0], _CALLS[name], node.args[1])
-        if name == "tirx.if_then_else":
+        if name == "prim.if_then_else":
             return self._choice(*node.args)
-        if name == "tirx.likely":
+        if name == "prim.likely":
             return self._text(node.args[0])
         raise _Inexpressible(f"computes {_first_line(node)}")
 
@@ -364,12 +362,14 @@ class _Reader:
         return f"({self._text(true)} if {self._text(condition)} else {self._text(false)})"
 
     def _cast(self, node: Any) -> str:
-        """A conversion that keeps every value that can occur: to a wider integer, or of a size, which was checked."""
-        source, target = (tvm.DataType(str(item.ty.dtype)) for item in (node.value, node))
-        names = {"int", "uint", "bool"}
-        integers = str(source).rstrip("0123456789") in names and str(target).rstrip("0123456789") in names
-        widens = integers and target.bits >= source.bits and str(target).startswith("int")
-        if widens or (integers and _is_struct_get(node.value, _ELEMENT)) or str(source) == str(target):
+        """A conversion between integers, which changes nothing here: expressions are exact, where C would wrap.
+
+        What is passed to a launch is compared with the range of its type.
+        """
+        source, target = (str(item.ty.dtype) for item in (node.value, node))
+        signed = source.startswith(("int", "bool")) and target.startswith("int")
+        widens = source.startswith("uint") and target.startswith("int") and _bits(target) > _bits(source)
+        if signed or widens or source == target:
             return self._text(node.value)
         raise _Inexpressible(f"computes {_first_line(node)}")
 
@@ -378,6 +378,10 @@ class _Reader:
         dtype = str(node.ty.dtype)
         if not dtype.startswith(("int", "bool")):
             raise _Inexpressible(f"computes {_first_line(node)} in {dtype}")
+
+
+def _bits(dtype: str) -> int:
+    return int(tvm.DataType(dtype).bits)
 
 
 def _is_struct_get(node: Any, kind: int) -> bool:

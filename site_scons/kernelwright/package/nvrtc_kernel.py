@@ -407,10 +407,14 @@ def _current_stream(library: str, arguments: Sequence[Any]) -> int:
 def _new_in_torch(dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:
     import torch
 
-    place = torch.device("cuda", device.number)
-    given: Any = torch.cuda.ExternalStream  # which has no types in some versions
-    with torch.cuda.stream(given(stream, place) if stream else torch.cuda.default_stream(place)):
+    place, cuda = torch.device("cuda", device.number), _untyped(torch.cuda)
+    with cuda.stream(cuda.ExternalStream(stream, place) if stream else cuda.default_stream(place)):
         return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
+
+
+def _untyped(module: Any) -> Any:
+    """A module of which not everything has types."""
+    return module
 
 
 def _new_in_cupy(dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:

@@ -1,0 +1,272 @@
+"""What signature.json says of the host code, beside what TVM's own host code does with the stand-in for the driver."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm_ffi
+from kernelwright import backends
+from kernelwright.backends.base import LoweredUnit
+from kernelwright.errors import KernelwrightError
+from launcher_build import FakeTensor, build
+from nvrtc_package import Process, make_driver, make_package, plan_of
+from workers_project import Project
+
+ROOT = Path(__file__).parent.parent.parent
+
+HEAD = """\
+from kernelwright import kernel
+from tvm import tirx
+from tvm.script import tirx as T
+
+"""
+
+
+SIZES = (1, 3, 31, 1024, 5001)
+"""Sizes that symbols take in turn."""
+
+LETTERS = {"handle": "p", "float32": "f", "float16": "h", "int32": "i", "int64": "l", "float64": "d"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("launches"))
+    shutil.copytree(ROOT / "kernels", project.folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    with project.pool:
+        yield project
+
+
+def definition(body: str, parameters: str = 'x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")') -> str:
+    """A definition whose function has this body."""
+    lines = "".join(f"        {line}\n" for line in body.strip("\n").splitlines())
+    head = 'n, m = tirx.Var("n", "int32"), tirx.Var("m", "int64")'
+    function = f"    @T.prim_func(s_tir=True)\n    def main({parameters}):\n{lines}\n    return main\n"
+    return f"{HEAD}@kernel\ndef NAME():\n    {head}\n\n{function}"
+
+
+def copying(grid: str = "n", indent: str = "") -> str:
+    """Statements that launch a copy of x to y."""
+    return f"""\
+{indent}for i in T.thread_binding({grid}, thread="blockIdx.x"):
+{indent}    for _ in T.thread_binding(32, thread="threadIdx.x"):
+{indent}        with T.sblock("y"):
+{indent}            k = T.axis.spatial(n, i)
+{indent}            T.where(i < n)
+{indent}            y[k] = x[k] + T.float32(1)
+"""
+
+
+def lowered(project: Project, name: str, text: str, arch: str = "sm_90") -> dict[str, Any]:
+    """The signature of a kernel lowered for CUDA."""
+    file = project.write(f"more/{name}.py", text.replace("NAME", name))
+    result = project.lower(str(file.relative_to(project.folder)), name, "cuda", arch)
+    return json.loads(result["contents"]["signature.json"])  # type: ignore[no-any-return]
+
+
+# ---- all kernels of the library
+
+
+@pytest.fixture(scope="module")
+def library(project: Project) -> dict[str, list[dict[str, Any]]]:
+    """The signatures of the variants of each kernel of this repository that has code for CUDA."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((project.folder / "kernels").glob("[a-z]*.py")):
+        for kernel in project.discover(f"kernels/{path.name}")["kernels"]:
+            for slug, config in zip(kernel["slugs"], kernel["configs"], strict=True):
+                result = project.lower(f"kernels/{path.name}", kernel["name"], "cuda", slug=slug, config=config)
+                found.setdefault(kernel["name"], []).append(json.loads(result["contents"]["signature.json"]))
+    return found
+
+
+def size_of(size: int | str, symbols: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(eval(size, {"min": min, "max": max}, dict(symbols)))
+
+
+def calls_of(signature: Mapping[str, Any]) -> list[list[Any]]:
+    """Arguments for a handful of calls: ``[shape, dtype, address]`` of an array, or a number."""
+    calls = []
+    for turn in range(len(SIZES)):
+        symbols = {name: SIZES[(turn + 2 * i) % len(SIZES)] for i, name in enumerate(signature["symbols"])}
+        call: list[Any] = []
+        for position, argument in enumerate(signature["arguments"]):
+            if argument["kind"] == "tensor":
+                shape = [size_of(size, symbols) for size in argument["shape"]]
+                call.append([shape, argument["dtype"], 0x10000 * (position + 1)])
+            else:
+                call.append(1.5 if "float" in argument["dtype"] else symbols.get(argument["name"], 7))
+        calls.append(call)
+    return calls
+
+
+CODES = {"float16": (2, 16, 1), "float32": (2, 32, 1), "bfloat16": (4, 16, 1), "int8": (0, 8, 1), "int32": (0, 32, 1)}
+
+
+def by_tvm(
+    folder: Path, driver: Path, signatures: list[dict[str, Any]], lowerings: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """What TVM's host code launches, as the stand-in notes it."""
+    kernel, log = signatures[0]["kernel"], folder / f"{signatures[0]['kernel']}.log"
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(driver / "libcuda.so.1"))
+    monkeypatch.setenv("STANDIN_LOG", str(log))
+    plan = plan_of(signatures)
+    for signature in signatures:
+        place = folder / kernel / signature["slug"] / "cuda"
+        shutil.copytree(lowerings / kernel / signature["slug"] / "cuda", place)
+        (place / "sm_80.cubin").write_text("sm_80")
+    module = tvm_ffi.load_module(str(build(folder, plan, extra=["-O0"])))
+    for number, signature in enumerate(signatures):
+        monkeypatch.setenv("STANDIN_PARAMETERS", letters(signature))
+        for call in calls_of(signature):
+            values = [
+                tvm_ffi.from_dlpack(FakeTensor(v[0], CODES[v[1]], device=(2, 0), data=v[2]))
+                if isinstance(v, list)
+                else v
+                for v in call
+            ]
+            module[f"{kernel}__{number}"](*values)
+    return [line for line in log.read_text().splitlines() if line.startswith("launch")]
+
+
+def letters(signature: Mapping[str, Any]) -> str:
+    (device,) = signature["device_kernels"]
+    return "".join(LETTERS[dtype] for dtype in device["params"])
+
+
+def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+    """What the generated modules launch, by kernel."""
+    work = [
+        [name, [[letters(signature), calls_of(signature)] for signature in signatures]]
+        for name, signatures in library.items()
+    ]
+    process.run(
+        f"""
+        import os
+        for name, variants in {work!r}:
+            kernel = made.kernel(name)
+            for index, (letters, calls) in enumerate(variants):
+                os.environ["STANDIN_PARAMETERS"] = letters
+                variant = type(kernel)(name, kernel._entry, kernel._module, kernel._shared, index)
+                for call in calls:
+                    variant(*[on_cuda(v[0], v[1], data=v[2]) if isinstance(v, list) else v for v in call])
+        """
+    )
+    launches: dict[str, list[str]] = {name: [] for name in library}
+    for line in process.log:
+        if line.startswith("launch"):
+            launches[line.split()[1].removesuffix("_kernel")].append(line)
+    return launches
+
+
+def plain(launches: list[str]) -> list[str]:
+    """Launches without their stream: the default one has two handles."""
+    return [re.sub(r"stream \S+ ", "", line) for line in launches]
+
+
+def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
+    project: Project,
+    library: dict[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(library) >= 16 and all(s["launches"] for signatures in library.values() for s in signatures)
+    driver = make_driver(tmp_path / "driver")
+    make_package(tmp_path / "package", library)
+    launched = by_nvrtc(Process(tmp_path / "package", driver), library)
+    for name, signatures in library.items():
+        expected = by_tvm(tmp_path, driver, signatures, project.folder / "out", monkeypatch)
+        assert len(expected) == len(SIZES) * len(signatures), name
+        assert plain(launched[name]) == plain(expected), name
+
+
+# ---- kinds of host code
+
+
+def test_sizes_of_grids_are_expressions_over_symbols(project: Project) -> None:
+    signature = lowered(project, "grid", definition(copying("T.max((n + 127) // 128 * 2, n - 5)")))
+    (launch,) = signature["launches"]
+    assert launch["grid"][1:] == [1, 1] and launch["block"] == [32, 1, 1] and launch["shared"] == 0
+    assert eval(launch["grid"][0], {"max": max}, {"n": 1000}) == 995
+    assert ast.unparse(ast.parse(launch["grid"][0])).count("n") >= 2
+
+
+def test_a_condition_around_launches_is_their_condition(project: Project) -> None:
+    body = f"if n > 3:\n{copying(indent='    ')}else:\n{copying('n * 2', indent='    ')}"
+    first, second = lowered(project, "branch", definition(body))["launches"]
+    for n in (3, 4):
+        taken = [eval(launch["when"], {}, {"n": n}) for launch in (first, second)]
+        assert taken == [n > 3, n <= 3]
+
+
+def test_temporary_memory_is_a_workspace(project: Project) -> None:
+    body = (
+        'middle = T.alloc_buffer((n,), "float32")\n'
+        + copying().replace("y[k]", "middle[k]")
+        + copying().replace("x[k]", "middle[k]").replace('"y"', '"z"')
+    )
+    signature = lowered(project, "middle", definition(body))
+    assert [eval(str(w["bytes"]), {}, {"n": 100}) for w in signature["workspaces"]] == [400]
+    used = [[next(iter(p.items())) for p in launch["params"] if "scalar" not in p] for launch in signature["launches"]]
+    assert sorted(used[0]) == [("tensor", "x"), ("workspace", 0)]
+    assert sorted(used[1]) == [("tensor", "y"), ("workspace", 0)]
+
+
+def test_a_loop_of_launches_is_no_data(project: Project) -> None:
+    signature = lowered(project, "loop", definition(f"for step in range(n):\n{copying(indent='    ')}"))
+    assert signature["launches"] is None
+    assert signature["host_logic"].startswith("the host code has a loop around what it launches: for step in range(n)")
+
+
+def test_strides_of_an_argument_are_no_data(project: Project) -> None:
+    parameters = 'x: T.Buffer((n, 4), "float32", strides=(8, 1)), y: T.Buffer((n,), "float32")'
+    signature = lowered(project, "strided", definition(copying().replace("x[k]", "x[k, 0]"), parameters))
+    assert signature["launches"] is None
+    assert signature["host_logic"] == "the host code takes argument 'x' with strides or an offset of its own"
+
+
+def test_the_cpu_has_no_launches(project: Project) -> None:
+    file = project.copy("plain")
+    signature = json.loads(project.lower(file, "plain")["contents"]["signature.json"])
+    assert not {"launches", "host_logic", "workspaces"} & set(signature)
+
+
+def test_host_code_that_is_no_data_is_an_error_of_the_backend(project: Project) -> None:
+    signature = lowered(project, "loop", definition(f"for step in range(n):\n{copying(indent='    ')}"))
+    with pytest.raises(KernelwrightError) as caught:
+        backends.get("nvrtc").check(plan_of([signature]))
+    text = str(caught.value)
+    assert "loop around what it launches" in text and "use the backend tvm_ffi" in text
+    assert (caught.value.where.kernel, caught.value.where.variant, caught.value.where.stage) == (
+        "loop",
+        "default",
+        "wrap",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"grid": [1, 2]}, "grid is [1, 2], expected three expressions"),
+        ({"shared": 1.5}, "shared is 1.5, expected an integer or an expression"),
+        ({"params": [{}]}, "dtype"),
+    ],
+)
+def test_damaged_launches_are_refused(project: Project, change: dict[str, Any], message: str) -> None:
+    signature = lowered(project, "grid", definition(copying()))
+    launch = {**signature["launches"][0], **change}
+    with pytest.raises(KernelwrightError, match=re.escape(message)):
+        LoweredUnit.from_json({**signature, "launches": [launch]}, "host.c")
+
+
+@pytest.mark.parametrize("expression", ["open('x')", "n.real", "[n]", "lambda: n", "other", "n **", "n ** 2"])
+def test_expressions_of_other_kinds_do_not_get_into_generated_code(project: Project, expression: str) -> None:
+    signature = lowered(project, "grid", definition(copying()))
+    launch = {**signature["launches"][0], "grid": [expression, 1, 1]}
+    with pytest.raises(KernelwrightError, match=r"signature\.json has"):
+        backends.get("nvrtc").emit(plan_of([{**signature, "launches": [launch]}]))
