@@ -252,8 +252,8 @@ class NvrtcKernel:
     def _run(self, index: int, passed: Passed, device: Device, stream: int) -> None:
         variant = self._entry["variants"][index]
         call = Call(self._shared.codes[variant["slug"]], device, stream)
-        values = [_number(item, value) for item, value in zip(variant["arguments"], passed, strict=True)]
         try:
+            values = [_number(item, value) for item, value in zip(variant["arguments"], passed, strict=True)]
             for value in passed:
                 if isinstance(value, Array) and value.after not in (None, stream or LEGACY_STREAM):
                     call.wait(int(value.after or 0))
@@ -465,7 +465,7 @@ def _number(item: Mapping[str, Any], value: Any) -> Any:
     try:
         return float(value)
     except OverflowError:
-        raise LaunchError(f"argument '{item['name']}' is {value}, which is no {item['dtype']}") from None
+        raise LaunchError(f"argument '{item['name']}' is an int that is too large for {item['dtype']}") from None
 
 
 def _is_aligned(item: Mapping[str, Any], value: Any) -> bool:

@@ -1,0 +1,773 @@
+"""Kernels of the nvrtc backend: the modules that are generated, and calls with cuda.core on the stand-in driver.
+
+No device code is compiled: an image is the name of its arch, which the stand-in repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright import backends
+from kernelwright.backends.base import HostCheck, KernelPlan, Launch
+from kernelwright.errors import KernelwrightError
+from kernelwright.package.nvrtc_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
+from launcher_build import scalar, signature, tensor
+from nvrtc_package import Process, entry_of, make_driver, make_package, plan_of
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+BLOCK = [128, 1, 1]
+
+
+def launch(kernel: str, params: Sequence[Mapping[str, Any]], grid: Sequence[int | str], **more: Any) -> dict[str, Any]:
+    """One launch of signature.json."""
+    return {"kernel": kernel, "params": list(params), "grid": list(grid), "block": BLOCK, "shared": 0, **more}
+
+
+def pointers(*names: str) -> list[dict[str, Any]]:
+    return [{"tensor": name} for name in names]
+
+
+def number(expression: int | str, dtype: str) -> dict[str, Any]:
+    return {"scalar": expression, "dtype": dtype}
+
+
+def cuda_signature(
+    kernel: str,
+    arguments: Sequence[Mapping[str, Any]],
+    launches: Sequence[Mapping[str, Any]],
+    *,
+    slug: str = "default",
+    config: Mapping[str, Any] | None = None,
+    symbols: Mapping[str, str] | None = None,
+    workspaces: Sequence[int | str] = (),
+    checks: Sequence[Mapping[str, str]] = (),
+) -> dict[str, Any]:
+    """What signature.json says of a lowering for CUDA."""
+    data = signature(kernel, arguments, slug=slug, target="cuda", arch="sm_80", symbols=symbols or {"n": "int32"})
+    spaces = [{"bytes": size} for size in workspaces]
+    more = {"launches": list(launches), "workspaces": spaces, "host_checks": list(checks)}
+    return {**data, "config": dict(config or {}), **more}
+
+
+def scale() -> list[dict[str, Any]]:
+    """y = x * alpha + beta + shift, with numbers of three types."""
+    arguments = [tensor("x", "float16", ["n"]), tensor("y", "float16", ["n"], output=True)]
+    arguments += [scalar("alpha", "float32"), scalar("beta", "float16"), scalar("shift", "int64")]
+    numbers = [number("alpha", "float32"), number("beta", "float16"), number("n", "int32"), number("shift", "int64")]
+    return [
+        cuda_signature(
+            "scale", arguments, [launch("scale_kernel", [*pointers("x", "y"), *numbers], ["(n + 127) // 128", 1, 1])]
+        )
+    ]
+
+
+def two_steps() -> list[dict[str, Any]]:
+    """Two launches with temporary memory between them; the second of them for more than 50 elements only."""
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)]
+    first = launch("first_kernel", [{"workspace": 0}, *pointers("x")], ["n", 1, 1])
+    second = launch("second_kernel", [{"workspace": 0}, *pointers("y")], ["n", 1, 1], when="n > 50")
+    check = {"passes": "n % 10 == 0", "error": "ValueError", "message": 'n has to be a multiple of "10"'}
+    return [cuda_signature("two_steps", arguments, [first, second], workspaces=["n * 4"], checks=[check])]
+
+
+def norm() -> list[dict[str, Any]]:
+    """Four variants by size and dtype; those of float16 have a second one for data that is aligned less."""
+    variants = []
+    for hidden, dtype, alignment in (
+        (64, "float16", 16),
+        (64, "float16", None),
+        (64, "float32", None),
+        (128, "float32", 8),
+    ):
+        slug = f"hidden-{hidden}_dtype-{dtype}_alignment-{alignment or 0}"
+        arguments = [tensor("x", dtype, ["tokens", hidden]), tensor("y", dtype, ["tokens", hidden], output=True)]
+        if alignment is not None:
+            arguments = [argument | {"alignment": alignment} for argument in arguments]
+        launches = [launch(f"norm_{len(variants)}", pointers("x", "y"), ["tokens", 1, 1])]
+        config = {"hidden": hidden, "dtype": dtype, "alignment": alignment or 0}
+        variants.append(
+            cuda_signature("norm", arguments, launches, slug=slug, config=config, symbols={"tokens": "int32"})
+        )
+    return variants
+
+
+def special() -> list[dict[str, Any]]:
+    """A launch with everything that a launch can have."""
+    arguments = [tensor("x", "float32", ["n"])]
+    flags = {"cluster": [2, 1, 1], "cooperative": True, "dependent": True, "shared": 65536}
+    return [cuda_signature("special", arguments, [launch("special_kernel", pointers("x"), ["n * 2", 1, 1], **flags)])]
+
+
+def divide() -> list[dict[str, Any]]:
+    """The grid depends on a number."""
+    arguments = [tensor("x", "float32", ["n"]), scalar("parts", "int32"), scalar("flag", "bool")]
+    params = [*pointers("x"), number("parts", "int32"), number("flag", "bool")]
+    return [cuda_signature("divide", arguments, [launch("divide_kernel", params, ["n // parts", 1, 1])])]
+
+
+KERNELS = {"scale": scale(), "two_steps": two_steps(), "norm": norm(), "special": special(), "divide": divide()}
+ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_driver(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nvrtc")
+    make_package(folder, KERNELS, ARCHS)
+    return folder
+
+
+@pytest.fixture
+def process(folder: Path, driver: Path) -> Process:
+    return Process(folder, driver)
+
+
+def refused(process: Process, call: str, **standin: object) -> str:
+    """Type and message of what a call raises."""
+    return process.run(
+        f"""
+        try:
+            {call}
+            print("nothing was raised")
+        except Exception as error:
+            print(type(error).__name__, error, sep=": ")
+        """,
+        **standin,
+    ).rstrip("\n")
+
+
+# ---- what is generated
+
+
+def mixed() -> KernelPlan:
+    """Two variants that have all that modules can have, with names that mean something else in Python."""
+    arguments = [
+        tensor("call", "float32", ["min", 4]),
+        tensor("out", "float32", ["min * 2", "n"], output=True),
+        *(scalar(name, dtype) for name, dtype in (("lambda_", "float32"), ("bool", "bool"), ("k", "uint8"))),
+        scalar("half", "float16"),
+    ]
+    numbers = [number("lambda_", "float32"), number("bool", "bool"), number("k", "uint8"), number("half", "float16")]
+    first = launch("fill", [*pointers("out"), *numbers, number("truncdiv(min, 3)", "int64")], ["max(min, n)", 4, 1])
+    flags = {"cluster": [2, 1, 1], "cooperative": True, "dependent": True, "shared": "n * 16"}
+    second = launch(
+        "use", [{"workspace": 0}, {"workspace": 1}], ["n * 2", 1, 1], when="min > 3 and not k == 1", **flags
+    )
+    options: dict[str, Any] = {"symbols": {"min": "int32", "n": "int32"}, "workspaces": ["min * 4", 64]}
+    checks = [{"passes": "n % 4 == 0", "error": "ValueError", "message": 'n is "odd" \\ \n'}]
+    rich = cuda_signature("mixed", arguments, [first, second], slug="rich", checks=checks, **options)
+    poor = cuda_signature("mixed", arguments, [launch("use", pointers("call"), [1, 1, 1])], slug="poor", **options)
+    return replace(plan_of([rich, {**poor, "workspaces": []}]), driver=12040)
+
+
+def test_the_generated_module_is_the_golden_one() -> None:
+    golden = GOLDEN / "nvrtc_mixed.txt"
+    ((name, text),) = backends.get("nvrtc").emit(mixed()).items()
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert name == "_mixed.py"
+    assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
+    compile(text, name, "exec")
+
+
+def test_the_backend_says_what_it_makes_and_needs() -> None:
+    nvrtc = backends.get("nvrtc")
+    assert nvrtc.files("scale") == nvrtc.products("scale") == ("_scale.py",)
+    assert (nvrtc.targets, nvrtc.library, nvrtc.images) == (("cuda",), False, True)
+    assert [need.requirement.partition(">")[0] for need in nvrtc.run_needs] == ["cuda-core", "cuda-bindings"]
+
+
+def test_the_stub_has_a_stream() -> None:
+    text = backends.get("nvrtc").stub("scale", entry_of(scale()))
+    assert "x: _Tensor, y: _Tensor, alpha: _b.float, beta: _b.float, shift: _b.int, /, *, stream: _Any = None)" in text
+    assert text.count("stream: _Any = None") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"preferred_cluster": (2, 1, 1)}, "preferred clusters, which cuda.core does not offer"),
+        ({"params": (("bfloat16", "n"),)}, "a parameter of dtype 'bfloat16', which cannot be passed"),
+    ],
+)
+def test_launches_that_cuda_core_cannot_make_are_errors_of_the_build(change: dict[str, Any], message: str) -> None:
+    plan = plan_of(scale())
+    (unit,) = plan.units
+    assert unit.host_plan is not None
+    changed = replace(unit.host_plan, launches=(replace(unit.host_plan.launches[0], **change),))
+    odd = replace(plan, variants=(replace(plan.variants[0], units=(replace(unit, host_plan=changed),)),))
+    with pytest.raises(KernelwrightError, match=re.escape(message)) as caught:
+        backends.get("nvrtc").check(odd)
+    assert caught.value.remedy and str(caught.value).startswith("scale/default [wrap]")
+
+
+def test_a_size_that_no_argument_tells_is_an_error_of_the_build() -> None:
+    data = cuda_signature("k", [tensor("x", "float32", ["n * 2"])], [launch("f", pointers("x"), ["n", 1, 1])])
+    with pytest.raises(KernelwrightError, match="the size 'n' is not the size of an argument by itself"):
+        backends.get("nvrtc").emit(plan_of([data]))
+
+
+def test_signatures_of_an_older_build_have_no_host_code() -> None:
+    data = {name: value for name, value in scale()[0].items() if name not in ("launches", "host_logic")}
+    with pytest.raises(KernelwrightError, match=r"signature\.json says nothing of the host code"):
+        backends.get("nvrtc").check(plan_of([data]))
+
+
+def test_a_plan_is_read_from_a_signature() -> None:
+    (unit,) = plan_of(two_steps()).units
+    assert unit.host_plan is not None and unit.host_plan.workspaces == ("n * 4",)
+    assert unit.host_plan.checks == (HostCheck("n % 10 == 0", "ValueError", 'n has to be a multiple of "10"'),)
+    first = Launch("first_kernel", (("workspace", 0), ("tensor", "x")), ("n", 1, 1), (128, 1, 1))
+    assert unit.host_plan.launches[0] == first and unit.host_plan.launches[1].when == "n > 50"
+
+
+# ---- helpers of generated modules
+
+
+@pytest.mark.parametrize(("a", "b"), [(7, 2), (-7, 2), (7, -2), (-7, -2), (6, 3), (0, 5), (2**62 + 1, -3)])
+def test_truncated_division_is_that_of_c(a: int, b: int) -> None:
+    assert truncdiv(a, b) == (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+    assert truncdiv(a, b) * b + truncmod(a, b) == a and (truncmod(a, b) == 0 or (truncmod(a, b) < 0) == (a < 0))
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    assert (int8(-128).value, uint16(65535).value) == (-128, 65535)
+    for convert, value in ((int8, 128), (int8, -129), (uint16, -1), (uint16, 65536)):
+        with pytest.raises(LaunchError, match=f"passed {value}, which does not fit"):
+            convert(value)
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [
+        (70, []),
+        (80, ["sm_80", "compute_80"]),
+        (86, ["sm_80", "compute_80"]),
+        (90, ["sm_90a", "sm_90", "compute_90a", "compute_80"]),
+        (100, ["sm_100f", "compute_80"]),
+        (103, ["sm_100f", "compute_80"]),
+        (120, ["compute_80"]),
+    ],
+)
+def test_images_are_ranked_by_the_rules_of_the_launcher(capability: int, expected: list[str]) -> None:
+    archs = ["compute_80", "sm_80", "sm_90", "compute_90a", "sm_100f", "sm_90a", "sm_x"]
+    assert suitable(archs, capability) == expected
+
+
+# ---- launches
+
+
+def test_a_launch_passes_dims_stream_and_typed_parameters(process: Process) -> None:
+    process.run(
+        """
+        x, y = on_cuda((1000,), "float16"), on_cuda((1000,), "float16", data=0x20000)
+        assert made.kernel("scale")(x, y, 1.5, -2, 2**40, stream=0x5150) is None
+        """,
+        parameters="ppfhil",
+    )
+    (launched,) = process.calls("launch")
+    head, parameters = launched.split(" parameters ")
+    assert head == "scale_kernel sm_80 grid 8 1 1 block 128 1 1 shared 0 stream 0x5150 on cuda:0"
+    assert parameters.split() == ["0x10000", "0x20000", "1.5", "0xc000", "1000", str(2**40)]  # -2 as float16
+
+
+def test_an_empty_grid_is_not_launched(process: Process) -> None:
+    process.run('x = on_cuda((0,), "float16", data=0); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert process.calls("launch") == process.calls("load") == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [
+        ("0x77", "0x77"),
+        ("Protocol()", "0x88"),
+        ("OfTorch()", "0x99"),
+        ("OfCupy()", "0xaa"),
+        ("0", "0x1"),
+        ("2", "0x2"),
+        ("None", "0x1"),
+    ],
+)
+def test_streams_have_many_forms(process: Process, stream: str, handle: str) -> None:
+    process.run(
+        f"""
+        class Protocol:
+            def __cuda_stream__(self):
+                return 0, 0x88
+        class OfTorch:
+            cuda_stream = 0x99
+        class OfCupy:
+            ptr = 0xaa
+        made.kernel("special")(on_cuda((4,)), stream={stream})
+        """,
+        capability=90,
+    )
+    assert f"stream {handle} on cuda:0" in process.calls("launch")[0]
+
+
+def test_what_is_no_stream_is_refused(process: Process) -> None:
+    text = refused(process, 'made.kernel("special")(on_cuda((4,)), stream="fast")')
+    assert text.startswith("TypeError: kernel 'special': stream is a str, expected a CUDA stream\n  remedy: pass an")
+
+
+def test_clusters_shared_memory_and_flags_are_passed_on(process: Process) -> None:
+    process.run(
+        'k = made.kernel("special")\nfor device in (0, 0, 1):\n    k(on_cuda((4,), device=device))', capability=90
+    )
+    assert process.calls("set") == [f"special_kernel attribute 8 to 65536 on cuda:{device}" for device in (0, 1)]
+    first, _, third = process.calls("launch")
+    assert first.startswith("special_kernel sm_90a grid 8 1 1 block 128 1 1 shared 65536")
+    assert {item for item in re.findall(r"attribute (\d+: \d+)", first)} == {"4: 2", "2: 1", "6: 1"}
+    assert "on cuda:1" in third
+
+
+def test_more_shared_memory_than_the_device_has_is_refused(process: Process) -> None:
+    text = refused(process, 'made.kernel("special")(on_cuda((4,)))', capability=90, shared=66000, static=1000)
+    assert "65536 bytes of dynamic shared memory, cuda:0 (sm_90): with 1000 bytes of static shared memory" in text
+    assert text.endswith(
+        "more than the 66000 bytes of a block on this device\n  remedy: call a variant with smaller tiles"
+    )
+
+
+def test_a_grid_that_clusters_do_not_divide_is_refused(process: Process, tmp_path: Path, driver: Path) -> None:
+    (data,) = special()
+    data = {**data, "launches": [{**data["launches"][0], "grid": ["n", 1, 1]}]}
+    make_package(tmp_path, {"special": [data]}, ARCHS)
+    text = refused(Process(tmp_path, driver), 'made.kernel("special")(on_cuda((5,)))', capability=90)
+    assert "a grid of (5, 1, 1), no multiple of its clusters of (2, 1, 1)" in text
+
+
+def test_several_launches_share_temporary_memory(process: Process) -> None:
+    process.run(
+        'k, x = made.kernel("two_steps"), on_cuda((100,))\nk(x, x, stream=7)\nk(on_cuda((50,)), on_cuda((50,)))'
+    )
+    log = [" ".join(line.split()[:2]) for line in process.log if line.startswith(("launch", "allocate", "free"))]
+    assert log == [
+        "allocate 400",
+        "launch first_kernel",
+        "launch second_kernel",
+        "free in",
+        "allocate 200",
+        "launch first_kernel",
+        "free in",
+    ]
+    assert process.calls("allocate")[0] == "400 in stream 0x7"
+
+
+def test_temporary_memory_is_freed_when_a_launch_fails(process: Process) -> None:
+    text = refused(process, 'x = on_cuda((100,)); made.kernel("two_steps")(x, x)', fail="cuLaunchKernelEx=700")
+    assert text.startswith(
+        "RuntimeError: kernel 'two_steps': launching device function first_kernel, grid (100, 1, 1), "
+        "block (128, 1, 1), 0 bytes of dynamic shared memory, cuda:0 (sm_80) failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+    )
+    assert len(process.calls("allocate")) == len(process.calls("free")) == 1
+
+
+def test_a_device_without_memory_pools_is_served(process: Process) -> None:
+    process.run('x = on_cuda((100,)); made.kernel("two_steps")(x, x)', pools=0)
+    assert process.calls("allocate") == ["400"] and process.calls("free") == [""]
+
+
+def test_a_check_of_the_definition_is_made(process: Process) -> None:
+    text = refused(process, 'x = on_cuda((101,)); made.kernel("two_steps")(x, x)')
+    assert text == "ValueError: kernel 'two_steps': n has to be a multiple of \"10\""
+    assert process.calls("launch") == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("0", "a launch cannot be computed from these sizes and numbers: it divides by 0"),
+        ("-5", "device function divide_kernel would be launched with a dimension of -20"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_refused(process: Process, parts: str, message: str) -> None:
+    text = refused(process, f'made.kernel("divide")(on_cuda((100,)), {parts}, True)')
+    assert text == f"ValueError: kernel 'divide': {message}"
+
+
+# ---- variants
+
+
+def test_the_first_variant_that_fits_is_launched(process: Process) -> None:
+    process.run(
+        """
+        norm = made.kernel("norm")
+        for shape, dtype, data in (
+            ((3, 64), "float16", 0x10000), ((3, 64), "float16", 0x10002), ((3, 64), "float32", 0x10004),
+            ((3, 128), "float32", 0x10008),
+        ):
+            x = on_cuda(shape, dtype, data=data)
+            norm(x, x)
+        assert norm.variants[1] == {"hidden": 64, "dtype": "float16", "alignment": 0}
+        chosen = norm.variant(hidden=64, alignment=0)
+        assert repr(chosen) == "<kernel norm, variant hidden-64_dtype-float16_alignment-0>"
+        x = on_cuda((3, 64), "float16")
+        chosen(x, x)
+        """
+    )
+    assert [line.split()[0] for line in process.calls("launch")] == ["norm_0", "norm_1", "norm_2", "norm_3", "norm_1"]
+
+
+def test_data_that_no_variant_takes_as_it_is_aligned_is_refused(process: Process) -> None:
+    text = refused(process, 'x = on_cuda((3, 128), data=0x10004); made.kernel("norm")(x, x)')
+    assert text == (
+        "ValueError: kernel 'norm': argument 'x' has data that is not aligned to 8 bytes\n  remedy: pass a copy of it"
+    )
+
+
+def test_kernel_objects_can_be_asked_and_not_pickled(process: Process) -> None:
+    process.run(
+        """
+        import copy, pickle
+        norm = made.kernel("norm")
+        assert repr(norm) == "<kernel norm with 4 variants>" and norm.devices == {"cuda"} and norm.name == "norm"
+        assert norm.__doc__ == "A kernel." and copy.copy(norm) is norm and copy.deepcopy(norm) is norm
+        for call, kind, text in (
+            (lambda: pickle.dumps(norm), TypeError, "cannot be pickled"),
+            (lambda: norm.variant(hidden=7), KeyError, "norm has no variant with hidden=7; built are: hidden=64"),
+        ):
+            try:
+                call()
+            except kind as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(text)
+        """
+    )
+    assert process.log == [], "nothing is touched before it is needed"
+
+
+# ---- wrong calls
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "x",
+            "TypeError: kernel 'scale': takes 5 arguments (x, [y], alpha, beta, shift), or 4 with",
+        ),
+        (
+            "x, x, 1, 1, 'a'",
+            "TypeError: kernel 'scale': no built variant accepts these arguments\n  passed: x = float16[5]",
+        ),
+        ("None, x, 1, 1, 1", "TypeError: kernel 'scale': argument 'x' is None, expected a tensor: an array of NumPy"),
+        ("x, 3, 1, 1, 1", "TypeError: kernel 'scale': argument 'y' is the int 3, expected a tensor"),
+        ("x, [x], 1, 1, 1", "TypeError: kernel 'scale': argument 'y' is a Python object that is not a tensor"),
+        ("on_cuda((5,)), x, 1, 1, 1", "TypeError: kernel 'scale': no built variant accepts these arguments\n"),
+        ("on_cuda((5, 1), 'float16'), x, 1, 1, 1", "TypeError: kernel 'scale': no built variant accepts these"),
+        (
+            "x, on_cuda((6,), 'float16'), 1, 1, 1",
+            "ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1 when",
+        ),
+        (
+            "x, x, 1, 1, 2**63",
+            "ValueError: kernel 'scale': argument 'shift' is 9223372036854775808, which does not fit",
+        ),
+        ("x, x, 10**400, 1, 1", "ValueError: kernel 'scale': argument 'alpha' is an int that is too large for float32"),
+        ("on_cuda((2**31 - 1,), 'float16'), x, 1, 1, 1", "ValueError: kernel 'scale': argument 'x' has a dimension of"),
+        (
+            "on_cuda((5,), 'float16', strides=(2,)), x, 1, 1, 1",
+            "ValueError: kernel 'scale': Mismatched x.strides on arg",
+        ),
+        (
+            "on_cuda((5,), 'float16', data=0), x, 1, 1, 1",
+            "ValueError: kernel 'scale': x data pointer is NULL on argumen",
+        ),
+        (
+            "on_cuda((5,), 'float16', data=3), x, 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'x' has data that is not",
+        ),
+        (
+            "x, on_cuda((5,), 'float16', 1), 1, 1, 1",
+            "ValueError: kernel 'scale': Mismatched y.device_id on argument #1",
+        ),
+        (
+            "on_cuda((5,), 'float16', 7), x, 1, 1, 1",
+            "ValueError: kernel 'scale': Mismatched y.device_id on argument #1",
+        ),
+        (
+            "numpy.zeros(5, 'float16'), x, 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'x' is on cpu, and it was built",
+        ),
+        (
+            "x, torch.zeros(5), 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'y' is on cpu, and it was built for cuda (",
+        ),
+        (
+            "torch.zeros(5, device='meta'), x, 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'x' is on device 0 of DLPack",
+        ),
+        (
+            "Broken(), x, 1, 1, 1",
+            "TypeError: kernel 'scale': argument 'x' is a __main__.Broken that cannot be passed: no",
+        ),
+        (
+            "x, Immutable((5,), (2, 16, 1), device=(2, 0)), 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'y' is an arra",
+        ),
+        (
+            "x, ReadOnly(), 1, 1, 1",
+            "ValueError: kernel 'scale': argument 'y' is a read-only array, and the kernel writes",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused_with_their_name(process: Process, arguments: str, message: str) -> None:
+    if "torch" in arguments:
+        pytest.importorskip("torch")
+    code = f"""
+    import sys
+    import numpy
+    {"import torch" if "torch" in arguments else ""}
+    class Broken:
+        def __dlpack_device__(self):
+            return 2, 0
+        def __dlpack__(self, **options):
+            raise BufferError("no\\nbuffer")
+    class Immutable(FakeTensor):
+        pass
+    Immutable.__module__ = "jaxlib._jax"
+    class ReadOnly:
+        __cuda_array_interface__ = {{"shape": (5,), "typestr": "<f2", "data": (0x10000, True), "version": 3}}
+    x = on_cuda((5,), "float16")
+    try:
+        made.kernel("scale")({arguments})
+    except Exception as error:
+        print(type(error).__name__, error, sep=": ")
+    """
+    text = process.run(code)
+    assert text.startswith(message), text
+    assert process.calls("launch") == []
+
+
+@pytest.mark.parametrize("value", ["1.5", "numpy.float32(1.5)", "True", "numpy.int8(1)"])
+def test_numbers_may_be_of_numpy(process: Process, value: str) -> None:
+    process.run(
+        f'import numpy\nx = on_cuda((5,), "float16")\nmade.kernel("scale")(x, x, {value}, 2.5, numpy.int64(3))',
+        parameters="ppfhil",
+    )
+    expected = "1.5" if "1.5" in value else "1"
+    assert process.calls("launch")[0].split(" parameters ")[1] == f"0x10000 0x10000 {expected} 0x4100 5 3"
+
+
+# ---- arrays
+
+
+def test_arrays_may_have_the_array_interface_only(process: Process) -> None:
+    process.run(
+        """
+        class Array:
+            def __init__(self, shape, strides=None, stream=None):
+                self.__cuda_array_interface__ = {
+                    "shape": shape, "typestr": "<f4", "data": (0x40000, False), "strides": strides, "stream": stream,
+                    "version": 3,
+                }
+        made.kernel("two_steps")(Array((50,), (4,), 0x99), Array((50,)))
+        """,
+        parameters="pp",
+    )
+    assert "0x40000" in process.calls("launch")[0]
+    assert process.calls("record") == ["in stream 0x99"] and process.calls("wait") == ["in stream 0x1"]
+
+
+def test_outputs_that_are_left_out_are_device_memory_that_is_freed(process: Process) -> None:
+    printed = process.run(
+        """
+        y = made.kernel("scale")(on_cuda((1000,), "float16", device=1), 1, 1, 1)
+        print(y.shape, y.dtype, y.__dlpack_device__()[1])
+        made.kernel("norm")(y2 := on_cuda((2, 64)), y2)
+        del y
+        """
+    )
+    assert printed == "(1000,) float16 1\n"
+    assert [line.split()[0] for line in process.calls("allocate")] == ["2000"]
+    assert len(process.calls("free")) == 1 and "on cuda:1" in process.calls("launch")[0]
+
+
+def test_an_output_is_freed_when_the_launch_fails(process: Process) -> None:
+    text = refused(process, 'made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1)', fail="cuLaunchKernelEx=700")
+    assert "failed with CUDA_ERROR_ILLEGAL_ADDRESS" in text
+    assert len(process.calls("allocate")) == len(process.calls("free")) == 1
+
+
+# ---- devices and images
+
+
+@pytest.mark.parametrize(
+    ("capability", "loaded"), [(80, "sm_80"), (86, "sm_80"), (90, "sm_90a"), (103, "sm_100f"), (120, "compute_80")]
+)
+def test_the_best_image_is_loaded(process: Process, capability: int, loaded: str) -> None:
+    process.run('x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)', capability=capability)
+    assert process.calls("load") == [loaded]
+
+
+def test_a_device_that_no_image_suits_is_refused(process: Process) -> None:
+    text = refused(process, 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)', capability=75)
+    assert text == (
+        "RuntimeError: kernel 'scale': cuda:0 is an sm_75, and variant default was built for sm_80, sm_90, sm_90a, "
+        "sm_100f, compute_80\n  remedy: add sm_75 to the archs and rebuild: scons ARCHS=...,sm_75"
+    )
+
+
+def test_compressed_code_needs_a_driver_that_can_decompress_it(tmp_path: Path, driver: Path) -> None:
+    make_package(tmp_path, {"scale": scale()}, driver=12040)
+    process, call = Process(tmp_path, driver), 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)'
+    text = refused(process, call, version=12030)
+    assert (
+        "sm_80 of variant default is compressed, and needs a driver for CUDA 12.4 or newer; this one is for CUDA"
+        in text
+    )
+    process.run(call, version=12040)
+    assert process.calls("load") == ["sm_80"]
+
+
+def test_a_device_that_does_not_exist_is_refused(process: Process) -> None:
+    text = refused(process, 'x = on_cuda((5,), "float16", 2); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert text == "ValueError: kernel 'scale': there is no cuda:2, the process sees 2 CUDA devices"
+
+
+def test_a_missing_image_is_an_error(tmp_path: Path, driver: Path) -> None:
+    make_package(tmp_path, {"scale": scale()})
+    (tmp_path / "made/_images/scale/default.sm_80.cubin").unlink()
+    text = refused(Process(tmp_path, driver), 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert text.startswith("ImportError") and "default.sm_80.cubin" in text
+
+
+@pytest.mark.parametrize(
+    ("fail", "message"),
+    [
+        ("cuInit=100", "initialising CUDA failed with CUDA_ERROR_NO_DEVICE"),
+        ("cuDeviceGetCount=3", "counting CUDA devices failed with CUDA_ERROR_NOT_INITIALIZED"),
+        ("cuDevicePrimaryCtxRetain=2", "making the context of cuda:0 current failed with CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuLibraryLoadData=222", "loading sm_80 of variant default with the device function scale_kernel failed with"),
+        (
+            "cuLibraryGetKernel=500",
+            "loading sm_80 of variant default with the device function scale_kernel failed with",
+        ),
+    ],
+)
+def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(process: Process, fail: str, message: str) -> None:
+    printed = process.run(
+        """
+        import os
+        x, scale = on_cuda((5,), "float16"), made.kernel("scale")
+        try:
+            scale(x, x, 1, 1, 1)
+        except RuntimeError as error:
+            print(error)
+        os.environ["STANDIN_FAIL"] = ""
+        scale(x, x, 1, 1, 1)
+        """,
+        fail=fail,
+    )
+    assert printed.startswith(f"kernel 'scale': {message}"), printed
+    assert len(process.calls("launch")) == 1
+
+
+def test_a_machine_without_a_driver_gets_an_exception(folder: Path) -> None:
+    process = Process(folder, None)
+    text = refused(process, 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)')
+    assert text.startswith("RuntimeError: kernel 'scale': there is no CUDA driver: ")
+    assert "\n  remedy: install the NVIDIA driver (580 or newer)" in text
+    assert process.run('print(made.kernel("scale").supported())') == "False\n"
+
+
+def test_preload_loads_and_a_call_then_only_launches(process: Process) -> None:
+    process.run(
+        """
+        norm, x = made.kernel("norm"), on_cuda((3, 64))
+        assert norm.supported("cuda:1") and not norm.supported("cuda:2") and not norm.supported("cpu")
+        norm.preload("cuda:0")
+        norm(x, x)
+        """
+    )
+    kinds = [line.split()[0] for line in process.log if line.startswith(("load", "launch"))]
+    assert kinds == ["load"] * 4 + ["launch"]
+
+
+def test_a_kernel_cannot_be_preloaded_for_the_cpu(process: Process) -> None:
+    assert "ValueError: kernel 'norm': it cannot run on cpu: it was built for cuda (sm_80, " in refused(
+        process, 'made.kernel("norm").preload("cpu")'
+    )
+    assert "ValueError: unknown device 'tpu'" in refused(process, 'made.kernel("norm").preload("tpu")')
+
+
+def test_the_context_that_was_current_is_current_afterwards(process: Process) -> None:
+    printed = process.run(
+        """
+        from cuda.bindings import driver
+        x, scale = on_cuda((5,), "float16", 1), made.kernel("scale")
+        scale(x, x, 1, 1, 1)
+        print(driver.cuCtxGetDevice()[0].name)
+        _, first = driver.cuDevicePrimaryCtxRetain(0)
+        driver.cuCtxSetCurrent(first)
+        scale(x, x, 1, 1, 1)
+        print(int(driver.cuCtxGetDevice()[1]))
+        """
+    )
+    assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n"
+    assert all("on cuda:1" in line for line in process.calls("launch"))
+
+
+def test_threads_load_an_image_once_for_each_device(process: Process) -> None:
+    process.run(
+        """
+        import threading
+        scale, start, errors = made.kernel("scale"), threading.Barrier(8), []
+        def work(number):
+            x = on_cuda((5,), "float16", number % 2)
+            start.wait()
+            try:
+                for _ in range(20):
+                    scale(x, x, 1, 1, 1)
+            except Exception as error:
+                errors.append(error)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not errors, errors
+        """
+    )
+    assert process.calls("load") == ["sm_80", "sm_80"] and len(process.calls("launch")) == 160
+
+
+FORK = """
+import os, signal
+x, scale = on_cuda((5,), "float16"), made.kernel("scale")
+def call_in_child():
+    if os.fork():
+        assert os.wait()[1] == 0
+        return
+    signal.alarm(20)  # against a hang
+    try:
+        scale(x, x, 1, 1, 1)
+        print("called", flush=True)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_child_that_was_forked_after_cuda_gets_an_exception(process: Process) -> None:
+    printed = process.run(FORK + "scale(x, x, 1, 1, 1)\ncall_in_child()")
+    assert printed.startswith(
+        "kernel 'scale': CUDA was used before this process was forked, and does not survive that\n"
+    )
+
+
+def test_a_child_that_was_forked_before_cuda_can_use_it(process: Process) -> None:
+    assert process.run(FORK + "call_in_child()") == "called\n"
