@@ -71,6 +71,56 @@ def _(x):
 '''
 
 
+# A kernel with a backward kernel.
+CUBE = '''\
+from kernelwright import grid, kernel
+from tvm import te
+
+
+@kernel(configs=grid(dtype=["float32", "float64"]), outputs=["y"], targets=["llvm"])
+def cube(dtype: str):
+    """y = scale * x**3 * w"""
+    n = te.var("n")
+    x = te.placeholder((n, 4), dtype, name="x")
+    w = te.placeholder((4,), dtype, name="w")
+    scale = te.var("scale", "float32")
+    value = scale.astype(dtype)
+    y = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * x[i, j] * w[j], name="y")
+    return te.create_prim_func([x, w, scale, y])
+
+
+@cube.reference
+def _(x, w, scale):
+    return scale * x**3 * w
+
+
+@cube.backward(outputs=["grad_x", "grad_w"])
+def _(dtype: str):
+    """The gradients of x and w."""
+    n = te.var("n")
+    x = te.placeholder((n, 4), dtype, name="x")
+    w = te.placeholder((4,), dtype, name="w")
+    y = te.placeholder((n, 4), dtype, name="y")
+    grad = te.placeholder((n, 4), dtype, name="grad_y")
+    scale = te.var("scale", "float32")
+    value = scale.astype(dtype) * te.const(3, dtype)
+    grad_x = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * w[j] * grad[i, j], name="grad_x")
+    k = te.reduce_axis((0, n), name="k")
+    grad_w = te.compute((4,), lambda j: te.sum(y[k, j] / w[j] * grad[k, j], axis=k), name="grad_w")
+    return te.create_prim_func([grad, x, w, y, scale, grad_x, grad_w])
+
+
+@_.reference
+def gradients(grad_y, x, w, y, scale):
+    return 3 * scale * x**2 * w * grad_y, (y / w * grad_y).sum(0)
+
+
+@cube.backward_kernel.inputs
+def inputs(rng, n):
+    return None if n == 0 else {"w": rng.uniform(1, 2, 4)}
+'''
+
+
 FUZZED: Counter[str] = Counter()
 """Fuzz test -> cases that it has run in the processes of pytest-xdist."""
 

@@ -11,11 +11,17 @@ import importlib.util
 import json
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conftest import CUBE, ROOT, SCONSTRUCT, Project
 from kernelwright.backends import get
 from kernelwright.backends.base import Argument, KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.declare import Kernel
+from kernelwright.workers.check import Check, size_sets
+from kernelwright.workers.definitions import kernels_of
+from kernelwright.workers.protocol import CheckRequest
 
 PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
 
@@ -128,3 +134,72 @@ def imported(package: Path, backend: str) -> Any:
         return importlib.import_module(f"{package.name}.backends.{backend}")
     finally:
         sys.path.remove(str(package.parent))
+
+
+def build_library(folder: Path) -> Path:
+    """Build the kernels of this repository, and one with a backward kernel, for the CPU; the package of the build."""
+    project = Project(folder)
+    shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    project.write("kernels/cube.py", CUBE)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
+    project.scons("-j2", "build/demo")
+    return folder / "build/demo"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a kernel: its inputs by name, and what its reference makes of them.
+
+    Arguments:
+        kernel, index: the variant.
+        arguments: the manifest's.
+        inputs: an array or a number for each argument that is not an output.
+        expected: an array for each tensor that the kernel writes.
+        tolerance: by output, as ``compare`` takes it.
+    """
+
+    kernel: str
+    index: int
+    arguments: list[dict[str, Any]]
+    inputs: dict[str, Any]
+    expected: dict[str, Any]
+    tolerance: dict[str, float]
+
+
+def cases(built: Path) -> list[Case]:
+    """One call of moderate size of each variant of the library, with inputs made as ``scons check`` makes them."""
+    manifest = json.loads((built / "manifest.json").read_text())
+    folder = built.parent.parent / "kernels"
+    sys.path.insert(0, str(folder))
+    try:
+        kernels = [kernel for path in sorted(folder.glob("[!_]*.py")) for kernel in kernels_in(path)]
+    finally:
+        sys.path.remove(str(folder))
+    return [
+        case_of(kernel, index, entry)
+        for kernel in kernels
+        for index, entry in enumerate(manifest["kernels"][kernel.name]["variants"])
+    ]
+
+
+def kernels_in(path: Path) -> tuple[Kernel, ...]:
+    name = f"definitions_of_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return kernels_of(module)
+
+
+def case_of(kernel: Kernel, index: int, entry: dict[str, Any]) -> Case:
+    variant = kernel.variants[index]
+    signature = {key: entry[key] for key in ("arguments", "symbols")}
+    request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
+    check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
+    for sizes in size_sets(list(entry["symbols"])):
+        inputs = check.inputs(sizes) if all(size > 1 for size in sizes.values()) else None
+        if inputs is not None:
+            tolerance = {argument["name"]: check.tolerance(argument["dtype"]) for argument in entry["arguments"]}
+            return Case(kernel.name, index, entry["arguments"], inputs, check.expected(inputs), tolerance)
+    raise AssertionError(f"no sizes for {kernel.name}")

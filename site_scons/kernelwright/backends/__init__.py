@@ -14,7 +14,7 @@ from ..errors import SettingsError
 if TYPE_CHECKING:
     from .base import Backend
 
-CLASSES = {"tvm_ffi": "TvmFfi", "cython": "Cython", "nvrtc": "Nvrtc", "torch": "Torch"}
+CLASSES = {"tvm_ffi": "TvmFfi", "cython": "Cython", "nvrtc": "Nvrtc", "torch": "Torch", "jax": "Jax"}
 """Name of a backend, which is its module's -> its class; the default comes first."""
 
 

@@ -197,11 +197,17 @@ def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
     return {
         "parameters": ", ".join(names),
         "listed": "".join(f", {name}" for name in names),
-        "needs_gradient": " or ".join(f"{name}.requires_grad" for name in tensors) or "False",
-        "wrote": f"\n        wrote(({', '.join(written)},))" if written else "",
+        "needs_gradient": _wrapped([f"{name}.requires_grad" for name in tensors]),
+        "wrote": f"\n        wrote(({', '.join(written)}{',' * (len(written) == 1)}))" if written else "",
         "result": "result",
         "returned": "result" if results == 1 else "tuple(result)",
     }
+
+
+def _wrapped(conditions: Sequence[str]) -> str:
+    """Whether one of some conditions holds, on several lines if there are many."""
+    text = " or ".join(conditions) or "False"
+    return text if len(text) < 50 else "\n            " + "\n            or ".join(conditions) + "\n        "
 
 
 def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:

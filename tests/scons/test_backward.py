@@ -5,58 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import Project
+from conftest import CUBE, Project
 from kernelwright import grid, kernel
 from kernelwright.declare import require_gradient_names
 from kernelwright.errors import DefinitionError, Where
-
-DEFINITION = '''\
-from kernelwright import grid, kernel
-from tvm import te
-
-
-@kernel(configs=grid(dtype=["float32", "float64"]), outputs=["y"], targets=["llvm"])
-def cube(dtype: str):
-    """y = scale * x**3 * w"""
-    n = te.var("n")
-    x = te.placeholder((n, 4), dtype, name="x")
-    w = te.placeholder((4,), dtype, name="w")
-    scale = te.var("scale", "float32")
-    value = scale.astype(dtype)
-    y = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * x[i, j] * w[j], name="y")
-    return te.create_prim_func([x, w, scale, y])
-
-
-@cube.reference
-def _(x, w, scale):
-    return scale * x**3 * w
-
-
-@cube.backward(outputs=["grad_x", "grad_w"])
-def _(dtype: str):
-    """The gradients of x and w."""
-    n = te.var("n")
-    x = te.placeholder((n, 4), dtype, name="x")
-    w = te.placeholder((4,), dtype, name="w")
-    y = te.placeholder((n, 4), dtype, name="y")
-    grad = te.placeholder((n, 4), dtype, name="grad_y")
-    scale = te.var("scale", "float32")
-    value = scale.astype(dtype) * te.const(3, dtype)
-    grad_x = te.compute((n, 4), lambda i, j: value * x[i, j] * x[i, j] * w[j] * grad[i, j], name="grad_x")
-    k = te.reduce_axis((0, n), name="k")
-    grad_w = te.compute((4,), lambda j: te.sum(y[k, j] / w[j] * grad[k, j], axis=k), name="grad_w")
-    return te.create_prim_func([grad, x, w, y, scale, grad_x, grad_w])
-
-
-@_.reference
-def gradients(grad_y, x, w, y, scale):
-    return 3 * scale * x**2 * w * grad_y, (y / w * grad_y).sum(0)
-
-
-@cube.backward_kernel.inputs
-def inputs(rng, n):
-    return None if n == 0 else {"w": rng.uniform(1, 2, 4)}
-'''
 
 
 def forward(**options):
@@ -138,7 +90,7 @@ def test_arguments_are_found_by_their_names():
 
 
 def test_backward_kernel_is_built_and_checked_as_any_other(project: Project):
-    project.write("kernels/cube.py", DEFINITION)
+    project.write("kernels/cube.py", CUBE)
     run = project.scons("build/demo", "check", "TARGETS=llvm")
     entry = json.loads((project.folder / "build/demo/manifest.json").read_text())["kernels"]
     assert entry["cube"]["backward"] == "cube_backward" and "backward" not in entry["cube_backward"]
@@ -148,8 +100,8 @@ def test_backward_kernel_is_built_and_checked_as_any_other(project: Project):
 
 
 def test_wrong_name_of_an_argument_is_an_error_at_the_line_of_the_definition(project: Project):
-    project.write("kernels/cube.py", DEFINITION.replace('name="grad_y"', 'name="dy"'))
+    project.write("kernels/cube.py", CUBE.replace('name="grad_y"', 'name="dy"'))
     output = project.scons("build/demo", "TARGETS=llvm", ok=False).output
-    line = next(n for n, text in enumerate(DEFINITION.splitlines(), 1) if "cube.backward(" in text)
+    line = next(n for n, text in enumerate(CUBE.splitlines(), 1) if "cube.backward(" in text)
     assert f"kernels/cube.py:{line} cube_backward/dtype-float32 [lower]: argument 'dy' is no argument of cube" in output
     assert "call it like one of x, w, scale, y, grad_y" in output
