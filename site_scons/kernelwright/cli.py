@@ -11,14 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import nvrtc_compile
 from .errors import KernelwrightError
 from .fatbin import find_fatbinary
 from .launcher import LAUNCHER
 from .toolchain import Toolchain, tvm_ffi_includes
 from .version import VERSION
 
-TOOLS = ("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack", "python", "python_include")
-"""What scripts beside built files ask for."""
+TOOLS = (
+    *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
+    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include"),
+)
+"""What ``kernelwright tool`` knows, by the names that scripts have for it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
-    tool.add_argument(
-        "name", choices=["nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack", "python", "python_include"]
-    )
+    tool.add_argument("name", choices=TOOLS)
     add_report(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
@@ -122,6 +124,7 @@ def doctor(toolchain: Toolchain) -> int:
         "tvm-ffi": lambda: toolchain.lowerer().tvm_ffi,
         "host compiler": lambda: toolchain.host_compiler("").version,
         "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
+        "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
     }
     for name, probe in probes.items():
         try:
@@ -144,6 +147,9 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "dlpack": lambda: tvm_ffi_includes()[1],
         "python": lambda: sys.executable,
         "python_include": lambda: sysconfig.get_path("include"),
+        "nvrtc": lambda: toolchain.nvrtc().library,
+        "nvrtc_compile": lambda: nvrtc_compile.__file__,
+        "cuda_include": lambda: toolchain.nvrtc().include,
     }
     try:
         print(paths[name]())

@@ -1,4 +1,4 @@
-"""Which files nvcc reads besides its source and its own headers: those that flags such as ``-include`` pull in."""
+"""Which files a CUDA compiler reads besides its source and its own headers: those that flags such as ``-I`` pull in."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ INCLUDING = (
 
 PASSED_ON = re.compile(r"(-X(compiler|ptxas|cudafe|nvlink)|--(compiler|ptxas|nvlink)-options)(=|$)")
 """Flags whose value is a list, with commas, of flags for another program."""
+
+INCLUDED = re.compile(r"""^[ \t]*\#[ \t]*include(?:_next)?[ \t]*(<[^>\n]+>|"[^"\n]+")?""", re.M)
+"""An ``#include`` line, with the name and its brackets if it has one."""
 
 SYSTEM = ("/usr/include", "/usr/lib", "/usr/lib64", "/usr/lib32")
 """Folders of the system's headers, and of a compiler's that belongs to the system."""
@@ -50,6 +53,56 @@ def options_files(flags: Sequence[str], folder: Path) -> list[Path]:
             found.append(path)
             todo += _named(_flags_in(path))
     return found
+
+
+def included_files(source: Path, flags: Sequence[str], folder: Path) -> list[Path]:
+    """The files that a source may include by the folders and files that flags name; absolute paths, sorted.
+
+    For a compiler that does not tell what it read. Conditions are not looked at, so there may be some too many. What
+    cannot be told from the text (``#include MACRO``) may be any file of these folders.
+
+    Arguments:
+        source: the source.
+        flags: flags with ``-I`` and ``-include``.
+        folder: the folder that the compiler runs in, which names are relative to.
+    """
+    folders = [_absolute(name, folder) for name in _values(flags, ("-I", "--include-path"))]
+    given = _values(flags, ("-include", "--pre-include"))
+    todo = [source, *(path for name in given for path in _found(name, [folder, *folders]))]
+    found: set[Path] = set()
+    while todo:
+        path = todo.pop()
+        if path not in found:
+            found.add(path)
+            todo += _included(path, folders)
+    return sorted(found - {source})
+
+
+def _included(path: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    text = path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", "")
+    for match in INCLUDED.finditer(text):
+        if match[1] is None:
+            yield from (file for top in folders for file in sorted(top.rglob("*")) if file.is_file())
+        else:
+            yield from _found(match[1][1:-1], [path.parent, *folders] if match[1][0] == '"' else folders)
+
+
+def _found(name: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """The files of a name in some folders: the compiler takes the first, unless somebody asks for the next."""
+    yield from (path for top in folders if (path := _absolute(name, top)).is_file())
+
+
+def _values(flags: Sequence[str], names: tuple[str, ...]) -> Iterator[str]:
+    """The values of flags, in the same word or in the next one."""
+    words = iter(flags)
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if word in names:
+            yield next(words, "")
+        elif is_given and name in names:
+            yield value
+        elif word.startswith("-I") and "-I" in names:
+            yield word[2:]
 
 
 def headers_in(listing: Path, folder: Path, nvcc: str, host_compiler: str, where: Where) -> list[Path]:

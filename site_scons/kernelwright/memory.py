@@ -26,6 +26,7 @@ MOST_ENTRIES = 20_000
 
 DEFAULT_KIB: Mapping[str, int] = {
     "nvcc": 512 << 10,
+    "nvrtc": 512 << 10,
     "cc": 256 << 10,
     "link": 256 << 10,
     "fatbinary": 64 << 10,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,18 @@ from .headers import can_include, headers_in, options_files
 from .runner import ToolResult, Tools
 from .toolchain import HostCompiler, Nvcc, place_for_shell
 
-__all__ = ["CompiledCode", "NvccJob", "can_include", "compile_device_code", "resource_usage", "script", "shell_script"]
+__all__ = [
+    "CompiledCode",
+    "DeviceJob",
+    "NvccJob",
+    "as_dependencies",
+    "can_include",
+    "compile_device_code",
+    "resource_usage",
+    "script",
+    "shell_script",
+    "write_usage",
+]
 
 USAGE = {
     "registers": r"Used (\d+) registers",
@@ -29,13 +40,13 @@ USAGE = {
 
 
 @dataclass(frozen=True)
-class NvccJob:
-    """One run of nvcc.
+class DeviceJob:
+    """One run of a CUDA compiler.
 
     Arguments:
         arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
-        flags: further flags.
-        folder: the folder of ``device.cu``, in which nvcc runs, so that no absolute path gets into its output.
+        flags: further flags, as nvcc has them.
+        folder: the folder of ``device.cu``, in which it runs, so that no absolute path gets into its output.
         where: the place for error messages.
     """
 
@@ -51,8 +62,12 @@ class NvccJob:
 
     @property
     def outputs(self) -> tuple[str, str, str]:
-        """Names of the files that :func:`compile_device_code` makes."""
+        """Names of all files that a run leaves: with the resource usage, and the script."""
         return self.output, f"{self.arch}.json", f"compile_{self.arch}.sh"
+
+
+class NvccJob(DeviceJob):
+    """One run of nvcc."""
 
     def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
         """The command, with the given executables and output file."""
@@ -63,17 +78,19 @@ class NvccJob:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """What a run of nvcc gave besides its files.
+    """What a run of a CUDA compiler gave besides its files.
 
     Arguments:
         result: what it printed and what it took.
         headers: the files that flags made it read, sorted: relative to the project root if they are below it, otherwise
             absolute. CUDA's and the system's headers are not among them, because the identities of the tools stand for
             those.
+        notes: what the user may want to know about the run.
     """
 
     result: ToolResult
     headers: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def compile_device_code(
@@ -98,18 +115,27 @@ def compile_device_code(
         command += ["-MD", "-MF", place_for_shell(listing, job.folder), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
-    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(result.output)}
-    (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
+    write_usage(job, result.output, scratch)
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
     headers = _headers(job, listing, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
     return CompiledCode(result, headers)
+
+
+def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:
+    """Write the resource usage that ptxas reported in a compiler's output to ``<arch>.json``."""
+    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
+    (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
 
 
 def _headers(
     job: NvccJob, listing: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
 ) -> tuple[str, ...]:
     listed = headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where)
-    paths = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
+    return as_dependencies({*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}, project_root)
+
+
+def as_dependencies(paths: Iterable[Path], project_root: Path) -> tuple[str, ...]:
+    """Absolute paths as :class:`CompiledCode` has them."""
     below = (path.relative_to(project_root) if path.is_relative_to(project_root) else path for path in paths)
     return tuple(sorted(path.as_posix() for path in below))
 

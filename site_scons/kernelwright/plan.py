@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from . import backends
 from .discovery import KernelRecord
 from .errors import DefinitionError, SettingsError, Where
 from .settings import TARGETS, Settings, arch_order, target_of
 from .toolchain import Nvcc
+
+if TYPE_CHECKING:
+    from .nvrtc_library import Nvrtc
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,13 @@ def _calling(target: str) -> list[str]:
     return [name for name in backends.names() if target in backends.get(name).targets]
 
 
-def require_archs(record: KernelRecord, nvcc: Nvcc) -> None:
-    """Raise a DefinitionError for a CUDA arch in a decorator that nvcc does not know."""
+def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc) -> None:
+    """Raise a DefinitionError for a CUDA arch in a decorator that the CUDA compiler does not know."""
     for arch in record.archs or ():
-        if target_of(arch) == "cuda" and arch not in nvcc.archs:
+        if target_of(arch) == "cuda" and arch not in compiler.archs:
             where = Where(record.name, stage="discover", location=record.location)
-            remedy = f"use some of {', '.join(nvcc.archs)}"
-            raise DefinitionError(f"nvcc {nvcc.version} does not know the arch {arch!r}", where, remedy)
+            remedy = f"use some of {', '.join(compiler.archs)}"
+            raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)
 
 
 def lowering_arch(archs: tuple[str, ...]) -> str:

@@ -22,7 +22,11 @@ TARGETS = ("llvm", "cuda")
 CPU_ARCHS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 """The micro-architecture levels of the x86-64 psABI, lowest first."""
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
-CHOICES = {"compress": ("none", "speed", "balance", "size"), "split": ("none", "arch")}
+CHOICES = {
+    "cuda_compiler": ("nvcc", "nvrtc"),
+    "compress": ("none", "speed", "balance", "size"),
+    "split": ("none", "arch"),
+}
 """Settings that are one word out of a few, the default first. Those of ``compress`` are the modes of ``fatbinary``."""
 GPU_ARCH = re.compile(r"(?:sm|compute)_(\d{2,3})([af]?)")
 """nvcc's names of a real (``sm_90a``: code for exactly that chip) or virtual (``compute_80``: PTX) architecture."""
@@ -37,14 +41,16 @@ class Settings:
         targets: TVM targets to build for.
         archs: architectures; each belongs to the target that its name tells.
         backends: execution backends; the first is the default.
+        cuda_compiler: what compiles device code: ``nvcc``, or ``nvrtc``, NVIDIA's compiler that is a library.
         nvcc: path of nvcc, or empty: the PyPI wheels', else CUDA_HOME's, else the one on PATH.
-        nvcc_flags: further flags of every nvcc run.
+        nvcc_flags: further flags of every run of the CUDA compiler.
         host_compiler: C compiler, a name or a path; empty: cc, gcc or clang, whichever comes first on PATH.
         glibc: the oldest glibc that libraries run with, such as ``"2.28"``; empty: that of the machine that builds.
         worker_timeout: seconds that one request to a worker may take.
         tool_timeout: seconds that one run of nvcc or of the host compiler may take.
         memory_limit: memory that all runs of tools together may take, such as ``"16G"``; empty: 80 % of what is free.
         nvcc_memory: memory that one run of nvcc is taken to need, such as ``"2G"``; empty: learnt from earlier builds.
+        pch_size: size that NVRTC's precompiled headers are kept within, such as ``"2G"``; empty: there are none.
         cache_dir: folder of the build cache, relative to the SConstruct's; empty: no cache.
         cache_size: size that the build cache is cut down to at the end of a build, such as ``"2G"``.
         compress: how device code is compressed: ``none``, ``speed``, ``balance`` or ``size``.
@@ -58,6 +64,7 @@ class Settings:
     targets: tuple[str, ...] = TARGETS
     archs: tuple[str, ...] = ("x86-64-v3", "sm_80", "sm_90a", "compute_80")
     backends: tuple[str, ...] = ("tvm_ffi",)
+    cuda_compiler: str = "nvcc"
     nvcc: str = ""
     nvcc_flags: tuple[str, ...] = ()
     host_compiler: str = ""
@@ -66,6 +73,7 @@ class Settings:
     tool_timeout: float = 1800.0
     memory_limit: str = ""
     nvcc_memory: str = ""
+    pch_size: str = "2G"
     cache_dir: str = "build/.kernelwright/cache"
     cache_size: str = "2G"
     compress: str = "none"
@@ -89,6 +97,7 @@ HELP = {
     "targets": f"targets to build for, from: {', '.join(TARGETS)}",
     "archs": "architectures: x86-64-v3, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
     "backends": "execution backends, the first is the default",
+    "cuda_compiler": f"what compiles device code, one of: {', '.join(CHOICES['cuda_compiler'])}",
     "nvcc": "path of nvcc (default: PyPI wheels, else CUDA_HOME, else PATH)",
     "nvcc_flags": "further nvcc flags",
     "host_compiler": "C compiler (default: cc, gcc or clang on PATH)",
@@ -97,6 +106,7 @@ HELP = {
     "tool_timeout": "seconds that one run of a compiler may take",
     "memory_limit": "memory for all runs of compilers together, such as 16G (default: 80 % of what is free)",
     "nvcc_memory": "memory that one run of nvcc is taken to need, such as 2G (default: learnt from earlier builds)",
+    "pch_size": "size that NVRTC's precompiled headers are kept within, such as 2G; empty for none",
     "cache_dir": "folder of the build cache; empty for none",
     "cache_size": "size that the build cache is cut down to, such as 2G",
     "compress": f"compression of device code, one of: {', '.join(CHOICES['compress'])}",
@@ -107,7 +117,7 @@ HELP = {
 }
 """One line for each setting, shown by ``scons -h``."""
 
-SIZES = ("memory_limit", "nvcc_memory", "cache_size", "max_wheel_size")
+SIZES = ("memory_limit", "nvcc_memory", "pch_size", "cache_size", "max_wheel_size")
 """Settings that are amounts of memory."""
 
 WHEEL_TABLES = ("project", "version")

@@ -1,4 +1,4 @@
-"""Finds and probes nvcc, the host compiler and TVM, and says who they are.
+"""Finds and probes nvcc, NVRTC, the host compiler and TVM, and says who they are.
 
 An identity is made from versions and contents, never from paths or times, so that two machines with the same tools
 agree. Probing costs a second, so its result is kept and keyed by the size, time and inode of each binary.
@@ -19,16 +19,26 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import ToolchainError, Where
 from .files import canonical_json, sealed, unsealed, write_atomically
 
+if TYPE_CHECKING:
+    from .nvrtc_library import Nvrtc
+
 PROBE_REVISION = 3
 """Raise when a probe reads something else, so that kept results are not used."""
 
-PROBED = {"nvcc": ("version", "identity"), "cc": ("version", "identity"), "tvm": ("tvm", "tvm_ffi", "identity")}
-"""Kind of a probe -> the texts in its result; that of nvcc has its archs besides."""
+PROBED = {
+    "nvcc": ("version", "identity"),
+    "nvrtc": ("version", "identity"),
+    "cc": ("version", "identity"),
+    "tvm": ("tvm", "tvm_ffi", "identity"),
+}
+"""Kind of a probe -> the texts in its result; those of CUDA compilers have their archs besides."""
+
+CUDA_COMPILERS = ("nvcc", "nvrtc")
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 INSTALL_CUDA = (
@@ -62,6 +72,8 @@ class Nvcc:
     version: str
     identity: str
     archs: tuple[str, ...]
+
+    name = "nvcc"
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,21 @@ class Toolchain:
             "nvcc", path, [*parts, Path(host_compiler.path)], lambda: _probe_nvcc(path, parts, host_compiler)
         )
         return Nvcc(path, values["version"], values["identity"], tuple(values["archs"]))
+
+    def nvrtc(self) -> Nvrtc:
+        """The CUDA compiler that is a library: the PyPI wheel's, else CUDA_HOME's.
+
+        Raises:
+            ToolchainError: as :meth:`nvcc`.
+        """
+        # Imported here, because few builds use it.
+        from .nvrtc_library import Nvrtc, find_nvrtc, include_beside, nvrtc_parts, probe_nvrtc
+
+        library = find_nvrtc(self._environment)
+        parts = nvrtc_parts(library)
+        values = self._probe("nvrtc", str(library), parts, lambda: probe_nvrtc(library, parts))
+        include = str(include_beside(library))
+        return Nvrtc(str(library), include, values["version"], values["identity"], tuple(values["archs"]))
 
     def host_compiler(self, setting: str) -> HostCompiler:
         """The C compiler: the setting, else cc, gcc or clang on PATH.
@@ -254,10 +281,10 @@ def _probe_nvcc(path: str, parts: list[Path], host_compiler: HostCompiler) -> di
     digest = hashlib.sha256(canonical_json([PROBE_REVISION, version, host_compiler.identity]).encode())
     for part in parts:
         digest.update(part.name.encode() + b"\0" + hashlib.sha256(part.read_bytes()).digest())
-    return {"version": version, "identity": digest.hexdigest(), "archs": _with_suffixes(archs)}
+    return {"version": version, "identity": digest.hexdigest(), "archs": with_suffixes(archs)}
 
 
-def _with_suffixes(archs: Iterable[str]) -> list[str]:
+def with_suffixes(archs: Iterable[str]) -> list[str]:
     """nvcc lists plain names only; from 9.0 on each also exists with ``a``, and from 10.0 on with ``f``."""
     result = []
     for arch in archs:
@@ -406,7 +433,7 @@ def _is_probe(name: str, probe: Any) -> bool:
         all(isinstance(values.get(field), str) for field in PROBED.get(kind, ()))
         and isinstance(archs, list)
         and all(isinstance(arch, str) for arch in archs)
-        and ("archs" in values) == (kind == "nvcc")
+        and ("archs" in values) == (kind in CUDA_COMPILERS)
     )
 
 

@@ -159,7 +159,7 @@ def test_version_skew_is_found_behind_a_wrapper(tmp_path):
 
 
 def test_archs_have_their_suffixes(tmp_path):
-    assert toolchain._with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
+    assert toolchain.with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
         "sm_80",
         "sm_90",
         "sm_90a",

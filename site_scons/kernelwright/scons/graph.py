@@ -36,6 +36,7 @@ from .stage import CODE, Measured, Stage, StageAction, code_digest
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..discovery import DefinitionRecord
+    from ..nvrtc_library import Nvrtc
     from ..plan import KernelSelection
     from .stages import KernelNodes
 
@@ -45,11 +46,17 @@ DONE = (SCons.Node.executed, SCons.Node.up_to_date)
 
 @dataclass(frozen=True)
 class Tools:
-    """The probed tools of a package; nvcc only where CUDA code is built."""
+    """The probed tools of a package; nvcc and NVRTC only where CUDA code is built with them."""
 
     lowerer: Lowerer
     host_compiler: HostCompiler
     nvcc: Nvcc | None
+    nvrtc: Nvrtc | None = None
+
+    @property
+    def cuda(self) -> Nvcc | Nvrtc | None:
+        """What compiles CUDA code."""
+        return self.nvrtc or self.nvcc
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,15 @@ class PackageGraph:
         chain = self.run.toolchain
         start = time.monotonic()
         compiler = chain.host_compiler(self.settings.host_compiler)
-        nvcc = chain.nvcc(self.settings.nvcc, compiler) if "cuda" in self.settings.targets else None
-        if nvcc is not None:
-            require_archs(nvcc, self.settings.archs_of("cuda"))
-        tools = Tools(chain.lowerer(), compiler, nvcc)
+        settings = self.settings
+        uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
+        # fatbinary, which compresses, comes with nvcc.
+        uses_nvcc = "cuda" in settings.targets and (not uses_nvrtc or settings.compress != "none")
+        nvrtc = chain.nvrtc() if uses_nvrtc else None
+        nvcc = chain.nvcc(settings.nvcc, compiler) if uses_nvcc else None
+        tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc)
+        if tools.cuda is not None:
+            require_archs(tools.cuda, settings.archs_of("cuda"))
         if chain.probed:
             subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
             self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
@@ -134,6 +146,8 @@ class PackageGraph:
         data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
         if tools.nvcc is not None:
             data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
+        if tools.nvrtc is not None:
+            data["nvrtc"] = {"version": tools.nvrtc.version, "identity": tools.nvrtc.identity}
         return data
 
     @property
@@ -277,8 +291,8 @@ class PackageGraph:
                 try:
                     selection = select(kernel, self.settings)
                     self._require(selection.backends)
-                    if self.tools.nvcc is not None:
-                        require_archs(kernel, self.tools.nvcc)
+                    if self.tools.cuda is not None:
+                        require_archs(kernel, self.tools.cuda)
                 except KernelwrightError as error:
                     errors.append(error)
                     break
@@ -468,14 +482,14 @@ def _base_folder(env: Any) -> Any:
     return here if here.srcnode() != here else env.Dir("#build")
 
 
-def require_archs(nvcc: Nvcc, archs: tuple[str, ...]) -> None:
-    """Raise a SettingsError for an arch that this nvcc does not know."""
+def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...]) -> None:
+    """Raise a SettingsError for an arch that the CUDA compiler does not know."""
     for arch in archs:
-        if arch not in nvcc.archs:
+        if arch not in compiler.archs:
             raise SettingsError(
-                f"nvcc {nvcc.version} does not know the arch {arch!r}",
+                f"{compiler.name} {compiler.version} does not know the arch {arch!r}",
                 Where(stage="settings"),
-                f"use some of {', '.join(nvcc.archs)}",
+                f"use some of {', '.join(compiler.archs)}",
             )
 
 
@@ -496,6 +510,7 @@ UNRELATED = (
     "tool_timeout",
     "memory_limit",
     "nvcc_memory",
+    "pch_size",
     "cache_dir",
     "cache_size",
     "max_wheel_size",

@@ -28,6 +28,7 @@ class Progress:
         self._live = not silent and self._stream.isatty()
         self._lock = threading.Lock()
         self._running: list[str] = []
+        self._told: set[str] = set()
         self._counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.start = time.monotonic()
 
@@ -60,6 +61,14 @@ class Progress:
                 self._erase()
                 self._stream.write(text + "\n")
                 self._stream.flush()
+
+    def note_once(self, text: str) -> None:
+        """The same for what may be said many times, and needs to be heard once."""
+        with self._lock:
+            is_new = text not in self._told
+            self._told.add(text)
+        if is_new:
+            self.note(text)
 
     @property
     def seconds(self) -> float:

@@ -119,7 +119,7 @@ class BuildRun:
 
         limit, override = self._settings.memory_limit, self._settings.nvcc_memory
         budget = parse_size(limit) if limit else default_budget_kib()
-        fixed = {"nvcc": parse_size(override)} if override else {}
+        fixed = dict.fromkeys(("nvcc", "nvrtc"), parse_size(override)) if override else {}
         governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
         return ToolRunner(self.jobs, self.top, self._timeouts["tool"], governor)
 

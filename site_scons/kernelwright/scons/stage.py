@@ -29,8 +29,8 @@ EXECUTION = ("declare.py", "files.py", *(f"workers/{name}.py" for name in WORKER
 CODE = {
     "DISCOVER": ("discovery.py", *EXECUTION),
     "LOWER": ("frontends/*.py", *EXECUTION),
-    "CUBIN": ("nvcc.py", "headers.py", "toolchain.py"),
-    "PTX": ("nvcc.py", "headers.py", "toolchain.py"),
+    "CUBIN": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
+    "PTX": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "FATBIN": ("fatbin.py", "nvcc.py"),
     "WRAP": ("backends/*.py", "fatbin.py", "scons/stages.py", "scons/backend_stages.py"),
     "GLIBC": ("glibc.py",),

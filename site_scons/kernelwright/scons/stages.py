@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ from .. import backends
 from ..backends import library as kernel_library
 from ..backends.base import KernelPlan, LinkJob, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
-from ..errors import DefinitionError, SettingsError, Where
+from ..errors import DefinitionError, Where
 from ..fatbin import PackJob, needed_driver, pack
 from ..files import dependency_digest, digest_of, pretty_json
 from ..limits import check_limits, read_usage
-from ..nvcc import NvccJob, can_include, compile_device_code, shell_script
+from ..nvcc import can_include, shell_script
 from ..package.assemble import IMAGES, library_of
 from ..package.manifest import BuiltKernel, BuiltUnit, BuiltVariant, make_entry
 from ..plan import KernelSelection, lowering_arch
@@ -25,6 +25,7 @@ from ..version import VERSION
 from ..workers.protocol import CheckRequest, LowerRequest
 from .backend_stages import SYMBOLIC_PLACES, BackendStages, real_places
 from .commands import entry
+from .device import device_compiler
 from .stage import Measured, Stage
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class KernelStages:
             folder = self._folder.Dir(slug).Dir("cuda")
             names = ("module.tir", "signature.json", "host.c", "device.cu")
             files = self._lower(slug, config, folder, "cuda", lowering_arch(archs), names)
-            compiled = {arch: self._nvcc(slug, folder, files["device.cu"], arch) for arch in archs}
+            compiled = {arch: self._device_code(slug, folder, files["device.cu"], arch) for arch in archs}
             images = {arch: self._packed(slug, folder, arch, stage.nodes[0]) for arch, stage in compiled.items()}
             resources = {arch: stage.nodes[1] for arch, stage in compiled.items() if arch.startswith("sm_")}
             units.append(UnitNodes("cuda", archs, files, images, resources))
@@ -217,28 +218,26 @@ class KernelStages:
         self._graph.node(stage)
         return files
 
-    def _nvcc(self, slug: str, folder: Any, source: Any, arch: str) -> Stage:
-        tools = self._graph.tools
-        nvcc = tools.nvcc
-        if nvcc is None:
-            raise SettingsError("CUDA code without nvcc", self._where("nvcc", slug))
-        flags = self._flags
-        job = NvccJob(arch, flags, Path(folder.get_abspath()), self._where("nvcc", slug))
-        subject = f"{self._record.name}/{slug} {arch}"
+    def _device_code(self, slug: str, folder: Any, source: Any, arch: str) -> Stage:
+        graph, subject = self._graph, f"{self._record.name}/{slug} {arch}"
+        where = partial(self._where, slug=slug)
+        compiler = device_compiler(graph, arch, self._flags, Path(folder.get_abspath()), where)
+        job = compiler.job
 
         def make(scratch: Path) -> None:
-            done = compile_device_code(job, nvcc, tools.host_compiler, scratch, self._graph.run.tools, subject)
+            done = compiler.compile(scratch, subject)
             stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
-            remember({header: dependency_digest(self._graph.run.top, header) for header in done.headers})
+            for note in done.notes:
+                graph.run.progress.note_once(f"kernelwright: {note}")
+            remember({header: dependency_digest(graph.run.top, header) for header in done.headers})
 
-        command = job.arguments(nvcc.path, tools.host_compiler.path, job.output)
-        self._graph.commands.append(entry(job.folder, "device.cu", command, job.output))
-        options: dict[str, Any] = {"arch": arch, "flags": list(flags), "nvcc": nvcc.identity}
-        remember = self._later(f"nvcc {subject}", options) if can_include(flags) else ignore
+        graph.commands.append(entry(job.folder, "device.cu", compiler.command, job.output))
+        options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
+        remember = self._later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else ignore
         label = "PTX" if arch.startswith("compute_") else "CUBIN"
         targets = {name: folder.File(name) for name in job.outputs}
         stage = Stage(label, subject, job.where, options, make, targets, [source], remember=remember)
-        self._graph.node(stage)
+        graph.node(stage)
         return stage
 
     def _packed(self, slug: str, folder: Any, arch: str, image: Any) -> Any:
@@ -409,7 +408,7 @@ class KernelStages:
         resources = [(v.slug, arch, node) for v in variants for u in v.units for arch, node in u.resources.items()]
         for slug, arch, node in resources:
             usage = read_usage(Path(node.get_abspath()))
-            where = self._where("nvcc", slug)
+            where = self._where("nvcc" if self._graph.tools.nvrtc is None else "nvrtc", slug)
             check_limits(self._record.name, slug, arch, usage, settings.max_registers, settings.max_spills, where)
 
     @property
