@@ -236,7 +236,8 @@ def with_header(arguments: Arguments, library: Library, source: bytes) -> Progra
     number = int(arguments.own["--head"])
     # What is included is the text that was there, line by line, so the program is the same.
     head = b"\n".join([b'#line 1 "device.cu"', *lines[:number], b""])
-    rest = b"\n".join([b'#include "%s"' % HEAD.encode(), b'#line %d "device.cu"' % (number + 1), *lines[number:]])
+    # Not #line: no precompiled header is made of what follows it. The blank lines keep the numbers.
+    rest = b"\n".join([b'#include "%s"' % HEAD.encode(), b"#pragma nv_hdrstop", *[b""] * (number - 2), *lines[number:]])
     program = Program(library, rest, arguments.source, head)
     heap = heap_of(path)
     if heap is None:
