@@ -9,6 +9,7 @@ from . import (
     edit_one,
     import_and_call,
     null_build,
+    nvrtc,
     process_per_kernel,
     scale,
 )
@@ -16,6 +17,7 @@ from .harness import Benchmark
 
 MODULES = {
     "clean_build": clean_build,
+    "nvrtc": nvrtc,
     "null_build": null_build,
     "edit_one": edit_one,
     "tilelang": against_tilelang,

@@ -24,6 +24,9 @@ TOOLS = (
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
 
+OPTIONAL = ("nvrtc",)
+"""Tools that only a setting asks for; that one is missing is nothing wrong."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status (0 well, 1 a problem was found, 2 wrong usage)."""
@@ -130,7 +133,7 @@ def doctor(toolchain: Toolchain) -> int:
         try:
             print(f"{name}: {probe()}")
         except KernelwrightError as error:
-            status = 1
+            status = status if name in OPTIONAL else 1
             print(f"{name}: {error}")
     return status
 

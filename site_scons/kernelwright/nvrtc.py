@@ -51,6 +51,10 @@ JOINED = re.compile(r"-[DUI].")
 OF_THE_HOST = re.compile(r"-O[0-3]?|--optimize=[0-3]|-res-usage|--resource-usage|-Wno-deprecated-gpu-targets")
 """Flags of nvcc that make no difference here: they are for the host's code, or ask for what is reported anyway."""
 
+WIDE_SHARED = "--sharedmem32=0"
+"""What makes nvcc (13.0, behind -Xcudafe) compile as NVRTC always does, with addresses of shared memory of 64 bits. The
+machine code of both is equal then; otherwise nvcc computes these addresses in 32 bits, and registers may differ."""
+
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', re.S)
@@ -138,7 +142,7 @@ def compile_with_nvrtc(
     """
     require_flags(job.flags, job.where)
     source = job.folder / "device.cu"
-    own, notes = _header_options(job, nvrtc, source, store) if store is not None else ([], [])
+    own, notes = header_options(job, nvrtc, source, store) if store is not None else ([], [])
     result = _run(job, nvrtc, scratch, tools, subject, own)
     said = re.findall(rf"^{NOTE} (.*)$", result.output, re.M)
     if store is not None and "is made" in said:
@@ -177,6 +181,9 @@ def _parted(flags: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     for word in words:
         if OF_THE_HOST.fullmatch(word):
             yield word, []
+        elif word == "-Xcudafe":
+            value = next(words, "")
+            yield f"{word} {value}", [] if value == WIDE_SHARED else [word, value]
         elif word in WITH_VALUE:
             value = next(words, None)
             yield word, [word] if value is None else [word, value]
@@ -188,7 +195,7 @@ def _is_known(flag: str) -> bool:
     return flag in WITHOUT_VALUE or flag.partition("=")[0] in WITH_VALUE or JOINED.match(flag) is not None
 
 
-def _header_options(job: NvrtcJob, nvrtc: Nvrtc, source: Path, store: HeaderStore) -> tuple[list[str], list[str]]:
+def header_options(job: NvrtcJob, nvrtc: Nvrtc, source: Path, store: HeaderStore) -> tuple[list[str], list[str]]:
     """The options for a precompiled header, and what there is to say about it; no options: there cannot be one."""
     text = source.read_text(encoding="utf-8", errors="surrogateescape")
     number = head_lines(text)

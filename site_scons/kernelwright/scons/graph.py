@@ -20,7 +20,7 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends
-from ..errors import KernelwrightError, SettingsError, Where, printable
+from ..errors import KernelwrightError, SettingsError, ToolchainError, Where, printable
 from ..files import canonical_json, digest_of
 from ..launcher import LAUNCHER
 from ..settings import Settings
@@ -115,10 +115,12 @@ class PackageGraph:
         compiler = chain.host_compiler(self.settings.host_compiler)
         settings = self.settings
         uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
-        # fatbinary, which compresses, comes with nvcc.
-        uses_nvcc = "cuda" in settings.targets and (not uses_nvrtc or settings.compress != "none")
         nvrtc = chain.nvrtc() if uses_nvrtc else None
-        nvcc = chain.nvcc(settings.nvcc, compiler) if uses_nvcc else None
+        nvcc = None
+        if "cuda" in settings.targets and not uses_nvrtc:
+            nvcc = chain.nvcc(settings.nvcc, compiler)
+        elif uses_nvrtc and settings.compress != "none":
+            nvcc = self._nvcc_to_compress(compiler)
         tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc)
         if tools.cuda is not None:
             require_archs(tools.cuda, settings.archs_of("cuda"))
@@ -126,6 +128,16 @@ class PackageGraph:
             subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
             self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
         return tools
+
+    def _nvcc_to_compress(self, compiler: HostCompiler) -> Nvcc:
+        """The nvcc that comes with fatbinary, where NVRTC compiles."""
+        mode = self.settings.compress
+        try:
+            return self.run.toolchain.nvcc(self.settings.nvcc, compiler)
+        except ToolchainError as error:
+            message = f"compress = {mode!r} needs fatbinary, which comes with nvcc: {error.message}"
+            remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"
+            raise ToolchainError(message, error.where, remedy, error.detail) from error
 
     @cached_property
     def fatbinary(self) -> str:
