@@ -1,7 +1,7 @@
-"""The library's device code compiled by NVRTC, with precompiled headers and without, and by nvcc; and whether it is the same.
+"""The library's device code compiled by NVRTC, with precompiled headers and without, beside nvcc; is it the same?
 
 Every device.cu of the library is compiled for each arch in a process of its own, one after the other, by each compiler
-in turn. The code of the device functions is compared byte for byte, and their registers and spills as ptxas reports them.
+in turn. The code of device functions is compared byte for byte, and their registers and spills as ptxas reports them.
 nvcc computes addresses of shared memory in 32 bits and NVRTC in 64, so that some of it differs; that there is no other
 difference is shown by an nvcc that is told to do it as NVRTC does.
 """
@@ -15,11 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
-from .harness import Bench, Finished, Result, Row, Target, interleave, median, run
+from .harness import Bench, BenchmarkError, Finished, Result, Row, Skip, Target, interleave, median, run
 from .projects import built_library
 
 ARCHS = ("sm_80", "sm_90a")
@@ -90,7 +89,10 @@ def measure(bench: Bench) -> Result:
 
 
 def _units(bench: Bench, kernels: Path, headers: Path) -> list[Unit]:
-    lines = bench.child("cuda_commands", kernels, headers, *ARCHS).output.splitlines()
+    try:
+        lines = bench.child("cuda_commands", kernels, headers, *ARCHS).output.splitlines()
+    except BenchmarkError as error:
+        raise (Skip("NVRTC is not installed") if "no NVRTC" in str(error) else error) from error
     found = [json.loads(line) for line in lines]
     return [Unit(Path(unit["folder"]), unit["arch"], unit["commands"]) for unit in found]
 

@@ -182,8 +182,8 @@ def _parted(flags: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if OF_THE_HOST.fullmatch(word):
             yield word, []
         elif word == "-Xcudafe":
-            value = next(words, "")
-            yield f"{word} {value}", [] if value == WIDE_SHARED else [word, value]
+            passed_on = next(words, "")
+            yield f"{word} {passed_on}", [] if passed_on == WIDE_SHARED else [word, passed_on]
         elif word in WITH_VALUE:
             value = next(words, None)
             yield word, [word] if value is None else [word, value]

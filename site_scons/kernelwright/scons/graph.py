@@ -133,11 +133,12 @@ class PackageGraph:
         """The nvcc that comes with fatbinary, where NVRTC compiles."""
         mode = self.settings.compress
         try:
-            return self.run.toolchain.nvcc(self.settings.nvcc, compiler)
+            nvcc: Nvcc = self.run.toolchain.nvcc(self.settings.nvcc, compiler)
         except ToolchainError as error:
             message = f"compress = {mode!r} needs fatbinary, which comes with nvcc: {error.message}"
             remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"
             raise ToolchainError(message, error.where, remedy, error.detail) from error
+        return nvcc
 
     @cached_property
     def fatbinary(self) -> str:
