@@ -104,6 +104,7 @@ class Kernel:
         reads: patterns of data files that it reads, relative to the folder of the definition file.
         forward: of a backward kernel: the kernel whose gradients it computes.
         backward_kernel: the kernel that computes this one's gradients.
+        frontend: what the definition is written in, one of :data:`FRONTENDS`.
     """
 
     function: Callable[..., Any]
@@ -117,6 +118,7 @@ class Kernel:
     tolerance: float | None
     location: str
     reads: tuple[str, ...] = ()
+    frontend: str = "tir"
     reference_function: Callable[..., Any] | None = field(default=None)
     inputs_function: Callable[..., Any] | None = field(default=None)
     forward: Kernel | None = field(default=None)
@@ -242,6 +244,7 @@ def kernel(
     flags: Sequence[str] = (),
     tolerance: float | None = None,
     reads: Sequence[str] = (),
+    frontend: str = "tir",
 ) -> Any:
     """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
@@ -257,6 +260,8 @@ def kernel(
         reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
             definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
             If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
+        frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
+            :class:`kernelwright.cutedsl.Program`, which is built for CUDA only.
 
     Raises:
         DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
@@ -269,14 +274,15 @@ def kernel(
             function,
             name,
             _checked_configs(function, configs, where),
-            _strings("targets", targets, where),
+            _checked_targets(_strings("targets", targets, where), frontend, where),
             _strings("archs", archs, where),
             _strings("backends", backends, where),
             _strings("outputs", outputs, where) or (),
-            _strings("flags", flags, where) or (),
+            _checked_flags(_strings("flags", flags, where) or (), frontend, where),
             _checked_tolerance(tolerance, where),
             str(where.location),
             _checked_reads(reads, where),
+            frontend,
         )
         slugs(result.configs)
         return result
@@ -284,6 +290,30 @@ def kernel(
     if function is not None:
         return declare(function)
     return declare
+
+
+FRONTENDS: Mapping[str, tuple[str, ...] | None] = {"tir": None, "cutedsl": ("cuda",)}
+"""What a definition can be written in -> the targets that it can be built for; None: all."""
+
+
+def _checked_targets(targets: tuple[str, ...] | None, frontend: Any, where: Where) -> tuple[str, ...] | None:
+    """The targets that both the definition and its front end allow."""
+    if not isinstance(frontend, str) or frontend not in FRONTENDS:
+        raise DefinitionError(f"frontend is {shown(frontend)}", where, f"use one of {', '.join(FRONTENDS)}")
+    possible = FRONTENDS[frontend]
+    for target in targets or ():
+        if possible is not None and target not in possible:
+            remedy = f"use targets={list(possible)}, or leave it out"
+            raise DefinitionError(
+                f"a definition in {frontend} cannot be built for the target {target!r}", where, remedy
+            )
+    return targets if targets is not None else possible
+
+
+def _checked_flags(flags: tuple[str, ...], frontend: str, where: Where) -> tuple[str, ...]:
+    if flags and frontend == "cutedsl":
+        raise DefinitionError("flags are those of nvcc, which does not compile this kernel", where, "leave flags out")
+    return flags
 
 
 def slugs(configs: Sequence[Config]) -> list[str]:

@@ -50,6 +50,7 @@ class KernelRecord:
         has_reference: whether the kernel can be checked.
         takes_target: whether the definition depends on the target.
         backward: name of the kernel that computes its gradients, or None.
+        frontend: what the definition is written in.
     """
 
     name: str
@@ -66,6 +67,7 @@ class KernelRecord:
     has_reference: bool
     takes_target: bool
     backward: str | None = None
+    frontend: str = "tir"
 
     @classmethod
     def from_json(cls, value: Any) -> KernelRecord:
@@ -90,6 +92,7 @@ class KernelRecord:
             fields.truth("has_reference"),
             fields.truth("takes_target"),
             fields.text_or_none("backward"),
+            fields.text("frontend"),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")

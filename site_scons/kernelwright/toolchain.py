@@ -35,10 +35,20 @@ PROBED = {
     "nvrtc": ("version", "identity"),
     "cc": ("version", "identity"),
     "tvm": ("tvm", "tvm_ffi", "identity"),
+    "cutedsl": ("version", "identity"),
 }
 """Kind of a probe -> the texts in its result; those of CUDA compilers have their archs besides."""
 
 CUDA_COMPILERS = ("nvcc", "nvrtc")
+
+CUTEDSL = (
+    "nvidia_cutlass_dsl",
+    "nvidia_cutlass_dsl_libs_base",
+    "nvidia_cutlass_dsl_libs_core",
+    "nvidia_cutlass_dsl_libs_cu12",
+    "nvidia_cutlass_dsl_libs_cu13",
+)
+"""The distributions that CuTe DSL consists of."""
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 INSTALL_CUDA = (
@@ -91,6 +101,14 @@ class Lowerer:
 
     tvm: str
     tvm_ffi: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class CuteDsl:
+    """NVIDIA's CuTe DSL as it is installed: its version, and a digest of the installed files' hashes; or absent."""
+
+    version: str
     identity: str
 
 
@@ -162,6 +180,12 @@ class Toolchain:
         values = self._probe("tvm", "", records, lambda: _probe_lowerer(records))
         return Lowerer(values["tvm"], values["tvm_ffi"], values["identity"])
 
+    def cutedsl(self) -> CuteDsl:
+        """CuTe DSL, found through the records of its distributions; "absent" where it is not installed."""
+        records = [record for name in CUTEDSL for record in find_records(name)]
+        values = self._probe("cutedsl", "", records, lambda: _probe_cutedsl(records))
+        return CuteDsl(values["version"], values["identity"])
+
     def _probe(
         self, tool: str, path: str, files: Iterable[Path], probe: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
@@ -220,11 +244,18 @@ def find_record(distribution: str) -> Path:
 
     ``importlib.metadata`` does the same and takes 30 ms to import, a third of a null build's start.
     """
-    for folder in sys.path:
-        for record in sorted(Path(folder or ".").glob(f"{distribution}-*.dist-info/RECORD")):
-            return record
+    if found := find_records(distribution):
+        return found[0]
     name = distribution.replace("_", "-")
     raise ToolchainError(f"{name} is not installed", Where(stage="settings"), f"pip install {name}")
+
+
+def find_records(distribution: str) -> list[Path]:
+    """The RECORD files of an installed distribution in the first folder that has one; empty: it is not installed."""
+    for folder in sys.path:
+        if records := sorted(Path(folder or ".").glob(f"{distribution}-*.dist-info/RECORD")):
+            return records
+    return []
 
 
 def _wheel_nvccs() -> list[Path]:
@@ -332,6 +363,15 @@ def _probe_host_compiler(path: str) -> dict[str, Any]:
     content = hashlib.sha256(Path(path).resolve().read_bytes()).hexdigest()
     identity = hashlib.sha256(canonical_json([PROBE_REVISION, version, machine, content]).encode()).hexdigest()
     return {"version": version, "identity": identity}
+
+
+def _probe_cutedsl(records: list[Path]) -> dict[str, Any]:
+    versions = [re.sub(r".*/(.+)\.dist-info$", r"\1", record.parent.as_posix()) for record in records]
+    digest = hashlib.sha256(canonical_json([PROBE_REVISION, sorted(versions)]).encode())
+    for record in records:
+        rows = [row for row in record.read_text().splitlines() if re.search(r"\.(so|py|a|h|bc)(\.\d+)*,", row)]
+        digest.update("\n".join(sorted(row for row in rows if ".cpython-" not in row)).encode())
+    return {"version": versions[0].rpartition("-")[2] if versions else "absent", "identity": digest.hexdigest()}
 
 
 def _probe_lowerer(records: list[Path]) -> dict[str, Any]:

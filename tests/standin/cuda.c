@@ -11,7 +11,7 @@
  *   STANDIN_SLOW        milliseconds that cuInit takes; default 0
  *   STANDIN_POOLS       whether devices have memory pools; default 1
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, i int32, l int64, f float32, d float64,
- *                       h float16
+ *                       h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -156,7 +156,7 @@ static char *describe(const unsigned char *code) {
   char name[256];
   if (!memcmp(code, "\177ELF", 4)) {
     what = "cubin sm_";
-    arch = code[49];
+    arch = code[8] == 7 ? code[48] : code[49]; /* version 8 of the ABI has other things in the first byte */
     size = *(const uint64_t *)(code + 32) + 56 * (size_t)*(const uint16_t *)(code + 56);
   } else if (!memcmp(code, "P\355U\272", 4)) {
     what = code[16] == 1 ? "fatbin compute_" : "fatbin sm_";
@@ -215,6 +215,10 @@ static void say_parameter(FILE *line, char type, const void *value) {
     case 'l': fprintf(line, " %lld", *(long long *)value); break;
     case 'f': fprintf(line, " %g", *(float *)value); break;
     case 'd': fprintf(line, " %g", *(double *)value); break;
+    case 'w':
+      fprintf(line, " %llu/%d/%d/%lld", *(unsigned long long *)value, ((int32_t *)value)[2], ((int32_t *)value)[3],
+              ((long long *)value)[2]);
+      break;
     default: fprintf(line, " %#x", *(uint16_t *)value); break;
   }
 }

@@ -182,6 +182,7 @@ GOOD_KERNEL = {
     "tolerance": None,
     "has_reference": False,
     "takes_target": False,
+    "frontend": "tir",
 }
 
 

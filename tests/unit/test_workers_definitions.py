@@ -81,6 +81,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
         "has_reference": True,
         "takes_target": True,
         "backward": None,
+        "frontend": "tir",
     }
     assert {key: kernel[key] for key in expected} == expected
 

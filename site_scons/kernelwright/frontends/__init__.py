@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,6 +23,7 @@ class Unit:
         target: ``llvm`` or ``cuda``.
         arch: the arch that code is generated for.
         location: ``path:line`` of the definition, relative to the project root.
+        archs: those that the front end itself makes device code for; empty where nvcc does that.
     """
 
     kernel: str
@@ -31,6 +34,7 @@ class Unit:
     target: str
     arch: str
     location: str
+    archs: tuple[str, ...] = ()
 
     @property
     def where(self) -> Where:
@@ -44,9 +48,23 @@ class LoweredKernel:
 
     Arguments:
         files: content by file name: ``module.tir``, ``signature.json``, and ``host.o`` for llvm or ``host.c`` and
-            ``device.cu`` for cuda. Equal inputs give equal bytes, in any process, folder and order.
+            ``device.cu`` for cuda; CuTe DSL has others (``KernelStages._cutedsl_unit``). Equal inputs give equal
+            bytes, in any process, folder and order.
         schedule: what scheduled the function: the name of a rule, or ``as written``.
     """
 
     files: Mapping[str, bytes]
     schedule: str
+
+
+def entry_symbol(unit: Unit) -> str:
+    """The C symbol of a unit's packed function, unique among all units of the kernel."""
+
+    def identifier(text: str) -> str:
+        return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+    name = identifier(unit.slug)
+    if [identifier(slug) for slug in unit.slugs].count(name) > 1:
+        name += "_" + hashlib.sha256(unit.slug.encode()).hexdigest()[:8]
+    place = "cuda" if unit.target == "cuda" else identifier(unit.arch)
+    return f"kw_{unit.kernel}__{name}__{place}"

@@ -6,7 +6,6 @@ for the machine that it runs on.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import re
 import tempfile
@@ -20,9 +19,10 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
+from ..cutedsl import Program
 from ..errors import DefinitionError, LoweringError
 from ..files import pretty_json
-from . import LoweredKernel, Unit
+from . import LoweredKernel, Unit, entry_symbol
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_schedule import AS_WRITTEN, candidates, is_bound_to_threads
@@ -119,19 +119,6 @@ def argument_names(definition: Any, unit: Unit) -> list[str]:
     return [argument.name for argument in arguments_of(module[name], unit)]
 
 
-def entry_symbol(unit: Unit) -> str:
-    """The C symbol of a unit's packed function, unique among all units of the kernel."""
-
-    def identifier(text: str) -> str:
-        return re.sub(r"[^A-Za-z0-9_]", "_", text)
-
-    name = identifier(unit.slug)
-    if [identifier(slug) for slug in unit.slugs].count(name) > 1:
-        name += "_" + hashlib.sha256(unit.slug.encode()).hexdigest()[:8]
-    place = "cuda" if unit.target == "cuda" else identifier(unit.arch)
-    return f"kw_{unit.kernel}__{name}__{place}"
-
-
 def _entry_module(definition: Any, unit: Unit) -> tuple[tvm.IRModule, str]:
     """The definition as a module in which only the entry is public and has the kernel's name, and that name."""
     if isinstance(definition, tirx.PrimFunc):
@@ -141,6 +128,8 @@ def _entry_module(definition: Any, unit: Unit) -> tuple[tvm.IRModule, str]:
         remedy = "return a function made with @T.prim_func or te.create_prim_func, or a module made with @I.ir_module"
         if definition is None:
             remedy = "end the definition with a return statement: " + remedy
+        if isinstance(definition, Program):
+            remedy = 'declare it with @kernel(frontend="cutedsl", ...)'
         raise DefinitionError(
             f"the definition returned {_described(definition)}, expected a PrimFunc or an IRModule", unit.where, remedy
         )

@@ -18,6 +18,9 @@ from ..files import canonical_json, pretty_json, sha256_of
 from ..limits import read_usage
 from .loader import DIGEST_LINE, SCHEMA
 
+OWN_TOOLS = ("cutedsl",)
+"""Tools that only some kernels of a package are made with: their units name them."""
+
 
 @dataclass(frozen=True)
 class BuiltUnit:
@@ -197,6 +200,7 @@ def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
     target = unit.signature["target"]
     flags = list(kernel.flags) if target == "cuda" else []
     images = {arch: _image(name, path) for arch, (name, path) in unit.images.items()}
+    own = {name: kernel.tools[name] for name in OWN_TOOLS if name in kernel.tools}
     identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, unit.signature]
     return {
         "target": target,
@@ -206,4 +210,5 @@ def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
         "resources": {arch: read_usage(path)["kernels"] for arch, path in unit.resources.items()},
         **({"images": images} if images else {}),
+        **({"tools": own} if own else {}),
     }

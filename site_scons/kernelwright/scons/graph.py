@@ -25,7 +25,7 @@ from ..files import canonical_json, digest_of
 from ..launcher import LAUNCHER
 from ..settings import Settings
 from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
-from ..toolchain import HostCompiler, Lowerer, Nvcc, describe
+from ..toolchain import CuteDsl, HostCompiler, Lowerer, Nvcc, describe
 from ..version import VERSION
 from .assembly import Assembly, Built, Part
 from .commands import NAME as COMMANDS
@@ -141,6 +141,12 @@ class PackageGraph:
         return nvcc
 
     @cached_property
+    def cutedsl(self) -> CuteDsl:
+        """NVIDIA's CuTe DSL, which a front end runs."""
+        found: CuteDsl = self.run.toolchain.cutedsl()
+        return found
+
+    @cached_property
     def fatbinary(self) -> str:
         """Path of what compresses device code; empty: it is not compressed.
 
@@ -243,7 +249,7 @@ class PackageGraph:
         chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
         code = [*(code_digest(label) for label in CODE), launcher_digest()]
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
-        identity = [VERSION, chosen, self.tool_data, code, places, self.has_gpu, self.run.strict]
+        identity = [VERSION, chosen, self.tool_data, code, places, self.has_gpu, self.run.strict, self.cutedsl.identity]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:

@@ -28,7 +28,7 @@ EXECUTION = ("declare.py", "files.py", *(f"workers/{name}.py" for name in WORKER
 
 CODE = {
     "DISCOVER": ("discovery.py", *EXECUTION),
-    "LOWER": ("frontends/*.py", *EXECUTION),
+    "LOWER": ("frontends/*.py", "cutedsl.py", *EXECUTION),
     "CUBIN": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "PTX": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "FATBIN": ("fatbin.py", "nvcc.py"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +171,8 @@ class KernelStages:
         return Where(self._record.name, slug, stage, self._record.location)
 
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantNodes:
+        if self._record.frontend == "cutedsl":
+            return VariantNodes(slug, config, (self._cutedsl_unit(slug, config),))
         units = []
         for arch in self._selection.archs.get("llvm", ()):
             folder = self._folder.Dir(slug).Dir("llvm").Dir(arch)
@@ -186,9 +188,34 @@ class KernelStages:
             units.append(UnitNodes("cuda", archs, files, images, resources))
         return VariantNodes(slug, config, tuple(units))
 
+    def _cutedsl_unit(self, slug: str, config: Mapping[str, Any]) -> UnitNodes:
+        """CuTe DSL makes the device code itself, and exports the host code as an object and what adapts that."""
+        archs = self._selection.archs["cuda"]
+        folder = self._folder.Dir(slug).Dir("cuda")
+        outputs = {arch: f"{arch}.{'ptx' if arch.startswith('compute_') else 'cubin'}" for arch in archs}
+        usages = {arch: f"{arch}.json" for arch in archs if arch.startswith("sm_")}
+        names = ("module.mlir", "signature.json", "host.c", "host.o", *outputs.values(), *usages.values())
+        files = self._lower(slug, config, folder, "cuda", lowering_arch(archs), names, archs)
+        images = {arch: self._packed(slug, folder, arch, files[name]) for arch, name in outputs.items()}
+        resources = {arch: files[name] for arch, name in usages.items()}
+        return UnitNodes("cuda", archs, files | {"module.tir": files["module.mlir"]}, images, resources)
+
     def _lower(
-        self, slug: str, config: Mapping[str, Any], folder: Any, target: str, arch: str, names: tuple[str, ...]
+        self,
+        slug: str,
+        config: Mapping[str, Any],
+        folder: Any,
+        target: str,
+        arch: str,
+        names: tuple[str, ...],
+        archs: tuple[str, ...] = (),
     ) -> dict[str, Any]:
+        """Add the stage that lowers a variant.
+
+        Arguments:
+            names: what it makes.
+            archs: those that the front end itself makes device code for.
+        """
         record, run = self._record, self._graph.run
         file = self._definition.file
         subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
@@ -197,7 +224,9 @@ class KernelStages:
         strict = run.strict
 
         def make(scratch: Path) -> None:
-            request = LowerRequest(file, record.name, slug, dict(config), target, arch, str(scratch), strict)
+            request = LowerRequest(
+                file, record.name, slug, dict(config), target, arch, str(scratch), strict, ",".join(archs)
+            )
             result = self._call(request, where)
             remember(result["dependencies"])
             stage.measured.cpu_seconds = result.get("cpu_seconds")
@@ -212,6 +241,8 @@ class KernelStages:
             "tvm": self._graph.tools.lowerer.identity,
             "definition": self._definition_identity,
         } | ({"strict": True} if strict else {})
+        if record.frontend == "cutedsl":
+            options |= {"archs": list(archs), "cutedsl": self._graph.cutedsl.identity}
         remember = self._later(subject, options)
         files = {name: folder.File(name) for name in names}
         stage = Stage("LOWER", subject, where, options, make, files, self._sources, remember=remember)
@@ -338,7 +369,7 @@ class KernelStages:
         name, graph = self._record.name, self._graph
         compiler = graph.tools.host_compiler
         units = [unit for variant in variants for unit in variant.units]
-        objects = [unit.files["host.o"] for unit in units if unit.target == "llvm"]
+        objects = [unit.files["host.o"] for unit in units if "host.o" in unit.files]
         folder, stubs = (graph.glibc.name, self._glibc.nodes) if self._glibc else ("", [])
         places = replace(real_places(compiler), glibc=folder)
         images = [image for unit in units for image in unit.images.values()]
@@ -392,7 +423,7 @@ class KernelStages:
         return {
             "limits": [graph.settings.max_registers, graph.settings.max_spills],
             "images": graph.images_in,
-            "entry": [VERSION, graph.tool_data, self._record.doc, self._flags, self._record.backward],
+            "entry": [VERSION, self._tool_data, self._record.doc, self._flags, self._record.backward],
         }
 
     @staticmethod
@@ -412,7 +443,16 @@ class KernelStages:
             check_limits(self._record.name, slug, arch, usage, settings.max_registers, settings.max_spills, where)
 
     @property
+    def _tool_data(self) -> dict[str, Any]:
+        """The tools that the kernel is made with, without paths."""
+        own = {"cutedsl": asdict(self._graph.cutedsl)} if self._record.frontend == "cutedsl" else {}
+        return self._graph.tool_data | own
+
+    @property
     def _flags(self) -> tuple[str, ...]:
+        """Flags of nvcc, which CuTe DSL does without."""
+        if self._record.frontend == "cutedsl":
+            return ()
         return (*self._graph.settings.nvcc_flags, *self._record.flags)
 
     def _built(self, variants: tuple[VariantNodes, ...]) -> BuiltKernel:
@@ -422,7 +462,7 @@ class KernelStages:
         called = [backends.get(name) for name in self._selection.backends]
         library = library_of(record.name) if any(backend.library for backend in called) else ""
         return BuiltKernel(
-            record.name, record.doc, library, built, self._flags, graph.tool_data, VERSION, record.backward
+            record.name, record.doc, library, built, self._flags, self._tool_data, VERSION, record.backward
         )
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:

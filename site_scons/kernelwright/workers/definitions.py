@@ -27,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..cutedsl import INSTALL
 from ..declare import Kernel, Variant
 from ..errors import DefinitionError, KernelwrightError, Where
 from ..files import dependency_digest
@@ -309,7 +310,7 @@ class Definitions:
         return DefinitionError(
             f"{subject} {self._verb(error)}" + (f": {self.project.shorten(first)}" if first else ""),
             replace(where, location=self.project.location(location)),
-            "a definition must not end the process" if isinstance(error, SystemExit) else None,
+            _remedy(error),
             self.project.shorten("".join(lines)),
         )
 
@@ -326,6 +327,15 @@ class Definitions:
             replace(where, location=self.project.location(location)),
             detail=f"{text}\n{caret}" if text else None,
         )
+
+
+def _remedy(error: BaseException) -> str | None:
+    """What to do about an exception of user code, where that is known."""
+    if isinstance(error, SystemExit):
+        return "a definition must not end the process"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "cutlass":
+        return f"definitions in CuTe DSL need it: {INSTALL}"
+    return None
 
 
 def module_name_of(path: str) -> tuple[str, str]:

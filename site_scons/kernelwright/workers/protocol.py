@@ -62,6 +62,7 @@ class LowerRequest:
         arch: the arch that TVM generates code for.
         out: an existing, empty folder that receives the files.
         strict: whether it is an error to read what the definition does not declare.
+        archs: those that the front end itself makes device code for, with commas between them.
     """
 
     op: ClassVar[str] = "lower"
@@ -73,6 +74,7 @@ class LowerRequest:
     arch: str
     out: str
     strict: bool = False
+    archs: str = ""
 
     @property
     def where(self) -> Where:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..declare import Kernel, require_gradient_names
 from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
@@ -32,6 +32,9 @@ from ..frontends import Unit
 from . import protocol
 from .definitions import Definition, Definitions
 from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+
+if TYPE_CHECKING:
+    from ..frontends import LoweredKernel
 
 MEMORY_LIMIT_KIB = 3 * 1024 * 1024
 """A worker whose memory has grown beyond this asks to be replaced."""
@@ -114,10 +117,10 @@ class Server:
             "has_reference": kernel.reference_function is not None,
             "takes_target": kernel.takes_target,
             "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
+            "frontend": kernel.frontend,
         }
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
-        from ..frontends import tir
 
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
@@ -134,12 +137,9 @@ class Server:
             request.target,
             request.arch,
             self._definitions.project.location(kernel.location) or definition.file,
+            tuple(request.archs.split(",")) if request.archs else (),
         )
-        target = tir.target_for(request.target, request.arch, unit)
-        made = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(variant.config, target))
-        if kernel.forward is not None:
-            self._check_backward(definition, kernel, made, unit, target)
-        lowered = tir.lower(made, unit, target, progress)
+        lowered = self._run_front_end(definition, kernel, unit, progress)
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)
@@ -153,17 +153,38 @@ class Server:
             "dependencies": definition.dependencies,
         }
 
-    def _check_backward(self, definition: Definition, kernel: Kernel, made: Any, unit: Unit, target: Any) -> None:
-        """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""
+    def _run_front_end(
+        self, definition: Definition, kernel: Kernel, unit: Unit, progress: Callable[[str], None]
+    ) -> LoweredKernel:
+        """Call the definition, and lower what it returns."""
+        from ..frontends import cutedsl, tir
+
+        made = self._made(definition, kernel, unit)
+        if kernel.forward is not None:
+            self._check_backward(definition, kernel, made, unit)
+        if kernel.frontend == "cutedsl":
+            # CuTe DSL calls the user's functions when it compiles them.
+            lowered: LoweredKernel = self._definitions.call(
+                definition, kernel, "definition", lambda: cutedsl.lower(made, unit, progress)
+            )
+            return lowered
+        return tir.lower(made, unit, tir.target_for(unit.target, unit.arch, unit), progress)
+
+    def _made(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
+        """What the definition of a kernel returns."""
         from ..frontends import tir
 
+        is_tir = kernel.frontend == "tir"
+        target = tir.target_for(unit.target, unit.arch, unit) if is_tir else unit.target
+        return self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
+
+    def _check_backward(self, definition: Definition, kernel: Kernel, made: Any, unit: Unit) -> None:
+        """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""
         forward = kernel.forward
         if forward is not None:
-            whole = self._definitions.call(
-                definition, forward, "definition", lambda: forward.build(unit.config, target)
-            )
-            names = tir.argument_names(whole, replace(unit, kernel=forward.name, outputs=forward.outputs))
-            require_gradient_names(kernel, tir.argument_names(made, unit), names, unit.where)
+            whole = self._made(definition, forward, unit)
+            names = _argument_names(forward, whole, replace(unit, kernel=forward.name, outputs=forward.outputs))
+            require_gradient_names(kernel, _argument_names(kernel, made, unit), names, unit.where)
 
     def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         from .check import Check
@@ -184,6 +205,15 @@ class Server:
         location = self._definitions.project.location(where.location) or asked.location
         error.where = Where(where.kernel or asked.kernel, where.variant or asked.variant, asked.stage, location)
         return error
+
+
+def _argument_names(kernel: Kernel, made: Any, unit: Unit) -> list[str]:
+    """The names of the arguments of what a kernel's definition returned."""
+    from ..frontends import cutedsl, tir
+
+    if kernel.frontend == "cutedsl":
+        return cutedsl.argument_names(made, unit)
+    return tir.argument_names(made, unit)
 
 
 def load() -> dict[str, str] | KernelwrightError:

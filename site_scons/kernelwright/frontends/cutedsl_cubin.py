@@ -1,0 +1,76 @@
+"""What ELF files say: the device functions of a cubin and what they use, and what an object leaves undefined."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+REGISTERS, FRAME_SIZE = 0x2F, 0x11
+"""Attributes of ``.nv.info`` that have a symbol and a number (EIATTR_REGCOUNT, EIATTR_FRAME_SIZE)."""
+
+SIZED = 4
+"""The format of those attributes: two bytes of length, and that many bytes. The others have two bytes only."""
+
+
+RESERVED, RESERVED_SINCE = 1024, 90
+"""Bytes of shared memory that CUDA has for itself in each block, and the first capability where it does. ptxas does not
+count them, and the section has them."""
+
+
+def functions_of(cubin: bytes) -> list[str]:
+    """The names of the device functions of a cubin, sorted."""
+    names = (section.name for section in ELFFile(io.BytesIO(cubin)).iter_sections())
+    return sorted(name.removeprefix(".text.") for name in names if name.startswith(".text."))
+
+
+def usage_of(cubin: bytes, capability: int) -> dict[str, dict[str, int]]:
+    """Registers and bytes of stack, static shared and constant memory of each device function; spills are left 0.
+
+    Arguments:
+        capability: of the arch, such as 90.
+    """
+    file = ELFFile(io.BytesIO(cubin))
+    sizes = {section.name: int(section["sh_size"]) for section in file.iter_sections()}
+    numbers = dict(_numbers(file))
+    reserved = RESERVED if capability >= RESERVED_SINCE else 0
+    return {
+        name: {
+            "constant_bytes": sizes.get(f".nv.constant0.{name}", 0),
+            "registers": numbers.get((REGISTERS, name), 0),
+            "shared_bytes": max(0, sizes.get(f".nv.shared.{name}", 0) - reserved),
+            "spill_load_bytes": 0,
+            "spill_store_bytes": 0,
+            "stack_bytes": numbers.get((FRAME_SIZE, name), 0),
+        }
+        for name in functions_of(cubin)
+    }
+
+
+def undefined_symbols(content: bytes) -> set[str]:
+    """The symbols that an object file uses and does not define."""
+    table = ELFFile(io.BytesIO(content)).get_section_by_name(".symtab")
+    if not isinstance(table, SymbolTableSection):
+        return set()
+    return {s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name}
+
+
+def _numbers(file: ELFFile) -> Iterator[tuple[tuple[int, str], int]]:
+    """The numbers that ``.nv.info`` has of device functions: attribute and name -> number."""
+    section, table = file.get_section_by_name(".nv.info"), file.get_section_by_name(".symtab")
+    if section is None or not isinstance(table, SymbolTableSection):
+        return
+    data = section.data()
+    at = 0
+    while at + 4 <= len(data):
+        form, attribute, length = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form != SIZED:
+            continue
+        if length == 8:
+            symbol, number = struct.unpack_from("<II", data, at)
+            yield (attribute, table.get_symbol(symbol).name), number
+        at += length

@@ -1,0 +1,187 @@
+/* What host code exported by NVIDIA's CuTe DSL calls: its own names for parts of CUDA's runtime.
+ *
+ * The exported object would load its device code through the DSL's runtime library. Here these functions stand in for
+ * it, so that a package needs neither: a "library" is a function that finds the launcher's device functions, and a
+ * "kernel" is one of these. Images are chosen and loaded when the first launch asks for them, as for all kernels.
+ * Names and parameters are those of nvidia-cutlass-dsl 4.8. A host.c of that front end includes this file. */
+#ifndef KW_CUTEDSL_H
+#define KW_CUTEDSL_H
+
+#define KW_CUTEDSL_FAILED (-1) /* the exported code returns -1 for it: an error has been raised */
+
+/* Finds a device function of one variant by its name. */
+typedef int32_t (*kw_cutedsl_find)(const char *name, void **function);
+
+/* How the variant that is being called finds its device functions. */
+static _Thread_local kw_cutedsl_find kw_cutedsl_current;
+
+/* ---- loading ---- */
+
+/* Called before each launch. Threads may do it at once: they write the same pointers. */
+KW_HIDDEN int32_t cuda_dialect_init_library_once(void **library, int32_t (*init)(void **library),
+                                                 int32_t (*load)(void **library, int32_t device), void *raise) {
+  (void)init, (void)raise;
+  if (__atomic_load_n(library, __ATOMIC_ACQUIRE)) return 0;
+  void *finder = (void *)kw_cutedsl_current;
+  if (load(&finder, 0)) return KW_CUTEDSL_FAILED;
+  __atomic_store_n(library, finder, __ATOMIC_RELEASE);
+  return 0;
+}
+
+/* Libraries of packages are never unloaded. */
+KW_HIDDEN void cuda_dialect_unload_library_once(void **library) { (void)library; }
+
+KW_HIDDEN int32_t _cudaLibraryLoadData(void **library, const void *code, void *a, void *b, int32_t c, void *d, void *e,
+                                       int32_t f) {
+  (void)library, (void)code, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+  return kw_raise("RuntimeError", "its host code loads device code by itself");
+}
+
+KW_HIDDEN int32_t _cudaLibraryGetKernel(void **kernel, void *library, const char *name) {
+  return ((kw_cutedsl_find)library)(name, kernel) ? KW_CUTEDSL_FAILED : 0;
+}
+
+/* The host code asks for a kernel's static shared memory to allow it as much dynamic shared memory as there is. The
+ * launcher does that at the first launch that needs it. */
+KW_HIDDEN int32_t _cuKernelGetAttribute(int32_t *value, int32_t attribute, void *kernel, int32_t device) {
+  (void)attribute, (void)kernel, (void)device;
+  *value = 0;
+  return 0;
+}
+
+KW_HIDDEN int32_t _cudaKernelSetAttributeForDevice(void *kernel, int32_t attribute, int32_t value, int32_t device) {
+  (void)kernel, (void)attribute, (void)value, (void)device;
+  return 0;
+}
+
+KW_HIDDEN int32_t _cudaFuncSetAttribute(void *kernel, int32_t attribute, int32_t value) {
+  (void)kernel, (void)attribute, (void)value;
+  return 0;
+}
+
+/* ---- devices ---- */
+
+KW_HIDDEN int32_t _cudaGetDevice(int32_t *device) {
+  *device = kw_current_device;
+  return 0;
+}
+
+KW_HIDDEN int32_t _cudaSetDevice(int32_t device) {
+  kw_current_device = device;
+  return 0;
+}
+
+KW_HIDDEN int32_t _cudaDeviceGetAttribute(int32_t *value, int32_t attribute, int32_t id) {
+  const kw_device *device = kw_get_device(id);
+  if (!device) return KW_CUTEDSL_FAILED;
+  CUresult status = kw_cuda.device_attribute(value, attribute, device->device);
+  return status ? kw_raise_cuda(status, "asking for attribute %d of cuda:%d", attribute, id) : 0;
+}
+
+/* ---- launching ---- */
+
+/* cudaLaunchConfig_t; its attributes are those of the driver. */
+typedef struct kw_cutedsl_config {
+  unsigned int grid[3];
+  unsigned int block[3];
+  size_t shared_bytes;
+  CUstream stream;
+  kw_launch_attribute *attributes;
+  unsigned int num_attributes;
+} kw_cutedsl_config;
+
+/* Fills in what messages and the limit of shared memory need to know. */
+static void kw_cutedsl_describe(kw_launch *launch, const kw_cutedsl_config *asked) {
+  for (int i = 0; i < KW_DIMS; ++i) launch->dims[i] = 1;
+  memcpy(launch->dims + KW_GRID, asked->grid, sizeof asked->grid);
+  memcpy(launch->dims + KW_BLOCK, asked->block, sizeof asked->block);
+  launch->dims[KW_SHARED] = (unsigned int)asked->shared_bytes;
+}
+
+static int kw_cutedsl_start(const kw_launch *launch, const kw_cutedsl_config *asked, CUkernel kernel, void **parameters) {
+  const unsigned int *grid = asked->grid, *block = asked->block;
+  kw_launch_config config = {
+      {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, launch->dims[KW_SHARED], asked->stream,
+      asked->attributes, asked->num_attributes};
+  bool pushed;
+  if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_current_device);
+  if (kw_enter(launch->device, &pushed)) return -1;
+  CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
+  kw_leave(pushed);
+  return status ? kw_raise_launch(status, launch) : 0;
+}
+
+KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_cutedsl_config *asked, const kw_function *function, void **parameters) {
+  int id = kw_current_device;
+  kw_launch launch = {.function = function};
+  if (!asked->grid[0] || !asked->grid[1] || !asked->grid[2]) return 0;
+  kw_loaded *loaded = kw_get_loaded(function->module, id);
+  if (!loaded) return KW_CUTEDSL_FAILED;
+  launch.device = &kw_devices[id];
+  kw_cutedsl_describe(&launch, asked);
+  struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
+  bool fits = launch.dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
+  if (!fits && kw_extend_shared(&launch, own)) return KW_CUTEDSL_FAILED;
+  return kw_cutedsl_start(&launch, asked, own->kernel, parameters) ? KW_CUTEDSL_FAILED : 0;
+}
+
+/* ---- errors ---- */
+
+KW_HIDDEN void kw_cutedsl_raise(const char *kind, const char *message) { kw_raise(kind, "%s", message); }
+
+/* The message comes in parts, of which some may be null. */
+KW_HIDDEN void kw_cutedsl_raise_parts(const char *kind, const char **parts, int32_t count) {
+  kw_text text;
+  kw_begin(&text);
+  for (int32_t i = 0; i < count; ++i)
+    if (parts[i]) kw_append(&text, "%s", parts[i]);
+  kw_raise_text(kind, &text);
+}
+
+/* Called for a CUDA error other than those that were raised where they happened. */
+KW_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void *raise, int32_t status) {
+  (void)raise;
+  kw_raise("RuntimeError", "its host code failed with CUDA error %d", status);
+}
+
+/* ---- a call ---- */
+
+/* The exported code reads strides without asking whether there are any. */
+static void kw_cutedsl_compact(const DLTensor *tensor, int64_t *strides) {
+  int64_t step = 1;
+  for (int32_t i = tensor->ndim - 1; i >= 0; --i) {
+    strides[i] = step;
+    if (__builtin_mul_overflow(step, tensor->shape[i], &step)) step = 0; /* it has no elements */
+  }
+}
+
+#define KW_CUTEDSL_MAX_DIMS 16
+
+KW_COLD int kw_cutedsl_run_compact(kw_entry exported, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+  TVMFFIAny values[KW_MAX_ARGUMENTS];
+  DLTensor tensors[KW_MAX_ARGUMENTS];
+  int64_t strides[KW_MAX_ARGUMENTS][KW_CUTEDSL_MAX_DIMS];
+  for (int32_t i = 0; i < count; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    values[i] = arguments[i];
+    if (!tensor || tensor->strides || tensor->ndim > KW_CUTEDSL_MAX_DIMS) continue;
+    tensors[i] = *tensor;
+    tensors[i].strides = strides[i];
+    kw_cutedsl_compact(tensor, strides[i]);
+    values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &tensors[i]};
+  }
+  return exported(NULL, values, count, result);
+}
+
+/* Runs exported code on all arguments of the kernel. */
+KW_FUNCTION int32_t kw_cutedsl_call(kw_cutedsl_find find, kw_entry exported, const TVMFFIAny *arguments, int32_t count,
+                                    TVMFFIAny *result) {
+  kw_cutedsl_current = find;
+  for (int32_t i = 0; i < count; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    if (tensor && !tensor->strides) return kw_cutedsl_run_compact(exported, arguments, count, result);
+  }
+  return exported(NULL, (void *)arguments, count, result);
+}
+
+#endif
