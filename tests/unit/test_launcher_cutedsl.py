@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from kernelwright.backends import get
+from kernelwright.backends import library as kernel_library
 from kernelwright.backends.base import LoweredUnit
-from kernelwright.backends.tvm_ffi import LAUNCHER
+from kernelwright.launcher import LAUNCHER
 from kernelwright.frontends.cutedsl import ANSWERED, HOST
 from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
@@ -87,7 +87,7 @@ def library(folder: Path) -> Path:  # noqa: F811
     units = [exported_unit(folder, dtype) for dtype in ("float32", "float16")]
     kernel = plan("taken", *units)
     (folder / "taken").mkdir(exist_ok=True)
-    for name, text in get("tvm_ffi").emit(kernel).items():
+    for name, text in kernel_library.emit(kernel).items():
         (folder / "taken" / name).write_text(text)
     objects = [str(Path(unit.host).with_suffix(".o")) for unit in units]
     compile_and_link(folder, "taken", objects, "taken.so")

@@ -187,7 +187,7 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
         # The exported code computes the launch by itself, and passes the parameters on as they are.
         "device_kernels": [{"name": name, "params": [], "launch": []} for name in functions],
         "entry": entry_symbol(unit),
-        "host_logic": "the host code is CuTe DSL's, which is compiled",
+        "host_logic": "the host code computes launches in code that CuTe DSL has compiled",
         "kernel": unit.kernel,
         "launches": None,
         "schedule": "as written",
