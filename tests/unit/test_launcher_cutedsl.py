@@ -11,8 +11,8 @@ import pytest
 import tvm_ffi
 from kernelwright.backends import library as kernel_library
 from kernelwright.backends.base import LoweredUnit
-from kernelwright.launcher import LAUNCHER
 from kernelwright.frontends.cutedsl import ANSWERED, HOST
+from kernelwright.launcher import LAUNCHER
 from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
 
