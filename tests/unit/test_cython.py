@@ -797,7 +797,7 @@ def test_a_stream_for_a_call_on_the_cpu_is_refused(saxpy: Built) -> None:
             saxpy.cython()(1.0, F, Y, Z, stream=stream)
 
 
-@pytest.mark.parametrize("stream", ["x", 1.5, True, object()], ids=repr)
+@pytest.mark.parametrize("stream", ["x", 1.5, True, object()], ids=["text", "float", "bool", "object"])
 def test_what_is_no_stream_is_refused(saxpy: Built, stream: Any) -> None:
     with pytest.raises(TypeError, match="^kernel 'saxpy': the stream is (.|\n)*remedy: pass a stream of PyTorch"):
         saxpy.cython()(1.0, F, Y, Z, stream=stream)
