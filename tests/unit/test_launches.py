@@ -108,6 +108,15 @@ def calls_of(signature: Mapping[str, Any]) -> list[list[Any]]:
 CODES = {"float16": (2, 16, 1), "float32": (2, 32, 1), "bfloat16": (4, 16, 1), "int8": (0, 8, 1), "int32": (0, 32, 1)}
 
 
+def library_of(folder: Path, signatures: list[dict[str, Any]], lowerings: Path) -> Any:
+    """The library of a kernel, built of its lowerings."""
+    for signature in signatures:
+        place = Path(signature["kernel"], signature["slug"], "cuda")
+        shutil.copytree(lowerings / place, folder / place)
+        (folder / place / "sm_80.cubin").write_text("sm_80")
+    return tvm_ffi.load_module(str(build(folder, plan_of(signatures), extra=["-O0"])))
+
+
 def by_tvm(
     folder: Path, driver: Path, signatures: list[dict[str, Any]], lowerings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
@@ -115,12 +124,7 @@ def by_tvm(
     kernel, log = signatures[0]["kernel"], folder / f"{signatures[0]['kernel']}.log"
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(driver / "libcuda.so.1"))
     monkeypatch.setenv("STANDIN_LOG", str(log))
-    plan = plan_of(signatures)
-    for signature in signatures:
-        place = folder / kernel / signature["slug"] / "cuda"
-        shutil.copytree(lowerings / kernel / signature["slug"] / "cuda", place)
-        (place / "sm_80.cubin").write_text("sm_80")
-    module = tvm_ffi.load_module(str(build(folder, plan, extra=["-O0"])))
+    module = library_of(folder, signatures, lowerings)
     for number, signature in enumerate(signatures):
         monkeypatch.setenv("STANDIN_PARAMETERS", letters(signature))
         for call in calls_of(signature):
@@ -270,3 +274,85 @@ def test_expressions_of_other_kinds_do_not_get_into_generated_code(project: Proj
     launch = {**signature["launches"][0], "grid": [expression, 1, 1]}
     with pytest.raises(KernelwrightError, match=r"signature\.json has"):
         backends.get("nvrtc").emit(plan_of([{**signature, "launches": [launch]}]))
+
+
+# ---- wrong calls
+
+WRONG = {
+    "saxpy": [
+        [1.5],
+        [1.5, [[5], "float32", 16], [[6], "float32", 16], [[5], "float32", 16]],
+        [1.5, [[5], "float32", 16], [[5], "float32", 16], [[6], "float32", 16]],
+        [1.5, [[5], "float32", 16], [[5], "float32", 3], [[5], "float32", 16]],
+        [1.5, [[5], "float32", 0], [[5], "float32", 16], [[5], "float32", 16]],
+        [1.5, [[5], "float32", 16, [2]], [[5], "float32", 16], [[5], "float32", 16]],
+        [1.5, [[5], "float32", 16], [[5], "float32", 16], [[5], "float32", 16], 7],
+        [1.5, 3, [[5], "float32", 16], [[5], "float32", 16]],
+        [1.5, None, [[5], "float32", 16], [[5], "float32", 16]],
+        [1.5, [[2**31 - 1], "float32", 16], [[5], "float32", 16], [[5], "float32", 16]],
+    ],
+    "rms_norm": [
+        [[[3, 4096], "float32", 16], [[4096], "float16", 16], [[3, 4096], "float32", 16]],
+        [[[3, 100], "float32", 16], [[100], "float32", 16], [[3, 100], "float32", 16]],
+        [[[3, 4096], "float32", 16], [[4096], "float32", 16], [[4, 4096], "float32", 16]],
+        [[[3, 4096], "float32", 16, [1, 3]], [[4096], "float32", 16], [[3, 4096], "float32", 16]],
+        [[[2**20, 4096], "float32", 16], [[4096], "float32", 16]],
+    ],
+}
+"""Calls by kernel, as :func:`calls_of` has them; an array may have strides as well."""
+
+REPORT = """
+import json
+from pathlib import Path
+messages = []
+for name, calls in json.loads(Path("{path}").read_text()).items():
+    kernel = made.kernel(name)
+    for call in calls:
+        values = [
+            on_cuda(v[0], v[1], data=v[2], strides=v[3] if len(v) > 3 else None) if isinstance(v, list) else v
+            for v in call
+        ]
+        try:
+            kernel(*values)
+            messages.append("nothing was raised")
+        except Exception as error:
+            messages.append(f"{{type(error).__name__}}: {{error}}")
+print(json.dumps(messages))
+"""
+
+
+def messages_of_library(module: Any, name: str) -> list[str]:
+    messages = []
+    for call in WRONG[name]:
+        values = [
+            tvm_ffi.from_dlpack(FakeTensor(v[0], CODES[v[1]], device=(2, 0), data=v[2], strides=(*v, None)[3]))
+            if isinstance(v, list)
+            else v
+            for v in call
+        ]
+        try:
+            module[name](*values)
+            messages.append("nothing was raised")
+        except (TypeError, ValueError) as error:
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages
+
+
+def test_wrong_calls_get_the_words_of_the_library(
+    project: Project,
+    library: dict[str, list[dict[str, Any]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = make_driver(tmp_path / "driver")
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(driver / "libcuda.so.1"))
+    make_package(tmp_path / "package", {name: library[name] for name in WRONG})
+    (tmp_path / "calls.json").write_text(json.dumps(WRONG))
+    found = json.loads(Process(tmp_path / "package", driver).run(REPORT.format(path=tmp_path / "calls.json")))
+    expected = []
+    for name in WRONG:
+        module = library_of(tmp_path, library[name], project.folder / "out")
+        expected += messages_of_library(module, name)
+    for own, theirs in zip(found, expected, strict=True):
+        # NumPy has no arrays on CUDA.
+        assert own == theirs.replace("numpy.", "cupy.") != "nothing was raised"

@@ -328,7 +328,7 @@ def test_clusters_shared_memory_and_flags_are_passed_on(process: Process) -> Non
     assert process.calls("set") == [f"special_kernel attribute 8 to 65536 on cuda:{device}" for device in (0, 1)]
     first, _, third = process.calls("launch")
     assert first.startswith("special_kernel sm_90a grid 8 1 1 block 128 1 1 shared 65536")
-    assert {item for item in re.findall(r"attribute (\d+: \d+)", first)} == {"4: 2", "2: 1", "6: 1"}
+    assert set(re.findall(r"attribute (\d+: \d+)", first)) == {"4: 2", "2: 1", "6: 1"}
     assert "on cuda:1" in third
 
 

@@ -19,7 +19,7 @@ from .signature import Described, Signatures
 IMMUTABLE = "jaxlib"
 """Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
 
-COMPACT = "\n  remedy: pass a contiguous copy, such as x.contiguous()"
+COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
 Passed = list["Array | Any"]
 """The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
