@@ -152,7 +152,7 @@ class Case:
     """A call of a kernel: its inputs by name, and what its reference makes of them.
 
     Arguments:
-        kernel, index: the variant.
+        kernel, index, config: the variant.
         arguments: the manifest's.
         inputs: an array or a number for each argument that is not an output.
         expected: an array for each tensor that the kernel writes.
@@ -161,10 +161,16 @@ class Case:
 
     kernel: str
     index: int
+    config: dict[str, Any]
     arguments: list[dict[str, Any]]
     inputs: dict[str, Any]
     expected: dict[str, Any]
     tolerance: dict[str, float]
+
+    def of(self, function: Any) -> Any:
+        """The kernel, or its variant if the arguments would also fit another one, as with ``k`` of ``top_k``."""
+        dtypes = [config.get("dtype") for config in function.variants]
+        return function.variant(**self.config) if "k" in self.config and len(set(dtypes)) < len(dtypes) else function
 
 
 def cases(built: Path) -> list[Case]:
@@ -201,5 +207,6 @@ def case_of(kernel: Kernel, index: int, entry: dict[str, Any]) -> Case:
         inputs = check.inputs(sizes) if all(size > 1 for size in sizes.values()) else None
         if inputs is not None:
             tolerance = {argument["name"]: check.tolerance(argument["dtype"]) for argument in entry["arguments"]}
-            return Case(kernel.name, index, entry["arguments"], inputs, check.expected(inputs), tolerance)
+            config = dict(variant.config)
+            return Case(kernel.name, index, config, entry["arguments"], inputs, check.expected(inputs), tolerance)
     raise AssertionError(f"no sizes for {kernel.name}")

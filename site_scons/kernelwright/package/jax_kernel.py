@@ -262,8 +262,8 @@ class JaxKernel:
         return value
 
     def _check_width(self, subject: str, dtype: str) -> None:
-        config: Any = jax.config  # which has no types
-        if dtype in WIDE and not config.read("jax_enable_x64"):
+        config: Any = jax.config
+        if dtype in WIDE and not config.jax_enable_x64:
             self._signatures.refuse(
                 ValueError,
                 f"{subject} is {dtype}, which JAX has only with jax_enable_x64\n  remedy: "

@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 
@@ -30,38 +30,28 @@ BACKEND_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 """Where a dispatcher that has nothing else to do goes."""
 
 
-class TorchKernel(Protocol):
-    """What a kernel of this package is: a function, with these attributes."""
+class TorchKernel:
+    """What a kernel of this package is to a type checker: a function, with these attributes."""
 
-    @property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        """The configs that are built, in order; the first is the default."""
+    variants: tuple[dict[str, Any], ...]
+    """The configs that are built, in order; the first is the default."""
 
-    @property
-    def devices(self) -> frozenset[str]:
-        """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
+    devices: frozenset[str]
+    """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
 
-    @property
-    def op(self) -> Any:
-        """The operator, ``torch.ops.<namespace>.<kernel>``; its overloads are ``default`` and ``out``."""
+    op: Any
+    """The operator, ``torch.ops.<namespace>.<kernel>``; its overloads are ``default`` and ``out``."""
 
-    def variant(self, **config: Any) -> Any:
-        """The first variant whose config has these values, as operators of its own.
+    variant: Callable[..., Any]
+    """``variant(**config)``: the first variant whose config has these values, as operators of its own; a KeyError, if
+    there is none."""
 
-        Raises:
-            KeyError: no variant has them; the message lists the configs.
-        """
+    supported: Callable[..., bool]
+    """``supported(device="cpu")``: whether the kernel has code that the device, and its driver, can run."""
 
-    def supported(self, device: Any = "cpu") -> bool:
-        """Whether this kernel has code that the device, and its driver, can run."""
-
-    def preload(self, device: Any = "cpu") -> None:
-        """Load the device code ahead of the first call, for example before a graph is captured.
-
-        Raises:
-            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
-            ValueError: the kernel is not built for devices of that kind.
-        """
+    preload: Callable[..., None]
+    """``preload(device="cpu")``: loads the device code ahead of the first call, for example before a graph is captured;
+    a RuntimeError, if the device or its driver cannot run the kernel."""
 
 
 def load(loader: Any, name: str, entry: dict[str, Any]) -> Any:
