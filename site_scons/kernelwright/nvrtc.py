@@ -11,12 +11,11 @@ import hashlib
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import SettingsError, ToolError, Where
+from .errors import KernelwrightError, SettingsError, ToolError, Where
 from .files import canonical_json
 from .headers import can_include, included_files
 from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, write_usage
@@ -106,20 +105,18 @@ class HeaderStore:
     limit: int
 
     def trim(self) -> None:
-        """Remove what was not used for longest until the rest is within the limit, and what a killed run left."""
+        """Remove what was not used for longest until the rest is within the limit."""
         found = []
-        for path in self.folder.glob("*.pch*"):
+        for path in self.folder.glob("[!.]*.pch"):
             try:
                 status = path.stat()
-                if path.suffix == ".tmp" and status.st_mtime < time.time() - 3600:
-                    path.unlink()
             except OSError:  # somebody else removed it
                 continue
             found.append((status.st_mtime, status.st_size, path))
         total = 0
         for _, size, path in sorted(found, reverse=True):
             total += size
-            if total > self.limit and path.suffix == ".pch":
+            if total > self.limit:
                 path.unlink(missing_ok=True)
 
 
@@ -143,7 +140,14 @@ def compile_with_nvrtc(
     require_flags(job.flags, job.where)
     source = job.folder / "device.cu"
     own, notes = header_options(job, nvrtc, source, store) if store is not None else ([], [])
-    result = _run(job, nvrtc, scratch, tools, subject, own)
+    try:
+        result = _run(job, nvrtc, scratch, tools, subject, own)
+    except ToolError as error:
+        if not own or error.status >= 0:
+            raise
+        notes.append(f"a precompiled header is not used: NVRTC crashed with it (signal {-error.status})")
+        Path(own[-1].partition("=")[2]).unlink(missing_ok=True)
+        result = _run(job, nvrtc, scratch, tools, subject, [])
     said = re.findall(rf"^{NOTE} (.*)$", result.output, re.M)
     if store is not None and "is made" in said:
         store.trim()
@@ -155,16 +159,15 @@ def compile_with_nvrtc(
 
 
 def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: Tools, subject: str, own: Sequence[str]) -> ToolResult:
-    """Run NVRTC; once more without a precompiled header if it crashes."""
     process, output = compiler_process(), str(scratch / job.output)
     command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     try:
         return tools.run(command, job.folder, scratch, job.where, remedy, kind="nvrtc", subject=subject)
-    except ToolError as error:
-        if not own or error.status >= 0:
-            raise
-        return _run(job, nvrtc, scratch, tools, subject, [])
+    except KernelwrightError as error:
+        # The user has not asked for a Python.
+        error.message = error.message.replace(Path(process[0]).name, "NVRTC", 1)
+        raise
 
 
 def require_flags(flags: Sequence[str], where: Where) -> None:

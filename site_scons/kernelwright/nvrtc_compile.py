@@ -262,7 +262,9 @@ def use_header(arguments: Arguments, program: Program) -> Program | None:
 def make_header(arguments: Arguments, library: Library, program: Program) -> Program | None:
     """Compile, and leave a precompiled header."""
     path, heap = arguments.own["--pch"], int(arguments.own["--heap"])
-    scratch = f"{path}.{os.getpid()}.tmp"
+    folder, _, name = path.rpartition("/")
+    # The build removes files of this name when their process is gone; see files.SCRATCH.
+    scratch = f"{folder}/.scratch-{os.getpid()}-{name}"
     try:
         status = program.compile([*arguments.options, f"--create-pch={scratch}"])
         made = program.pch_status

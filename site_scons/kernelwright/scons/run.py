@@ -178,7 +178,7 @@ class BuildRun:
             self._begun = True
             gc.freeze()
             gc.enable()
-            kept = (self.discovery, self.state / "signatures", self.state / "settled")
+            kept = (self.discovery, self.state / "signatures", self.state / "settled", self.state / "pch")
             for folder in (self.scratch, self.state.parent, self.state, *kept):
                 remove_stale_scratch(folder)
             ids = self._wanted()

@@ -1,0 +1,618 @@
+"""NVRTC beside nvcc: the same code, precompiled headers that change nothing but the time, flags, and errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from kernelwright import nvrtc_library
+from kernelwright.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
+from kernelwright.headers import included_files
+from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
+from kernelwright.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
+from kernelwright.nvrtc_library import Nvrtc, compiler_process, find_nvrtc, include_beside
+from kernelwright.runner import ToolResult, ToolRunner
+from kernelwright.toolchain import HostCompiler, Nvcc, Toolchain, find_host_compiler, find_nvcc
+
+SOURCE = """\
+#ifdef __CUDACC_RTC__
+  #include <cuda/std/cstdint>
+#else
+  #include <cstdint>
+#endif
+#if __CUDA_ARCH__ >= 530
+#include <cuda_fp16.h>
+#endif
+extern "C" __global__ void scale(__half *x, int n) {
+  __shared__ float total[32];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  total[threadIdx.x % 32] = i < n ? __half2float(x[i]) : 0.0f;
+  __syncthreads();
+  if (i < n) x[i] = __float2half(total[(threadIdx.x + 1) % 32] / 3.0f);
+}
+"""
+HEAD = 8
+"""Lines of it that are a header."""
+
+WHERE = Where("scale", "default", "nvrtc")
+SAME_AS_NVRTC = ("-Xcudafe", "--sharedmem32=0")
+
+
+@dataclass
+class Bench:
+    """A project with a source, and what compiles it."""
+
+    project: Path
+    nvrtc: Nvrtc
+    runner: ToolRunner
+    store: HeaderStore
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.project / "build" / "kernel"
+
+    @property
+    def source(self) -> Path:
+        return self.folder / "device.cu"
+
+    @property
+    def headers(self) -> list[Path]:
+        """The precompiled headers that there are."""
+        return sorted(self.store.folder.glob("*.pch"))
+
+    def scratch(self) -> Path:
+        folder = self.project / "build" / "scratch, (1): really"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def compile(self, *flags: str, arch: str = "sm_80", pch: bool = False) -> tuple[CompiledCode, bytes]:
+        """What is reported, and the output."""
+        scratch = self.scratch()
+        job = NvrtcJob(arch, flags, self.folder, WHERE)
+        store = self.store if pch else None
+        compiled = compile_with_nvrtc(job, self.nvrtc, scratch, self.runner, f"scale {arch}", store)
+        assert sorted(path.name for path in scratch.iterdir()) == sorted(job.outputs)
+        return compiled, (scratch / job.output).read_bytes()
+
+    def said(self, compiled: CompiledCode) -> list[str]:
+        """What the compiler process said of the precompiled header."""
+        return [line for line in compiled.result.output.splitlines() if line.startswith("PCH ")]
+
+
+@pytest.fixture(scope="session")
+def nvrtc(tmp_path_factory: pytest.TempPathFactory) -> Nvrtc:
+    try:
+        return Toolchain(tmp_path_factory.mktemp("probe") / "toolchain.json", {}).nvrtc()
+    except ToolchainError as error:
+        if "no NVRTC" in error.message:
+            pytest.skip("NVRTC is not installed")
+        raise
+
+
+@pytest.fixture
+def bench(tmp_path: Path, nvrtc: Nvrtc) -> Iterator[Bench]:
+    governor = MemoryGovernor(2 << 20, Measurements(tmp_path / "measurements.json"))
+    runner = ToolRunner(2, tmp_path, 120.0, governor)
+    bench = Bench(tmp_path, nvrtc, runner, HeaderStore(tmp_path / "pch", 1 << 30))
+    bench.folder.mkdir(parents=True)
+    bench.source.write_text(SOURCE)
+    yield bench
+    runner.close()
+
+
+def test_an_nvrtc_that_is_found_knows_its_release_and_its_archs(nvrtc: Nvrtc) -> None:
+    assert nvrtc.version.startswith("13.0.") and len(nvrtc.identity) == 64
+    assert {"sm_80", "sm_90a", "sm_100f", "compute_80"} <= set(nvrtc.archs)
+
+
+def test_a_cubin_its_resource_usage_and_a_script_are_left(bench: Bench) -> None:
+    compiled, cubin = bench.compile()
+    assert cubin.startswith(b"\x7fELF") and b"scale" in cubin
+    assert compiled.headers == () and compiled.notes == ()
+    assert 50 << 10 < compiled.result.peak_kib < 1 << 20 and compiled.result.cpu_seconds > 0.02
+    scratch = bench.project / "build" / "scratch, (1): really"
+    usage = (scratch / "sm_80.json").read_text()
+    assert '"registers": ' in usage and '"shared_bytes": 128' in usage and '"registers": 0,' not in usage
+    assert "/" not in (scratch / "compile_sm_80.sh").read_text().split("exec ")[1].replace('"/cccl', "")
+
+
+def test_ptx_for_a_virtual_arch(bench: Bench) -> None:
+    _, ptx = bench.compile(arch="compute_80")
+    assert b".target sm_80\n" in ptx and ptx.endswith(b"\n") and b"\0" not in ptx
+
+
+def test_the_script_repeats_the_run_and_names_no_path(bench: Bench) -> None:
+    _, cubin = bench.compile("-use_fast_math")
+    text = script(NvrtcJob("sm_80", ("-use_fast_math",), bench.folder, WHERE), bench.nvrtc)
+    assert str(bench.project) not in text and bench.nvrtc.library not in text
+    (bench.folder / "compile.sh").write_text(text)
+    python, *_, program = compiler_process()
+    tools = {
+        "PYTHON": python,
+        "NVRTC_COMPILE": program,
+        "NVRTC": bench.nvrtc.library,
+        "CUDA_INCLUDE": bench.nvrtc.include,
+    }
+    subprocess.run(["sh", bench.folder / "compile.sh"], env={"PATH": "/usr/bin:/bin"} | tools, check=True)
+    assert (bench.folder / "sm_80.cubin").read_bytes() == cubin
+
+
+def test_no_path_of_the_machine_is_in_the_output_and_equal_sources_give_equal_bytes(bench: Bench) -> None:
+    outputs = {}
+    for folder in ("one", "another place"):
+        moved = replace(bench, project=bench.project / folder)
+        moved.folder.mkdir(parents=True)
+        moved.source.write_text(SOURCE)
+        outputs[folder] = moved.compile(pch=True)[1], moved.compile(arch="compute_80")[1]
+    assert outputs["one"] == outputs["another place"]
+    assert str(bench.project).encode() not in b"".join(outputs["one"])
+
+
+# Precompiled headers.
+
+
+def test_a_precompiled_header_is_made_and_then_used_and_changes_no_byte(bench: Bench) -> None:
+    for arch in ("sm_80", "sm_90a", "compute_80"):
+        _, plain = bench.compile(arch=arch)
+        made, first = bench.compile(arch=arch, pch=True)
+        used, second = bench.compile(arch=arch, pch=True)
+        assert (bench.said(made), bench.said(used)) == (["PCH is made"], ["PCH is used"])
+        assert plain == first == second
+        assert made.notes == used.notes == ()
+    assert len(bench.headers) == 3
+
+
+def test_line_information_is_the_same_with_a_precompiled_header(bench: Bench) -> None:
+    _, plain = bench.compile("-lineinfo")
+    _, first = bench.compile("-lineinfo", pch=True)
+    used, second = bench.compile("-lineinfo", pch=True)
+    assert bench.said(used) == ["PCH is used"] and plain == first == second
+
+
+def test_sources_that_begin_alike_share_a_header_and_others_do_not(bench: Bench) -> None:
+    bench.compile(pch=True)
+    bench.source.write_text(SOURCE.replace("3.0f", "5.0f") + "#if 1\n#define LATER\n#endif\n")
+    assert bench.said(bench.compile(pch=True)[0]) == ["PCH is used"]
+    bench.source.write_text("#define OTHER 1\n" + SOURCE)
+    assert bench.said(bench.compile(pch=True)[0]) == ["PCH is made"]
+    assert bench.said(bench.compile("-DX=1", pch=True)[0]) == ["PCH is made"]
+    assert len(bench.headers) == 3
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "text", "zeros", "folder"])
+def test_a_damaged_header_only_costs_time(bench: Bench, damage: str) -> None:
+    _, plain = bench.compile()
+    bench.compile(pch=True)
+    (path,) = bench.headers
+    data = bytearray(path.read_bytes())
+    if damage == "changed":
+        data[len(data) // 2] ^= 0x55
+    contents = {
+        "cut": data[: len(data) // 2],
+        "changed": data,
+        "empty": b"",
+        "text": b"no header",
+        "zeros": bytes(5000),
+    }
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(contents[damage])
+    compiled, cubin = bench.compile(pch=True)
+    assert cubin == plain
+    assert len(compiled.notes) >= 1 and compiled.notes[0].startswith("a precompiled header "), compiled.result.output
+    if damage != "folder":
+        assert bench.said(compiled)[-1] == "PCH is made"
+        assert bench.said(bench.compile(pch=True)[0]) == ["PCH is used"]
+
+
+def test_a_header_that_nvrtc_refuses_is_made_again(bench: Bench) -> None:
+    bench.compile(pch=True)
+    (path,) = bench.headers
+    _, plain = bench.compile("-DX=1")
+    bench.compile("-DX=1", pch=True)
+    (wanted,) = set(bench.headers) - {path}
+    shutil.copy(path, wanted)
+    refused, cubin = bench.compile("-DX=1", pch=True)
+    assert "NVRTC refuses it" in refused.notes[0] and cubin == plain
+    assert bench.said(bench.compile("-DX=1", pch=True)[0]) == ["PCH is made"]
+
+
+def test_a_header_that_makes_nvrtc_crash_only_costs_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plain = bench.compile()
+    run, commands = bench.runner.run, []
+
+    def crash(command: list[str], *arguments: object, **keywords: object) -> ToolResult:
+        commands.append(command)
+        if any(word.startswith("--pch=") for word in command):
+            raise ToolError(command, -signal.SIGSEGV, "", WHERE)
+        return run(command, *arguments, **keywords)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench.runner, "run", crash)
+    compiled, cubin = bench.compile(pch=True)
+    assert cubin == plain and len(commands) == 2
+    assert any("crash" in note for note in compiled.notes)
+
+
+def test_a_folder_that_cannot_be_written_only_costs_time(bench: Bench) -> None:
+    _, plain = bench.compile()
+    bench.store.folder.write_text("a file")
+    compiled, cubin = bench.compile(pch=True)
+    assert cubin == plain and "precompiled headers are not used: " in compiled.notes[0]
+    bench.store.folder.unlink()
+    bench.store.folder.symlink_to("/proc/self")  # nobody can make a file there, not even root
+    compiled, cubin = bench.compile(pch=True)
+    assert cubin == plain and "is not made" in compiled.notes[0]
+
+
+def test_a_system_that_does_not_fix_addresses_only_costs_time(bench: Bench, tmp_path: Path) -> None:
+    """As in a container: personality(2) is refused."""
+    text = Path(compiler_process()[-1]).read_text()
+    changed = tmp_path / "nvrtc_compile.py"
+    assert text.count("libc = ctypes.CDLL(None)") == 1
+    changed.write_text(text.replace("libc = ctypes.CDLL(None)", "libc = Refusing()").replace("class F", REFUSING, 1))
+    command = [*compiler_process()[:-1], str(changed)]
+    own = [f"--head={HEAD}", f"--pch={tmp_path / 'x.pch'}"]
+    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
+    words = job.arguments(command, bench.nvrtc.library, bench.nvrtc.include, str(tmp_path / "x.cubin"), own)
+    done = subprocess.run(words, cwd=bench.folder, capture_output=True, text=True, check=True)
+    assert "PCH is not used: this system does not let a process fix its addresses" in done.stdout
+    assert (tmp_path / "x.cubin").read_bytes() == bench.compile()[1] and not (tmp_path / "x.pch").exists()
+
+
+REFUSING = """\
+class Refusing:
+    def personality(self, value):
+        return -1
+
+class F"""
+
+
+def test_a_heap_that_is_too_small_grows(bench: Bench) -> None:
+    """NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED."""
+    _, plain = bench.compile()
+    path, output = bench.project / "x.pch", bench.project / "x.cubin"
+    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
+    for said, own in (("made", ["--heap=1000000"]), ("used", [])):
+        own = [f"--head={HEAD}", f"--pch={path}", *own]
+        words = job.arguments(compiler_process(), bench.nvrtc.library, bench.nvrtc.include, str(output), own)
+        done = subprocess.run(words, cwd=bench.folder, capture_output=True, text=True, check=True)
+        assert f"PCH is {said}\n" in done.stdout and output.read_bytes() == plain
+
+
+def test_several_at_once_make_the_same_header(bench: Bench) -> None:
+    _, plain = bench.compile()
+    results: list[bytes] = []
+
+    def compile_one(number: int) -> None:
+        scratch = bench.project / f"scratch{number}"
+        scratch.mkdir()
+        job = NvrtcJob("sm_80", (), bench.folder, WHERE)
+        compile_with_nvrtc(job, bench.nvrtc, scratch, bench.runner, f"scale {number}", bench.store)
+        results.append((scratch / job.output).read_bytes())
+
+    threads = [threading.Thread(target=compile_one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [plain] * 4
+    assert [path.name for path in bench.store.folder.iterdir()] == [path.name for path in bench.headers]
+    assert len(bench.headers) == 1
+
+
+def test_a_killed_process_leaves_no_header_that_is_used(bench: Bench) -> None:
+    _, plain = bench.compile()
+    bench.store.folder.mkdir()
+    path = bench.store.folder / "x.pch"
+    job = NvrtcJob("sm_80", (), bench.folder, WHERE)
+    own = [f"--head={HEAD}", f"--pch={path}"]
+    output = bench.project / "x.cubin"
+    words = job.arguments(compiler_process(), bench.nvrtc.library, bench.nvrtc.include, str(output), own)
+    process = subprocess.Popen(words, cwd=bench.folder, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(bench.store.folder.iterdir()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.wait()
+    left = [name.name for name in bench.store.folder.iterdir()]
+    assert left == [f".scratch-{process.pid}-x.pch"], "it was killed while it wrote"
+    assert not output.exists() and bench.compile(pch=True)[1] == plain
+
+
+def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
+    store = HeaderStore(tmp_path, 250)
+    for number in range(4):
+        (tmp_path / f"{number}.pch").write_bytes(bytes(100))
+        os.utime(tmp_path / f"{number}.pch", (1000 + number, 1000 + number))
+    (tmp_path / ".scratch-1-4.pch").write_bytes(bytes(1000))
+    os.utime(tmp_path / "0.pch")
+    store.trim()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".scratch-1-4.pch", "0.pch", "3.pch"]
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (SOURCE, HEAD),
+        ("int x;\n", 0),
+        ("", 0),
+        ("#include <a>", 1),
+        ("#include <a>\n", 1),
+        ("# include <a>\nint x;\n#include <b>\nint y;\n", 3),
+        ('#include "mine.h"\n#include <a>\n', 0),
+        ("#include MACRO\n", 0),
+        ("#include <a> // why\n", 1),
+        ("#if 1\n#include <a>\nint x;\n", 0),
+        ("#if 1\n#include <a>\n#else\n#include <b>\n#endif\nint x;\n", 5),
+        ("/* #include <a>\n*/ int x;\n", 0),
+        ("/*\n#include <a>\n*/\n", 0),
+        ("// #include <a>\n#include <b>\n", 2),
+        ('const char *x = R"(\n#include <a>\n)";\n', 0),
+        ("#include <a>\\\n\n", 0),
+        ("#include <a>\r\n", 0),
+        ("__global__ void f() {}\n#include <a>\n", 0),
+        ('// it is "\n#include <a>\n', 2),
+    ],
+)
+def test_the_lines_that_can_be_a_header(source: str, lines: int) -> None:
+    assert head_lines(source) == lines
+
+
+# Flags.
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-use_fast_math", "--maxrregcount=32", "-lineinfo"),
+        ("-DX=1", "-D", "Y=2", "-U", "X", "-I", "somewhere", "-Isomewhere"),
+        ("-O3", "-std=c++20", "-Xptxas", "-O2", "--ptxas-options=-v", "-w", "-restrict"),
+        ("-ftz=true", "-prec-div=false", "--fmad", "false", "-diag-suppress", "177"),
+        SAME_AS_NVRTC,
+    ],
+)
+def test_flags_that_nvcc_and_nvrtc_share_are_taken(bench: Bench, flags: tuple[str, ...]) -> None:
+    assert bench.compile(*flags)[1].startswith(b"\x7fELF")
+
+
+def test_flags_have_their_effect(bench: Bench) -> None:
+    plain, fast, few = (bench.compile(*f)[1] for f in ((), ("-use_fast_math",), ("-Xptxas", "-O0")))
+    assert len({plain, fast, few}) == 3
+    assert bench.compile("-O2")[1] == plain, "it is for the host's code"
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (("--expt-relaxed-constexpr",), "--expt-relaxed-constexpr"),
+        (("-w", "-Xcompiler", "-Wall"), "-Xcompiler"),
+        (("-gencode", "arch=compute_80,code=sm_80"), "-gencode"),
+        (("-Xcudafe", "--sharedmem32=1"), "-Xcudafe --sharedmem32=1"),
+        (("--options-file=x",), "--options-file=x"),
+        (("-rdc=true",), "-rdc=true"),
+        (("--create-pch=x",), "--create-pch=x"),
+        (("file.cu",), "file.cu"),
+    ],
+)
+def test_a_flag_that_nvrtc_lacks_is_named_with_its_kernel(bench: Bench, flags: tuple[str, ...], shown: str) -> None:
+    with pytest.raises(SettingsError, match="NVRTC has no flag") as caught:
+        bench.compile(*flags)
+    assert repr(shown) in caught.value.message and caught.value.where == WHERE
+    assert "cuda_compiler" in str(caught.value.remedy)
+
+
+def test_a_flag_without_its_value_is_nvrtcs_own_error(bench: Bench) -> None:
+    require_flags(("-maxrregcount",), WHERE)
+    with pytest.raises(ToolError, match="NVRTC ended with exit status 1"):
+        bench.compile("-maxrregcount")
+
+
+# Errors.
+
+
+@pytest.mark.parametrize("pch", [False, True])
+def test_an_error_in_the_source_has_its_line_and_kernel(bench: Bench, pch: bool) -> None:
+    if pch:
+        bench.compile(pch=True)
+    bench.source.write_text(SOURCE.replace("__float2half(total", "no_such_function(total"))
+    with pytest.raises(ToolError) as caught:
+        bench.compile(pch=pch)
+    text = str(caught.value)
+    assert "NVRTC ended with exit status 1" in text and "scale/default [nvrtc]" in text
+    assert 'device.cu(14): error: identifier "no_such_function" is undefined' in text
+    assert str(bench.source) in text and "device-head.h" not in text
+
+
+def test_an_error_in_the_head_is_shown_as_it_is_in_the_source(bench: Bench) -> None:
+    bench.source.write_text(SOURCE.replace("cuda_fp16.h", "no_such_header.h"))
+    with pytest.raises(ToolError, match=r"device.cu\(7\).*no_such_header") as caught:
+        bench.compile(pch=True)
+    assert "device-head.h" not in str(caught.value) and bench.headers == []
+
+
+def test_a_run_that_takes_too_long_is_ended(bench: Bench) -> None:
+    bench.runner.timeout_s = 0.05
+    with pytest.raises(KernelwrightError, match=r"NVRTC took longer than 0\.05 s"):
+        bench.compile()
+
+
+# Headers of the project.
+
+
+def test_headers_that_flags_bring_are_reported_and_nothing_is_precompiled(bench: Bench) -> None:
+    _, plain = bench.compile()
+    include = bench.project / "inc"
+    include.mkdir()
+    (include / "top.h").write_text(
+        '#include "on device.h"\n#include <cuda_fp16.h>\n#if 0\n#include "never.h"\n#endif\n'
+    )
+    (include / "on device.h").write_text("#define NOTHING\n")
+    (include / "never.h").touch()
+    (include / "unused.h").touch()
+    compiled, code = bench.compile("-include", "top.h", "-I", str(include), pch=True)
+    assert compiled.headers == ("inc/never.h", "inc/on device.h", "inc/top.h")
+    assert code == plain and bench.headers == []
+
+
+def test_what_a_macro_includes_may_be_any_file_of_the_folders(tmp_path: Path) -> None:
+    (tmp_path / "device.cu").write_text("#include NAME\n")
+    (tmp_path / "inc" / "deep").mkdir(parents=True)
+    for name in ("a.h", "deep/b.h"):
+        (tmp_path / "inc" / name).touch()
+    found = included_files(tmp_path / "device.cu", ["-Iinc"], tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["inc/a.h", "inc/deep/b.h"]
+
+
+def test_headers_that_include_each_other_are_found_once(tmp_path: Path) -> None:
+    (tmp_path / "a.h").write_text('#include "b.h"\n')
+    (tmp_path / "b.h").write_text('#include "a.h"\n')
+    (tmp_path / "device.cu").write_text("")
+    found = included_files(tmp_path / "device.cu", ["--pre-include=a.h"], tmp_path)
+    assert [path.name for path in found] == ["a.h", "b.h"]
+
+
+# Finding it.
+
+
+def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc_library, "_library_folders", lambda environment: [tmp_path])
+    with pytest.raises(ToolchainError, match="no NVRTC") as caught:
+        find_nvrtc({})
+    assert "pip install 'kernelwright[nvrtc]'" in str(caught.value.remedy)
+
+
+def a_copy(nvrtc: Nvrtc, top: Path) -> Path:
+    """A folder like that of the wheels, with links; its library."""
+    library = Path(nvrtc.library)
+    (top / "lib").mkdir(parents=True)
+    for part in library.parent.glob("libnvrtc*"):
+        (top / "lib" / part.name).symlink_to(part)
+    (top / "include").symlink_to(include_beside(library))
+    return top / "lib" / library.name
+
+
+def probe(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Nvrtc:
+    monkeypatch.setattr(nvrtc_library, "_library_folders", lambda environment: [library.parent])
+    return Toolchain(top / "toolchain.json", {}).nvrtc()
+
+
+def test_the_identity_does_not_depend_on_the_place(
+    nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = probe(tmp_path, a_copy(nvrtc, tmp_path / "elsewhere"), monkeypatch)
+    assert (found.identity, found.version) == (nvrtc.identity, nvrtc.version) and found.library != nvrtc.library
+
+
+def test_another_library_has_another_identity(nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = a_copy(nvrtc, tmp_path / "elsewhere")
+    builtins = next(library.parent.glob("libnvrtc-builtins.so.*"))
+    content = builtins.read_bytes()
+    builtins.unlink()
+    builtins.write_bytes(content + b"\0")
+    assert probe(tmp_path, library, monkeypatch).identity != nvrtc.identity
+
+
+def test_missing_builtins_are_named(nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = a_copy(nvrtc, tmp_path / "elsewhere")
+    for part in library.parent.glob("libnvrtc-builtins*"):
+        part.unlink()
+    with pytest.raises(ToolchainError, match="no libnvrtc-builtins beside it") as caught:
+        probe(tmp_path, library, monkeypatch)
+    assert "pip install --force-reinstall 'nvidia-cuda-nvrtc==13.0.*'" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("missing", "package"),
+    [("cuda_fp16.h", "nvidia-cuda-runtime"), ("cccl", "nvidia-cuda-cccl")],
+)
+def test_missing_headers_are_named(
+    nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, package: str
+) -> None:
+    library = a_copy(nvrtc, tmp_path / "elsewhere")
+    include = tmp_path / "elsewhere" / "include"
+    include.unlink()
+    include.mkdir()
+    for part in include_beside(Path(nvrtc.library)).iterdir():
+        if part.name != missing:
+            (include / part.name).symlink_to(part)
+    with pytest.raises(ToolchainError, match="beside it") as caught:
+        probe(tmp_path, library, monkeypatch)
+    assert f"pip install '{package}==13.0.*'" in str(caught.value.remedy)
+
+
+def test_headers_of_another_release_are_named(nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = a_copy(nvrtc, tmp_path / "elsewhere")
+    include = tmp_path / "elsewhere" / "include"
+    original = include_beside(Path(nvrtc.library))
+    include.unlink()
+    include.mkdir()
+    for part in original.iterdir():
+        (include / part.name).symlink_to(part)
+    (include / "cuda_runtime_api.h").unlink()
+    (include / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13020\n")
+    with pytest.raises(ToolchainError, match=r"NVRTC is of CUDA 13\.0, but the headers of CUDA 13\.2"):
+        probe(tmp_path, library, monkeypatch)
+
+
+def test_a_library_that_is_none_is_an_error(nvrtc: Nvrtc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = a_copy(nvrtc, tmp_path / "elsewhere")
+    library.unlink()
+    library.write_bytes(b"no library")
+    with pytest.raises(ToolchainError, match="NVRTC cannot be used") as caught:
+        probe(tmp_path, library, monkeypatch)
+    assert "NVRTC cannot be loaded" in str(caught.value)
+
+
+# The same as nvcc.
+
+
+def machine_code(cubin: bytes) -> dict[str, bytes]:
+    """The code of each device function."""
+    return {s.name: s.data() for s in ELFFile(io.BytesIO(cubin)).iter_sections() if s.name.startswith(".text.")}
+
+
+def by_nvcc(bench: Bench, arch: str, *flags: str) -> tuple[CompiledCode, bytes]:
+    try:
+        nvcc = Nvcc(find_nvcc("", {}), "13.0.88", "id", ())
+    except ToolchainError:
+        pytest.skip("nvcc is not installed")
+    compiler = HostCompiler(find_host_compiler("", {"PATH": "/usr/local/bin:/usr/bin:/bin"}), "cc", "id")
+    scratch = bench.project / "by nvcc"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    job = NvccJob(arch, flags, bench.folder, WHERE)
+    compiled = compile_device_code(job, nvcc, compiler, scratch, bench.runner, f"scale {arch}")
+    return compiled, (scratch / job.output).read_bytes()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_machine_code_is_that_of_nvcc_with_addresses_of_shared_memory_as_wide(bench: Bench, arch: str) -> None:
+    compiled, ours = bench.compile(*SAME_AS_NVRTC, arch=arch, pch=True)
+    theirs_compiled, theirs = by_nvcc(bench, arch, *SAME_AS_NVRTC)
+    assert machine_code(ours) == machine_code(theirs) and machine_code(ours)
+    assert resource_usage(compiled.result.output) == resource_usage(theirs_compiled.result.output)
+
+
+def test_addresses_of_shared_memory_are_what_nvcc_does_otherwise(bench: Bench) -> None:
+    """So that what the documentation says of it is looked at again when this changes."""
+    ours, theirs = bench.compile(arch="compute_80")[1], by_nvcc(bench, "compute_80")[1]
+    widths = [set(re.findall(rb"mov\.u(\d+) .*total;", ptx)) for ptx in (ours, theirs)]
+    assert widths == [{b"64"}, {b"32"}]
+    again = by_nvcc(bench, "compute_80", *SAME_AS_NVRTC)[1]
+    assert set(re.findall(rb"mov\.u(\d+) .*total;", again)) == {b"64"}
