@@ -1,9 +1,10 @@
-"""Extension modules of the cython backend: built of real kernels, called, and compared with tvm-ffi's kernel objects."""
+"""Extension modules of the cython backend: built of real kernels, called, and compared with those of tvm-ffi."""
 
 from __future__ import annotations
 
 import array
 import copy
+import ctypes
 import gc
 import inspect
 import os
@@ -29,6 +30,7 @@ from kernelwright.backends.cython import RESERVED, Cython, check_build
 from kernelwright.errors import KernelwrightError, ToolchainError
 from kernelwright.package import cython_kernel
 from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
+from test_glibc import compiler, stubs
 from workers_project import Project
 
 torch = pytest.importorskip("torch")
@@ -197,12 +199,12 @@ def test_an_argument_without_a_name_for_c_is_refused() -> None:
 
 
 def test_a_kernel_whose_arguments_have_reserved_names_takes_these_by_position(folder: Path) -> None:
-    names = sorted(name for name in RESERVED if not name[0].isupper())[:20] + ["self", "stream", "positional", "None"]
+    names = [*sorted(name for name in RESERVED if not name[0].isupper())[:20], "self", "stream", "positional", "None"]
     arguments = [scalar(name, "int32") for name in dict.fromkeys(names)] + [scalar("last", "int32")]
     kernel = plan("odd", c_unit(folder, "BEGIN (void)tensor, (void)argument; END", signature("odd", arguments)))
     odd = build_both(folder, kernel).cython()
     assert odd(*range(len(arguments) - 1), last=1) is None
-    with pytest.raises(TypeError, match="takes 25 arguments .*, 1 were given"):
+    with pytest.raises(TypeError, match=r"takes 25 arguments .*, 1 were given"):
         odd(last=1)
 
 
@@ -269,42 +271,95 @@ assert kernel(total, x, 3.0, 1, product) is None
 assert total.tolist() == [5, 6] and product.tolist() == [3, 6], total
 made, _ = kernel(x, factor=2, steps=0)
 assert made.__dlpack_device__() == (1, 0), made
+assert kernel.supported() is True and kernel.preload() is None
 assert "tvm_ffi" not in sys.modules and "numpy" not in sys.modules
 try:
     kernel(b"12345678", x, 3.0, 1, product)
 except ValueError as error:
     assert str(error).startswith("kernel 'pair': argument 'sum' is a read-only array"), error
-    print("works")
+references = sys.getrefcount(None)
+for _ in range(20_000):
+    kernel(total, x, 3.0, 1, product)
+    kernel.preload()
+    kernel(x, 3.0, 1)
+assert abs(sys.getrefcount(None) - references) < 1000
+print("works")
 """
 
 
 def pythons() -> dict[str, str]:
-    """Other Pythons on this machine, by version."""
+    """The Pythons of this machine, by version."""
     found = {}
-    for path in [*Path.home().glob(".pyenv/versions/3.*/bin/python"), *map(Path, ["/usr/bin/python3"])]:
+    for path in [*Path.home().glob(".pyenv/versions/3.*/bin/python"), Path("/usr/bin/python3"), Path(sys.executable)]:
         if path.exists():
-            version = "import sys; print('%d.%d' % sys.version_info[:2])"
-            found[subprocess.run([path, "-c", version], capture_output=True, text=True).stdout.strip()] = str(path)
+            found[asked(str(path), "'%d.%d' % sys.version_info[:2]")] = str(path)
     return found
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def asked(python: str, expression: str) -> str:
+    """What another Python prints."""
+    command = [python, "-c", f"import sys, sysconfig; print({expression})"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def runs_in(python: str, folder: Path, built: Built, place: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script above in another Python, without any package but the library of tvm-ffi."""
+    runtime = place / "acme" / "_runtime"
+    runtime.mkdir(parents=True, exist_ok=True)
+    for name in Cython.runtime:
+        shutil.copy(Path(cython_kernel.__file__).parent / name, runtime)
+    if not (place / "tvm_ffi").exists():
+        (place / "tvm_ffi").symlink_to(Path(tvm_ffi.__file__).parent)
+    script = SCRIPT.format(folder=str(folder), entry=dict(built.entry))
+    return subprocess.run([python, "-c", script], cwd=place, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 def test_one_binary_serves_all_pythons_from_3_11_on(version: str, pair: Built, tmp_path: Path) -> None:
     if version not in pythons():
         pytest.skip(f"there is no Python {version} here")
-    runtime = tmp_path / "acme" / "_runtime"
-    runtime.mkdir(parents=True)
-    for name in Cython.runtime:
-        shutil.copy(Path(cython_kernel.__file__).parent / name, runtime)
-    (tmp_path / "tvm_ffi").symlink_to(Path(tvm_ffi.__file__).parent)
-    script = SCRIPT.format(folder=str(pair.folder), entry=dict(pair.entry))
-    result = subprocess.run([pythons()[version], "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    if version == "3.10":
-        assert (
-            "ImportError: kernel 'pair': the cython backend needs Python 3.11 or later, this is 3.10" in result.stderr
-        )
-    else:
+    result = runs_in(pythons()[version], pair.folder, pair, tmp_path)
+    assert result.stdout == "works\n", result.stderr
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_a_binary_made_with_later_headers_serves_older_pythons_too(version: str, pair: Built, tmp_path: Path) -> None:
+    include = asked(pythons()[version], "sysconfig.get_paths()['include']") if version in pythons() else ""
+    if not Path(include, "Python.h").exists():
+        pytest.skip(f"there are no headers of Python {version} here")
+    compile_extension(tmp_path, pair.plan, replace(places(), python_include=include))
+    shutil.copy(pair.folder / "pair.so", tmp_path)
+    for python in {sys.executable, pythons()[version]}:
+        result = runs_in(python, tmp_path, pair, tmp_path)
         assert result.stdout == "works\n", result.stderr
+
+
+def test_an_older_python_is_told_what_is_needed(pair: Built, tmp_path: Path) -> None:
+    if "3.10" not in pythons():
+        pytest.skip("there is no Python 3.10 here")
+    result = runs_in(pythons()["3.10"], pair.folder, pair, tmp_path)
+    assert (
+        "ImportError: kernel 'pair': the cython backend needs CPython 3.11 or later with a GIL, this" in result.stderr
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("version_info", (3, 10, 13)), ("abiflags", "t")])
+def test_a_python_with_another_abi_is_refused(
+    pair: Built, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setattr(sys, name, value)
+    with pytest.raises(ImportError, match=r"kernel 'pair': the cython backend needs CPython 3\.11 or later with a GIL"):
+        pair.cython()
+
+
+def test_the_module_is_linked_for_an_old_glibc(pair: Built, tmp_path: Path) -> None:
+    glibc = stubs(tmp_path, "2.28", compiler())
+    module = compile_extension(tmp_path, pair.plan, replace(places(), glibc=str(glibc)))
+    listing = subprocess.run(["readelf", "-V", "--wide", module], capture_output=True, text=True, check=True).stdout
+    versions = {tuple(map(int, version.split("."))) for version in re.findall(r"Name: GLIBC_([0-9.]+)", listing)}
+    assert versions and max(versions) <= (2, 28)
+    shutil.copy(pair.folder / "pair.so", tmp_path)
+    assert runs_in(sys.executable, tmp_path, pair, tmp_path).stdout == "works\n"
 
 
 def test_a_missing_tvm_ffi_is_an_import_error_with_the_line_for_pip(
@@ -402,8 +457,20 @@ def test_an_output_that_numpy_has_no_dtype_for_can_be_taken_by_others(folder: Pa
 
 @pytest.mark.parametrize(
     ("code", "dtype"),
-    [("b", "int8"), ("B", "uint8"), ("h", "int16"), ("H", "uint16"), ("i", "int32"), ("I", "uint32"), ("l", "int64")]
-    + [("L", "uint64"), ("q", "int64"), ("Q", "uint64"), ("f", "float32"), ("d", "float64")],
+    [
+        ("b", "int8"),
+        ("B", "uint8"),
+        ("h", "int16"),
+        ("H", "uint16"),
+        ("i", "int32"),
+        ("I", "uint32"),
+        ("l", "int64"),
+        ("L", "uint64"),
+        ("q", "int64"),
+        ("Q", "uint64"),
+        ("f", "float32"),
+        ("d", "float64"),
+    ],
 )
 def test_buffers_are_arrays(copies: Built, code: str, dtype: str) -> None:
     data = array.array(code, range(6))
@@ -422,6 +489,18 @@ def test_a_buffer_with_other_elements_is_refused(saxpy: Built) -> None:
         TypeError, match=r"kernel 'saxpy': argument 'x' is a builtins\.memoryview that cannot be passed"
     ):
         saxpy.cython()(1.0, x, floats(), floats())
+
+
+def test_arrays_of_ctypes_are_buffers_up_to_64_dimensions(saxpy: Built) -> None:
+    x = (ctypes.c_float * 4)(1, 2, 3, 4)
+    np.testing.assert_array_equal(np.from_dlpack(saxpy.cython()(2.0, x, x)), [3, 6, 9, 12])
+    deep = ctypes.c_float
+    for _ in range(65):
+        deep *= 1
+    with pytest.raises(
+        TypeError, match=r"'x' is a .* that cannot be passed: it has 65 dimensions, and 64 are possible"
+    ):
+        saxpy.cython()(2.0, deep(), x)
 
 
 # ---- calls
@@ -573,7 +652,7 @@ def test_integers_that_do_not_fit_are_refused_as_by_tvm_ffi(pair: Built, number:
 
 
 def test_errors_of_the_kernel_keep_their_kind(pair: Built) -> None:
-    with pytest.raises(IndexError, match="^thirteen$"):
+    with pytest.raises(IndexError, match=r"^thirteen$"):
         pair.cython()(floats(), 13.0, 1)
 
 
@@ -692,7 +771,7 @@ class NoCapsule(Exporter):
 
 
 def test_an_export_that_is_no_capsule_is_refused(saxpy: Built) -> None:
-    with pytest.raises(TypeError, match="argument 'x' is a test_cython.NoCapsule that cannot be passed"):
+    with pytest.raises(TypeError, match=r"argument 'x' is a test_cython\.NoCapsule that cannot be passed"):
         saxpy.cython()(1.0, NoCapsule(F, True), Y, Z)
 
 
@@ -793,13 +872,13 @@ def test_types_that_are_too_many_to_remember_still_work(saxpy: Built) -> None:
 
 def test_a_stream_for_a_call_on_the_cpu_is_refused(saxpy: Built) -> None:
     for stream in (0, 7):
-        with pytest.raises(ValueError, match="^kernel 'saxpy': a stream was given for a call on the CPU\n  remedy: "):
+        with pytest.raises(ValueError, match=r"^kernel 'saxpy': a stream was given for a call on the CPU\n  remedy: "):
             saxpy.cython()(1.0, F, Y, Z, stream=stream)
 
 
 @pytest.mark.parametrize("stream", ["x", 1.5, True, object()], ids=["text", "float", "bool", "object"])
 def test_what_is_no_stream_is_refused(saxpy: Built, stream: Any) -> None:
-    with pytest.raises(TypeError, match="^kernel 'saxpy': the stream is (.|\n)*remedy: pass a stream of PyTorch"):
+    with pytest.raises(TypeError, match=r"^kernel 'saxpy': the stream is (.|\n)*remedy: pass a stream of PyTorch"):
         saxpy.cython()(1.0, F, Y, Z, stream=stream)
 
 

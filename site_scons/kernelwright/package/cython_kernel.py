@@ -136,15 +136,22 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Services:
     Raises:
         ImportError: this Python is too old, tvm-ffi is not installed, or a file of the package is missing or altered.
     """
-    if sys.version_info < OLDEST_PYTHON:
+    if not _is_suitable():
         raise ImportError(
-            f"kernel {name!r}: the cython backend needs Python 3.11 or later, this is {sys.version.split()[0]}\n"
-            "  remedy: use a later Python, or another backend of the package"
+            f"kernel {name!r}: the cython backend needs CPython 3.11 or later with a GIL, this is {sys.version}\n"
+            "  remedy: use such a Python, or another backend of the package",
+            name=name,
         )
     path = loader.verified(f"backends/cython/_{name}.abi3.so")
     module = _import(f"{loader.package}.backends.cython._{name}", path)
     kind = type(name, (Services, module.Function), {"__module__": loader.package, "__doc__": entry["doc"]})
     return _make(kind, name, entry, loader.library(name), None)
+
+
+def _is_suitable() -> bool:
+    """Whether this Python has the stable ABI that the modules are for. A free-threaded one has another."""
+    is_threaded = "t" in getattr(sys, "abiflags", "")
+    return sys.implementation.name == "cpython" and sys.version_info >= OLDEST_PYTHON and not is_threaded
 
 
 def _import(name: str, path: Path) -> ModuleType:

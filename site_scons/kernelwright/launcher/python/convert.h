@@ -60,6 +60,10 @@ KW_FUNCTION int kw_set_strides(kw_tensor *tensor) {
 KW_FUNCTION int kw_take_buffer_of(kw_tensor *tensor) {
   Py_buffer *buffer = &tensor->buffer;
   int code = kw_code_of(buffer->format);
+  if (buffer->ndim > KW_BUFFER_DIMS) {
+    PyErr_Format(PyExc_BufferError, "it has %d dimensions, and %d are possible", buffer->ndim, KW_BUFFER_DIMS);
+    return -1;
+  }
   if (code < 0) {
     PyErr_Format(PyExc_BufferError, "its elements have the format '%s', which DLPack does not have", buffer->format);
     return -1;
@@ -262,6 +266,12 @@ KW_COLD int kw_take_pointer(PyObject *object, TVMFFIAny *value) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
+/* Stands for any tensor where a number is wanted. The library refuses it. */
+static struct {
+  TVMFFIObject object;
+  DLTensor tensor;
+} kw_some_tensor = {.object = {.type_index = kTVMFFITensor}};
+
 /* The library refuses what has no meaning for it, and says what it expected. It does not look into such a value. */
 KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
   *value = (TVMFFIAny){.type_index = kTVMFFINone};
@@ -270,9 +280,6 @@ KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *
   const kw_type *type = kw_type_of(object);
   if (KW_UNLIKELY(!type)) return -1;
   switch (type->kind) {
-    case KW_AS_EXCHANGE:
-    case KW_AS_BUFFER:
-    case KW_AS_DLPACK: return kw_take_tensor(call, parameter, object, type, value);
     case KW_AS_FLOAT:
     case KW_AS_REAL: return kw_take_float(object, value);
     case KW_AS_INT: return kw_take_int(object, value);
@@ -280,9 +287,15 @@ KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *
     case KW_AS_BOOL: value->type_index = kTVMFFIBool, value->v_int64 = object == Py_True; return 0;
     case KW_AS_NONE: return 0;
     case KW_AS_STRING: value->type_index = kTVMFFIRawStr, value->v_c_str = ""; return 0;
+    case KW_AS_EXCHANGE:
+    case KW_AS_BUFFER:
+    case KW_AS_DLPACK:
+      if (KW_LIKELY(parameter->kind == KW_TENSOR)) return kw_take_tensor(call, parameter, object, type, value);
+      if (parameter->kind == KW_POINTER) return kw_take_pointer(object, value);
+      value->type_index = kTVMFFITensor, value->v_ptr = &kw_some_tensor;
+      return 0;
     case KW_AS_OBJECT: break;
   }
-  if (parameter->kind == KW_POINTER) return kw_take_pointer(object, value);
   value->type_index = kTVMFFIOpaquePyObject;
   return 0;
 }

@@ -71,9 +71,12 @@ KW_FUNCTION PyObject *kw_make_outputs(const kw_call *call, const TVMFFISeqCell *
   return outputs;
 }
 
-/* What a call returns: nothing, one output, or a tuple of them. Takes the result. */
+/* What a call returns: nothing, one output, or a tuple of them. Takes the result.
+ *
+ * Not Py_RETURN_NONE: in the headers of Python 3.12 and 3.13 it does not count the reference, which is right there and
+ * wrong when the module is loaded in 3.11. */
 KW_FUNCTION PyObject *kw_make_result(const kw_call *call, const TVMFFIAny *result) {
-  if (KW_LIKELY(result->type_index == kTVMFFINone)) Py_RETURN_NONE;
+  if (KW_LIKELY(result->type_index == kTVMFFINone)) return Py_NewRef(Py_None);
   PyObject *made;
   if (result->type_index == kTVMFFITensor) made = kw_make_output(call, result->v_ptr);
   else made = kw_make_outputs(call, (const TVMFFISeqCell *)((const char *)result->v_ptr + sizeof(TVMFFIObject)));
