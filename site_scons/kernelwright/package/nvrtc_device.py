@@ -10,9 +10,11 @@ import ctypes
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NoReturn
 
 SHARED_LIMIT = 48 * 1024
@@ -22,8 +24,39 @@ FindImage = Callable[[str, str, str, int, int], tuple[str, Any]]
 """The loader's ``image``: kernel, slug, suitable archs, device number and capability -> arch and path."""
 
 
+CORE = (
+    "Device",
+    "LEGACY_DEFAULT_STREAM",
+    "LaunchConfig",
+    "ObjectCode",
+    "PER_THREAD_DEFAULT_STREAM",
+    "Stream",
+    "launch",
+)
+"""What is used of cuda.core."""
+
+
 class LaunchError(Exception):
     """A number that a launch cannot take; the text says which."""
+
+
+def import_core() -> Any:
+    """The module ``cuda.core``, complete.
+
+    While cuda.core 1.2.2 is imported it takes over the import state of a module that is finished, so Python shows it to
+    other threads half-made.
+
+    Raises:
+        ImportError: it is not installed, or the thread that imports it does not get done.
+    """
+    core = import_module("cuda.core")
+    deadline = time.monotonic() + 60
+    while not all(hasattr(core, name) for name in CORE):
+        if time.monotonic() > deadline:
+            missing = ", ".join(name for name in CORE if not hasattr(core, name))
+            raise ImportError(f"{core.__file__}: has no {missing}\n  remedy: pip install --upgrade 'cuda-core>=1.2,<2'")
+        time.sleep(0.001)
+    return core
 
 
 # ---- what generated modules use
@@ -132,6 +165,7 @@ class Cuda:
     def __init__(self, kernel: str) -> None:
         self.kernel = kernel
         self.lock = threading.RLock()
+        self.core: Any = None
         self._begun = False
         self._forked = False
         self._devices: dict[int, Device] = {}
@@ -192,6 +226,7 @@ class Cuda:
             return self._devices[number]
 
     def _start(self) -> None:
+        self.core = import_core()
         from cuda.bindings import driver
 
         try:
@@ -236,10 +271,8 @@ class Cuda:
         if not status and int(active) == device.number:
             yield
             return
-        from cuda.core import Device as CoreDevice
-
         before = self.checked(lambda: "asking for the current context", driver.cuCtxGetCurrent())
-        opened = CoreDevice(device.number)
+        opened = self.core.Device(device.number)
         self.call(lambda: f"making the context of {device} current", opened.set_current)
         try:
             yield
@@ -248,17 +281,15 @@ class Cuda:
 
     def stream(self, handle: int, device: Device) -> Any:
         """The stream of a handle as cuda.core has it; 0 and 1 are the legacy default, 2 that of the thread."""
-        from cuda.core import LEGACY_DEFAULT_STREAM, PER_THREAD_DEFAULT_STREAM, Stream
-
         if handle in (0, 1):
-            return LEGACY_DEFAULT_STREAM
+            return self.core.LEGACY_DEFAULT_STREAM
         if handle == 2:
-            return PER_THREAD_DEFAULT_STREAM
+            return self.core.PER_THREAD_DEFAULT_STREAM
         known = self._streams.get((device.number, handle))
         if known is None:
             if len(self._streams) > 64:
                 self._streams.clear()
-            known = self._streams[device.number, handle] = Stream.from_handle(handle)
+            known = self._streams[device.number, handle] = self.core.Stream.from_handle(handle)
         return known
 
 
@@ -340,13 +371,12 @@ class DeviceCode:
             return self._loaded[device.number]
 
     def _load(self, device: Device) -> dict[str, Function]:
-        from cuda.core import ObjectCode
-
         arch, path = self.choose(device)
         content = path.read_bytes()
         # The driver reads what it is given to the end of a header, or of a text.
         is_fatbin, is_ptx = content.startswith(b"P\xedU\xba"), arch.startswith("compute_")
-        make = ObjectCode.from_fatbin if is_fatbin else ObjectCode.from_ptx if is_ptx else ObjectCode.from_cubin
+        loading = self.cuda.core.ObjectCode
+        make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx else loading.from_cubin
         code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
         return {name: self._function(code, name, arch, device) for name in self.functions}
 
@@ -440,8 +470,6 @@ class Call:
             ValueError: a dimension is negative or too large.
             RuntimeError: the device or its driver refuses.
         """
-        from cuda.core import LaunchConfig, launch
-
         for value in (*grid, *block, *(cluster or ()), shared):
             if not 0 <= value < 2**32:
                 text = f"device function {function} would be launched with a dimension of {value}"
@@ -462,8 +490,8 @@ class Call:
             grid = self._clusters(function, grid, cluster)
             options["cluster"] = cluster
         try:
-            config = LaunchConfig(grid=grid, block=block, shmem_size=shared, **options)
-            launch(self._stream, config, own.kernel, *parameters)
+            config = self._cuda.core.LaunchConfig(grid=grid, block=block, shmem_size=shared, **options)
+            self._cuda.core.launch(self._stream, config, own.kernel, *parameters)
         except Exception as error:  # cuda.core's own exceptions have no public base class
             text = (str(error).splitlines() or [type(error).__name__])[0]
             raise RuntimeError(f"kernel '{self._cuda.kernel}': launching {what()} failed with {text}") from error

@@ -236,13 +236,12 @@ class NvrtcKernel:
             self._shared.cuda.refuse(TypeError, text)
 
     def _new_in_cuda(self, dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:
-        from cuda.core import Device as CoreDevice
         from cuda.core.utils import StridedMemoryView
 
         kind = _numpy_dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         cuda = self._shared.cuda
-        resource = CoreDevice(device.number).memory_resource
+        resource = cuda.core.Device(device.number).memory_resource
         made = cuda.call(
             lambda: f"allocating {size} bytes for an output",
             lambda: resource.allocate(max(size, 1), stream=cuda.stream(stream, device)),
