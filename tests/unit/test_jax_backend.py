@@ -272,7 +272,7 @@ def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
     head = STUB_HEAD.format(summary="s", version="1", imports="").replace("._runtime", "..._runtime")
     parts = [get("jax").stub(name, entry[name]) for name in ("saxpy", "top_k")]
     (place / "__init__.pyi").write_text(head + get("jax").stub_imports("..._runtime") + "".join(parts))
-    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-jax.*,jax_tvm_ffi.*,numpy.*]\nfollow_imports = skip\n")
+    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-jax.*,jax_tvm_ffi.*,numpy.*,torch.*]\nfollow_imports = skip\n")
     (tmp_path / "use.py").write_text(
         textwrap.dedent("""
         import numpy as np

@@ -198,7 +198,7 @@ def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
         "parameters": ", ".join(names),
         "listed": "".join(f", {name}" for name in names),
         "needs_gradient": _wrapped([f"{name}.requires_grad" for name in tensors]),
-        "wrote": f"\n        wrote(({', '.join(written)}{',' * (len(written) == 1)}))" if written else "",
+        "wrote": "".join(f"\n        wrote({name})" for name in written),
         "result": "result",
         "returned": "result" if results == 1 else "tuple(result)",
     }

@@ -115,7 +115,7 @@ class Operators:
         self.written = {argument["name"] for argument in arguments if argument["written"]}
         self.alignment = max(argument.get("alignment") or 1 for argument in arguments)
         self.run = kernel.function
-        self.wrote = torch._C._increment_version  # torch.autograd.graph.increment_version, without its Python frame
+        self.wrote = torch.autograd.graph.increment_version
         self.is_grad_enabled = torch.is_grad_enabled
         self._plain: set[int] = set()
         self.is_plain = self._plain.__contains__
