@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import nvrtc_compile
 from .errors import KernelwrightError
 from .fatbin import find_fatbinary
 from .launcher import LAUNCHER
+from .nvrtc_library import PROGRAM
 from .toolchain import Toolchain, tvm_ffi_includes
 from .version import VERSION
 
@@ -151,7 +151,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "python": lambda: sys.executable,
         "python_include": lambda: sysconfig.get_path("include"),
         "nvrtc": lambda: toolchain.nvrtc().library,
-        "nvrtc_compile": lambda: nvrtc_compile.__file__,
+        "nvrtc_compile": lambda: PROGRAM,
         "cuda_include": lambda: toolchain.nvrtc().include,
     }
     try:

@@ -19,9 +19,11 @@ from .errors import KernelwrightError, SettingsError, ToolError, Where
 from .files import canonical_json
 from .headers import can_include, included_files
 from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, write_usage
-from .nvrtc_compile import NOTE
 from .nvrtc_library import Nvrtc, compiler_process, include_flags
 from .runner import ToolResult, Tools
+
+NOTE = "PCH"
+"""As ``nvrtc_compile.NOTE``, which would have to be imported, with ctypes."""
 
 PCH_REVISION = 1
 """Raise when precompiled headers are made in another way."""

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import nvrtc_compile
 from .errors import ToolchainError, Where
 from .files import canonical_json, sha256_of
 from .toolchain import HEADERS, PROBE_REVISION, RELEASE, tool_environment, with_suffixes
+
+PROGRAM = Path(__file__).with_name("nvrtc_compile.py")
+"""What runs NVRTC. It is not imported here: ctypes would be loaded by every build."""
 
 INSTALL_NVRTC = "pip install 'kernelwright[nvrtc]', or set cuda_compiler to nvcc, or build without CUDA: TARGETS=llvm"
 
@@ -142,7 +144,7 @@ def run_nvrtc(arguments: Sequence[str], problem: str) -> str:
 
 def compiler_process() -> list[str]:
     """The command that runs NVRTC, without its arguments."""
-    return [sys.executable, "-I", "-S", "-B", nvrtc_compile.__file__]
+    return [sys.executable, "-I", "-S", "-B", str(PROGRAM)]
 
 
 def _check_builtins(library: Path, release: str) -> None:
@@ -175,7 +177,7 @@ def _compile_probe(library: Path, arch: str) -> None:
         source = Path(folder, "probe.cu")
         source.write_text(PROBE_SOURCE)
         own = [f"--library={library}", f"--output={folder}/probe.cubin"]
-        options = [f"-arch={arch}", *include_flags(str(include_beside(library)))]
+        options = [f"-arch={arch}", "-no-cache", *include_flags(str(include_beside(library)))]
         run_nvrtc([*own, *options, str(source)], f"NVRTC does not compile a small kernel for {arch}")
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright import nvrtc_library
+from kernelwright import nvrtc as nvrtc_module
+from kernelwright import nvrtc_compile, nvrtc_library
 from kernelwright.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
 from kernelwright.headers import included_files
 from kernelwright.memory import Measurements, MemoryGovernor
@@ -372,6 +373,10 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
 )
 def test_the_lines_that_can_be_a_header(source: str, lines: int) -> None:
     assert head_lines(source) == lines
+
+
+def test_both_sides_mean_the_same_lines() -> None:
+    assert nvrtc_module.NOTE == nvrtc_compile.NOTE
 
 
 # Flags.
