@@ -24,8 +24,8 @@ TOOLS = (
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
 
-OPTIONAL = ("nvrtc",)
-"""Tools that only a setting asks for; that one is missing is nothing wrong."""
+OPTIONAL = {"nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'"}
+"""Tools that only a setting asks for, and which; that one is missing is nothing wrong."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,7 +133,10 @@ def doctor(toolchain: Toolchain) -> int:
         try:
             print(f"{name}: {probe()}")
         except KernelwrightError as error:
-            status = status if name in OPTIONAL else 1
+            if name in OPTIONAL:
+                print(f"{name}: {error.message}; {OPTIONAL[name]}")
+                continue
+            status = 1
             print(f"{name}: {error}")
     return status
 
