@@ -28,6 +28,9 @@ NOTE = "PCH"
 PCH_REVISION = 1
 """Raise when precompiled headers are made in another way."""
 
+SMALLEST_STORE = 64 << 20
+"""Bytes that a precompiled header may need; NVRTC 13.0's have 60 MB, nearly all of which is the same in each."""
+
 WITH_VALUE = {
     *("-D", "--define-macro", "-U", "--undefine-macro", "-I", "--include-path", "-include", "--pre-include"),
     *("-std", "--std", "-maxrregcount", "--maxrregcount", "-Xptxas", "--ptxas-options", "-ftz", "--ftz"),
@@ -105,6 +108,11 @@ class HeaderStore:
 
     folder: Path
     limit: int
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can keep any."""
+        return self.limit >= SMALLEST_STORE
 
     def trim(self) -> None:
         """Remove what was not used for longest until the rest is within the limit."""
@@ -204,7 +212,7 @@ def header_options(job: NvrtcJob, nvrtc: Nvrtc, source: Path, store: HeaderStore
     """The options for a precompiled header, and what there is to say about it; no options: there cannot be one."""
     text = source.read_text(encoding="utf-8", errors="surrogateescape")
     number = head_lines(text)
-    if not number or can_include(job.flags):
+    if not number or not store.has_room or can_include(job.flags):
         return [], []
     try:
         store.folder.mkdir(parents=True, exist_ok=True)

@@ -336,6 +336,11 @@ def test_a_killed_process_leaves_no_header_that_is_used(bench: Bench) -> None:
     assert not output.exists() and bench.compile(pch=True)[1] == plain
 
 
+def test_no_header_is_made_where_there_is_no_room_for_one(bench: Bench) -> None:
+    bench.store = HeaderStore(bench.store.folder, 50 << 20)
+    assert bench.said(bench.compile(pch=True)[0]) == [] and bench.headers == []
+
+
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
     store = HeaderStore(tmp_path, 250)
     for number in range(4):
