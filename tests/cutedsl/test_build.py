@@ -24,7 +24,7 @@ except PackageNotFoundError:
 
 KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_90"]\n'
-EVERYTHING = {"CC": 2, "GLIBC": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
+EVERYTHING = {"CC": 3, "GLIBC": 1, "LINK": 3, "LOWER": 4, "PACKAGE": 1, "WRAP": 3}
 GEMM = "build/kernels/demo/gemm/dtype-float16_tile-64/cuda"
 
 SETUP = """
@@ -44,7 +44,7 @@ half = (2, 16, 1)
 
 
 def new_project(folder: Path) -> Project:
-    """The two kernels of this folder, gemm for one dtype: it takes CuTe DSL a second for each arch."""
+    """The kernels of this folder, gemm for one dtype: it takes CuTe DSL a second for each arch."""
     project = Project(folder)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", SETTINGS)
@@ -163,6 +163,7 @@ def test_an_edit_of_the_device_code_builds_that_kernel_and_links_without_compili
 
 def test_another_list_of_archs_compiles_again(project):
     run = project.scons("ARCHS=sm_80,sm_89")
+    assert "copy_rows is not built for cuda: none of its archs is" in run.output
     assert run.labels == {"CC": 2, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
     assert (project.folder / GEMM / "sm_89.cubin").exists()
     assert not (project.folder / GEMM / "sm_90a.cubin").exists()
@@ -204,6 +205,28 @@ def test_parameters_arrive_whole(built):
     (launch,) = launches(log)
     assert "grid 2 2 1 block 256 1 1 shared 8448" in launch
     assert launch.endswith("parameters 16/70/33/33 32/33/100/100 48/70/100/100")
+
+
+def test_tensor_memory_descriptors_clusters_and_streams_reach_the_driver(built):
+    """The descriptor, which the exported code encodes itself, is the first parameter: it begins with the address."""
+    code = """
+        import ctypes
+        x, y = on_cuda(128, 64, dtype=half, data=0x7700), on_cuda(128, 64, dtype=half)
+        with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x55):
+            demo.copy_rows(x, y)
+        print(message_of(demo.copy_rows, *[on_cuda(96, 64, dtype=half)] * 2))
+        print(message_of(demo.copy_rows, *[on_cuda(128, 64, dtype=half, data=8)] * 2))
+    """
+    printed, log = call(built, textwrap.dedent(code), capability=90, parameters="p")
+    (launch,) = launches(log)
+    assert "grid 4 1 1 block 128 1 1" in launch
+    assert "stream 0x55 on cuda:0" in launch
+    assert "attribute 4: 2" in launch, "the cluster"
+    assert launch.endswith(" 0x7700")
+    indivisible, unaligned = printed.splitlines()[0], printed.splitlines()[1]
+    assert "kernel 'copy_rows': Invalid x.shape[0]" in indivisible
+    assert "expected to be divisible by 64" in indivisible
+    assert "argument 'x' has data that is not aligned to 16 bytes" in unaligned
 
 
 def test_variants_are_chosen_by_dtype_and_images_by_device(built):
@@ -265,7 +288,7 @@ def test_errors_of_the_driver_say_what_was_launched(built):
 
 def test_device_code_can_be_in_other_wheels_and_compressed(project):
     run = project.scons("SPLIT=arch", "COMPRESS=size", "-j2")
-    assert run.labels["FATBIN"] == 9
+    assert run.labels["FATBIN"] == 10
     _, log = call(project, "demo.scale_add(1, *[on_cuda(8)] * 3)", capability=90)
     assert "fatbin sm_90" in launches(log)[0]
 
