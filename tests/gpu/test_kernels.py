@@ -73,14 +73,17 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("path", CASES or [None], ids=lambda path: path.stem if path else "no cases")
 @pytest.mark.parametrize("leave_out", [False, True], ids=["in place", "allocated"])
-def test_variant_agrees_with_its_reference(kernels, path, leave_out):
+@pytest.mark.parametrize("backend", ["tvm_ffi", "cython", "nvrtc", "torch"])
+def test_variant_agrees_with_its_reference(kernels, path, leave_out, backend):
     if path is None:
         pytest.skip("no cases: run tests/gpu/make_cases.py where the package was built")
+    if backend not in kernels.backends.__all__:
+        pytest.skip(f"the package was built without the backend {backend}: scons BACKENDS=tvm_ffi,{backend}")
     case = np.load(path, allow_pickle=False)
     meta = json.loads(str(case["meta"]))
     entry = kernels.manifest()["kernels"][meta["kernel"]]
     specification = entry["variants"][meta["index"]]["arguments"]
-    call = getattr(kernels, meta["kernel"]).variant(**meta["variant"])
+    call = getattr(getattr(kernels.backends, backend), meta["kernel"]).variant(**meta["variant"])
     tensors, passed = {}, []
     for argument in specification:
         name = argument["name"]

@@ -106,6 +106,13 @@ def test_a_package_of_pure_python_is_for_any_machine(tmp_path: Path) -> None:
     assert done.stdout == "['nvrtc'] ['cuda'] False\n", done.stderr
 
 
+def test_a_package_with_libraries_and_images_says_nothing_of_the_images(tmp_path: Path) -> None:
+    project = write(tmp_path / "mixed")
+    run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,nvrtc", "wheel")
+    assert "ignoring" not in run.output and "unknown" not in run.output
+    assert kernelwright("verify", str(wheel_of(project))).stdout == f"{wheel_of(project).name}: all well\n"
+
+
 def test_an_image_of_another_arch_is_named(tmp_path: Path) -> None:
     project = write(tmp_path / "pure")
     project.scons("-j2", "TARGETS=cuda", "ARCHS=sm_80,sm_90a", "BACKENDS=nvrtc", "wheel")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 import re
 import sys
@@ -56,6 +57,10 @@ def _analyse(wheel: Path) -> Any:
     from auditwheel.wheel_abi import analyze_wheel_abi
     from elftools.common.exceptions import ELFError
 
+    # It warns of each cubin that it is an ELF file for a machine that it does not know.
+    logger = logging.getLogger("auditwheel")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         return analyze_wheel_abi(
             Libc.GLIBC,
@@ -69,6 +74,8 @@ def _analyse(wheel: Path) -> Any:
     except (AuditwheelError, ELFError, RuntimeError, ValueError) as error:
         message = f"what its libraries need cannot be found out: {error}"
         raise KernelwrightError(message, Where(stage="wheel", location=str(wheel)), "build it again") from error
+    finally:
+        logger.setLevel(level)
 
 
 def _reasons(found: Any) -> str:
