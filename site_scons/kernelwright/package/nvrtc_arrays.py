@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 CPU, CUDA, MANAGED = 1, 2, 13
 """DLPack's device types. Managed memory has an address for every device."""
 
 LEGACY_STREAM = 1
 """The legacy default stream, as DLPack and the array interface number it."""
+
+IMMUTABLE = "jaxlib"
+"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
 
 _CODES = {
     0: "int",
@@ -43,8 +46,7 @@ READ_ONLY = 1
 """The flag of a versioned DLPack tensor that forbids writing."""
 
 
-@dataclass(frozen=True)
-class Array:
+class Array(NamedTuple):
     """An array that was passed.
 
     Arguments:
@@ -128,8 +130,20 @@ def _read_torch(tensor: Any) -> Array:
         raise UnreadableArrayError(_first_line(error)) from error
     device = tensor.device
     kind = {"cpu": CPU, "cuda": CUDA}.get(device.type, 0)
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return Array(data, dtype, tuple(tensor.shape), tuple(strides), (kind, device.index or 0), owner=tensor)
+    return Array(
+        data, _torch_dtype(tensor.dtype), tuple(tensor.shape), strides, (kind, device.index or 0), owner=tensor
+    )
+
+
+@cache
+def _torch_dtype(dtype: Any) -> str:
+    """PyTorch calls its dtypes as TVM does."""
+    return str(dtype).removeprefix("torch.")
+
+
+def library_of(value: Any) -> str:
+    """The library that an object is from, by its top package."""
+    return type(value).__module__.partition(".")[0]
 
 
 # ---- DLPack
@@ -182,15 +196,17 @@ def _read_dlpack(value: Any, stream: int) -> Array:
         capsule = _export(value, stream)
     except Exception as error:  # libraries raise errors of any type
         raise UnreadableArrayError(_first_line(error)) from error
+    is_immutable = library_of(value) == IMMUTABLE
     # The capsule keeps its name, so it remains the owner and frees its tensor when it goes.
     if _is_valid(capsule, b"dltensor_versioned"):
         address = _pointer_in(capsule, b"dltensor_versioned")
         versioned = _VersionedTensor.from_address(address)
-        return _described(versioned.tensor, (kind, number), bool(versioned.flags & READ_ONLY), (value, capsule))
+        read_only = is_immutable or bool(versioned.flags & READ_ONLY)
+        return _described(versioned.tensor, (kind, number), read_only, (value, capsule))
     if not _is_valid(capsule, b"dltensor"):
         raise UnreadableArrayError("its __dlpack__ returned something else than a DLPack capsule")
     tensor = _Tensor.from_address(_pointer_in(capsule, b"dltensor"))
-    return _described(tensor, (kind, number), False, (value, capsule))
+    return _described(tensor, (kind, number), is_immutable, (value, capsule))
 
 
 def _export(value: Any, stream: int) -> Any:
@@ -205,11 +221,11 @@ def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     data = (tensor.data or 0) + tensor.byte_offset
-    return Array(
-        data, _dtype_text(tensor.code, tensor.bits, tensor.lanes), shape, strides, device, read_only, owner=owner
-    )
+    dtype = _dtype_text(tensor.code, tensor.bits, tensor.lanes)
+    return Array(data, dtype, shape, strides, device, read_only, owner=owner)
 
 
+@cache
 def _dtype_text(code: int, bits: int, lanes: int) -> str:
     name = _CODES.get(code, f"dtype{code}_")
     text = name if ("_" in name and code in _CODES) or (name, bits) == ("bool", 8) else f"{name}{bits}"

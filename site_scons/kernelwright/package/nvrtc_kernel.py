@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from .nvrtc_arrays import CUDA, LEGACY_STREAM, MANAGED, Array, UnreadableArrayError, read_array
+from .nvrtc_arrays import CUDA, IMMUTABLE, LEGACY_STREAM, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .nvrtc_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .signature import Described, Signatures
-
-IMMUTABLE = "jaxlib"
-"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -67,13 +65,11 @@ class NvrtcKernel:
         library = _library(arguments)
         handle = self._handle_of(stream) if stream is not None else _current_stream(library, arguments)
         passed = self._read(arguments, handle or LEGACY_STREAM)
-        number = self._device_number(passed)
-        index, outputs = self._choose(passed)
-        self._check(index, passed, number)
-        device = shared.cuda.device(number)
+        match = self._matched(passed)
+        device = shared.cuda.device(match.device)
         with shared.cuda.current(device):
-            made = self._allocate(index, outputs, passed, library, device, handle)
-            self._run(index, passed, device, handle)
+            made = self._allocate(match, passed, library, device, handle)
+            self._run(match.variant, passed, device, handle)
         if not made:
             return None
         return made[0] if len(made) == 1 else tuple(made)
@@ -116,20 +112,38 @@ class NvrtcKernel:
             self._refuse(ValueError, f"{text}\n  remedy: {remedy}")
         return array
 
+    def _matched(self, passed: Passed) -> _Match:
+        """The variant for a call, once everything has been compared; of a call like an earlier one only the data is."""
+        key = (self._index, *map(_outline, passed))
+        known = self._shared.matches.get(key)
+        if known is not None and known.fits(passed):
+            return known
+        number = self._device_number(passed)
+        index, outputs, is_first = self._choose(passed)
+        self._check(index, passed, number)
+        arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
+        alignments = self._shared.alignments[index]
+        written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
+        demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
+        match = _Match(index, number, outputs, tuple(demands))
+        if is_first:  # another choice was made for data that happened to lie as it did
+            self._shared.remember(key, match)
+        return match
+
     def _device_number(self, passed: Passed) -> int:
         for value in passed:
             if isinstance(value, Array):
                 return value.device[1]
         self._refuse(ValueError, "it has no array among its arguments, which would say on which device it runs")
 
-    def _choose(self, passed: Passed) -> tuple[int, list[tuple[str, tuple[int, ...]]]]:
-        """The variant for a call, and dtypes and shapes of all its outputs."""
+    def _choose(self, passed: Passed) -> tuple[int, list[tuple[str, tuple[int, ...]]], bool]:
+        """The variant for a call, dtypes and shapes of all its outputs, and whether it is the first by these alone."""
         described = [_described(value) for value in passed]
         signatures = self._shared.signatures
-        chosen = signatures.choose(described, self._index, "cuda")
+        first = chosen = signatures.choose(described, self._index, "cuda")
         if not self._are_aligned(chosen.index, passed) and self._index is None:
             # A later variant may ask for less; if none does, the first says what it asks for.
-            for index in range(chosen.index + 1, len(self._entry["variants"])):
+            for index in range(first.index + 1, len(self._entry["variants"])):
                 try:
                     later = signatures.choose(described, index, "cuda")
                 except (TypeError, ValueError):
@@ -137,11 +151,11 @@ class NvrtcKernel:
                 if self._are_aligned(index, passed):
                     chosen = later
                     break
-        return chosen.index, chosen.outputs()
+        return chosen.index, chosen.outputs(), chosen is first
 
     def _are_aligned(self, index: int, passed: Passed) -> bool:
-        items = self._entry["variants"][index]["arguments"]
-        return all(_is_aligned(item, value) for item, value in zip(items, passed, strict=True))
+        alignments = self._shared.alignments[index]
+        return all(_is_aligned(alignment, value) for alignment, value in zip(alignments, passed, strict=True))
 
     def _check(self, index: int, passed: Passed, number: int) -> None:
         """Refuse what only the data tells: layout, alignment, device, and memory that may not be written."""
@@ -159,8 +173,9 @@ class NvrtcKernel:
             if array.device[0] == CUDA and array.device[1] != number:
                 remedy = "\n  remedy: move all arrays to one device"
                 self._mismatch(index, position, f"Mismatched {name}.device_id", f"match {first}.device_id", remedy)
-            if item["written"] and (array.read_only or _module_of(_origin(array)) == IMMUTABLE):
-                what = "a read-only array" if array.read_only else "an array of JAX, which is immutable"
+            if item["written"] and array.read_only:
+                is_of_jax = library_of(array.owner[0]) == IMMUTABLE if isinstance(array.owner, tuple) else False
+                what = "an array of JAX, which is immutable" if is_of_jax else "a read-only array"
                 remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
                 self._refuse(ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
             if array.is_empty:
@@ -168,8 +183,9 @@ class NvrtcKernel:
             if not array.data:
                 what, remedy = f"{name} data pointer is NULL", "\n  remedy: pass an array that has data"
                 self._mismatch(index, position, what, "non-NULL data pointer", remedy, to="")
-            if not _is_aligned(item, array):
-                text = f"argument '{name}' has data that is not aligned to {_alignment(item)} bytes"
+            alignment = self._shared.alignments[index][position]
+            if not _is_aligned(alignment, array):
+                text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
                 self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it")
 
     def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
@@ -197,19 +213,11 @@ class NvrtcKernel:
         text = f"stream is {_value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
         self._refuse(TypeError, text)
 
-    def _allocate(
-        self,
-        index: int,
-        outputs: list[tuple[str, tuple[int, ...]]],
-        passed: Passed,
-        library: str,
-        device: Device,
-        stream: int,
-    ) -> list[Any]:
+    def _allocate(self, match: _Match, passed: Passed, library: str, device: Device, stream: int) -> list[Any]:
         """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
         made: list[Any] = []
-        described = iter(outputs)
-        for position, item in enumerate(self._entry["variants"][index]["arguments"]):
+        described = iter(match.outputs)
+        for position, item in enumerate(self._entry["variants"][match.variant]["arguments"]):
             if not item["output"]:
                 continue
             dtype, shape = next(described)
@@ -347,8 +355,36 @@ class NvrtcKernel:
         raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
 
 
+class _Match(NamedTuple):
+    """What a call was found to need.
+
+    Arguments:
+        variant: its number.
+        device: the number of the device.
+        outputs: dtype and shape of each output.
+        demands: of each array that has elements its position, the bits that its address must not have, and whether it
+            is written.
+    """
+
+    variant: int
+    device: int
+    outputs: list[tuple[str, tuple[int, ...]]]
+    demands: tuple[tuple[int, int, bool], ...]
+
+    def fits(self, passed: Passed) -> bool:
+        """Whether other data can be used in the same way."""
+        for position, bits, written in self.demands:
+            array = passed[position]
+            if not array.data or array.data & bits or (written and array.read_only):
+                return False
+        return True
+
+
 class _Shared:
     """What the objects of one kernel have in common: CUDA, its signatures, and its device code by slug."""
+
+    KEPT = 512
+    """How many kinds of calls are remembered."""
 
     def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
         self.cuda = Cuda(name)
@@ -359,11 +395,19 @@ class _Shared:
             for unit in variant["units"]
             if unit["target"] == "cuda"
         }
+        self.alignments = [[_alignment(item) for item in variant["arguments"]] for variant in entry["variants"]]
+        self.matches: dict[tuple[Any, ...], _Match] = {}
         self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
         self.codes = {
             slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
             for slug, listed in archs.items()
         }
+
+    def remember(self, key: tuple[Any, ...], match: _Match) -> None:
+        """Note what was found out about calls of one kind."""
+        if len(self.matches) >= self.KEPT:
+            self.matches.clear()
+        self.matches[key] = match
 
 
 def load(loader: Any, name: str, entry: dict[str, Any]) -> NvrtcKernel:
@@ -467,8 +511,15 @@ def _number(item: Mapping[str, Any], value: Any) -> Any:
         raise LaunchError(f"argument '{item['name']}' is an int that is too large for {item['dtype']}") from None
 
 
-def _is_aligned(item: Mapping[str, Any], value: Any) -> bool:
-    return not isinstance(value, Array) or value.is_empty or value.data % _alignment(item) == 0
+def _outline(value: Any) -> Any:
+    """What is compared of an argument, besides its data: dtype, sizes, strides and device, or an integer."""
+    if type(value) is Array:
+        return value[1:5]
+    return (type(value), value) if isinstance(value, int) else type(value)
+
+
+def _is_aligned(alignment: int, value: Any) -> bool:
+    return not isinstance(value, Array) or value.is_empty or value.data % alignment == 0
 
 
 def _alignment(item: Mapping[str, Any]) -> int:
@@ -476,18 +527,9 @@ def _alignment(item: Mapping[str, Any]) -> int:
     if item.get("alignment"):
         return int(item["alignment"])
     head, _, lanes = item["dtype"].partition("x")
-    digits = "".join(c if c.isdigit() else " " for c in head.partition("_")[0]).split()
-    size = max(1, int(digits[0]) // 8 if digits else 1) * int(lanes or 1)
+    bits = re.search(r"\d+", head.partition("_")[0])
+    size = max(1, int(bits[0]) // 8 if bits else 1) * int(lanes or 1)
     return 1 << (size - 1).bit_length()
-
-
-def _origin(array: Array) -> Any:
-    """The object that the caller passed."""
-    return array.owner[0] if isinstance(array.owner, tuple) else array.owner
-
-
-def _module_of(value: Any) -> str:
-    return type(value).__module__.partition(".")[0]
 
 
 def _value_text(value: Any) -> str:
