@@ -316,9 +316,12 @@ def test_streams_have_many_forms(process: Process, stream: str, handle: str) -> 
     assert f"stream {handle} on cuda:0" in process.calls("launch")[0]
 
 
-def test_what_is_no_stream_is_refused(process: Process) -> None:
-    text = refused(process, 'made.kernel("special")(on_cuda((4,)), stream="fast")')
-    assert text.startswith("TypeError: kernel 'special': stream is a str, expected a CUDA stream\n  remedy: pass an")
+@pytest.mark.parametrize(
+    ("stream", "what"), [("'fast'", "a str"), ("True", "the bool True"), ("-1", "the int -1"), ("1.5", "the float 1.5")]
+)
+def test_what_is_no_stream_is_refused(process: Process, stream: str, what: str) -> None:
+    text = refused(process, f'made.kernel("special")(on_cuda((4,)), stream={stream})')
+    assert text.startswith(f"TypeError: kernel 'special': stream is {what}, expected a CUDA stream\n  remedy: pass an")
 
 
 def test_clusters_shared_memory_and_flags_are_passed_on(process: Process) -> None:
@@ -418,6 +421,44 @@ def test_the_first_variant_that_fits_is_launched(process: Process) -> None:
         """
     )
     assert [line.split()[0] for line in process.calls("launch")] == ["norm_0", "norm_1", "norm_2", "norm_3", "norm_1"]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("data=0x10001", "argument 'x' has data that is not aligned to 2 bytes"),
+        ("data=0", "x data pointer is NULL on argument #0"),
+        ("strides=(128, 1)", "Mismatched x.strides on argument #0"),
+        ("device=1", "Mismatched y.device_id on argument #1"),
+        ("data=0x10002", ""),
+    ],
+)
+def test_a_call_like_an_earlier_one_is_compared_as_well(process: Process, second: str, message: str) -> None:
+    text = refused(
+        process,
+        f"""
+            x, norm = on_cuda((3, 64), "float16"), made.kernel("norm").variant(alignment=0)
+            norm(x, x)
+            norm(x, x)
+            norm(on_cuda((3, 64), "float16", {second}), x)
+        """.strip(),
+    )
+    assert message in text if message else text == "nothing was raised"
+    assert len(process.calls("launch")) == (2 if message else 3)
+
+
+def test_a_choice_for_data_that_is_aligned_less_is_not_remembered(process: Process) -> None:
+    process.run(
+        """
+        x, odd = on_cuda((3, 64), "float16"), on_cuda((3, 64), "float16", data=0x10002)
+        for array in (odd, x, odd, x):
+            made.kernel("norm")(array, array)
+        norm = made.kernel("norm")
+        for array in (odd, x, odd, x):
+            norm(array, array)
+        """
+    )
+    assert [line.split()[0] for line in process.calls("launch")] == ["norm_1", "norm_0"] * 4
 
 
 def test_data_that_no_variant_takes_as_it_is_aligned_is_refused(process: Process) -> None:
@@ -715,10 +756,11 @@ def test_the_context_that_was_current_is_current_afterwards(process: Process) ->
         driver.cuCtxSetCurrent(first)
         scale(x, x, 1, 1, 1)
         print(int(driver.cuCtxGetDevice()[1]))
+        assert scale(on_cuda((5,), "float16", 0), 1, 1, 1).shape == (5,)
         """
     )
     assert printed == "CUDA_ERROR_INVALID_CONTEXT\n0\n"
-    assert all("on cuda:1" in line for line in process.calls("launch"))
+    assert [line.split()[-1] for line in process.calls("launch")] == ["cuda:1", "cuda:1", "cuda:0"]
 
 
 def test_threads_load_an_image_once_for_each_device(process: Process) -> None:

@@ -201,7 +201,7 @@ class NvrtcKernel:
 
     def _handle_of(self, stream: Any) -> int:
         """The handle of a stream, in any of its forms."""
-        if isinstance(stream, int) and not isinstance(stream, bool):
+        if isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < 2**64:
             return stream
         protocol = getattr(stream, "__cuda_stream__", None)
         if protocol is not None:
