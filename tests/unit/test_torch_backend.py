@@ -328,6 +328,39 @@ def test_gradients_are_those_of_the_backward_kernel(kernels):
     assert w.grad is None
 
 
+def test_mapped_call_runs_for_each_element(kernels):
+    x, w = torch.randn(3, 5, 4), torch.rand(4)
+    torch.testing.assert_close(torch.func.vmap(lambda x: kernels.cube(x, w, 2.0))(x), 2 * x**3 * w)
+
+
+def test_gradient_of_a_transformed_function_is_a_clear_error(kernels):
+    with pytest.raises(
+        RuntimeError, match=r"kernel 'cube': torch.func cannot differentiate.*\n  remedy: use torch.autog"
+    ):
+        torch.func.grad(lambda x: kernels.cube(x, torch.ones(4), 1.5).sum())(torch.ones(5, 4))
+
+
+def test_call_below_a_dispatch_mode_is_seen_by_it(kernels):
+    """Also after a plain call, which takes the short way."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    x = torch.ones(3)
+    for _ in range(2):
+        kernels.saxpy(1.0, x, x)
+        with Recorder():
+            kernels.saxpy(1.0, x, x)
+            kernels.saxpy(1.0, x, x, torch.zeros(3))
+    out = [kernels.saxpy.op.default, kernels.saxpy.op.out]
+    assert [function for function in seen if function in out] == out * 2
+
+
 def test_operators_with_gradients_pass_opcheck(kernels):
     x = torch.randn(5, 4, requires_grad=True)
     w = torch.rand(4).add(1).requires_grad_()

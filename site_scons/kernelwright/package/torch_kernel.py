@@ -243,7 +243,7 @@ class Operators:
         """A call that is traced, or whose outputs need a gradient.
 
         Raises:
-            RuntimeError: an argument that the kernel writes requires a gradient.
+            RuntimeError: an argument that the kernel writes requires a gradient, or ``torch.func`` asks for one.
         """
         below = keys & torch._C._after_autograd_keyset
         if below.highestPriorityTypeId() in BACKEND_KEYS:
@@ -255,13 +255,19 @@ class Operators:
         for name, argument in zip(self._passed(len(arguments)), arguments, strict=True):
             if name in self.written and argument.requires_grad:
                 self.refuse_gradient(*arguments)
+        if torch._C._are_functorch_transforms_active():
+            self._refuse(
+                RuntimeError,
+                "torch.func cannot differentiate an operator with rules in Python (PyTorch 2.13)\n  remedy: use "
+                "torch.autograd.grad",
+            )
         apply: Any = _Differentiable.apply
-        return apply(self, below, *arguments)
+        return apply(self, *arguments)
 
-    def below(self, keys: Any, arguments: Sequence[Any]) -> Any:
+    def below(self, arguments: Sequence[Any]) -> Any:
         """Hand a call on to what is below autograd."""
         with torch._C._AutoDispatchBelowAutograd():
-            return self._new.redispatch(keys, *arguments)
+            return self._new(*arguments)
 
     def gradients(self, context: Any, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """The gradients of the inputs, by the backward kernel.
@@ -282,7 +288,7 @@ class Operators:
         result = self.backward(*(values[name] for name in operators._passed(-1)))
         computed = operators.signatures.outputs
         made = dict(zip(computed, result if len(computed) > 1 else [result], strict=True))
-        for name, needed in zip(inputs, context.needs_input_grad[2:], strict=True):
+        for name, needed in zip(inputs, context.needs_input_grad[1:], strict=True):
             if needed and f"grad_{name}" not in made:
                 self._refuse(
                     RuntimeError,
@@ -296,30 +302,30 @@ class _Differentiable(torch.autograd.Function):
     """A call of a kernel that autograd records."""
 
     @staticmethod
-    def forward(context: Any, operators: Operators, keys: Any, *arguments: Any) -> Any:
-        """Run it, and keep what the backward kernel has to know."""
-        result = operators.below(keys, arguments)
-        results = result if isinstance(result, tuple) else (result,)
-        context.operators = operators
-        context.mark_non_differentiable(*(r for r in results if not (r.is_floating_point() or r.is_complex())))
-        names = operators._passed(len(arguments))
-        values = {
-            **dict(zip(names, arguments, strict=True)),
-            **dict(zip(operators.signatures.outputs, results, strict=True)),
-        }
-        if operators.backward is not None:
-            wanted = operators.backward.operators._passed(-1)
-            values = {name: value for name, value in values.items() if name in wanted}
-            tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-            context.names = list(tensors)
-            context.scalars = {name: value for name, value in values.items() if name not in tensors}
-            context.save_for_backward(*tensors.values())
-        return result
+    def forward(operators: Operators, *arguments: Any) -> Any:
+        """Run it."""
+        return operators.below(arguments)
 
     @staticmethod
-    def backward(context: Any, *grads: Any) -> Any:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what the backward kernel has to know."""
+        operators, *arguments = inputs
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.operators = operators
+        ctx.mark_non_differentiable(*(r for r in results if not (r.is_floating_point() or r.is_complex())))
+        if operators.backward is not None:
+            values = dict(zip(operators._passed(len(arguments)), arguments, strict=True))
+            values |= dict(zip(operators.signatures.outputs, results, strict=True))
+            wanted = operators.backward.operators._passed(-1)
+            tensors = {n: v for n, v in values.items() if n in wanted and isinstance(v, torch.Tensor)}
+            ctx.names = list(tensors)
+            ctx.scalars = {n: v for n, v in values.items() if n in wanted and n not in tensors}
+            ctx.save_for_backward(*tensors.values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of all arguments of ``forward``."""
-        return (None, None, *context.operators.gradients(context, grads))
+        return (None, *ctx.operators.gradients(ctx, grads))
 
 
 def _described(argument: Any) -> Described:
