@@ -16,8 +16,8 @@ class Where:
     Arguments:
         kernel: name of the kernel.
         variant: slug of the variant.
-        stage: ``settings``, ``discover``, ``lower``, ``nvcc``, ``nvrtc``, ``wrap``, ``link``, ``assemble`` or
-            ``check``.
+        stage: ``settings``, ``discover``, ``lower``, ``nvcc``, ``nvrtc``, ``wrap``, ``compile``, ``link``,
+            ``assemble`` or ``check``.
         location: ``path:line`` in the user's own source.
     """
 

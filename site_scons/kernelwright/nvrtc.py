@@ -7,9 +7,11 @@ are therefore compiled once for all kernels that begin alike; see ``nvrtc_compil
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,9 @@ PCH_REVISION = 1
 
 SMALLEST_STORE = 64 << 20
 """Bytes that a precompiled header may need; NVRTC 13.0's have 60 MB, nearly all of which is the same in each."""
+
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+"""Signals that end a program which is at fault itself; others come from outside."""
 
 WITH_VALUE = {
     *("-D", "--define-macro", "-U", "--undefine-macro", "-I", "--include-path", "-include", "--pre-include"),
@@ -127,7 +132,7 @@ class HeaderStore:
         for _, size, path in sorted(found, reverse=True):
             total += size
             if total > self.limit:
-                path.unlink(missing_ok=True)
+                _remove(path)
 
 
 def compile_with_nvrtc(
@@ -153,10 +158,10 @@ def compile_with_nvrtc(
     try:
         result = _run(job, nvrtc, scratch, tools, subject, own)
     except ToolError as error:
-        if not own or error.status >= 0:
+        if not own or -error.status not in CRASHES:
             raise
         notes.append(f"a precompiled header is not used: NVRTC crashed with it (signal {-error.status})")
-        Path(own[-1].partition("=")[2]).unlink(missing_ok=True)
+        _remove(Path(own[-1].partition("=")[2]))
         result = _run(job, nvrtc, scratch, tools, subject, [])
     said = re.findall(rf"^{NOTE} (.*)$", result.output, re.M)
     if store is not None and "is made" in said:
@@ -178,6 +183,12 @@ def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: Tools, subject: str,
         # The user has not asked for a Python.
         error.message = error.message.replace(Path(process[0]).name, "NVRTC", 1)
         raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, if that is possible: one that stays costs time or room, and no more."""
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def require_flags(flags: Sequence[str], where: Where) -> None:

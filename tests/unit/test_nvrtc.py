@@ -250,6 +250,19 @@ def test_a_header_that_makes_nvrtc_crash_only_costs_time(bench: Bench, monkeypat
     assert any("crash" in note for note in compiled.notes)
 
 
+def test_a_run_that_somebody_kills_is_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def kill(command: list[str], *arguments: object, **keywords: object) -> ToolResult:
+        commands.append(command)
+        raise ToolError(command, -signal.SIGKILL, "", WHERE)
+
+    monkeypatch.setattr(bench.runner, "run", kill)
+    with pytest.raises(ToolError, match="NVRTC was ended by signal 9"):
+        bench.compile(pch=True)
+    assert len(commands) == 1
+
+
 def test_a_folder_that_cannot_be_written_only_costs_time(bench: Bench) -> None:
     _, plain = bench.compile()
     bench.store.folder.write_text("a file")
@@ -348,8 +361,10 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{number}.pch", (1000 + number, 1000 + number))
     (tmp_path / ".scratch-1-4.pch").write_bytes(bytes(1000))
     os.utime(tmp_path / "0.pch")
+    (tmp_path / "9.pch").mkdir()
+    os.utime(tmp_path / "9.pch", (1, 1))
     store.trim()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".scratch-1-4.pch", "0.pch", "3.pch"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".scratch-1-4.pch", "0.pch", "3.pch", "9.pch"]
 
 
 @pytest.mark.parametrize(
