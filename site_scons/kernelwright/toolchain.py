@@ -41,15 +41,6 @@ PROBED = {
 
 CUDA_COMPILERS = ("nvcc", "nvrtc")
 
-CUTEDSL = (
-    "nvidia_cutlass_dsl",
-    "nvidia_cutlass_dsl_libs_base",
-    "nvidia_cutlass_dsl_libs_core",
-    "nvidia_cutlass_dsl_libs_cu12",
-    "nvidia_cutlass_dsl_libs_cu13",
-)
-"""The distributions that CuTe DSL consists of."""
-
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 INSTALL_CUDA = (
     "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
@@ -182,7 +173,7 @@ class Toolchain:
 
     def cutedsl(self) -> CuteDsl:
         """CuTe DSL, found through the records of its distributions; "absent" where it is not installed."""
-        records = [record for name in CUTEDSL for record in find_records(name)]
+        records = _cutedsl_records()
         values = self._probe("cutedsl", "", records, lambda: _probe_cutedsl(records))
         return CuteDsl(values["version"], values["identity"])
 
@@ -244,17 +235,19 @@ def find_record(distribution: str) -> Path:
 
     ``importlib.metadata`` does the same and takes 30 ms to import, a third of a null build's start.
     """
-    if found := find_records(distribution):
-        return found[0]
+    for folder in sys.path:
+        for record in sorted(Path(folder or ".").glob(f"{distribution}-*.dist-info/RECORD")):
+            return record
     name = distribution.replace("_", "-")
     raise ToolchainError(f"{name} is not installed", Where(stage="settings"), f"pip install {name}")
 
 
-def find_records(distribution: str) -> list[Path]:
-    """The RECORD files of an installed distribution in the first folder that has one; empty: it is not installed."""
+def _cutedsl_records() -> list[Path]:
+    """The RECORD files of the distributions that CuTe DSL consists of; empty: it is not installed."""
     for folder in sys.path:
-        if records := sorted(Path(folder or ".").glob(f"{distribution}-*.dist-info/RECORD")):
-            return records
+        # Every run of scons asks this, and a search takes a millisecond.
+        if os.path.isdir(f"{folder or '.'}/nvidia_cutlass_dsl"):  # noqa: PTH112
+            return sorted(Path(folder or ".").glob("nvidia_cutlass_dsl*-*.dist-info/RECORD"))
     return []
 
 
@@ -371,7 +364,8 @@ def _probe_cutedsl(records: list[Path]) -> dict[str, Any]:
     for record in records:
         rows = [row for row in record.read_text().splitlines() if re.search(r"\.(so|py|a|h|bc)(\.\d+)*,", row)]
         digest.update("\n".join(sorted(row for row in rows if ".cpython-" not in row)).encode())
-    return {"version": versions[0].rpartition("-")[2] if versions else "absent", "identity": digest.hexdigest()}
+    version = next((v.rpartition("-")[2] for v in versions if v.startswith("nvidia_cutlass_dsl-")), "absent")
+    return {"version": version, "identity": digest.hexdigest()}
 
 
 def _probe_lowerer(records: list[Path]) -> dict[str, Any]:

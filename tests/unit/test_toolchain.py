@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kernelwright import toolchain
 from kernelwright.errors import ToolchainError
-from kernelwright.toolchain import HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
+from kernelwright.toolchain import CuteDsl, HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
 
@@ -219,3 +219,27 @@ def test_identity_of_nvcc_covers_its_profile(tmp_path):
     before = probe(tmp_path, nvcc)
     profile.write_text('INCLUDES += "-I$(TOP)/include" "-I/elsewhere"\n')
     assert probe(tmp_path, nvcc).identity != before.identity
+
+
+def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install(folder: Path, digest: str, noise: str) -> Path:
+        for name in ("nvidia_cutlass_dsl", "nvidia_cutlass_dsl_libs_base"):
+            record = folder / f"{name}-4.8.1.dist-info" / "RECORD"
+            record.parent.mkdir(parents=True)
+            record.write_text(f"cutlass/a.py,sha256={digest},1\n{noise}.pyc,,\n")
+        (folder / "nvidia_cutlass_dsl").mkdir()
+        return folder
+
+    def probed(folder: Path) -> CuteDsl:
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "empty"), str(folder)])
+        return Toolchain(folder.parent / f"{folder.name}.json", {}).cutedsl()
+
+    first = probed(install(tmp_path / "a", "x", "one"))
+    assert first.version == "4.8.1"
+    assert probed(install(tmp_path / "b", "x", "two")) == first
+    assert probed(install(tmp_path / "c", "y", "one")).identity != first.identity
+    absent = probed(tmp_path / "empty")
+    assert absent.version == "absent"
+    assert absent.identity != first.identity
