@@ -47,6 +47,7 @@ ALLOWED = {
     ("backends/__init__.py", "import_module"): "imports one of our own backends",
     ("package/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
     ("package/nvrtc_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
+    ("package/nvrtc_device.py", "import_module"): "imports modules of cuda.core: the names are written there",
     ("package/cython_kernel.py", "exec_module"): "loads a compiled module, whose digest was compared",
     ("package/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
     ("package/signature.py", "compile"): "compiles a tree of arithmetic that it has checked node by node",

@@ -208,7 +208,7 @@ def test_stubs_of_all_backends_are_valid(cpu_project: Project) -> None:
     """
     printed = cpu_project.python(code)
     errors = [line for line in printed.splitlines() if ": error:" in line]
-    assert len(errors) == 1 and "use.py:11" in errors[0], printed
+    assert len(errors) == 1 and "use.py:10" in errors[0], printed
 
 
 def test_commands_of_an_extension_can_be_repeated_by_hand(cpu_project: Project) -> None:

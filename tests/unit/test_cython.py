@@ -26,7 +26,7 @@ import pytest
 import tvm_ffi
 from extension_build import Built, Loader, build_both, compile_extension, entry_of, lower_ours, places
 from kernelwright.backends.base import KernelPlan, LoweredUnit
-from kernelwright.backends.cython import RESERVED, Cython, check_build
+from kernelwright.backends.cython import RESERVED, Cython, check_headers
 from kernelwright.errors import KernelwrightError, ToolchainError
 from kernelwright.package import cython_kernel
 from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
@@ -380,13 +380,13 @@ def test_a_library_that_cannot_be_loaded_is_an_import_error_with_its_path(pair: 
 
 
 def test_what_a_build_needs_is_looked_for(tmp_path: Path) -> None:
-    check_build(Path(places().python_include))
+    check_headers(Path(places().python_include))
     with pytest.raises(ToolchainError, match=r"needs Python\.h, which is not in .*\n.*apt install python3-dev"):
-        check_build(tmp_path)
+        check_headers(tmp_path)
     (tmp_path / "Python.h").touch()
     (tmp_path / "patchlevel.h").write_text("#define PY_MAJOR_VERSION\t3\n#define PY_MINOR_VERSION\t10\n")
     with pytest.raises(ToolchainError, match=r"headers of Python 3\.11 or later, these are of 3\.10"):
-        check_build(tmp_path)
+        check_headers(tmp_path)
 
 
 # ---- results

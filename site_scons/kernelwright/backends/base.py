@@ -421,6 +421,13 @@ class Need:
         return re.split(r"[^A-Za-z0-9._-]", self.requirement, maxsplit=1)[0]
 
 
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # the package that it should be in is missing, or is none
+        return False
+
+
 class Backend:
     """How Python calls a kernel: what is made for one kernel, and for its package, so that it can be called that way.
 
@@ -457,14 +464,17 @@ class Backend:
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
     package and ``entry`` the kernel's part of the manifest."""
 
-    def require_build(self) -> None:
+    def require_build(self, places: Places) -> None:
         """Find out whether what is needed to build is there.
+
+        Arguments:
+            places: what commands may name.
 
         Raises:
             ToolchainError: it is not; the message has the line that installs it.
         """
         for need in self.build_needs:
-            if importlib.util.find_spec(need.module) is None:
+            if not _is_installed(need.module):
                 raise ToolchainError(
                     f"the backend {self.name} needs {need.name} where kernels are built",
                     Where(stage="settings"),

@@ -7,7 +7,6 @@ here, a ``.pyx``, has what one kernel is.
 
 from __future__ import annotations
 
-import importlib.util
 import keyword
 import re
 import textwrap
@@ -101,6 +100,11 @@ class Cython(Backend):
             [places.compiler, *compile_flags(), *folders, translated, "-o", library, *link_flags(places.glibc)],
         )
 
+    def require_build(self, places: Places) -> None:
+        """See :meth:`Backend.require_build`."""
+        super().require_build(places)
+        check_headers(Path(places.python_include))
+
     def headers(self) -> list[Path]:
         """The C headers, and the file that every source includes."""
         return sorted(path for path in SHARED.iterdir() if path.suffix in (".h", ".pxi"))
@@ -139,18 +143,16 @@ def link_flags(glibc: str) -> list[str]:
     return ["-shared", "-s", *linker, *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
-def check_build(python_include: Path) -> None:
-    """Find out whether extension modules can be built.
+def check_headers(python_include: Path) -> None:
+    """Find out whether Python's headers are there, and new enough.
 
     Arguments:
         python_include: the folder of ``Python.h``.
 
     Raises:
-        ToolchainError: Cython or Python's headers are missing, or the headers are too old.
+        ToolchainError: they are not.
     """
     where, version = Where(stage="settings"), python_include / "patchlevel.h"
-    if importlib.util.find_spec("Cython") is None:
-        raise ToolchainError("the cython backend needs Cython", where, "python -m pip install 'cython>=3.1'")
     if not (python_include / "Python.h").is_file() or not version.is_file():
         remedy = "install Python's headers (Debian: apt install python3-dev; Fedora: dnf install python3-devel)"
         raise ToolchainError(f"the cython backend needs Python.h, which is not in {python_include}", where, remedy)
