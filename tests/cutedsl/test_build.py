@@ -318,6 +318,17 @@ def test_an_arch_that_cute_dsl_does_not_know_is_an_error(project):
     assert "remedy: restrict the kernel to others with archs=[...]; it knows sm_80" in output
 
 
+def test_a_launch_with_too_much_or_too_little_shared_memory_is_an_error_of_the_build(project):
+    launch = "block=[THREADS, 1, 1])"
+    output = broken(project, launch, "block=[THREADS, 1, 1], smem=200000)", "ARCHS=sm_90a,sm_80")
+    assert re.search("says of a launch for sm_80: .* Allocated: 200000 bytes. Max: 166912 bytes.", output)
+    assert "remedy: mend the launch or make its tiles smaller, or restrict the kernel to other archs" in output
+    assert project.scons("scale_add", "ARCHS=sm_90a").labels["LINK"] == 1
+    project.replace("kernels/gemm.py", launch, "block=[THREADS, 1, 1], smem=16)")
+    output = project.scons("gemm", "ARCHS=sm_80", ok=False).output
+    assert re.search("may exceed available memory set in kernel launch. Allocated: 16 bytes. Used: 8448 bytes.", output)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what", "remedy"),
     [

@@ -37,11 +37,11 @@ ANSWERED = frozenset(
         "_cudaSetDevice",
         "cuda_dialect_init_library_once",
         "cuda_dialect_unload_library_once",
+        "kw_cutedsl_print",
         "kw_cutedsl_raise",
         "kw_cutedsl_raise_parts",
         "memcpy",
         "memset",
-        "printf",
     }
 )
 """What exported code may call: functions of ``launcher/cutedsl.h``, of tvm-ffi and of the C library."""
@@ -49,8 +49,9 @@ ANSWERED = frozenset(
 RENAMED = {
     "TVMFFIErrorSetRaisedFromCStr": "kw_cutedsl_raise",
     "TVMFFIErrorSetRaisedFromCStrParts": "kw_cutedsl_raise_parts",
+    "printf": "kw_cutedsl_print",
 }
-"""What exported code raises errors with, of tvm-ffi -> in ``launcher/cutedsl.h``, where errors name the kernel."""
+"""What exported code tells errors with -> its name in ``launcher/cutedsl.h``, where errors name the kernel."""
 
 STREAM = "stream"
 """The last parameter of a host function may have this name: it gets the stream that tvm-ffi has as the current one."""
@@ -261,7 +262,7 @@ class _Compiler:
         with tempfile.TemporaryDirectory(prefix="kernelwright-") as folder:
             compiled = self._compile(arch, folder)
             artifacts = compiled.artifacts
-            compiled.ir_module = self._adapted(compiled.ir_module)
+            compiled.ir_module = self._adapted(compiled.ir_module, arch)
             exported = self._export(compiled, Path(folder)) if with_object else b""
             return _Compiled(arch, artifacts.CUBIN, artifacts.PTX, str(compiled.ir_module), exported)
 
@@ -317,11 +318,11 @@ class _Compiler:
                 f"restrict the kernel to others with archs=[...]; it knows {', '.join(self._known)}",
             )
 
-    def _adapted(self, module: Any) -> Any:
+    def _adapted(self, module: Any, arch: str) -> Any:
         """The host code without its copy of the device code, which the library has as an image; errors go through us.
 
         Raises:
-            LoweringError: it has no device code, or several modules of it.
+            LoweringError: it has no device code, or several modules of it, or a launch cannot work.
         """
         from cutlass._mlir import ir
 
@@ -334,6 +335,7 @@ class _Compiler:
                 message = f"the host code has {len(found)} modules of device code, expected 1"
                 raise LoweringError(message, self._unit.where, "launch at least one @cute.kernel in the host function")
             text = str(module)
+            _require_right_launches(text, arch, self._unit)
             for theirs, ours in RENAMED.items():
                 text = text.replace(f"@{theirs}(", f"@{ours}(").replace(f"@{theirs} :", f"@{ours} :")
             return ir.Module.parse(text)
@@ -359,6 +361,25 @@ def _is_binary(op: Any) -> bool:
     """Whether an operation of a module is a constant that holds device code."""
     attributes = op.operation.attributes
     return op.operation.name == "llvm.mlir.global" and str(attributes["sym_name"]).strip('"').endswith("_binary")
+
+
+def _require_right_launches(host: str, arch: str, unit: Unit) -> None:
+    """Raise a LoweringError for what the host code would say of every launch, such as that it has too little memory.
+
+    Exported code would only print that, whenever it is called: there is a call of ``printf`` in the first block of a
+    function, which no condition guards.
+    """
+    formats = dict(re.findall(r'constant @(\w+)\("\\0AError: ([^"]*?)(?:\\0A)*\\00"\)', host))
+    for function in re.split(r"(?m)^  llvm\.func ", host):
+        values = dict(re.findall(r"(%\d+) = llvm\.mlir\.(?:constant\(|addressof @)(-?\w+) ", function))
+        pointers = dict(re.findall(r"(%\d+) = llvm\.getelementptr (%\d+)\[", function))
+        for call in re.finditer(r"llvm\.call @printf\(([^)]*)\)", function.partition("\n  ^bb")[0]):
+            text, *numbers = call[1].split(", ")
+            message = formats.get(values.get(pointers.get(text, ""), ""))
+            if message is not None:
+                told = re.sub(r"%(?:ll)?d", "{}", message).format(*(values.get(n, "?") for n in numbers))
+                remedy = "mend the launch or make its tiles smaller, or restrict the kernel to other archs"
+                raise LoweringError(f"CuTe DSL says of a launch for {arch}: {told}", unit.where, remedy)
 
 
 def _require_release(where: Where) -> None:

@@ -78,6 +78,49 @@ KW_HIDDEN int32_t _cudaDeviceGetAttribute(int32_t *value, int32_t attribute, int
   return status ? kw_raise_cuda(status, "asking for attribute %d of cuda:%d", attribute, id) : 0;
 }
 
+/* ---- errors ---- */
+
+KW_HIDDEN void kw_cutedsl_raise(const char *kind, const char *message) { kw_raise(kind, "%s", message); }
+
+/* The message comes in parts, of which some may be null. */
+KW_HIDDEN void kw_cutedsl_raise_parts(const char *kind, const char **parts, int32_t count) {
+  kw_text text;
+  kw_begin(&text);
+  for (int32_t i = 0; i < count; ++i)
+    if (parts[i]) kw_append(&text, "%s", parts[i]);
+  kw_raise_text(kind, &text);
+}
+
+/* The exported code prints what it finds wrong with a launch, and launches all the same. Here the launch fails. */
+static _Thread_local bool kw_cutedsl_refused;
+
+KW_HIDDEN __attribute__((format(printf, 1, 2))) int32_t kw_cutedsl_print(const char *format, ...) {
+  static const char error[] = "\nError: ";
+  kw_text text;
+  va_list values;
+  /* It knows the limit of one arch. The launcher asks the device. */
+  if (strstr(format, "launch shared memory exceeds")) return 0;
+  va_start(values, format);
+  bool wrong = !strncmp(format, error, sizeof error - 1);
+  if (wrong) {
+    kw_begin(&text);
+    kw_append_list(&text, format + sizeof error - 1, values);
+    while (text.used && text.data[text.used - 1] == '\n') text.data[--text.used] = 0;
+    kw_raise_text("RuntimeError", &text);
+    kw_cutedsl_refused = true;
+  } else {
+    vprintf(format, values); /* of the definition's own */
+  }
+  va_end(values);
+  return 0;
+}
+
+/* Called for a CUDA error other than those that were raised where they happened. */
+KW_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void *raise, int32_t status) {
+  (void)raise;
+  kw_raise("RuntimeError", "its host code failed with CUDA error %d", status);
+}
+
 /* ---- launching ---- */
 
 /* cudaLaunchConfig_t; its attributes are those of the driver. */
@@ -114,6 +157,7 @@ static int kw_cutedsl_start(const kw_launch *launch, const kw_cutedsl_config *as
 KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_cutedsl_config *asked, const kw_function *function, void **parameters) {
   int id = kw_current_device;
   kw_launch launch = {.function = function};
+  if (kw_cutedsl_refused) return kw_cutedsl_refused = false, KW_CUTEDSL_FAILED;
   if (!asked->grid[0] || !asked->grid[1] || !asked->grid[2]) return 0;
   kw_loaded *loaded = kw_get_loaded(function->module, id);
   if (!loaded) return KW_CUTEDSL_FAILED;
@@ -123,25 +167,6 @@ KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_cutedsl_config *asked, const kw_f
   bool fits = launch.dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
   if (!fits && kw_extend_shared(&launch, own)) return KW_CUTEDSL_FAILED;
   return kw_cutedsl_start(&launch, asked, own->kernel, parameters) ? KW_CUTEDSL_FAILED : 0;
-}
-
-/* ---- errors ---- */
-
-KW_HIDDEN void kw_cutedsl_raise(const char *kind, const char *message) { kw_raise(kind, "%s", message); }
-
-/* The message comes in parts, of which some may be null. */
-KW_HIDDEN void kw_cutedsl_raise_parts(const char *kind, const char **parts, int32_t count) {
-  kw_text text;
-  kw_begin(&text);
-  for (int32_t i = 0; i < count; ++i)
-    if (parts[i]) kw_append(&text, "%s", parts[i]);
-  kw_raise_text(kind, &text);
-}
-
-/* Called for a CUDA error other than those that were raised where they happened. */
-KW_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void *raise, int32_t status) {
-  (void)raise;
-  kw_raise("RuntimeError", "its host code failed with CUDA error %d", status);
 }
 
 /* ---- a call ---- */
