@@ -258,6 +258,53 @@ def test_rows_may_lie_apart_and_nothing_is_launched_for_empty_tensors(built):
     assert launch.endswith("parameters 16/70/33/64")
 
 
+NUMBERS = [
+    ("float64", -2.5, "d", "-2.5"),
+    ("float32", -2.5, "f", "-2.5"),
+    ("int64", -3, "l", "-3"),
+    ("int32", -3, "i", "-3"),
+    ("int16", -3, "h", "0xfffd"),
+    ("uint32", 7, "i", "7"),
+    ("uint8", 7, "h", "0x7"),
+    ("bool", True, "h", "0x1"),
+]
+
+
+def test_numbers_arrive_with_their_types(project):
+    project.write("kernels/numbered.py", NUMBERED.replace("DTYPES", repr([dtype for dtype, *_ in NUMBERS])))
+    project.scons("ARCHS=sm_80", "-j2")
+    for index, (dtype, value, letter, expected) in enumerate(NUMBERS):
+        code = f"""
+            library = tvm_ffi.load_module("build/demo/_lib/numbered.so")
+            library["numbered__{index}"]({value}, on_cuda(32))
+        """
+        _, log = call(project, textwrap.dedent(code), parameters=letter)
+        assert launches(log)[0].endswith(f"parameters {expected}"), dtype
+
+
+NUMBERED = """\
+from cutlass import cute
+from kernelwright import grid, kernel
+from kernelwright.cutedsl import Program, Scalar, Tensor
+
+
+@cute.kernel
+def device(a, x: cute.Tensor):
+    thread, _, _ = cute.arch.thread_idx()
+    x[thread] = x[thread] + x.element_type(a)
+
+
+@cute.jit
+def host(a, x: cute.Tensor):
+    device(a, x).launch(grid=[1, 1, 1], block=[32, 1, 1])
+
+
+@kernel(frontend="cutedsl", configs=grid(dtype=DTYPES))
+def numbered(dtype):
+    return Program(host, a=Scalar(dtype), x=Tensor("float32", 32, written=True))
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
