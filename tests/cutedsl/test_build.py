@@ -258,6 +258,47 @@ def test_rows_may_lie_apart_and_nothing_is_launched_for_empty_tensors(built):
     assert launch.endswith("parameters 16/70/33/64")
 
 
+def test_a_host_function_may_launch_several_device_functions(project):
+    project.write("kernels/steps.py", STEPS)
+    project.scons("ARCHS=sm_90a")
+    _, log = call(project, "[demo.steps(on_cuda(n), on_cuda(n)) for n in (32, 132)]", capability=90)
+    found = [re.sub(r"cubin.* (grid \d+) .*cuda:0", r"\1", launch) for launch in launches(log)]
+    first, second = "grid 1 attribute 6: 0 attribute 2: 1", "grid 1 attribute 6: 1 attribute 2: 0"
+    assert found == [first, second, first, second, "grid 132 attribute 6: 0 attribute 2: 0"]
+
+
+STEPS = """\
+import cutlass
+from cutlass import cute
+from kernelwright import kernel
+from kernelwright.cutedsl import Program, Tensor
+
+
+@cute.kernel
+def copy(x: cute.Tensor, y: cute.Tensor):
+    thread, _, _ = cute.arch.thread_idx()
+    y[thread] = x[thread]
+
+
+@cute.kernel
+def multiply(y: cute.Tensor, factor: cutlass.Constexpr):
+    thread, _, _ = cute.arch.thread_idx()
+    y[thread] = y[thread] * factor
+
+
+@cute.jit
+def host(x: cute.Tensor, y: cute.Tensor):
+    copy(x, y).launch(grid=[1, 1, 1], block=[32, 1, 1], cooperative=True)
+    multiply(y, 2.0).launch(grid=[1, 1, 1], block=[32, 1, 1], use_pdl=True)
+    if cute.size(x) > 100:
+        multiply(y, 3.0).launch(grid=[cute.size(x), 1, 1], block=[32, 1, 1])
+
+
+@kernel(frontend="cutedsl", outputs=["y"])
+def steps():
+    return Program(host, x=Tensor("float32", "n"), y=Tensor("float32", "n"))
+"""
+
 NUMBERS = [
     ("float64", -2.5, "d", "-2.5"),
     ("float32", -2.5, "f", "-2.5"),

@@ -202,6 +202,7 @@ KW_COLD int kw_cutedsl_run_compact(kw_entry exported, const TVMFFIAny *arguments
 KW_FUNCTION int32_t kw_cutedsl_call(kw_cutedsl_find find, kw_entry exported, const TVMFFIAny *arguments, int32_t count,
                                     TVMFFIAny *result) {
   kw_cutedsl_current = find;
+  kw_cutedsl_refused = false;
   for (int32_t i = 0; i < count; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     if (tensor && !tensor->strides) return kw_cutedsl_run_compact(exported, arguments, count, result);
