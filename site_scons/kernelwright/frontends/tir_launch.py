@@ -429,4 +429,4 @@ def _number(text: str) -> int | str:
 
 def _first_line(node: Any) -> str:
     text = str(node).strip()
-    return (text.splitlines() or [type(node).__name__])[0].strip()[:200]
+    return (text.splitlines() or [type(node).__name__])[0].strip().removesuffix(":")[:200]
