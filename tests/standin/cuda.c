@@ -10,8 +10,8 @@
  *   STANDIN_STATIC      static shared memory of each function; default 0
  *   STANDIN_SLOW        milliseconds that cuInit takes; default 0
  *   STANDIN_POOLS       whether devices have memory pools; default 1
- *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, i int32, l int64, f float32, d float64,
- *                       h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
+ *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
+ *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -211,6 +211,7 @@ int cuKernelSetAttribute(int attribute, int value, kernel *own, int device) {
 static void say_parameter(FILE *line, char type, const void *value) {
   switch (type) {
     case 'p': fprintf(line, " %#llx", *(unsigned long long *)value); break;
+    case 'b': fprintf(line, " %d", *(int8_t *)value); break;
     case 'i': fprintf(line, " %d", *(int32_t *)value); break;
     case 'l': fprintf(line, " %lld", *(long long *)value); break;
     case 'f': fprintf(line, " %g", *(float *)value); break;

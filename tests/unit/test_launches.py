@@ -33,6 +33,7 @@ SIZES = (1, 3, 31, 1024, 5001)
 """Sizes that symbols take in turn."""
 
 LETTERS = {"handle": "p", "float32": "f", "float16": "h", "int32": "i", "int64": "l", "float64": "d"}
+LETTERS |= {"int8": "b", "uint8": "b", "bool": "b", "uint64": "l"}
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,17 @@ def size_of(size: int | str, symbols: Mapping[str, int]) -> int:
     return size if isinstance(size, int) else int(eval(size, {"min": min, "max": max}, dict(symbols)))
 
 
+def numbers(dtype: str) -> list[Any]:
+    """Five numbers of a type, the least and the greatest of an integer among them."""
+    if dtype == "bool":
+        return [True, False, 1, 0, True]
+    if "float" in dtype:
+        return [1.5, -2, 0.1, 65504.0, 1e-7]
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low, high = (0, 2 ** min(bits, 63) - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return [7, low, high, 100, 1] if dtype.startswith("u") else [7, -7, high, low, 100]
+
+
 def calls_of(signature: Mapping[str, Any]) -> list[list[Any]]:
     """Arguments for a handful of calls: ``[shape, dtype, address]`` of an array, or a number."""
     calls = []
@@ -100,7 +112,7 @@ def calls_of(signature: Mapping[str, Any]) -> list[list[Any]]:
                 shape = [size_of(size, symbols) for size in argument["shape"]]
                 call.append([shape, argument["dtype"], 0x10000 * (position + 1)])
             else:
-                call.append(1.5 if "float" in argument["dtype"] else symbols.get(argument["name"], 7))
+                call.append(symbols.get(argument["name"], numbers(argument["dtype"])[turn]))
         calls.append(call)
     return calls
 
@@ -108,23 +120,28 @@ def calls_of(signature: Mapping[str, Any]) -> list[list[Any]]:
 CODES = {"float16": (2, 16, 1), "float32": (2, 32, 1), "bfloat16": (4, 16, 1), "int8": (0, 8, 1), "int32": (0, 32, 1)}
 
 
-def library_of(folder: Path, signatures: list[dict[str, Any]], lowerings: Path) -> Any:
+def library_of(folder: Path, signatures: list[dict[str, Any]], lowerings: Path, arch: str = "sm_80") -> Any:
     """The library of a kernel, built of its lowerings."""
     for signature in signatures:
         place = Path(signature["kernel"], signature["slug"], "cuda")
         shutil.copytree(lowerings / place, folder / place)
-        (folder / place / "sm_80.cubin").write_text("sm_80")
-    return tvm_ffi.load_module(str(build(folder, plan_of(signatures), extra=["-O0"])))
+        (folder / place / f"{arch}.cubin").write_text(arch)
+    return tvm_ffi.load_module(str(build(folder, plan_of(signatures, [arch]), extra=["-O0"])))
 
 
 def by_tvm(
-    folder: Path, driver: Path, signatures: list[dict[str, Any]], lowerings: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    driver: Path,
+    signatures: list[dict[str, Any]],
+    lowerings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arch: str = "sm_80",
 ) -> list[str]:
     """What TVM's host code launches, as the stand-in notes it."""
     kernel, log = signatures[0]["kernel"], folder / f"{signatures[0]['kernel']}.log"
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(driver / "libcuda.so.1"))
     monkeypatch.setenv("STANDIN_LOG", str(log))
-    module = library_of(folder, signatures, lowerings)
+    module = library_of(folder, signatures, lowerings, arch)
     for number, signature in enumerate(signatures):
         monkeypatch.setenv("STANDIN_PARAMETERS", letters(signature))
         for call in calls_of(signature):
@@ -139,11 +156,11 @@ def by_tvm(
 
 
 def letters(signature: Mapping[str, Any]) -> str:
-    (device,) = signature["device_kernels"]
-    return "".join(LETTERS[dtype] for dtype in device["params"])
+    (params,) = {tuple(device["params"]) for device in signature["device_kernels"]}
+    return "".join(LETTERS[dtype] for dtype in params)
 
 
-def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[str]]:
+def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]], **standin: object) -> dict[str, list[str]]:
     """What the generated modules launch, by kernel."""
     work = [
         [name, [[letters(signature), calls_of(signature)] for signature in signatures]]
@@ -159,12 +176,13 @@ def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]]) -> d
                 variant = type(kernel)(name, kernel._entry, kernel._module, kernel._shared, index)
                 for call in calls:
                     variant(*[on_cuda(v[0], v[1], data=v[2]) if isinstance(v, list) else v for v in call])
-        """
+        """,
+        **standin,
     )
     launches: dict[str, list[str]] = {name: [] for name in library}
     for line in process.log:
         if line.startswith("launch"):
-            launches[line.split()[1].removesuffix("_kernel")].append(line)
+            launches[re.sub(r"_kernel(_\d+)?$", "", line.split()[1])].append(line)
     return launches
 
 
@@ -190,6 +208,97 @@ def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
 
 
 # ---- kinds of host code
+
+TENSORS = 'x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")'
+
+CLUSTER = """\
+for i in T.thread_binding(n * 2, thread="blockIdx.x"):
+    for c in T.thread_binding(2, thread="clusterCtaIdx.x"):
+        for _ in T.thread_binding(32, thread="threadIdx.x"):
+            with T.sblock("y"):
+                k = T.axis.spatial(n, i)
+                T.where(i < n)
+                y[k] = x[k]
+"""
+
+KINDS = {
+    "branch": ("if n > 31:\n{copy}else:\n{double}", TENSORS),
+    "nested": ("if n > 3:\n    if n % 2 == 0 or n > 1000:\n{deep}", TENSORS),
+    "shifted": ("{grid:T.shift_right(n + 7, 3) + T.bitwise_and(n, 7) + T.bitwise_or(n, 1)}", TENSORS),
+    "chosen": ("{grid:T.if_then_else(n > 100, n // 2, n) + T.Select(n < 4, 1, n % 5)}", TENSORS),
+    "truncated": (
+        "{grid:T.max(T.truncdiv(q, 3) + T.truncmod(q, 3) * 3 + T.floordiv(q, 4) + 20, 1) % 1000 + 1}",
+        TENSORS + ", q: T.int16",
+    ),
+    "clamped": ("{grid:T.min(T.max(T.cast(q, 'int32'), 1), 9)}", TENSORS + ", q: T.int8"),
+    "narrowed": ("{grid:T.cast((m + T.int64(7)) // T.int64(8), 'int32')}", TENSORS + ', w: T.Buffer((m,), "int8")'),
+    "half": ("{value:T.cast(q, 'float32')}", TENSORS + ", q: T.float16"),
+    "double": ("{value:T.cast(q * q, 'float32')}", TENSORS + ", q: T.float64"),
+    "byte": ("{value:T.cast(q, 'float32')}", TENSORS + ", q: T.uint8"),
+    "word": ("{value:T.cast(q, 'float32')}", TENSORS + ", q: T.uint64"),
+    "flag": ("{value:T.Select(q, T.float32(1), T.float32(2))}", TENSORS + ", q: T.bool"),
+    "cluster": (CLUSTER, TENSORS),
+}
+"""Name -> body, in which braces stand for a launch, and parameters."""
+
+
+def kind(name: str) -> str:
+    """The definition of one of these."""
+    body, parameters = KINDS[name]
+    body = body.replace("{copy}", copying(indent="    ")).replace("{double}", copying("n * 2", indent="    "))
+    body = body.replace("{deep}", copying(indent="        "))
+    if body.startswith("{grid:"):
+        body = copying(body[6:-1])
+    elif body.startswith("{value:"):
+        body = copying().replace("T.float32(1)", body[7:-1])
+    return definition(body, parameters)
+
+
+def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signatures = {name: [lowered(project, name, kind(name))] for name in KINDS}
+    assert [name for name, (signature,) in signatures.items() if signature["launches"] is None] == []
+    driver = make_driver(tmp_path / "driver")
+    make_package(tmp_path / "package", signatures, ["sm_90"])
+    monkeypatch.setenv("STANDIN_CAPABILITY", "90")
+    launched = by_nvrtc(Process(tmp_path / "package", driver), signatures, capability=90)
+    for name, listed in signatures.items():
+        expected = by_tvm(tmp_path, driver, listed, project.folder / "out", monkeypatch, "sm_90")
+        assert plain(launched[name]) == plain(expected) != [], name
+
+
+@pytest.mark.parametrize(
+    ("text", "logic"),
+    [
+        (definition('T.evaluate(T.call_packed("foo.bar", n))\n' + copying()), 'calls T.call_packed("foo.bar", n)'),
+        (
+            definition('T.evaluate(T.call_extern("int32", "f", n))\n' + copying()),
+            'calls T.call_extern("int32", "f", n)',
+        ),
+        (
+            definition(copying(), TENSORS + ", q: T.int32, w: T.Buffer((r,), 'int8')").replace(
+                "n, m =", 'r = tirx.Var("q", "int32"); n, m ='
+            ),
+            "has a size and an argument that are both named 'q'",
+        ),
+        (
+            definition(copying(), TENSORS + ", w: T.Buffer((r,), 'int8')").replace(
+                "n, m =", 'r = tirx.Var("lambda", "int32"); n, m ='
+            ),
+            "has a size named 'lambda', which is no name in Python",
+        ),
+    ],
+    ids=["packed", "extern", "names", "keyword"],
+)
+def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic: str) -> None:
+    signature = lowered(project, "words", text)
+    assert (signature["launches"], signature["host_logic"]) == (None, f"the host code {logic}")
+
+
+def test_an_assertion_of_the_definition_is_a_check(project: Project) -> None:
+    signature = lowered(project, "asserting", definition(f'assert n % 4 == 0, "n is odd"\n{copying()}'))
+    assert signature["host_checks"] == [{"error": "RuntimeError", "message": "n is odd", "passes": "(n % 4) == 0"}]
 
 
 def test_sizes_of_grids_are_expressions_over_symbols(project: Project) -> None:
