@@ -25,6 +25,39 @@ from kernelwright.workers.protocol import CheckRequest
 
 PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
 
+# Its backward kernel computes the gradient of one input only.
+PRODUCT = '''\
+from kernelwright import kernel
+from tvm import te
+
+
+def vector(name):
+    return te.placeholder((4,), "float32", name=name)
+
+
+@kernel(outputs=["y"])
+def product():
+    """y = x * w"""
+    x, w = vector("x"), vector("w")
+    return te.create_prim_func([x, w, te.compute((4,), lambda i: x[i] * w[i], name="y")])
+
+
+@product.reference
+def _(x, w):
+    return x * w
+
+
+@product.backward(outputs=["grad_x"])
+def _():
+    w, grad = vector("w"), vector("grad_y")
+    return te.create_prim_func([w, grad, te.compute((4,), lambda i: grad[i] * w[i], name="grad_x")])
+
+
+@product.backward_kernel.reference
+def _(w, grad_y):
+    return grad_y * w
+'''
+
 INIT = """\
 from .loader_for_tests import TestLoader as _Loader
 
@@ -141,6 +174,7 @@ def build_library(folder: Path) -> Path:
     project = Project(folder)
     shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     project.write("kernels/cube.py", CUBE)
+    project.write("kernels/product.py", PRODUCT)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.scons("-j2", "build/demo")

@@ -54,7 +54,19 @@ def wide():
 
 
 KERNELS = ["cube", "cube_backward", "cumsum", "decode_attention", "gemm", "gemv_int8", "layer_norm", "quantize_int8"]
-KERNELS += ["rms_norm", "rope", "row_argmax", "row_sum", "saxpy", "softmax", "swiglu", "top_k", "top_p_sampling"]
+KERNELS += [
+    "product",
+    "product_backward",
+    "rms_norm",
+    "rope",
+    "row_argmax",
+    "row_sum",
+    "saxpy",
+    "softmax",
+    "swiglu",
+    "top_k",
+    "top_p_sampling",
+]
 KERNELS += ["transpose"]
 
 
@@ -172,6 +184,13 @@ def test_gradients_are_those_of_the_backward_kernel(kernels, wide):
         return jnp.tanh(kernels.cube(x / 2, w, 1.5)).sum()
 
     check_grads(loss, (jnp.asarray(x), jnp.asarray(w)), order=1, modes=["rev"], atol=1e-4, rtol=1e-4)
+
+
+def test_gradient_that_the_backward_kernel_does_not_compute_is_a_clear_error(kernels):
+    x, w = jnp.ones(4), jnp.full(4, 3.0)
+    assert jax.grad(lambda x: kernels.product(x, w).sum())(x).tolist() == [3.0] * 4
+    with pytest.raises(TypeError, match=r"no gradient of argument 'w'.*\n  remedy: add the output grad_w to it"):
+        jax.grad(lambda w: kernels.product(x, w).sum())(w)
 
 
 def test_gradient_of_a_kernel_without_backward_is_an_error_that_names_it(kernels):

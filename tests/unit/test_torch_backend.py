@@ -99,7 +99,19 @@ def library(built):
 
 
 KERNELS = ["cube", "cube_backward", "cumsum", "decode_attention", "gemm", "gemv_int8", "layer_norm", "quantize_int8"]
-KERNELS += ["rms_norm", "rope", "row_argmax", "row_sum", "saxpy", "softmax", "swiglu", "top_k", "top_p_sampling"]
+KERNELS += [
+    "product",
+    "product_backward",
+    "rms_norm",
+    "rope",
+    "row_argmax",
+    "row_sum",
+    "saxpy",
+    "softmax",
+    "swiglu",
+    "top_k",
+    "top_p_sampling",
+]
 KERNELS += ["transpose"]
 
 
@@ -387,6 +399,14 @@ def test_gradient_through_a_kernel_without_backward_is_a_clear_error(kernels):
         y.sum().backward()
     with torch.no_grad():
         assert not kernels.saxpy(2.0, x, torch.ones(3)).requires_grad
+
+
+def test_gradient_that_the_backward_kernel_does_not_compute_is_a_clear_error(kernels):
+    x, w = torch.ones(4, requires_grad=True), torch.full((4,), 3.0)
+    kernels.product(x, w).sum().backward()
+    assert x.grad.tolist() == [3.0] * 4
+    with pytest.raises(RuntimeError, match=r"no gradient of argument 'w'.*\n  remedy: add the output grad_w to it"):
+        kernels.product(x, w.requires_grad_()).sum().backward()
 
 
 def test_second_derivative_needs_a_backward_kernel_of_the_backward_kernel(kernels):
