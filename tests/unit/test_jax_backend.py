@@ -98,7 +98,7 @@ def test_kernels_compute_what_the_reference_does_alone_and_in_a_program(kernels,
 
 
 def test_library_is_what_these_tests_expect(library):
-    assert sorted(library) == KERNELS
+    assert sorted(library) == sorted(KERNELS)
 
 
 def test_programs_take_several_shapes_and_dtypes(kernels):
