@@ -198,14 +198,30 @@ def test_an_argument_without_a_name_for_c_is_refused() -> None:
         Cython().emit(plan("k", LoweredUnit.from_json(data, "host.o")))
 
 
-def test_a_kernel_whose_arguments_have_reserved_names_takes_these_by_position(folder: Path) -> None:
-    names = [*sorted(name for name in RESERVED if not name[0].isupper())[:20], "self", "stream", "positional", "None"]
-    arguments = [scalar(name, "int32") for name in dict.fromkeys(names)] + [scalar("last", "int32")]
+def test_arguments_with_any_name_can_be_passed_and_most_by_name(folder: Path) -> None:
+    free = ["object", "bytes", "complex", "str", "bool", "list", "type", "api", "public", "inline", "nogil", "struct"]
+    free += [
+        "cython",
+        "kernel",
+        "call",
+        "linux",
+        "errno",
+        "tensor",
+        "result",
+        "count",
+        "argument",
+        "Function",
+        "Kernel",
+    ]
+    names = [*sorted(RESERVED), "__x", "kw_call", "KW_INT", "PyObject", *free]
+    arguments = [scalar(name, "int32") for name in names]
     kernel = plan("odd", c_unit(folder, "BEGIN (void)tensor, (void)argument; END", signature("odd", arguments)))
     odd = build_both(folder, kernel).cython()
-    assert odd(*range(len(arguments) - 1), last=1) is None
-    with pytest.raises(TypeError, match=r"takes 25 arguments .*, 1 were given"):
-        odd(last=1)
+    assert odd(*range(len(names))) is None
+    assert odd(*range(len(names) - len(free)), **dict.fromkeys(free, 1)) is None
+    with pytest.raises(TypeError, match=rf"kernel 'odd': takes {len(names)} arguments \(.*\), {len(free)} were given"):
+        odd(**dict.fromkeys(free, 1))
+    compile(Cython().stub("odd", entry_of(kernel)), "stub.pyi", "exec")
 
 
 def test_a_kernel_without_arguments_can_be_called(folder: Path) -> None:
@@ -332,6 +348,23 @@ def test_a_binary_made_with_later_headers_serves_older_pythons_too(version: str,
     for python in {sys.executable, pythons()[version]}:
         result = runs_in(python, tmp_path, pair, tmp_path)
         assert result.stdout == "works\n", result.stderr
+
+
+LATER = """
+from acme._runtime import kernel as tvm_ffi_kernel
+import numpy, pathlib, tvm_ffi
+other = tvm_ffi_kernel.load_kernel("pair", entry, pathlib.Path({folder!r}) / "pair.so")
+mine, its = kernel(numpy.ones(4, "f"), 2.0, 1), other(numpy.ones(4, "f"), 2.0, 1)
+assert all((a == numpy.from_dlpack(b)).all() for a, b in zip(mine, its))
+print("works too")
+"""
+
+
+def test_tvm_ffi_may_be_imported_after_a_kernel_was_loaded(pair: Built, tmp_path: Path) -> None:
+    shutil.copytree(Path(cython_kernel.__file__).parent, tmp_path / "acme" / "_runtime")
+    script = (SCRIPT + LATER).format(folder=str(pair.folder), entry=dict(pair.entry))
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert result.stdout == "works\nworks too\n", result.stderr
 
 
 def test_an_older_python_is_told_what_is_needed(pair: Built, tmp_path: Path) -> None:

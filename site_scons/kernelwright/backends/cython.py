@@ -26,10 +26,16 @@ OLDEST_PYTHON = (3, 11)
 
 LIMITED_API = "0x{:02X}{:02X}0000".format(*OLDEST_PYTHON)
 
-RESERVED = frozenset({*keyword.kwlist, "self", "positional", "named", "stream", "print", "exec", "NULL"}).union(
-    ["cdef", "cimport", "cpdef", "ctypedef", "include", "DEF", "IF", "ELIF", "ELSE"]
+RESERVED = frozenset(keyword.kwlist).union(
+    ["self", "positional", "named", "stream"],
+    ["cdef", "cimport", "cpdef", "ctypedef", "include", "sizeof", "print", "exec", "NULL", "DEF", "IF", "ELIF", "ELSE"],
+    ["void", "char", "int", "float", "double", "bint", "short", "long", "signed", "unsigned", "const", "volatile"],
+    ["size_t", "ssize_t", "ptrdiff_t"],
 )
-"""What cannot be the name of a parameter, or has another meaning. Such an argument is passed by its position only."""
+"""What Cython 3.3 does not take for the name of a parameter, and what has another meaning here."""
+
+FOREIGN = ("__", "kw_", "KW_", "Py")
+"""What names of Python and of our headers begin with. Arguments with all these names are passed by position only."""
 
 SOURCE = '''\
 # cython: language_level=3, binding=False, embedsignature=False
@@ -168,7 +174,7 @@ def _source(kernel: KernelPlan) -> str:
         if not IDENTIFIER.fullmatch(argument.name):
             message = f"argument {argument.name!r} is not a C identifier"
             raise KernelwrightError(message, Where(kernel.name, stage="wrap"), "rename it in the definition")
-    listed = [argument for argument in arguments if argument.name not in RESERVED]
+    listed = [argument for argument in arguments if _can_be_named(argument.name)]
     return SOURCE.format(
         kernel=kernel.name,
         slots=max(1, len(arguments)),
@@ -178,6 +184,11 @@ def _source(kernel: KernelPlan) -> str:
         parameters="\n".join(f"        {a.name}=None,  # {_described(kernel, a)}" for a in listed),
         named=", ".join(f"<PyObject *>{a.name if a in listed else None}" for a in arguments) or "NULL",
     )
+
+
+def _can_be_named(name: str) -> bool:
+    """Whether Cython has an argument of that name as a parameter."""
+    return name not in RESERVED and not name.startswith(FOREIGN)
 
 
 def _everywhere(kernel: KernelPlan, argument: Argument) -> list[Argument]:
@@ -211,6 +222,6 @@ def _typed(arguments: list[Mapping[str, Any]]) -> str:
 
     types = StubTypes()
 
-    names = [a["name"] if a["name"] not in RESERVED else f"_{i}" for i, a in enumerate(arguments)]
+    names = [a["name"] if _can_be_named(a["name"]) else f"_{i}" for i, a in enumerate(arguments)]
     parameters = [f"{name}: {annotation(argument, types)}" for name, argument in zip(names, arguments, strict=True)]
     return ", ".join(["self", *parameters, "*", "stream: _Any = None"])

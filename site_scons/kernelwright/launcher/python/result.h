@@ -14,7 +14,6 @@ static void kw_delete_managed(PyObject *capsule) {
   if (managed->deleter) managed->deleter(managed);
 }
 
-
 /* A DLPack capsule that shares the tensor, in the form of DLPack 1 or in the older one. */
 KW_FUNCTION PyObject *kw_capsule_of(TVMFFIObjectHandle tensor, bool versioned) {
   DLManagedTensorVersioned *newer;
