@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from kernelwright.backends.base import KernelPlan, LoweredUnit, Places, VariantPlan
@@ -29,6 +30,13 @@ class Loader:
 
     folder: Path
     package: str = "acme"
+    device_code: Any = None  # in a split package: what finds it, a function
+
+    def manifest(self) -> dict[str, Any]:
+        return {"device_code": {}} if self.device_code else {}
+
+    def provider(self, name: str) -> Any:
+        return SimpleNamespace(find=self.device_code)
 
     def verified(self, relative: str) -> Path:
         return self.folder / relative

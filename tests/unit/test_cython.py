@@ -269,6 +269,11 @@ def test_the_module_is_the_same_from_another_folder_and_names_none(folder: Path,
     shutil.copytree(places().launcher, launcher)
     again = compile_extension(tmp_path, saxpy.plan, replace(places(), launcher=str(launcher)))
     content = again.read_bytes()
+    named = [*Cython().commands("saxpy", replace(places(), launcher=str(launcher)), str(tmp_path / "scratch"))]
+    (tmp_path / "scratch").mkdir()
+    for command in named:  # with absolute paths, as the build has them
+        subprocess.run(command, cwd=tmp_path, check=True)
+    assert content == (tmp_path / "scratch" / "_saxpy.abi3.so").read_bytes()
     assert content == (folder / "backends/cython/_saxpy.abi3.so").read_bytes()
     assert str(ROOT).encode() not in content and str(folder).encode() not in content
 
@@ -280,6 +285,7 @@ class Loader:
     package = "acme"
     def verified(self, relative): return {folder!r} + "/" + relative
     def library(self, name): return {folder!r} + "/" + name + ".so"
+    def manifest(self): return {{}}
 entry = {entry!r}
 kernel = cython_kernel.load(Loader(), "pair", entry)
 x, total, product = (array.array("f", [1, 2]) for _ in range(3))
@@ -1029,7 +1035,7 @@ def test_device_code_is_found_by_a_function(scale: Built, tmp_path: Path, monkey
     monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
     shutil.copytree(scale.folder / "scale", tmp_path / "scale")
     built = build_both(tmp_path, replace(scale.plan, split=True))
-    kernel, asked = built.cython(), []
+    asked: list[tuple[Any, ...]] = []
 
     def provider(*arguments: Any) -> str:
         asked.append(arguments)
@@ -1037,7 +1043,7 @@ def test_device_code_is_found_by_a_function(scale: Built, tmp_path: Path, monkey
             raise LookupError("no wheel today")
         return f"sm_80 {tmp_path}/scale/default/cuda/sm_80.cubin"
 
-    kernel.find_device_code(provider)
+    kernel = cython_kernel.load(Loader(tmp_path, device_code=provider), "scale", dict(built.entry))
     assert outcome(kernel, (OnCuda(), OnCuda(), 1.0)) == ("RuntimeError", "no wheel today")
     kernel(OnCuda(), OnCuda(), 1.0)
     kernel(OnCuda(), OnCuda(), 1.0)

@@ -145,7 +145,10 @@ def load(loader: Loader, name: str, entry: dict[str, Any]) -> Services:
     path = loader.verified(f"backends/cython/_{name}.abi3.so")
     module = _import(f"{loader.package}.backends.cython._{name}", path)
     kind = type(name, (Services, module.Function), {"__module__": loader.package, "__doc__": entry["doc"]})
-    return _make(kind, name, entry, loader.library(name), None)
+    kernel = _make(kind, name, entry, loader.library(name), None)
+    if "device_code" in loader.manifest() and "cuda" in kernel.devices:
+        kernel.find_device_code(loader.provider(name).find)
+    return kernel
 
 
 def _is_suitable() -> bool:
