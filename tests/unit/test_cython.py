@@ -14,6 +14,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -418,14 +419,19 @@ def test_a_library_that_cannot_be_loaded_is_an_import_error_with_its_path(pair: 
         cython_kernel.load(Loader(tmp_path), "pair", dict(pair.entry))
 
 
-def test_what_a_build_needs_is_looked_for(tmp_path: Path) -> None:
-    check_headers(Path(places().python_include))
-    with pytest.raises(ToolchainError, match=r"needs Python\.h, which is not in .*\n.*apt install python3-dev"):
+def test_headers_of_python_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cython().require_build()
+    with pytest.raises(ToolchainError, match=r"the backend cython needs Python\.h, .*\n.*apt install python3-dev"):
         check_headers(tmp_path)
     (tmp_path / "Python.h").touch()
     (tmp_path / "patchlevel.h").write_text("#define PY_MAJOR_VERSION\t3\n#define PY_MINOR_VERSION\t10\n")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(ToolchainError, match=r"headers of Python 3\.11 or later, these are of 3\.10"):
-        check_headers(tmp_path)
+        Cython().require_build()
+
+
+def test_the_versions_that_decide_the_bytes_are_in_the_signatures() -> None:
+    assert set(Cython().build_versions()) == {"cython", "Python"}
 
 
 # ---- results

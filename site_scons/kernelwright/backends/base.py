@@ -464,11 +464,8 @@ class Backend:
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
     package and ``entry`` the kernel's part of the manifest."""
 
-    def require_build(self, places: Places) -> None:
+    def require_build(self) -> None:
         """Find out whether what is needed to build is there.
-
-        Arguments:
-            places: what commands may name.
 
         Raises:
             ToolchainError: it is not; the message has the line that installs it.

@@ -8,7 +8,9 @@ here, a ``.pyx``, has what one kernel is.
 from __future__ import annotations
 
 import keyword
+import platform
 import re
+import sysconfig
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,6 +85,15 @@ class Cython(Backend):
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
     runtime = ("cython_kernel.py", "interface.py")
 
+    def require_build(self) -> None:
+        """Find out whether Cython and Python's headers are there."""
+        super().require_build()
+        check_headers(Path(sysconfig.get_path("include")))
+
+    def build_versions(self) -> dict[str, str]:
+        """Those of Cython and of Python: functions of its headers get into the modules, and differ between versions."""
+        return {**super().build_versions(), "Python": platform.python_version()}
+
     def emit(self, kernel: KernelPlan) -> dict[str, str]:
         """The module's source, and beside it what it includes, whose path gets into the binary."""
         kernel.check()
@@ -105,11 +116,6 @@ class Cython(Backend):
             [places.python, "-m", "cython", "--module-name", f"_{kernel}", source, "-o", translated],
             [places.compiler, *compile_flags(), *folders, translated, "-o", library, *link_flags(places.glibc)],
         )
-
-    def require_build(self, places: Places) -> None:
-        """See :meth:`Backend.require_build`."""
-        super().require_build(places)
-        check_headers(Path(places.python_include))
 
     def headers(self) -> list[Path]:
         """The C headers, and the file that every source includes."""
@@ -149,23 +155,23 @@ def link_flags(glibc: str) -> list[str]:
     return ["-shared", "-s", *linker, *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
-def check_headers(python_include: Path) -> None:
-    """Find out whether Python's headers are there, and new enough.
+def check_headers(folder: Path) -> None:
+    """Find out whether extension modules can be compiled with the headers of a Python.
 
     Arguments:
-        python_include: the folder of ``Python.h``.
+        folder: where ``Python.h`` should be.
 
     Raises:
-        ToolchainError: they are not.
+        ToolchainError: it is not there, or is that of a Python that is too old.
     """
-    where, version = Where(stage="settings"), python_include / "patchlevel.h"
-    if not (python_include / "Python.h").is_file() or not version.is_file():
+    where, version = Where(stage="settings"), folder / "patchlevel.h"
+    if not (folder / "Python.h").is_file() or not version.is_file():
         remedy = "install Python's headers (Debian: apt install python3-dev; Fedora: dnf install python3-devel)"
-        raise ToolchainError(f"the cython backend needs Python.h, which is not in {python_include}", where, remedy)
+        raise ToolchainError(f"the backend cython needs Python.h, which is not in {folder}", where, remedy)
     found = re.findall(r"^#define PY_M(?:AJ|IN)OR_VERSION\s+(\d+)", version.read_text(), re.MULTILINE)
     if tuple(map(int, found)) < OLDEST_PYTHON:
-        message = f"the cython backend needs the headers of Python 3.11 or later, these are of {'.'.join(found)}"
-        raise ToolchainError(message, where, "run scons with a later Python, or leave cython out of backends")
+        message = f"the backend cython needs the headers of Python 3.11 or later, these are of {'.'.join(found)}"
+        raise ToolchainError(message, where, "run scons with a later Python, or take cython out of backends")
 
 
 def _source(kernel: KernelPlan) -> str:

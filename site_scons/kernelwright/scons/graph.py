@@ -327,11 +327,9 @@ class PackageGraph:
 
     def _require(self, names: Sequence[str]) -> None:
         """Raise a ToolchainError if what a backend needs to build is missing."""
-        from .backend_stages import real_places
-
         for name in names:
             if name not in self._required:
-                backends.get(name).require_build(real_places(self.tools.host_compiler))
+                backends.get(name).require_build()
                 self._required.add(name)
 
     def _tell(self, notes: Sequence[str]) -> None:
