@@ -32,7 +32,7 @@ CODE = {
     "CUBIN": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "PTX": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "FATBIN": ("fatbin.py", "nvcc.py"),
-    "WRAP": ("backends/*.py", "fatbin.py", "scons/stages.py", "scons/backend_stages.py"),
+    "WRAP": ("backends/*.py", "launcher/python/*.pxi", "fatbin.py", "scons/stages.py", "scons/backend_stages.py"),
     "GLIBC": ("glibc.py",),
     "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),
     "EXT": ("backends/*.py", "nvcc.py", "scons/backend_stages.py"),
