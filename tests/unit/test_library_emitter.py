@@ -240,3 +240,8 @@ def test_text_in_the_wrapper_is_escaped() -> None:
 def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
     assert {"kernelwright.h", "exports.map", "base.h"} <= {path.name for path in launcher_sources()}
     assert "-Wl,--version-script=../launcher/exports.map" in link_flags("../launcher")
+
+
+def test_complex_numbers_are_no_vectors() -> None:
+    text = emit(one_output(["n"], ["n"], tensor("x", "complex64", ["n"])))
+    assert '.dtype = {5, 64, 1}, .text = "complex64[n]"' in text

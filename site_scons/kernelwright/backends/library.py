@@ -87,7 +87,8 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
 
 def launcher_sources() -> list[Path]:
     """The launcher's files, in a fixed order: every kernel library depends on their content."""
-    return sorted(path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map"))
+    found = [path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map")]
+    return sorted(path for path in found if path.parent.name != "python")  # these are the extension modules
 
 
 def size_expression(text: str, name: Callable[[str], str]) -> str:
@@ -162,7 +163,7 @@ class _Dtype:
 
     @classmethod
     def parse(cls, text: str, where: Where) -> _Dtype:
-        base, _, lanes = text.partition("x")
+        base, lanes = re.findall(r"(complex[0-9]+|[^x]*)x?(.*)", text, re.S)[0]
         exact = _DTYPE_CODES.get(base)
         if lanes and not re.fullmatch("[0-9]{1,4}", lanes):
             exact, base = None, ""
