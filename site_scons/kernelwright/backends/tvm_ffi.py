@@ -10,4 +10,4 @@ class TvmFfi(Backend):
 
     name = "tvm_ffi"
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
-    runtime = ("kernel.py",)
+    runtime = ("kernel.py", "interface.py")

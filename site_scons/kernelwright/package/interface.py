@@ -26,6 +26,8 @@ REMEDIES = {
 class Interface:
     """A kernel, or one variant of it: what the manifest says of it, and what is said of arguments that cannot be."""
 
+    __slots__ = ()  # so that a type of another language can have it as a base
+
     name: str
     _entry: dict[str, Any]
     _index: int | None

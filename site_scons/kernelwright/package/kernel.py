@@ -9,28 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from sys import modules
-from typing import Any, NoReturn
+from typing import Any
 
 import tvm_ffi
 
+from .interface import Interface, library_of, parse_device
 from .loader import Loader
-
-DEVICE_TYPES = {"cpu": 1, "cuda": 2}
-"""DLPack's device type numbers."""
 
 IMMUTABLE = "jaxlib"
 """Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
 
-REMEDIES = {
-    "numpy": "pass a dtype that NumPy exports, in native byte order; bfloat16 only from PyTorch or JAX",
-    "torch": "pass a dense tensor that has data, outside of transformations such as vmap",
-    "jax": "call the kernel outside of jax.jit and the like, or in a jax.pure_callback",
-    "jaxlib": "pass an array that lies on one device and was not deleted",
-}
-"""Library -> what to do about an array that it does not export."""
 
-
-class Kernel(tvm_ffi.Function):
+class Kernel(Interface, tvm_ffi.Function):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
@@ -43,10 +33,7 @@ class Kernel(tvm_ffi.Function):
 
     _function: tvm_ffi.Function
     _mutable: set[type]
-    name: str
-    _entry: dict[str, Any]
     _module: tvm_ffi.Module
-    _index: int | None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the kernel; see :class:`Kernel` for the arguments.
@@ -70,7 +57,7 @@ class Kernel(tvm_ffi.Function):
 
     def _refuse_immutable(self, arguments: tuple[Any, ...]) -> None:
         for position, argument in enumerate(arguments):
-            if _library_of(argument) != IMMUTABLE:
+            if library_of(argument) != IMMUTABLE:
                 self._mutable.add(type(argument))
             else:
                 name, written = self._passed(len(arguments))[position]
@@ -108,19 +95,8 @@ class Kernel(tvm_ffi.Function):
         names += [f"number {number}" for number in range(len(names) + 1, count + 1)]
         return [(name, name in written) for name in names[:count]]
 
-    def _refuse_writing(self, name: str, what: str) -> NoReturn:
-        remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-        raise ValueError(
-            f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
-        )
-
-    def _refuse(self, name: str, argument: Any, error: Exception) -> NoReturn:
-        kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        remedy = REMEDIES.get(_library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")
-        raise TypeError(
-            f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}\n  remedy: {remedy}"
-        ) from error
+    def _of_variant(self, index: int) -> Kernel:
+        return make_kernel(self.name, self._entry, self._module, index)
 
     @property
     def function(self) -> tvm_ffi.Function:
@@ -130,34 +106,6 @@ class Kernel(tvm_ffi.Function):
         without a word, and leaves errors about arrays that a library does not hand out to that library.
         """
         return self._function
-
-    @property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        """The configs that are built, in order; the first is the default."""
-        entries = self._entry["variants"]
-        chosen = entries if self._index is None else [entries[self._index]]
-        return tuple(dict(entry["config"]) for entry in chosen)
-
-    def variant(self, **config: Any) -> Kernel:
-        """The first variant whose config has these values; on a variant, one that differs from it only in these.
-
-        Raises:
-            KeyError: no variant has them; the message lists the configs.
-        """
-        entries = self._entry["variants"]
-        wanted = config if self._index is None else entries[self._index]["config"] | config
-        for fits in (_equal_in_type, _equal):
-            for index, entry in enumerate(entries):
-                if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
-                    return make_kernel(self.name, self._entry, self._module, index)
-        configs = [_listed(entry["config"]) or "one without a config" for entry in entries]
-        raise KeyError(f"{self.name} has no variant with {_listed(wanted)}; built are: {'; '.join(configs)}")
-
-    @property
-    def devices(self) -> frozenset[str]:
-        """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
-        targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
-        return frozenset("cpu" if target == "llvm" else target for target in targets)
 
     def supported(self, device: Any = "cpu") -> bool:
         """Whether this kernel has code that the device, and its driver, can run."""
@@ -190,25 +138,6 @@ class Kernel(tvm_ffi.Function):
         """How many threads parallel CPU loops use."""
         return int(self._module["kw_num_threads"]())
 
-    def __repr__(self) -> str:
-        if self._index is None:
-            count = len(self.variants)
-            return f"<kernel {self.name} with {count} variant{'s' if count > 1 else ''}>"
-        return f"<kernel {self.name}, variant {self._entry['variants'][self._index]['slug']}>"
-
-    def __copy__(self) -> Kernel:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Kernel:
-        return self
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
-
-
-def _library_of(argument: Any) -> str:
-    return type(argument).__module__.partition(".")[0]
-
 
 def _is_read_only(argument: Any) -> bool:
     """Whether NumPy says so of an array; other libraries either have no such arrays, or do not say."""
@@ -226,31 +155,6 @@ def _readable(array: Any) -> Any:
         return array.__dlpack__(max_version=(1, 0))
     except TypeError:
         return array.copy()
-
-
-def _equal(left: Any, right: Any) -> bool:
-    return bool(left == right)
-
-
-def _equal_in_type(left: Any, right: Any) -> bool:
-    """Whether two values are the same: 1, 1.0 and True are equal, and may be three configs."""
-    return type(left) is type(right) and bool(left == right)
-
-
-def _listed(config: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in config.items())
-
-
-def parse_device(device: Any) -> tuple[int, int]:
-    """DLPack's (device type, index) of ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or an object that prints so.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    kind, _, index = str(device).partition(":")
-    if kind not in DEVICE_TYPES or not (index or "0").isdigit():
-        raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")
-    return DEVICE_TYPES[kind], int(index or 0)
 
 
 def load(loader: Loader, name: str, entry: dict[str, Any]) -> Kernel:
