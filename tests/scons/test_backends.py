@@ -87,6 +87,19 @@ def test_a_kernel_that_restricts_its_backends(cpu_project: Project) -> None:
     assert error == "module 'demo.backends.tvm_ffi' has no kernel 'add_one'; it has scale"
 
 
+def test_jax_is_a_module_of_the_package(cpu_project: Project) -> None:
+    cpu_project.scons("-j2", "BACKENDS=tvm_ffi,jax")
+    code = """
+        import demo
+        from demo.jax import scale
+        import demo.jax, numpy
+        print(demo.jax is demo.backends.jax, scale is demo.jax.scale, sorted(dir(demo))[:3], scale(numpy.ones(2, "float32")))
+    """
+    assert cpu_project.python(code) == "True True ['add_one', 'backends', 'jax'] [2. 2.]\n"
+    cpu_project.scons("-j2")
+    assert not list((cpu_project.folder / "build/demo").glob("jax.py*"))
+
+
 def test_auto_picks_by_target(cpu_project: Project) -> None:
     cpu_project.scons("-j2", "BACKENDS=auto")
     assert list(manifest(cpu_project)["backends"]) == ["tvm_ffi"]

@@ -49,7 +49,7 @@ class Nvrtc(Backend):
     library = False
     images = True
     run_needs = (Need("cuda.core", "cuda-core>=1.2,<2"), Need("cuda.bindings.driver", "cuda-bindings>=13,<14"))
-    runtime = ("nvrtc_kernel.py", "nvrtc_device.py", "nvrtc_arrays.py", "signature.py")
+    runtime = ("nvrtc_kernel.py", "nvrtc_device.py", "nvrtc_arrays.py", "interface.py", "signature.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """Find out whether all host code of the kernel can be said in Python."""

@@ -63,7 +63,8 @@ def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:
     """The files that :func:`assemble` makes, relative to the package."""
     runtime = [f"_runtime/{source.name}" for source in runtime_sources(backends, files)]
     modules = [product_of(b.name, name) for b in backends for name in ("__init__.py", "__init__.pyi")]
-    return (*OUTPUTS, *runtime, *modules)
+    aliases = [f"{b.name}.{suffix}" for b in backends if b.at_top for suffix in ("py", "pyi")]
+    return (*OUTPUTS, *runtime, *modules, *aliases)
 
 
 def assemble(package: BuiltPackage) -> dict[str, str]:
@@ -80,6 +81,9 @@ def assemble(package: BuiltPackage) -> dict[str, str]:
     for backend in chosen:
         texts[product_of(backend.name, "__init__.py")] = stubs.make_backend_init(package, backend.name)
         texts[product_of(backend.name, "__init__.pyi")] = stubs.make_backend_stub(package, backend)
+        if backend.at_top:
+            texts[f"{backend.name}.py"] = stubs.ALIAS.format(version=package.version, backend=backend.name)
+            texts[f"{backend.name}.pyi"] = f"from .backends.{backend.name} import *\n"
     for source in runtime_sources(chosen, bool(package.device_code)):
         texts[f"_runtime/{source.name}"] = source.read_text(encoding="utf-8")
     texts["manifest.json"] = make_manifest(package, texts)

@@ -70,7 +70,7 @@ class Interface:
             f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
         )
 
-    def _refuse(self, name: str, argument: Any, error: Exception) -> NoReturn:
+    def _refuse_array(self, name: str, argument: Any, error: Exception) -> NoReturn:
         kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = REMEDIES.get(library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")

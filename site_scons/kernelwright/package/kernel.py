@@ -81,7 +81,7 @@ class Kernel(Interface, tvm_ffi.Function):
             try:
                 tensor = tvm_ffi.from_dlpack(_readable(argument))
             except Exception as error:
-                self._refuse(name, argument, error)
+                self._refuse_array(name, argument, error)
             if _is_read_only(argument):
                 exported[position] = tensor
         return exported if any(map(_is_read_only, arguments)) else None

@@ -170,10 +170,10 @@ class Loader:
             return self._kernels[module, name]
 
     def module(self, name: str) -> Any:
-        """A package of kernels by backend, as an attribute of the package: ``backends``, or one of those."""
+        """A module of the package as an attribute of it: ``backends``, or one of those that are at the top."""
         from importlib import import_module
 
-        return import_module(".backends" if name == "backends" else f".backends.{name}", self.package)
+        return import_module(f".{name}", self.package)
 
     def _backend(self, name: str) -> dict[str, Any]:
         """What the manifest says of a backend."""

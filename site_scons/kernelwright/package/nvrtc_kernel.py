@@ -6,13 +6,13 @@ A call is matched with the variants here; a generated module has, for each varia
 from __future__ import annotations
 
 import math
-import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
+from .interface import Interface
 from .nvrtc_arrays import CUDA, IMMUTABLE, LEGACY_STREAM, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .nvrtc_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .signature import Described, Signatures
@@ -23,7 +23,7 @@ Passed = list["Array | Any"]
 """The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
 
 
-class NvrtcKernel:
+class NvrtcKernel(Interface):
     """A kernel, or one variant of it.
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
@@ -274,27 +274,8 @@ class NvrtcKernel:
 
     # ---- what can be asked of a kernel
 
-    @property
-    def variants(self) -> tuple[dict[str, Any], ...]:
-        """The configs that are built, in order; the first is the default."""
-        entries = self._entry["variants"]
-        chosen = entries if self._index is None else [entries[self._index]]
-        return tuple(dict(entry["config"]) for entry in chosen)
-
-    def variant(self, **config: Any) -> NvrtcKernel:
-        """The first variant whose config has these values; on a variant, one that differs from it only in these.
-
-        Raises:
-            KeyError: no variant has them; the message lists the configs.
-        """
-        entries = self._entry["variants"]
-        wanted = config if self._index is None else entries[self._index]["config"] | config
-        for fits in (_equal_in_type, operator.eq):
-            for index, entry in enumerate(entries):
-                if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
-                    return NvrtcKernel(self.name, self._entry, self._module, self._shared, index)
-        configs = [_listed(entry["config"]) or "one without a config" for entry in entries]
-        raise KeyError(f"{self.name} has no variant with {_listed(wanted)}; built are: {'; '.join(configs)}")
+    def _of_variant(self, index: int) -> NvrtcKernel:
+        return NvrtcKernel(self.name, self._entry, self._module, self._shared, index)
 
     @property
     def devices(self) -> frozenset[str]:
@@ -338,21 +319,6 @@ class NvrtcKernel:
             built = f"cuda ({', '.join(self._shared.archs)})"
             self._refuse(ValueError, f"it cannot run on cpu: it was built for {built} only\n  remedy: {remedy}")
         return int(index or 0)
-
-    def __repr__(self) -> str:
-        if self._index is None:
-            count = len(self.variants)
-            return f"<kernel {self.name} with {count} variant{'s' if count > 1 else ''}>"
-        return f"<kernel {self.name}, variant {self._entry['variants'][self._index]['slug']}>"
-
-    def __copy__(self) -> NvrtcKernel:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> NvrtcKernel:
-        return self
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
 
 
 class _Match(NamedTuple):
@@ -541,12 +507,3 @@ def _value_text(value: Any) -> str:
     if isinstance(value, int):
         return f"the {type(value).__name__} {value}"
     return "a str" if isinstance(value, str) else "a Python object that is not a tensor"
-
-
-def _equal_in_type(left: Any, right: Any) -> bool:
-    """Whether two values are the same: 1, 1.0 and True are equal, and may be three configs."""
-    return type(left) is type(right) and bool(left == right)
-
-
-def _listed(config: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in config.items())

@@ -196,6 +196,8 @@ class Assembly:
         }
         for inside in ("_lib", "_runtime", "backends", IMAGES):
             remove_unknown(Path(self._folder, inside), known)
+        for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
+            remove_unknown(Path(self._folder, alias), known)
         for top in (Path(self._work), Path(graph.checks.get_abspath())):
             kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
             for folder in [path for path in top.glob("*") if path.name not in kept]:

@@ -18,7 +18,7 @@ KW_COLD PyObject *kw_take_exception(void) {
 /* Raises that an array cannot be passed, because of the exception that is set. */
 KW_COLD int kw_refuse(const kw_call *call, const kw_parameter *parameter, PyObject *object) {
   PyObject *cause = kw_take_exception();
-  Py_XDECREF(PyObject_CallMethod(call->self, "_refuse", "sOO", parameter->name, object, cause));
+  Py_XDECREF(PyObject_CallMethod(call->self, "_refuse_array", "sOO", parameter->name, object, cause));
   Py_XDECREF(cause);
   return -1;
 }
