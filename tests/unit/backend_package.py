@@ -58,6 +58,34 @@ def _(w, grad_y):
     return grad_y * w
 '''
 
+# It has an output, and writes an input.
+ACCUMULATE = '''\
+from kernelwright import kernel
+from tvm.script import tirx as T
+from tvm.tirx import Var
+
+
+@kernel(outputs=["y"])
+def accumulate():
+    """total += x, and y = 2 * total, as it is then"""
+    n = Var("n", "int32")
+
+    @T.prim_func(s_tir=True)
+    def main(total: T.Buffer((n,), "float32"), x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")):
+        for i in T.serial(n):
+            with T.sblock("total"):
+                vi = T.axis.spatial(n, i)
+                total[vi] = total[vi] + x[vi]
+                y[vi] = total[vi] * T.float32(2)
+
+    return main
+
+
+@accumulate.reference
+def _(total, x):
+    return {"total": total + x, "y": 2 * (total + x)}
+'''
+
 INIT = """\
 from .loader_for_tests import TestLoader as _Loader
 
@@ -175,6 +203,7 @@ def build_library(folder: Path) -> Path:
     shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     project.write("kernels/cube.py", CUBE)
     project.write("kernels/product.py", PRODUCT)
+    project.write("kernels/accumulate.py", ACCUMULATE)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.scons("-j2", "build/demo")

@@ -53,7 +53,17 @@ def wide():
     jax.config.update("jax_enable_x64", False)
 
 
-KERNELS = ["cube", "cube_backward", "cumsum", "decode_attention", "gemm", "gemv_int8", "layer_norm", "quantize_int8"]
+KERNELS = [
+    "accumulate",
+    "cube",
+    "cube_backward",
+    "cumsum",
+    "decode_attention",
+    "gemm",
+    "gemv_int8",
+    "layer_norm",
+    "quantize_int8",
+]
 KERNELS += [
     "product",
     "product_backward",

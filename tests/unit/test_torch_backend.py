@@ -98,7 +98,17 @@ def library(built):
     return found
 
 
-KERNELS = ["cube", "cube_backward", "cumsum", "decode_attention", "gemm", "gemv_int8", "layer_norm", "quantize_int8"]
+KERNELS = [
+    "accumulate",
+    "cube",
+    "cube_backward",
+    "cumsum",
+    "decode_attention",
+    "gemm",
+    "gemv_int8",
+    "layer_norm",
+    "quantize_int8",
+]
 KERNELS += [
     "product",
     "product_backward",
@@ -178,10 +188,10 @@ def test_operators_compile_without_a_graph_break(kernels, library, name, dynamic
         torch._dynamo.reset()
         compiled = torch.compile(case.of(getattr(kernels, name)), backend="aot_eager", fullgraph=True, dynamic=dynamic)
         inputs = [to_torch(value) for value in case.inputs.values()]
-        written = [argument["name"] for argument in case.arguments if argument["written"]]
+        outputs = [argument["name"] for argument in case.arguments if argument["output"]]
         made = compiled(*inputs)
-        if made is not None:
-            for output, tensor_ in zip(written, made if isinstance(made, tuple) else [made], strict=True):
+        if outputs:
+            for output, tensor_ in zip(outputs, made if isinstance(made, tuple) else [made], strict=True):
                 require_close(case, output, tensor_)
         arguments = every_argument(case)
         compiled(*arguments)
@@ -425,6 +435,13 @@ def test_writing_arguments_while_gradients_are_recorded_is_a_clear_error(kernels
     with torch.no_grad():
         kernels.saxpy(2.0, x, torch.ones(3), z)
     assert z.tolist() == [3.0] * 3
+
+
+def test_gradient_of_an_input_that_is_written_is_a_clear_error(kernels):
+    total = torch.zeros(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"argument 'total' requires a gradient.*\n  remedy: pass total.detach\(\)"):
+        kernels.accumulate(total, torch.ones(3))
+    assert not total.any()
 
 
 def test_integer_outputs_have_no_gradient(kernels):

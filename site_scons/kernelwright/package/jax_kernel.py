@@ -166,10 +166,10 @@ class JaxKernel:
         kinds = [
             "rets" if a["output"] else f"attrs.{a['name']}" if a["name"] in self._scalars else "args" for a in arguments
         ]
-        if self._updated:
-            kinds = [kind for kind in kinds if kind != "rets"] if "rets" not in kinds else [*kinds, "rets"]
         places = [kind for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
-        if len(set(places)) == len(places):
+        # Inputs that are written are among the results of the custom call too, behind the outputs.
+        in_order = len(set(places)) == len(places) and not (self._updated and self._signatures.outputs)
+        if in_order:
             return self._kernel.function, places
         return tvm_ffi.convert(self._in_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
 

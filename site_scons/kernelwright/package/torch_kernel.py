@@ -235,7 +235,11 @@ class Operators:
         self._refuse(
             RuntimeError,
             f"argument '{needing[0]}' requires a gradient, and a call that writes its arguments has none\n  remedy: "
-            + ("leave the outputs out of the call" if self.signatures.outputs else f"pass {needing[0]}.detach()")
+            + (
+                "leave the outputs out of the call"
+                if len(names) > len(self._passed(-1))
+                else f"pass {needing[0]}.detach()"
+            )
             + ", or call it under torch.no_grad()",
         )
 
