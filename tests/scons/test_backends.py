@@ -93,9 +93,10 @@ def test_jax_is_a_module_of_the_package(cpu_project: Project) -> None:
         import demo
         from demo.jax import scale
         import demo.jax, numpy
-        print(demo.jax is demo.backends.jax, scale is demo.jax.scale, sorted(dir(demo))[:3], scale(numpy.ones(2, "float32")))
+        print(demo.jax is demo.backends.jax, scale is demo.jax.scale, sorted(dir(demo))[:3])
+        print(scale(numpy.ones(2, "float32")))
     """
-    assert cpu_project.python(code) == "True True ['add_one', 'backends', 'jax'] [2. 2.]\n"
+    assert cpu_project.python(code) == "True True ['add_one', 'backends', 'jax']\n[2. 2.]\n"
     cpu_project.scons("-j2")
     assert not list((cpu_project.folder / "build/demo").glob("jax.py*"))
 

@@ -6,6 +6,7 @@ A call is matched with the variants here; a generated module has, for each varia
 from __future__ import annotations
 
 import math
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
