@@ -7,15 +7,18 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.cutedsl import INSTALL
+from ptx import Kernel
 
 try:
     version("nvidia-cutlass-dsl")
@@ -205,6 +208,47 @@ def test_parameters_arrive_whole(built):
     (launch,) = launches(log)
     assert "grid 2 2 1 block 256 1 1 shared 8448" in launch
     assert launch.endswith("parameters 16/70/33/33 32/33/100/100 48/70/100/100")
+
+
+def started(log: list[str]) -> tuple[tuple[int, ...], int, list[str]]:
+    """Grid, bytes of shared memory and parameters of the only launch."""
+    (launch,) = launches(log)
+    match = re.search(r"grid (\d+) (\d+) (\d+) .* shared (\d+) .* parameters (.*)", launch)
+    assert match, launch
+    return tuple(map(int, match.groups()[:3])), int(match[4]), match[5].split()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(70, 100, 33), (64, 64, 16), (1, 200, 5)])
+def test_the_compiled_matrix_product_gives_the_reference(built, m, n, k):
+    """Its PTX, run by an interpreter, with the launch that the host code has asked the driver for."""
+    rng = np.random.default_rng(m)
+    a, b = rng.standard_normal((m, k)).astype("float16"), rng.standard_normal((k, n)).astype("float16")
+    memory, places = np.zeros(1 << 18, np.uint8), (256, 1 << 16, 1 << 17)
+    sizes = zip(((m, k), (k, n), (m, n)), places, strict=True)
+    shapes = [f"on_cuda({rows}, {columns}, dtype=half, data={place})" for (rows, columns), place in sizes]
+    _, log = call(built, f"demo.gemm({', '.join(shapes)})", capability=90, parameters="www")
+    grid, shared, parameters = started(log)
+    for array, place in zip((a, b), places, strict=False):
+        memory[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+    packed = [struct.pack("<QiiQ", *map(int, text.split("/"))) for text in parameters]
+    Kernel((built.folder / GEMM / "compute_90.ptx").read_text()).run(grid, packed, memory, shared)
+    c = memory[places[2] : places[2] + 2 * m * n].view("float16").reshape(m, n).astype("float32")
+    assert np.allclose(c, a.astype("float32") @ b.astype("float32"), rtol=2e-3, atol=2e-3)
+    assert not memory[places[2] + 2 * m * n :].any(), "it has written beyond the end"
+
+
+def test_the_compiled_elementwise_kernel_gives_the_reference(built):
+    x, y = np.arange(1000, dtype="float32"), np.linspace(0, 1, 1000, dtype="float32")
+    arguments = ", ".join(f"on_cuda(1000, data={place})" for place in (0, 4096, 8192))
+    _, log = call(built, f"demo.scale_add(2.5, {arguments})", capability=90, parameters="fppp")
+    grid, shared, parameters = started(log)
+    memory = np.zeros(16384, np.uint8)
+    memory[:4000], memory[4096:8096] = x.view(np.uint8), y.view(np.uint8)
+    packed = [struct.pack("<f", float(parameters[0])), *(struct.pack("<Qi", int(p, 0), 1000) for p in parameters[1:])]
+    text = (built.folder / "build/kernels/demo/scale_add/dtype-float32/cuda/compute_90.ptx").read_text()
+    Kernel(text).run(grid, packed, memory, shared)
+    assert np.allclose(memory[8192:12192].view("float32"), 2.5 * x + y)
+    assert not memory[12192:].any(), "it has written beyond the end"
 
 
 def test_tensor_memory_descriptors_clusters_and_streams_reach_the_driver(built):
