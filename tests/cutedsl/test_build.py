@@ -425,6 +425,24 @@ def test_device_code_can_be_in_other_wheels_and_compressed(project):
     assert "fatbin sm_90" in launches(log)[0]
 
 
+def test_an_extension_module_calls_them_too(project):
+    pytest.importorskip("Cython")
+    run = project.scons("ARCHS=sm_90a", "BACKENDS=tvm_ffi,cython", "-j2")
+    assert "EXT scale_add cython" in run.stages
+    code = "from demo.backends.cython import scale_add\nscale_add(1, *[on_cuda(1000)] * 3)"
+    _, log = call(project, code, capability=90)
+    assert "grid 4 1 1 block 256 1 1" in launches(log)[0]
+
+
+def test_the_backend_that_needs_launches_as_data_refuses_them(project):
+    output = project.scons("ARCHS=sm_90a", "BACKENDS=nvrtc", ok=False).output
+    assert (
+        "the host code computes launches in code that CuTe DSL has compiled, which the backend nvrtc cannot do"
+        in output
+    )
+    assert "remedy: use the backend tvm_ffi" in output
+
+
 # ---- what is wrong with a definition
 
 
