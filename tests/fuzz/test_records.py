@@ -17,7 +17,7 @@ from conftest import Project
 from hypothesis import strategies as st
 from kernelwright import discovery, toolchain
 from kernelwright.backends import library
-from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.cache import BuildCache
 from kernelwright.errors import KernelwrightError, WorkerError
 from kernelwright.files import unsealed

@@ -17,7 +17,7 @@ from typing import Any
 
 from conftest import CUBE, ROOT, SCONSTRUCT, Project
 from kernelwright.backends import get
-from kernelwright.backends.base import Argument, KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.declare import Kernel
 from kernelwright.workers.check import Check, size_sets
 from kernelwright.workers.definitions import kernels_of

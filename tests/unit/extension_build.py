@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernelwright.backends.base import KernelPlan, LoweredUnit, Places, VariantPlan
+from kernelwright.backends.base import Places
 from kernelwright.backends.cython import Cython
 from kernelwright.backends.library import LAUNCHER
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.package import cython_kernel
 from kernelwright.package import kernel as tvm_ffi_kernel
 from launcher_build import build, include_folders

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kernelwright.backends import library as kernel_library
-from kernelwright.backends.base import KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
-from kernelwright.backends.library import LAUNCHER
+from kernelwright.backends.base import Places
+from kernelwright.backends.library import LAUNCHER, LinkJob
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 
 
 def include_folders() -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright import backends, package
-from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 

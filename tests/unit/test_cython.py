@@ -26,8 +26,8 @@ import numpy as np
 import pytest
 import tvm_ffi
 from extension_build import Built, Loader, build_both, compile_extension, entry_of, lower_ours, places
-from kernelwright.backends.base import KernelPlan, LoweredUnit
 from kernelwright.backends.cython import RESERVED, Cython, check_headers
+from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.errors import KernelwrightError, ToolchainError
 from kernelwright.package import cython_kernel
 from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
@@ -313,7 +313,7 @@ print("works")
 def pythons() -> dict[str, str]:
     """The Pythons of this machine, by version."""
     found = {}
-    for path in [*Path.home().glob(".pyenv/versions/3.*/bin/python"), Path("/usr/bin/python3"), Path(sys.executable)]:
+    for path in [*Path(sys.base_prefix).parent.glob("3.*/bin/python"), Path("/usr/bin/python3"), Path(sys.executable)]:
         if path.exists():
             found[asked(str(path), "'%d.%d' % sys.version_info[:2]")] = str(path)
     return found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from backend_package import build_library, cases, imported, make
 from kernelwright.backends import get
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
 from kernelwright.errors import KernelwrightError
 from launcher_build import plan, signature, tensor

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from kernelwright.backends.base import KernelPlan
+from kernelwright.backends.plan import KernelPlan
 from launcher_build import FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tvm_ffi
 from kernelwright.backends import library as kernel_library
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.frontends.cutedsl import ANSWERED, HOST
 from kernelwright.launcher import LAUNCHER
 from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tvm_ffi
 from kernelwright import backends
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.errors import KernelwrightError
 from launcher_build import FakeTensor, build
 from nvrtc_package import Process, make_driver, make_package, plan_of

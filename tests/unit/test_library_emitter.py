@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from kernelwright.backends import get, library, names
-from kernelwright.backends.base import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.backends.library import launcher_sources, link_flags, size_expression, symbols_of
+from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.errors import KernelwrightError, SettingsError
 from launcher_build import plan, scalar, signature, tensor
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.backends.base import HostCheck, KernelPlan, Launch
+from kernelwright.backends.plan import HostCheck, KernelPlan, Launch
 from kernelwright.errors import KernelwrightError
 from kernelwright.package.nvrtc_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.errors import DefinitionError, WorkerError
 from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerPool

@@ -13,7 +13,7 @@ import pytest
 from backend_package import build_library, cases, imported, make
 from conftest import SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.backends import get
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
 from kernelwright.errors import KernelwrightError
 from launcher_build import plan, scalar, signature, tensor

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kernelwright import kernel
-from kernelwright.backends.base import LoweredUnit
+from kernelwright.backends.plan import LoweredUnit
 from kernelwright.errors import CheckError, DefinitionError, WorkerError
 from kernelwright.workers.check import Check, size_sets
 from kernelwright.workers.protocol import CheckRequest

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelwrightError, ToolchainError, Where
-from .base import IDENTIFIER, Argument, Backend, KernelPlan, Need, Places
+from .base import Backend, Need, Places
 from .library import LAUNCHER
+from .plan import IDENTIFIER, Argument, KernelPlan
 
 SHARED = LAUNCHER / "python"
 """The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import KernelwrightError
-from .base import Argument, Backend, KernelPlan, Need
+from .base import Backend, Need
+from .plan import Argument, KernelPlan
 
 DTYPES = re.compile(r"bool|u?int(4|8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_\w+")
 """The dtypes of arrays that JAX has."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import KernelwrightError, Where
-from .base import CPU_LEVELS, Argument, DeviceKernel, KernelPlan, LinkJob, LoweredUnit, Places, VariantPlan
+from .base import Places
+from .plan import CPU_LEVELS, Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
 
 LAUNCHER = Path(__file__).resolve().parent.parent / "launcher"
 """The folder of the launcher's C headers."""
@@ -177,6 +178,21 @@ class _Dtype:
         if plain:
             return cls(_DTYPE_CODES[plain[1]], int(plain[2]), int(lanes or 1))
         raise KernelwrightError(f"dtype {text!r} cannot be an argument", where, "use a dtype that DLPack knows")
+
+
+@dataclass(frozen=True)
+class LinkJob:
+    """What a kernel library is linked from, besides the backend's files and the wrapper's object.
+
+    Arguments:
+        kernel: the kernel's name.
+        objects: the objects of the llvm lowerings.
+
+    Paths are relative to the folder in which the compiler runs, which is that of the plan's paths.
+    """
+
+    kernel: str
+    objects: tuple[str, ...]
 
 
 FILES = ("wrapper.c", "images.s")

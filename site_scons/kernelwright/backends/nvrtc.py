@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import KernelwrightError, shown
-from .base import REBUILD, Argument, Backend, HostPlan, KernelPlan, Launch, LoweredUnit, Need
+from .base import Backend, Need
+from .plan import REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import KernelwrightError, Where
-from .base import Argument, Backend, KernelPlan, Need
+from .base import Backend, Need
+from .plan import Argument, KernelPlan
 
 DTYPES = re.compile(
     r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_e(4m3fn|5m2|4m3fnuz|5m2fnuz|8m0fnu)"

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..backends.base import Backend, KernelPlan, Places
+from ..backends.base import Backend, Places
+from ..backends.plan import KernelPlan
 from ..discovery import KernelRecord
 from ..errors import Where
 from ..files import digest_of

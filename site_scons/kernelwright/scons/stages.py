@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends import library as kernel_library
-from ..backends.base import KernelPlan, LinkJob, LoweredUnit, VariantPlan
+from ..backends.library import LinkJob
+from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
 from ..errors import DefinitionError, Where
 from ..fatbin import PackJob, needed_driver, pack
