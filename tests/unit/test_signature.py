@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SITE_SCONS
 from kernelwright.package.signature import INT32_LIMIT, Described, Signatures
 from launcher_build import build, c_unit, plan, scalar, signature, tensor
 
@@ -279,5 +280,7 @@ def test_only_the_standard_library_is_imported():
     import kernelwright.package.signature
     print(sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__"}))
     """
-    done = subprocess.run([sys.executable, "-Sc", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-Sc", textwrap.dedent(code)]
+    paths = {"PYTHONPATH": str(SITE_SCONS)}  # without site, an installed package is not found
+    done = subprocess.run(command, env=paths, capture_output=True, text=True, check=True)
     assert ast.literal_eval(done.stdout) == ["kernelwright"]

@@ -389,7 +389,7 @@ def test_damaged_device_code_is_not_loaded(split: Project, driver: Path, tmp_pat
         (image, b"\x7fELF\x02\x01"): "was altered, or belongs to another build: its content is not what",
         (image, b""): "was altered",
         (image, None): "cannot be read (No such file or directory)",
-        ("manifest.json", b"{}"): "has another schema than 2",
+        ("manifest.json", b"{}"): "has another schema than 3",
         ("manifest.json", b"no JSON"): "is not valid JSON",
     }
     tests = [str(ROOT / "tests/unit"), str(SITE_SCONS)]

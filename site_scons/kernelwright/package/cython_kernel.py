@@ -33,6 +33,7 @@ IMPORTERS = {
     "jaxlib": "jax.dlpack",
     "cupy": "cupy",
     "tvm_ffi": "tvm_ffi",
+    "tvm": "tvm_ffi",
 }
 """Library of the first array of a call -> the module whose ``from_dlpack`` makes its arrays of new outputs."""
 

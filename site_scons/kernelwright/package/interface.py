@@ -7,9 +7,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TypeVar
 
-    from typing_extensions import Self
+    Self = TypeVar("Self", bound="Interface")
 
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
@@ -32,7 +32,7 @@ class Interface:
     _entry: dict[str, Any]
     _index: int | None
 
-    def _of_variant(self, index: int) -> Self:
+    def _of_variant(self: Self, index: int) -> Self:
         """The kernel object of the variant of that number."""
         raise NotImplementedError
 
@@ -43,7 +43,7 @@ class Interface:
         chosen = entries if self._index is None else [entries[self._index]]
         return tuple(dict(entry["config"]) for entry in chosen)
 
-    def variant(self, **config: Any) -> Self:
+    def variant(self: Self, **config: Any) -> Self:
         """The first variant whose config has these values; on a variant, one that differs from it only in these.
 
         Raises:
@@ -84,10 +84,10 @@ class Interface:
             return f"<kernel {self.name} with {count} variant{'s' if count > 1 else ''}>"
         return f"<kernel {self.name}, variant {self._entry['variants'][self._index]['slug']}>"
 
-    def __copy__(self) -> Self:
+    def __copy__(self: Self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Self:
+    def __deepcopy__(self: Self, memo: Any) -> Self:
         return self
 
     def __reduce__(self) -> Any:
