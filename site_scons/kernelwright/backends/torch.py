@@ -45,7 +45,7 @@ NEW = """
         return {returned}
 
     def differentiable(keys{listed}):
-        if is_plain(keys.raw_repr()) and not (is_grad_enabled() and ({needs_gradient})):
+        if is_plain(keys.raw_repr()) and not (({needs_gradient}) and is_grad_enabled()):
             return new({parameters})
         return kernel.differentiate(keys{listed})
 
@@ -54,7 +54,7 @@ NEW = """
 
 WRITE = """
     def write({parameters}):
-        if is_grad_enabled() and ({needs_gradient}):
+        if ({needs_gradient}) and is_grad_enabled():
             kernel.refuse_gradient({parameters})
         try:
             run({parameters})
@@ -199,7 +199,7 @@ def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
         "parameters": ", ".join(names),
         "listed": "".join(f", {name}" for name in names),
         "needs_gradient": _wrapped([f"{name}.requires_grad" for name in tensors]),
-        "wrote": "".join(f"\n        wrote({name})" for name in written),
+        "wrote": f"\n        wrote(({', '.join(written)},))" if written else "",
         "result": "result",
         "returned": "result" if results == 1 else "tuple(result)",
     }

@@ -115,7 +115,7 @@ class Operators:
         self.written = {argument["name"] for argument in arguments if argument["written"]}
         self.alignment = max(argument.get("alignment") or 1 for argument in arguments)
         self.run = kernel.function
-        self.wrote = torch.autograd.graph.increment_version
+        self.wrote = _increment_version()
         self.is_grad_enabled = torch.is_grad_enabled
         self._plain: set[int] = set()
         self.is_plain = self._plain.__contains__
@@ -330,6 +330,25 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of all arguments of ``forward``."""
         return (None, *ctx.operators.gradients(ctx, grads))
+
+
+def _increment_version() -> Callable[[Any], None]:
+    """What tells autograd that some tensors were written.
+
+    The public function has a Python frame, which takes longer than the function that it calls. In older versions of
+    PyTorch that takes one tensor.
+    """
+
+    def one_by_one(tensors: tuple[torch.Tensor, ...]) -> None:
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+    inner: Callable[[Any], None] = torch._C._increment_version
+    try:
+        inner((torch.empty(0),))
+    except TypeError:
+        return one_by_one
+    return inner
 
 
 def _described(argument: Any) -> Described:
