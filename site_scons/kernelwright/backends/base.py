@@ -6,12 +6,13 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ToolchainError, Where
-from .plan import KernelPlan
+
+if TYPE_CHECKING:
+    from .plan import KernelPlan
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,9 @@ class Backend:
 
     def build_versions(self) -> dict[str, str]:
         """What is used of these packages, for the signatures of stages."""
+        # Imported here, because a build with nothing to do imports this module, and not that.
+        from importlib.metadata import version
+
         return {need.name: version(need.name) for need in self.build_needs}
 
     def check(self, kernel: KernelPlan) -> None:
