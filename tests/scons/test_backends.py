@@ -101,6 +101,17 @@ def test_jax_is_a_module_of_the_package(cpu_project: Project) -> None:
     assert not list((cpu_project.folder / "build/demo").glob("jax.py*"))
 
 
+def test_another_cython_compiles_the_extensions_again(cpu_project: Project) -> None:
+    """Also those of kernels that nothing else has changed of, which have no nodes otherwise."""
+    cpu_project.scons("-j2", "BACKENDS=cython")
+    assert cpu_project.scons("-j2", "BACKENDS=cython").stages == []
+    newer = "import importlib.metadata as m\nknown = m.version\n"
+    newer += "m.version = lambda name: '99' if name == 'cython' else known(name)\n"
+    cpu_project.write("newer/sitecustomize.py", newer)
+    paths = {"PYTHONPATH": f"{cpu_project.folder / 'newer'}:{SITE_SCONS}"}
+    assert cpu_project.scons("-j2", "BACKENDS=cython", env=paths).labels["EXT"] == 2
+
+
 def test_auto_picks_by_target(cpu_project: Project) -> None:
     cpu_project.scons("-j2", "BACKENDS=auto")
     assert list(manifest(cpu_project)["backends"]) == ["tvm_ffi"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 from collections.abc import Mapping
@@ -112,11 +113,17 @@ class Backend:
                 )
 
     def build_versions(self) -> dict[str, str]:
-        """What is used of these packages, for the signatures of stages."""
-        # Imported here, because a build with nothing to do imports this module, and not that.
-        from importlib.metadata import version
+        """What is used of these packages, for signatures; a package that is missing has no version."""
+        if not self.build_needs:
+            return {}
+        # Imported here, because most builds with nothing to do need none.
+        from importlib.metadata import PackageNotFoundError, version
 
-        return {need.name: version(need.name) for need in self.build_needs}
+        versions = {}
+        for need in self.build_needs:
+            with contextlib.suppress(PackageNotFoundError):
+                versions[need.name] = version(need.name)
+        return versions
 
     def check(self, kernel: KernelPlan) -> None:
         """Find out whether the kernel can be called through this backend.

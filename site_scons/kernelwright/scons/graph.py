@@ -198,8 +198,12 @@ class PackageGraph:
         """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
         if self.settings.split == "arch":
             return "wheels"
-        named = [name for name in self.settings.backends if name != backends.AUTO]
-        return "package" if any(backends.get(name).images for name in named) else ""
+        return "package" if any(backend.images for backend in self._named) else ""
+
+    @cached_property
+    def _named(self) -> tuple[Backend, ...]:
+        """The backends that the settings name; ``auto`` adds none that needs anything."""
+        return tuple(backends.get(name) for name in self.settings.backends if name != backends.AUTO)
 
     def project_version(self, chosen: Sequence[Backend]) -> str:
         """The version of the project, if one of these backends needs it; empty: unknown."""
@@ -249,7 +253,9 @@ class PackageGraph:
         chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
         code = [*(code_digest(label) for label in CODE), launcher_digest()]
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
-        identity = [VERSION, chosen, self.tool_data, code, places, self.has_gpu, self.run.strict, self.cutedsl.identity]
+        needs = {backend.name: backend.build_versions() for backend in self._named}
+        tools = [self.tool_data, self.cutedsl.identity, needs]
+        identity = [VERSION, chosen, tools, code, places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
@@ -491,7 +497,7 @@ def settled_part(name: str, kernel: SettledKernel) -> Part:
 
 
 def launcher_digest() -> str:
-    """Digest of the C headers that every kernel library includes."""
+    """Digest of the C headers that kernel libraries and extension modules include."""
     return digest_of(path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map"))
 
 
