@@ -61,6 +61,12 @@ def headers(project: Project) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
+def require_headers(project: Project, count: int, output: str) -> None:
+    """Precompiled headers are there; NVRTC may decline to make one, which costs time, and is said."""
+    missing = count - len(headers(project))
+    assert missing == 0 or (missing > 0 and "kernelwright: a precompiled header is not made: " in output)
+
+
 def needs_nvcc() -> None:
     try:
         find_nvcc("", {})
@@ -71,7 +77,7 @@ def needs_nvcc() -> None:
 def test_a_package_is_built_without_nvcc_and_then_nothing_is_left_to_do(project: Project) -> None:
     run = project.scons("-j2", NO_NVCC)
     assert run.labels["CUBIN"] == run.labels["PTX"] == 1
-    assert len(headers(project)) == 2 and "precompiled" not in run.output
+    require_headers(project, 2, run.output)
     tools = json.loads((project.folder / "build/demo/manifest.json").read_text())["tools"]
     assert tools["nvrtc"]["version"].startswith("13.") and "nvcc" not in tools
     project.scons(NO_NVCC, "compile_commands")
@@ -99,10 +105,9 @@ def test_neither_jobs_nor_place_nor_precompiled_headers_change_a_byte(project: P
         for _ in range(rounds):
             for name in ("kernels", "demo"):
                 shutil.rmtree(other.folder / "build" / name, ignore_errors=True)
-            other.scons("-j4", "--cache-disable")
+            output = other.scons("-j4", "--cache-disable").output
         assert other.files("build/demo", "build/kernels") == plain
-        # NVRTC sometimes declines to make one under load, which costs time and nothing else.
-        assert len(headers(other)) <= 2
+        require_headers(other, 2, output)
 
 
 def test_a_header_of_the_project_that_changes_is_noticed(project: Project) -> None:
@@ -130,7 +135,8 @@ def test_damaged_headers_are_said_and_made_again(project: Project) -> None:
     shutil.rmtree(project.folder / "build/kernels")
     run = project.scons("-j2", "--cache-disable")
     assert "kernelwright: a precompiled header is damaged; it is made again" in run.output
-    assert project.files("build/demo") == before and len(headers(project)) == 2
+    assert project.files("build/demo") == before
+    require_headers(project, 2, run.output)
 
 
 def test_a_flag_that_nvrtc_lacks_is_named_with_the_kernel_and_others_are_built(project: Project) -> None:

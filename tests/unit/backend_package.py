@@ -23,6 +23,10 @@ from kernelwright.workers.check import Check, size_sets
 from kernelwright.workers.definitions import kernels_of
 from kernelwright.workers.protocol import CheckRequest
 
+KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[!_]*.py"))
+KERNELS += ["accumulate", "cube", "cube_backward", "product", "product_backward"]
+"""What the built library has: the kernels of this repository, and those that the tests add."""
+
 PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
 
 # Its backward kernel computes the gradient of one input only.

@@ -9,7 +9,7 @@ import textwrap
 
 import numpy as np
 import pytest
-from backend_package import build_library, cases, imported, make
+from backend_package import KERNELS, build_library, cases, imported, make
 from kernelwright.backends import get
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
@@ -51,33 +51,6 @@ def wide():
     jax.config.update("jax_enable_x64", True)
     yield
     jax.config.update("jax_enable_x64", False)
-
-
-KERNELS = [
-    "accumulate",
-    "cube",
-    "cube_backward",
-    "cumsum",
-    "decode_attention",
-    "gemm",
-    "gemv_int8",
-    "layer_norm",
-    "quantize_int8",
-]
-KERNELS += [
-    "product",
-    "product_backward",
-    "rms_norm",
-    "rope",
-    "row_argmax",
-    "row_sum",
-    "saxpy",
-    "softmax",
-    "swiglu",
-    "top_k",
-    "top_p_sampling",
-]
-KERNELS += ["transpose"]
 
 
 def require_close(case, made):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kernelwright.errors import SettingsError
 from kernelwright.wheel.project import Project, provider_project, read_project
+from kernelwright.wheel.version import version_of
 from kernelwright.wheel.source import find_source
 
 
@@ -130,3 +131,12 @@ def test_the_bounds_are_times_that_a_wheel_can_have(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
     assert find_source(tmp_path).time == int(epoch)
+
+
+def test_the_version_that_a_build_needs_is_told_or_refused(tmp_path: Path) -> None:
+    assert version_of(tmp_path, {}) == "", "kernels without a project around them"
+    assert version_of(tmp_path, {"project": {"name": "demo", "version": "1.0.0-rc1"}}) == "1.0.0rc1"
+    with pytest.raises(SettingsError, match=r"\[project\]\.dynamic is 'version', expected a list"):
+        version_of(tmp_path, {"project": {"name": "demo", "dynamic": "version"}})
+    with pytest.raises(SettingsError, match=r"has a dynamic version, but \[tool\.kernelwright\.version\] is missing"):
+        version_of(tmp_path, {"project": {"name": "demo", "dynamic": ["version"]}})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_package import build_library, cases, imported, make
+from backend_package import KERNELS, build_library, cases, imported, make
 from conftest import SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.backends import get
 from kernelwright.backends.plan import LoweredUnit
@@ -96,33 +96,6 @@ def library(built):
     for case in cases(built):
         found.setdefault(case.kernel, []).append(case)
     return found
-
-
-KERNELS = [
-    "accumulate",
-    "cube",
-    "cube_backward",
-    "cumsum",
-    "decode_attention",
-    "gemm",
-    "gemv_int8",
-    "layer_norm",
-    "quantize_int8",
-]
-KERNELS += [
-    "product",
-    "product_backward",
-    "rms_norm",
-    "rope",
-    "row_argmax",
-    "row_sum",
-    "saxpy",
-    "softmax",
-    "swiglu",
-    "top_k",
-    "top_p_sampling",
-]
-KERNELS += ["transpose"]
 
 
 def to_torch(value):

@@ -82,6 +82,11 @@ class Assembly:
         ordered = dict.fromkeys((*self._graph.settings.backends, *backends.names()))
         return tuple(backends.get(name) for name in ordered if name in used)
 
+    @cached_property
+    def _project(self) -> str:
+        """The version of the project that the package belongs to, if one of its backends needs it."""
+        return self._graph.project_version(self._backends)
+
     def stage(self) -> Stage:
         """The stage. Its sources are left to ``Requires``: which of them have nodes differs from run to run."""
         graph = self._graph
@@ -90,7 +95,7 @@ class Assembly:
             "version": VERSION,
             "tools": graph.tool_data,
             "backends": [backend.name for backend in self._backends],
-            "project": graph.project_version(self._backends),
+            "project": self._project,
             "runtime": digest_of(runtime_sources(self._backends, bool(self._device_code))),
             "compress": self._compress,
             "device_code": self._device_code,
@@ -167,8 +172,7 @@ class Assembly:
         kernels = tuple(self._packaged(part, scratch) for part in self._parts)
         settings, names = self._graph.settings, tuple(backend.name for backend in self._backends)
         head = (settings.package, VERSION, self._graph.tool_data, names)
-        project = self._graph.project_version(self._backends)
-        package = BuiltPackage(*head, kernels, self._compress, self._device_code, project)
+        package = BuiltPackage(*head, kernels, self._compress, self._device_code, self._project)
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")

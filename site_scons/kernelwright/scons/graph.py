@@ -210,7 +210,7 @@ class PackageGraph:
         if not any(backend.versioned for backend in chosen):
             return ""
         from ..settings import read_document
-        from ..wheel.project import version_of
+        from ..wheel.version import version_of
 
         return version_of(self.run.top, read_document(self.run.top / "pyproject.toml"))
 

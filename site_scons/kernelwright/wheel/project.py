@@ -7,7 +7,6 @@ Fields and their meaning: https://packaging.python.org/en/latest/specifications/
 
 from __future__ import annotations
 
-import email
 import os
 import re
 import warnings
@@ -17,26 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 from pyproject_metadata import StandardMetadata
 from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 
 from ..backends import get
 from ..backends.base import Backend
-from ..errors import KernelwrightError, SettingsError, Where, shown
+from ..errors import shown
 from ..package.provider import GROUP
-from .source import RECORD
+from .version import content_of, dynamic_version, project_table, refused
 
 SHARED_FIELDS = ("authors", "keywords", "license", "license-files", "maintainers", "requires-python", "urls")
 """Fields of the project that its wheels of device code have too."""
 
 ALL_EXTRA = "cuda"
 """The extra that installs the device code of all archs."""
-
-WHERE = Where(stage="wheel", location="pyproject.toml")
-PLAIN = re.compile(r"\s*([0-9][^\s]*)\s*")
-ASSIGNED = re.compile(r"""^(?:__version__|VERSION|version)(?:\s*:\s*\w+)?\s*=\s*["']([^"']+)["']""", re.M)
-"""A version alone in a file, and one that is assigned in a Python module or a TOML file."""
 
 REFERENCE = re.compile(r"{0}(?:\.{0})*(:{0}(?:\.{0})*)?".format(r"[^\W\d]\w*"))
 """What an entry point refers to: ``module`` or ``module.module:attribute.attribute``."""
@@ -145,11 +139,11 @@ def _with_extras(table: Mapping[str, Any], place: str, providers: Sequence[str])
     extras: dict[str, list[str]] = {extra_of(arch): [pin] for arch, pin in pins.items()}
     extras[ALL_EXTRA] = list(pins.values())
     if not isinstance(given, dict):
-        raise _refused(f"{place}.optional-dependencies is {shown(given)}, expected a table", "mend it")
+        raise refused(f"{place}.optional-dependencies is {shown(given)}, expected a table", "mend it")
     for name in given:
         if re.sub(r"[-_.]+", "-", str(name)).lower() in extras:
             message = f"{place}.optional-dependencies has {name!r}, the name of an extra that split = 'arch' makes"
-            raise _refused(message, "give it another name")
+            raise refused(message, "give it another name")
     return {**given, **extras}
 
 
@@ -161,15 +155,15 @@ def _checked_table(
     if "version" in table.get("dynamic", ()):
         if "version" in table:
             message = f"{place} has version = {shown(table['version'])}, and says that the version is dynamic"
-            raise _refused(message, 'take one of them out: version, or "version" in dynamic')
+            raise refused(message, 'take one of them out: version, or "version" in dynamic')
         version = version or dynamic_version(root, document, files)
         dynamic = [field for field in table["dynamic"] if field != "version"]
         table = {**table, "version": version, "dynamic": dynamic}
     elif "version" not in table:
-        raise _refused(f"{place} has no version", 'write version = "1.0", or dynamic = ["version"]')
+        raise refused(f"{place} has no version", 'write version = "1.0", or dynamic = ["version"]')
     if table.get("dynamic"):
         listed = ", ".join(map(shown, table["dynamic"]))
-        raise _refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
+        raise refused(f"{place}.dynamic has {listed}", 'only "version" can be dynamic: write the others down')
     _check_license(table, place)
     fields = _fields(root, {name: table[name] for name in ("name", "version") if name in table}, place)
     # As it is in file names and in METADATA, so that all wheels name the same one.
@@ -180,7 +174,7 @@ def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
     """The fields of a table, checked."""
     description = table.get("description")
     if isinstance(description, str) and len(description.splitlines()) > 1:
-        raise _refused(f"{place}.description is {shown(description)}, expected one line", "put more into the readme")
+        raise refused(f"{place}.description is {shown(description)}, expected one line", "put more into the readme")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ConfigurationWarning)
@@ -192,9 +186,9 @@ def _fields(root: Path, table: Mapping[str, Any], place: str) -> Any:
                 allow_extra_keys=False,
             )
     except (ConfigurationError, ConfigurationWarning, InvalidVersion) as error:
-        raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
+        raise refused(_words(error, place), "see the specification of pyproject.toml") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise _refused(f"a file that {place} names cannot be read: {error}", "mend it, or name another one") from error
+        raise refused(f"a file that {place} names cannot be read: {error}", "mend it, or name another one") from error
 
 
 def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str]) -> Project:
@@ -203,8 +197,8 @@ def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str])
     try:
         text = bytes(fields.as_rfc822())
     except ConfigurationError as error:
-        raise _refused(_words(error, place), "see the specification of pyproject.toml") from error
-    licenses = {path.as_posix(): _content(root / path) for path in fields.license_files or []}
+        raise refused(_words(error, place), "see the specification of pyproject.toml") from error
+    licenses = {path.as_posix(): content_of(root / path) for path in fields.license_files or []}
     readme = fields.readme.file if fields.readme is not None else None
     files += [os.path.relpath(root / readme, root)] if readme else []
     return Project(
@@ -216,66 +210,6 @@ def _project(root: Path, table: Mapping[str, Any], place: str, files: list[str])
         licenses,
         (*dict.fromkeys([*files, *licenses]),),
     )
-
-
-def project_table(document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The table with the project's fields, and its name.
-
-    Raises:
-        SettingsError: there is none.
-    """
-    own = document.get("tool", {}).get("kernelwright", {}).get("project")
-    table, place = (document.get("project"), "[project]") if own is None else (own, "[tool.kernelwright.project]")
-    if not isinstance(table, dict):
-        remedy = 'write [project] with at least name = "..." and version = "..."'
-        raise _refused(f"it has no table {place}", remedy)
-    if not isinstance(table.get("dynamic", []), list):
-        raise _refused(f"{place}.dynamic is {shown(table['dynamic'])}, expected a list", 'write dynamic = ["version"]')
-    return dict(table), place
-
-
-def version_of(root: Path, document: Mapping[str, Any]) -> str:
-    """The version of a project; empty: the document describes none.
-
-    Raises:
-        KernelwrightError: there should be one, and it cannot be told.
-    """
-    try:
-        table, place = project_table(document)
-    except KernelwrightError:  # kernels can be built without a project around them
-        return ""
-    if "version" in table.get("dynamic", ()):
-        return dynamic_version(root, document, [])
-    given = table.get("version", "")
-    return _normal(given, place) if isinstance(given, str) and given else ""
-
-
-def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -> str:
-    """The version that a file or the newest git tag has; the file's name is added to ``files``.
-
-    Raises:
-        SettingsError: ``[tool.kernelwright.version]`` is missing or not valid, or finds no version.
-    """
-    if (root / RECORD).is_file():  # a source distribution, in which git has nothing to say
-        return str(email.message_from_bytes(_content(root / "PKG-INFO"))["Version"])
-    table = document.get("tool", {}).get("kernelwright", {}).get("version")
-    remedy = 'write [tool.kernelwright.version] with file = "path", or with git = true'
-    if not isinstance(table, dict) or len(table) != 1 or not {"file", "git"} & table.keys():
-        given = "missing" if table is None else shown(table)
-        raise _refused(f"[project] has a dynamic version, but [tool.kernelwright.version] is {given}", remedy)
-    if "git" in table:
-        if table["git"] is not True:
-            raise _refused(f"[tool.kernelwright.version] has git = {shown(table['git'])}", remedy)
-        return _version_of_tag(root)
-    name = table["file"]
-    if not isinstance(name, str) or not name:
-        raise _refused(f"[tool.kernelwright.version] has file = {shown(name)}", remedy)
-    files.append(name)
-    text = _content(root / name).decode("utf-8", "replace")
-    found = PLAIN.fullmatch(text) or ASSIGNED.search(text)
-    if found is None:
-        raise _refused(f"{name} has no version", 'write a version alone into it, or __version__ = "1.0"')
-    return _normal(found[1], name)
 
 
 def entry_points(fields: Any) -> str:
@@ -296,7 +230,7 @@ def _check_license(table: Mapping[str, Any], place: str) -> None:
             canonicalize_license_expression(given)
         except InvalidLicenseExpression as error:
             message = f"{place}.license is {given!r}, which is no SPDX license expression: {error}"
-            raise _refused(message, 'write one such as "MIT", or "LicenseRef-My-Own" and license-files') from error
+            raise refused(message, 'write one such as "MIT", or "LicenseRef-My-Own" and license-files') from error
 
 
 def _check_points(table: Mapping[str, Any], place: str) -> None:
@@ -308,30 +242,30 @@ def _check_points(table: Mapping[str, Any], place: str) -> None:
         _check_group(table.get(field, {}), f"{place}.{field}", scripts=True)
     groups = table.get("entry-points", {})
     if not isinstance(groups, dict):
-        raise _refused(f"{place}.entry-points is {shown(groups)}, expected a table of tables", "mend it")
+        raise refused(f"{place}.entry-points is {shown(groups)}, expected a table of tables", "mend it")
     for group, points in groups.items():
         if POINT_GROUP.fullmatch(group) is None:
             message = f"{place}.entry-points has the group {shown(group)}"
-            raise _refused(message, "use letters, digits and underscores, with dots between them")
+            raise refused(message, "use letters, digits and underscores, with dots between them")
         if group in ("console_scripts", "gui_scripts"):
             instead = group.replace("console_", "").replace("_", "-")
-            raise _refused(f"{place}.entry-points has the group {group}", f"write it as {place}.{instead}")
+            raise refused(f"{place}.entry-points has the group {group}", f"write it as {place}.{instead}")
         _check_group(points, f"{place}.entry-points.{group}", scripts=False)
 
 
 def _check_group(points: Any, place: str, scripts: bool) -> None:
     """Refuse entry points of one group; scripts are files, and what they refer to is called."""
     if not isinstance(points, dict):
-        raise _refused(f"{place} is {shown(points)}, expected a table", "mend it")
+        raise refused(f"{place} is {shown(points)}, expected a table", "mend it")
     forbidden = r"[=\[\]/\s]" if scripts else r"[=\[\]]"
     for name, value in points.items():
         odd = not name.isprintable() or name != name.strip() or name[:1] in ("", "#", ";")
         if odd or name in (".", "..") or re.search(forbidden, name):
-            raise _refused(f"{place} has the name {shown(name)}", "use letters, digits, underscores, dots and dashes")
+            raise refused(f"{place} has the name {shown(name)}", "use letters, digits, underscores, dots and dashes")
         found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if found is None or (scripts and found[1] is None):
             form = "module:function" if scripts else "module or module:attribute"
-            raise _refused(f"{place}.{name} is {shown(value)}, expected {form}", "name what Python can import")
+            raise refused(f"{place}.{name} is {shown(value)}, expected {form}", "name what Python can import")
 
 
 def _with_needs(table: Mapping[str, Any], called_through: Sequence[str]) -> dict[str, Any]:
@@ -356,37 +290,7 @@ def _dependencies(given: Any, backend: Backend) -> Any:
     return [*given, *(need.requirement for need in backend.run_needs if need.name not in named)]
 
 
-def _version_of_tag(root: Path) -> str:
-    import dunamai
-
-    try:
-        found = dunamai.Version.from_git(path=root, strict=True)
-    except (RuntimeError, ValueError) as error:
-        raise _refused(
-            f"git tells no version: {error}", "tag a commit, such as v1.0, or write the version down"
-        ) from error
-    return _normal(found.serialize(style=dunamai.Style.Pep440), "the git tag")
-
-
-def _normal(text: str, place: str) -> str:
-    try:
-        return str(Version(text))
-    except InvalidVersion as error:
-        raise _refused(f"{text!r}, the version in {place}, is not valid", "write one such as 1.0 or 2.1rc1") from error
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _refused(f"{path.name} cannot be read: {error.strerror}", "mend it, or name another file") from error
-
-
 def _words(error: Exception, place: str) -> str:
     """What a library says of a field, with the table that we have read."""
     known = isinstance(error, (ConfigurationError, ConfigurationWarning))
     return str(error).replace('"project', f'"{place.strip("[]")}') if known else str(error)
-
-
-def _refused(message: str, remedy: str) -> SettingsError:
-    return SettingsError(message, WHERE, remedy)
