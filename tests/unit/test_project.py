@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kernelwright.errors import SettingsError
 from kernelwright.wheel.project import Project, provider_project, read_project
-from kernelwright.wheel.version import version_of
 from kernelwright.wheel.source import find_source
+from kernelwright.wheel.version import version_of
 
 
 def read(folder: Path, **fields: Any) -> Project:
