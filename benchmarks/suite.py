@@ -7,6 +7,7 @@ from . import (
     call_overhead,
     clean_build,
     edit_one,
+    gpu,
     import_and_call,
     null_build,
     nvrtc,
@@ -25,6 +26,7 @@ MODULES = {
     "import_and_call": import_and_call,
     "call_overhead": call_overhead,
     "scale": scale,
+    "gpu": gpu,
 }
 
 BENCHMARKS = [

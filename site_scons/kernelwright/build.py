@@ -10,6 +10,7 @@ wheel with the device code of one arch of a split package: ``pip wheel . --confi
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import subprocess
@@ -23,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from . import backends
-from .errors import KernelwrightError, SettingsError, ToolError, Where, shown
+from .errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
 from .files import pretty_json
 from .package.assemble import provider_package
 from .settings import COMMAND_LINE, Settings, merge, read_document, read_pyproject
@@ -31,7 +32,8 @@ from .wheel import WHEEL_LIST
 from .wheel.archive import write_wheel
 from .wheel.platform import require_platform
 from .wheel.project import Project, provider_project, read_project
-from .wheel.source import RECORD, find_source, is_source_file, tracked_files
+from .wheel.sdist import choose_files, read_files, words_for
+from .wheel.source import RECORD, find_source
 
 EDITABLE = "build/editable"
 """Folder with links to the packages of a project, and nothing else that could be imported."""
@@ -86,14 +88,15 @@ def build_editable(wheel_directory: str, config_settings: Config = None, metadat
         if not package:
             where = Where(stage="wheel", location="pyproject.toml")
             raise SettingsError("[tool.kernelwright] names no package", where, 'write package = "name"')
-        _scons([], config_settings, {})
         links = root / EDITABLE
+        line = _path_line(links)
+        _scons([], config_settings, {})
         links.mkdir(parents=True, exist_ok=True)
         top = package.partition(".")[0]
         (links / top).unlink(missing_ok=True)
         (links / top).symlink_to(Path("..", top))
         name = f"{project.name}-{project.version}-py3-none-linux_x86_64.whl"
-        content = {f"__editable__.{project.name}.pth": f"{links}\n".encode()}
+        content = {f"__editable__.{project.name}.pth": line}
         write_wheel(Path(wheel_directory, name), project, content, "linux_x86_64", find_source(root).time)
         return name
 
@@ -104,9 +107,12 @@ def build_sdist(sdist_directory: str, config_settings: Config = None) -> str:
         root, project = Path.cwd(), _project()
         source = find_source(root)
         base = f"{project.name}-{project.version}"
-        content = {name: (root / name).read_bytes() for name in tracked_files(root) if is_source_file(root, name)}
-        content["PKG-INFO"] = project.metadata
-        content[RECORD] = pretty_json({**source.as_json(), "time": source.time}).encode()
+        chosen = choose_files(root, read_document(root / "pyproject.toml"), project.files)
+        if words := words_for(chosen.left_out):
+            print(words, file=sys.stderr)
+        content = {**read_files(root, set(chosen.files)), "PKG-INFO": project.metadata}
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(content.items())}
+        content[RECORD] = pretty_json({**source.as_json(), "time": source.time, "files": digests}).encode()
         target = Path(sdist_directory, f"{base}.tar.gz")
         with target.open("wb") as raw, gzip.GzipFile("", "wb", mtime=source.time, fileobj=raw) as packed:
             _archive(packed, base, content, root, source.time)
@@ -211,6 +217,22 @@ def _scons(targets: list[str], config: Config, variables: dict[str, str]) -> Non
     if done.returncode != 0:
         where = Where(stage="wheel", location="SConstruct")
         raise ToolError(command, done.returncode, "", where, "the messages above say what is wrong")
+
+
+def _path_line(folder: Path) -> bytes:
+    """A line of a ``.pth`` file that adds a folder to Python's path.
+
+    Python executes such a line if it begins with ``import``, so the path must not become several.
+
+    Raises:
+        SettingsError: the path has a line break in it, of whatever kind, or is no text.
+    """
+    text = str(folder)
+    if len(text.splitlines()) != 1 or not is_text(text):
+        where = Where(stage="wheel", location=printable(text))
+        message = "Python cannot be told of a folder whose path has a line break or is not in UTF-8"
+        raise SettingsError(message, where, "move the project, or install it without -e")
+    return f"{text}\n".encode()
 
 
 def _arguments(config: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import KernelwrightError
+from .errors import KernelwrightError, printable
 from .fatbin import find_fatbinary
 from .launcher import LAUNCHER
 from .nvrtc_library import PROGRAM
@@ -39,15 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_report(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
-    check = commands.add_parser("verify", help="check a wheel: its digests, archs, paths and tag")
+    check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
     check.add_argument("wheels", nargs="+", metavar="WHEEL", help="path of a wheel; several must also fit together")
+    own = "accept commands and other entry points, if they refer to the wheel's own package"
+    check.add_argument("--entry-points", action="store_true", help=own)
     options = parser.parse_args(arguments)
     if options.command == "report":
         return report(options)
     if options.command == "init":
         return init_project(options.name)
     if options.command == "verify":
-        return verify([Path(wheel) for wheel in options.wheels])
+        return verify([Path(wheel) for wheel in options.wheels], options.entry_points)
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
         return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
@@ -97,25 +99,43 @@ def init_project(name: str) -> int:
     return 0
 
 
-def verify(wheels: Sequence[Path]) -> int:
-    """Print what is wrong with some wheels, each by itself and, if there is nothing, together."""
+MOST_PROBLEMS = 50
+"""How many problems of wheels are printed."""
+
+LONGEST_PROBLEM = 1000
+"""Characters of each."""
+
+
+def verify(wheels: Sequence[Path], own_points: bool = False) -> int:
+    """Print what is wrong with some wheels, each by itself and, if there is nothing, together.
+
+    Arguments:
+        own_points: whether they may have entry points that refer to their own package.
+    """
     # Imported here, because the other commands do not need it.
-    from .wheel.verify import verify_together, verify_wheel
+    from .package.loader import gap_text
+    from .wheel.verify import gaps_of, verify_together, verify_wheel
 
     found: dict[Path, list[str]] = {}
     errors: list[KernelwrightError] = []
     for wheel in wheels:
         try:
-            found[wheel] = verify_wheel(wheel)
+            found[wheel] = verify_wheel(wheel, own_points=own_points)
         except KernelwrightError as error:
             errors.append(error)
     well = [wheel for wheel, listed in found.items() if not listed]
     misfits = verify_together(well)
     problems = [f"{wheel.name}: {problem}" for wheel, listed in found.items() for problem in listed]
-    for problem in [*errors, *problems, *misfits]:
-        print(f"kernelwright: {problem}", file=sys.stderr)
+    # What a wheel says of itself is a stranger's text: in one line each, and not without end.
+    lines = [printable(problem)[:LONGEST_PROBLEM] for problem in [*problems, *misfits]]
+    more = [f"and {len(lines) - MOST_PROBLEMS} problems more"] if len(lines) > MOST_PROBLEMS else []
+    for line in [*errors, *lines[:MOST_PROBLEMS], *more]:
+        print(f"kernelwright: {line}", file=sys.stderr)
     for wheel in [] if misfits else well:
-        print(f"{wheel.name}: all well")
+        gaps = [f"  {printable(gap_text(gap))[:LONGEST_PROBLEM]}" for gap in gaps_of(wheel)]
+        print(
+            "\n".join([f"{printable(wheel.name)}: all well{', but built partially, without' if gaps else ''}", *gaps])
+        )
     return 1 if errors or problems or misfits else 0
 
 

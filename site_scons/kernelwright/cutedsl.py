@@ -109,7 +109,7 @@ class Program:
                     f"outputs names {name!r}, which is no tensor argument (the tensor arguments are "
                     f"{', '.join(tensors) or 'none'})",
                     where,
-                    "use the names of the Program's tensors",
+                    "use the names of the Program's tensors, or their positions",
                 )
         if not tensors:
             remedy = "give the Program at least one Tensor: it tells on which device to run"

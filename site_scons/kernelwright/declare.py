@@ -20,6 +20,8 @@ from typing import Any
 from .errors import DefinitionError, Where, is_text, shown
 
 ConfigValue = bool | int | float | str
+Outputs = tuple[str | int, ...]
+"""Outputs as a definition lists them: names of arguments, or positions, from the end where they are negative."""
 Config = Mapping[str, ConfigValue]
 
 MAX_SLUG = 80
@@ -97,7 +99,8 @@ class Kernel:
         name: the kernel's name, which is the name of the function.
         configs: the configs in order; the first is the default.
         targets, archs, backends, flags: restrictions of the package's settings for this kernel; None keeps those.
-        outputs: names of arguments that a caller may leave out, in which case they are allocated and returned.
+        outputs: names or positions of arguments that a caller may leave out, in which case they are allocated and
+            returned.
         tolerance: largest accepted error in the check, relative to abs(reference) + its root mean square, or None for
             the default of the output's dtype.
         location: ``path:line`` of the definition.
@@ -113,7 +116,7 @@ class Kernel:
     targets: tuple[str, ...] | None
     archs: tuple[str, ...] | None
     backends: tuple[str, ...] | None
-    outputs: tuple[str, ...]
+    outputs: Outputs
     flags: tuple[str, ...]
     tolerance: float | None
     location: str
@@ -165,7 +168,7 @@ class Kernel:
     def backward(
         self,
         *,
-        outputs: Sequence[str],
+        outputs: Sequence[str | int],
         flags: Sequence[str] = (),
         tolerance: float | None = None,
         reads: Sequence[str] = (),
@@ -178,7 +181,7 @@ class Kernel:
         the incoming gradient of an output; and the outputs are the gradients of inputs, ``grad_<input>``.
 
         Arguments:
-            outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``.
+            outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their positions.
             flags, tolerance, reads: as of ``@kernel``.
 
         Returns:
@@ -240,7 +243,7 @@ def kernel(
     targets: Sequence[str] | None = None,
     archs: Sequence[str] | None = None,
     backends: Sequence[str] | None = None,
-    outputs: Sequence[str] = (),
+    outputs: Sequence[str | int] = (),
     flags: Sequence[str] = (),
     tolerance: float | None = None,
     reads: Sequence[str] = (),
@@ -254,7 +257,8 @@ def kernel(
         targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
         archs: archs to build for, of either target; default: those of the package.
         backends: execution backends; default: those of the package.
-        outputs: names of tensor arguments that callers may leave out; they are then allocated and returned.
+        outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name or
+            by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
         flags: extra nvcc flags.
         tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
         reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
@@ -277,7 +281,7 @@ def kernel(
             _checked_targets(_strings("targets", targets, where), frontend, where),
             _strings("archs", archs, where),
             _strings("backends", backends, where),
-            _strings("outputs", outputs, where) or (),
+            _checked_outputs(outputs, where),
             _checked_flags(_strings("flags", flags, where) or (), frontend, where),
             _checked_tolerance(tolerance, where),
             str(where.location),
@@ -366,21 +370,49 @@ def require_gradient_names(
     forward = backward.forward
     if forward is None:
         return
-    inputs = [name for name in forward_arguments if name not in forward.outputs]
-    gradients = [f"grad_{name}" for name in forward.outputs]
+    outputs = named_outputs(backward.outputs, arguments, where)
+    of_forward = named_outputs(forward.outputs, forward_arguments, where)
+    inputs = [name for name in forward_arguments if name not in of_forward]
+    gradients = [f"grad_{name}" for name in of_forward]
     for name in arguments:
-        if name in backward.outputs and name.removeprefix("grad_") not in inputs:
+        if name in outputs and name not in [f"grad_{given}" for given in inputs]:
             raise DefinitionError(
                 f"output {name!r} is the gradient of no input of {forward.name}",
                 where,
                 f"its inputs are {', '.join(inputs)}: call the output grad_{inputs[0] if inputs else '...'}",
             )
-        if name not in backward.outputs and name not in (*forward_arguments, *gradients):
+        if name not in outputs and name not in (*forward_arguments, *gradients):
             raise DefinitionError(
                 f"argument {name!r} is no argument of {forward.name}, and not the gradient of one of its outputs",
                 where,
                 f"call it like one of {', '.join([*forward_arguments, *gradients])}",
             )
+
+
+def named_outputs(outputs: Outputs, arguments: Sequence[str], where: Where) -> tuple[str, ...]:
+    """The names of outputs, some of which may be given by their positions.
+
+    Arguments:
+        outputs: as the definition lists them.
+        arguments: the names of all arguments, in the order of a call.
+        where: the definition.
+
+    Raises:
+        DefinitionError: there is no argument at a position, or two entries are one argument.
+    """
+    named: dict[str, str | int] = {}
+    listed = ", ".join(arguments) or "none"
+    for entry in outputs:
+        if isinstance(entry, int) and not -len(arguments) <= entry < len(arguments):
+            message = f"outputs lists position {entry}, but there are {len(arguments)} arguments ({listed})"
+            remedy = f"use 0 to {len(arguments) - 1}, or -1 to -{len(arguments)} from the end" if arguments else None
+            raise DefinitionError(message, where, remedy)
+        name = arguments[entry] if isinstance(entry, int) else entry
+        if name in named:
+            message = f"outputs lists one argument twice: {named[name]!r} and {entry!r} are both {name!r}"
+            raise DefinitionError(message, where, f"remove one of them (the arguments are {listed})")
+        named[name] = entry
+    return tuple(named)
 
 
 def _function_where(function: Any, decorator: str) -> Where:
@@ -401,10 +433,31 @@ def _kernel_name(function: Any) -> tuple[str, Where]:
     return function.__name__, where
 
 
-def _checked_gradients(outputs: Any, where: Where) -> tuple[str, ...]:
-    names = _strings("outputs", outputs, where) or ()
+def _checked_outputs(value: Any, where: Where) -> Outputs:
+    """Outputs as far as they can be checked before the arguments are known."""
+    if value is None:
+        return ()
+    remedy = 'write outputs=["y"], or outputs=[-1] for the last argument'
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        message = f"outputs is {shown(value)}, expected a list of names or positions of arguments"
+        raise DefinitionError(message, where, remedy)
+    result = tuple(value)
+    for entry in result:
+        if not (type(entry) is int and entry.bit_length() <= MAX_BITS) and not (
+            isinstance(entry, str) and is_text(entry)
+        ):
+            message = f"outputs contains {shown(entry)}, expected the name or the position of an argument"
+            raise DefinitionError(message, where, remedy)
+    if len(set(result)) != len(result):
+        raise DefinitionError(f"outputs lists an entry twice: {shown(result)}", where)
+    return result
+
+
+def _checked_gradients(outputs: Any, where: Where) -> Outputs:
+    names = _checked_outputs(outputs, where)
     for name in names or ("",):
-        if not name.removeprefix("grad_") or not name.startswith("grad_"):
+        # What stands at a position is known when the definition is called; see require_gradient_names.
+        if isinstance(name, str) and not (name.startswith("grad_") and name.removeprefix("grad_")):
             raise DefinitionError(
                 f"outputs of a backward kernel is {shown(list(names))}, expected names of gradients",
                 where,

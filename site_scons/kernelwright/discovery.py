@@ -20,8 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .declare import Outputs
 from .errors import DefinitionError, KernelwrightError, Where, shown
-from .files import dependency_digest, make_way, write_atomically
+from .files import dependency_digest, open_lock, read_record, write_atomically
 from .records import is_file_name
 from .workers.pool import WorkerPool
 from .workers.protocol import DiscoverRequest
@@ -44,7 +45,7 @@ class KernelRecord:
         configs: the configs in order; the first is the default.
         slugs: the variants' slugs, in the order of the configs.
         targets, archs, backends: restrictions of the package's settings; None keeps those.
-        outputs: names of the arguments that callers may leave out.
+        outputs: names or positions of the arguments that callers may leave out.
         flags: extra nvcc flags.
         tolerance: largest accepted error in the check, or None for the default of the output's dtype.
         has_reference: whether the kernel can be checked.
@@ -61,7 +62,7 @@ class KernelRecord:
     targets: tuple[str, ...] | None
     archs: tuple[str, ...] | None
     backends: tuple[str, ...] | None
-    outputs: tuple[str, ...]
+    outputs: Outputs
     flags: tuple[str, ...]
     tolerance: float | None
     has_reference: bool
@@ -86,7 +87,7 @@ class KernelRecord:
             fields.texts_or_none("targets"),
             fields.texts_or_none("archs"),
             fields.texts_or_none("backends"),
-            fields.texts("outputs"),
+            fields.texts_or_counts("outputs"),
             fields.texts("flags"),
             fields.number_or_none("tolerance"),
             fields.truth("has_reference"),
@@ -308,9 +309,7 @@ class _Cache:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other threads and processes from changing records."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        make_way(self._folder / "lock")
-        with (self._folder / "lock").open("w") as stream:
+        with os.fdopen(open_lock(self._folder / "lock"), "w") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
@@ -321,7 +320,7 @@ class _Cache:
     def _body(self, path: Path) -> dict[str, Any] | None:
         """The parsed second line, or None if the file is missing or damaged: then it is a miss and not a failure."""
         try:
-            digest, _, text = self._place(path).read_bytes().partition(b"\n")
+            digest, _, text = read_record(self._place(path)).partition(b"\n")
         except OSError:
             return None
         if digest.decode("ascii", "replace") != hashlib.sha256(text.rstrip(b"\n")).hexdigest():
@@ -380,6 +379,12 @@ class _Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         items = self.items(name)
         if not all(isinstance(item, str) for item in items):
+            raise ValueError(f"{name} is {shown(items)}")
+        return tuple(items)
+
+    def texts_or_counts(self, name: str) -> tuple[str | int, ...]:
+        items = self.items(name)
+        if not all(isinstance(item, str) or type(item) is int for item in items):
             raise ValueError(f"{name} is {shown(items)}")
         return tuple(items)
 

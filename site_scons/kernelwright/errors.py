@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,16 @@ def printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys instead of showing it: control characters other than newline and tab, and changes of the
+direction of writing. And halves of characters, which no file can hold."""
+
+
+def escaped(text: str) -> str:
+    """What a program printed, for a terminal: with escapes in place of control characters."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text.replace("\r\n", "\n"))
+
+
 def is_text(text: str) -> bool:
     """Whether a string can be written to a file and given to a program: it has no NUL and no half of a character."""
     try:
@@ -67,11 +78,12 @@ class KernelwrightError(Exception):
     def __init__(
         self, message: str, where: Where | None = None, remedy: str | None = None, detail: str | None = None
     ) -> None:
+        message = escaped(message)  # in it, and in the detail, may be what a definition or a compiler printed
         super().__init__(message)
         self.message = message
         self.where = where or Where()
-        self.remedy = remedy
-        self.detail = detail
+        self.remedy = None if remedy is None else escaped(remedy)
+        self.detail = None if detail is None else escaped(detail)
 
     def __str__(self) -> str:
         place = str(self.where)

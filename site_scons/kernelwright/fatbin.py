@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SettingsError, ToolchainError, Where
-from .nvcc import shell_script
+from .nvcc import shell_script, stand_in
 from .runner import ToolResult, Tools
 from .toolchain import INSTALL_CUDA, Nvcc, fatbinary_beside, place_for_shell
 
@@ -29,6 +29,9 @@ PTX, CUBIN = 1, 2
 LZ4, ZSTD = 0x2000, 0x8000
 SUFFIXES = {0: "", 0x10_0000: "a", 0x20_0000: "f"}
 """Flags -> what follows the arch's number."""
+
+LARGEST = 1 << 28
+"""Bytes of the largest image that is unpacked here: some bytes can stand for any number of them."""
 
 ZSTD_DRIVER = 12040
 """Drivers from that of CUDA 12.4 on (550.54) decompress zstd, which the modes ``balance`` and ``size`` use. LZ4, that
@@ -108,7 +111,7 @@ def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: Tools, 
     command = job.arguments(fatbinary, place_for_shell(scratch / output, job.folder))
     remedy = f"the image is {job.folder / job.image}; remove it and run scons again, or write compress = none"
     result = tools.run(command, job.folder, scratch, job.where, remedy, kind="fatbinary", subject=subject)
-    script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", job.arguments("@FATBINARY@", output))
+    script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", job.arguments(stand_in("FATBINARY"), output))
     (scratch / by_hand).write_text(script)
     return result
 
@@ -150,13 +153,16 @@ def images_in(fatbin: bytes) -> Iterator[PackedImage]:
         kind, header, padded, packed, number, flags, size = (fields[i] for i in (0, 2, 3, 4, 8, 11, 13))
         suffix = SUFFIXES.get(flags & (0x10_0000 | 0x20_0000))
         data = fatbin[place + header : place + header + (packed or padded)]
-        if kind not in (PTX, CUBIN) or suffix is None or header < ENTRY.size or len(data) < (packed or padded):
+        known = kind in (PTX, CUBIN) and suffix is not None and header >= ENTRY.size
+        if not known or packed > padded or len(data) < (packed or padded):
             raise ValueError("a fatbin has a header that is not known")
         yield PackedImage(f"{'sm' if kind == CUBIN else 'compute'}_{number}{suffix}", _unpacked(data, flags, size))
         place += header + padded
 
 
 def _unpacked(data: bytes, flags: int, size: int) -> bytes | None:
+    if flags & (LZ4 | ZSTD) and size > LARGEST:
+        raise ValueError(f"a fatbin has an image of {size:,} bytes, and {LARGEST:,} are the most that are unpacked")
     if flags & LZ4:
         return unpacked_lz4(data, size)
     if flags & ZSTD:
@@ -170,10 +176,11 @@ def _unpacked_zstd(data: bytes, size: int) -> bytes | None:
     except ImportError:
         return None
     try:
-        content: bytes = zstd.decompress(data)
+        unpacker = zstd.ZstdDecompressor()
+        content: bytes = unpacker.decompress(data, size + 1)
     except zstd.ZstdError as error:
         raise ValueError(f"a fatbin cannot be decompressed: {error}") from error
-    if len(content) != size:
+    if len(content) != size or not unpacker.eof:
         raise ValueError("a fatbin has another size than its header says")
     return content
 
@@ -198,6 +205,8 @@ def unpacked_lz4(data: bytes, size: int) -> bytes:
             length, place = _length(data, place + 2, token & 15)
             if not 0 < back <= len(content):
                 raise ValueError("a fatbin cannot be decompressed: it refers to what is not there")
+            if len(content) + length + 4 > size:
+                raise ValueError("a fatbin has another size than its header says")
             _repeat(content, back, length + 4)
     except IndexError:
         raise ValueError("a fatbin cannot be decompressed: it ends too early") from None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -58,12 +60,77 @@ def pretty_json(value: Any) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """SHA-256 of a file's content, in hexadecimal. A link is followed. Raises OSError if it is no file with content."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+LARGEST_RECORD = 256 << 20
+"""Bytes that a file which a build reads back may have; what is larger is damage, and would fill the memory."""
+
+
+def read_record(path: str | Path, limit: int = LARGEST_RECORD) -> bytes:
+    """The content of a file that an earlier run wrote, into which anything may have been put since.
+
+    Arguments:
+        limit: bytes that it may have.
+
+    Raises:
+        OSError: it cannot be read, it is larger, or it is no file: a link, a pipe (which would keep the reader waiting
+            for ever), a device or a folder.
+    """
+    with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+        content = stream.read(limit + 1) if os.fstat(stream.fileno()).st_size <= limit else None
+    if content is None or len(content) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
+    return content
+
+
+def open_regular(path: str | Path, flags: int) -> int:
+    """Open a file without waiting for anybody; its descriptor.
+
+    Arguments:
+        flags: as of ``os.open``; with ``O_NOFOLLOW`` a link is refused.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = "it is a symbolic link"
+        elif error.errno == errno.ENXIO:
+            error.strerror = "it is not a regular file"
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
+def open_lock(path: Path) -> int:
+    """The descriptor of a file for ``flock``, which is made if need be. Raises OSError if it is a link, or no file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make_way(path)
+    return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+
+
+def linked_folder(base: str, folder: str) -> str | None:
+    """The first symbolic link on the way from one folder to another one in it; None: there is none.
+
+    ``base`` itself may be one: people put it on another disk. What is below it is made by builds, which make no links.
+    But git does: it puts a link of a branch in the place of a folder that it ignores.
+    """
+    place = base
+    for part in Path(folder).relative_to(base).parts:
+        place = f"{place}{os.sep}{part}"
+        if os.path.islink(place):  # noqa: PTH114
+            return place
+    return None
 
 
 OUTPUT_FOLDERS = frozenset({"build", "dist"})
@@ -98,10 +165,9 @@ def dependency_digest(root: Path, name: str) -> str:
     if name.endswith("/"):
         names = folder_names(root, name)
         return "" if names is None else hashlib.sha256(os.fsencode("\n".join(names))).hexdigest()
-    path = root / name
     try:
-        return sha256_of(path) if path.is_file() else ""  # a pipe would keep the reader waiting
-    except OSError:
+        return sha256_of(root / name)
+    except (OSError, ValueError):  # ValueError: there is a NUL in the name
         return ""
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import keyword
 import re
-import sys
 from pathlib import Path
 
 from .errors import SettingsError, Where
-from .settings import BUILD_FOLDERS
+from .settings import BUILD_FOLDERS, TAKEN, is_importable
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 """Names in the template -> in a project; package data leaves hidden files out."""
-
-TAKEN = ("SCons", "jax", "kernelwright", "numpy", "torch", "tvm", "tvm_ffi")
-"""Packages that a project, or its test, imports."""
 
 NAME = re.compile(r"[A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9._-]*[A-Za-z0-9]")
 """Names of distributions (https://packaging.python.org/en/latest/specifications/name-normalization/)."""
@@ -39,7 +34,7 @@ def make_project(name: str, parent: Path) -> Path:
     if not NAME.fullmatch(name) or not package.isidentifier():
         remedy = "begin with a letter, and use letters, digits and dashes: acme-kernels"
         raise SettingsError("a project cannot have this name", where, remedy)
-    if keyword.iskeyword(package) or package in {*BUILD_FOLDERS, *TAKEN, *sys.stdlib_module_names}:
+    if not is_importable(package) or package in {*BUILD_FOLDERS, *TAKEN}:
         message = f"the package {package!r} would take the name of something else"
         raise SettingsError(message, where, "choose another name, such as acme-kernels")
     folder = parent / name

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from .files import write_atomically
+from .files import read_record, write_atomically
 
 SCHEMA = 1
 """Raise when the form of the file of measurements changes."""
@@ -29,6 +29,7 @@ DEFAULT_KIB: Mapping[str, int] = {
     "nvrtc": 512 << 10,
     "cc": 256 << 10,
     "link": 256 << 10,
+    "ext": 256 << 10,
     "fatbinary": 64 << 10,
 }
 """KiB that the first run of a kind is taken to need. Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
@@ -104,7 +105,7 @@ class Measurements:
 def _read(path: Path) -> dict[tuple[str, str], Measurement]:
     """The measurements in a file; none, if anything in it is not as it should be."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_record(path))
         if document["schema"] != SCHEMA:
             return {}
         items = document["runs"].items()
@@ -158,7 +159,7 @@ class MemoryGovernor:
         """Wait until a run may begin, and count its memory as used for the time of the ``with`` block.
 
         Arguments:
-            kind: ``nvcc``, ``cc`` or ``link``.
+            kind: one of :data:`DEFAULT_KIB`.
             subject: what is compiled; the same in every build.
 
         Returns:

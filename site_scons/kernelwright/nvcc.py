@@ -25,6 +25,7 @@ __all__ = [
     "resource_usage",
     "script",
     "shell_script",
+    "stand_in",
     "write_usage",
 ]
 
@@ -152,7 +153,7 @@ def resource_usage(output: str) -> dict[str, dict[str, int]]:
 
 def script(job: NvccJob, nvcc: Nvcc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
-    arguments = job.arguments("@NVCC@", "@CC@", job.output)
+    arguments = job.arguments(stand_in("NVCC"), stand_in("CC"), job.output)
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 
@@ -160,11 +161,32 @@ def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
     """A script that runs commands in ``folder``, relative to itself.
 
     Arguments:
-        commands: one after the other; a word like ``@CC@`` stands for a path, which the variable of that name has, or
-            which the script asks ``kernelwright tool`` for.
+        commands: one after the other, with stand-ins for paths.
     """
-    names = dict.fromkeys(re.findall(r"@([A-Z_]+)@", " ".join(word for command in commands for word in command)))
+    names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
     uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)
-    lines = [re.sub(r"@([A-Z_]+)@", r'"$\1"', shlex.join(command)) for command in commands]
+    lines = [" ".join(map(_quoted, command)) for command in commands]
     head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
     return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])
+
+
+STAND_IN = re.compile("\0([A-Z_]+)\0")
+
+
+def stand_in(name: str) -> str:
+    """What stands in a command of :func:`shell_script` for a path of this machine, as a word or as a part of one.
+
+    The script takes the path from the variable of that name, or asks ``kernelwright tool`` for it. No flag can look
+    like this: what a program is given has no NUL in it.
+    """
+    return f"\0{name}\0"
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it, with the variables that its stand-ins mean."""
+    if not STAND_IN.search(word):
+        return shlex.quote(word)
+    texts_and_names = STAND_IN.split(word)
+    return "".join(
+        f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(texts_and_names) if part
+    )

@@ -20,7 +20,7 @@ from pathlib import Path
 from .errors import KernelwrightError, SettingsError, ToolError, Where
 from .files import canonical_json
 from .headers import can_include, included_files
-from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, write_usage
+from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, stand_in, write_usage
 from .nvrtc_library import Nvrtc, compiler_process, include_flags
 from .runner import ToolResult, Tools
 
@@ -271,6 +271,6 @@ def _is_separable(head: str) -> bool:
 
 def script(job: NvrtcJob, nvrtc: Nvrtc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
-    process = ["@PYTHON@", "-I", "-S", "-B", "@NVRTC_COMPILE@"]
-    arguments = job.arguments(process, "@NVRTC@", "@CUDA_INCLUDE@", job.output, [])
+    process = [stand_in("PYTHON"), "-I", "-S", "-B", stand_in("NVRTC_COMPILE")]
+    arguments = job.arguments(process, stand_in("NVRTC"), stand_in("CUDA_INCLUDE"), job.output, [])
     return shell_script(f"NVRTC {nvrtc.version}", ".", arguments)

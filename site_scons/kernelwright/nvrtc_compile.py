@@ -322,7 +322,13 @@ def checked(path: str, trailer: int = 0) -> tuple[int, bytes]:
     import zlib
     from mmap import ACCESS_READ, mmap
 
-    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data, memoryview(data) as view:  # noqa: PTH123
+    # A pipe in its place would keep this process waiting, and cannot be mapped.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+    with (
+        os.fdopen(os.open(path, flags), "rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+        memoryview(data) as view,
+    ):
         end = max(0, len(view) - trailer)
         return zlib.crc32(view[:end]), bytes(view[end:])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import KernelwrightError
+from .files import read_record
 
 Parsed = TypeVar("Parsed")
 
@@ -29,7 +30,7 @@ def read_json(path: Path, parse: Callable[[Record], Parsed], remedy: str) -> Par
         KernelwrightError: the file cannot be read, is not JSON, or does not fit; the message names it.
     """
     with damage_named(path, remedy):
-        return parse(Record(json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse), ""))
+        return parse(Record(json.loads(read_record(path).decode(), parse_constant=_refuse), ""))
 
 
 @contextlib.contextmanager

@@ -120,11 +120,20 @@ HELP = {
 SIZES = ("memory_limit", "nvcc_memory", "pch_size", "cache_size", "max_wheel_size")
 """Settings that are amounts of memory."""
 
-WHEEL_TABLES = ("project", "version")
-"""Tables of ``[tool.kernelwright]`` that are no settings: what a wheel says of itself."""
+WHEEL_TABLES = ("project", "sdist", "version")
+"""Tables of ``[tool.kernelwright]`` that are no settings: what wheels and source distributions are made of."""
 
 BUILD_FOLDERS = ("kernels", "check", "wheels")
 """Folders beside the packages in the build folder."""
+
+TAKEN = frozenset(
+    {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "Cython"}
+    | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
+    | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
+    | {"auditwheel", "dunamai", "elftools", "packaging", "pyproject_metadata", "tomli", "wheel"}
+    | sys.stdlib_module_names
+)
+"""Modules that a build, a package, its user or Python itself imports: a package of such a name would replace one."""
 
 COMMAND_LINE = {name.upper(): name for name in HELP if name != "package"}
 """Name on SCons's command line -> name of the setting."""
@@ -268,13 +277,23 @@ def _check_glibc(version: str, where: Where) -> None:
         raise SettingsError(f"glibc is {version!r}, expected a version such as '2.28', or ''", where)
 
 
+def is_importable(package: str) -> bool:
+    """Whether a package of that dotted name can be imported; in ``__pycache__`` Python looks for compiled modules."""
+    parts = package.split(".")
+    named = all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts)
+    return named and "__pycache__" not in parts
+
+
 def _check_package(name: str, where: Where) -> None:
     parts = name.split(".")
-    if not all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts):
+    if not is_importable(name):
         raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
     if parts[0] in BUILD_FOLDERS:
         listed = ", ".join(BUILD_FOLDERS)
         raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
+    if parts[0] in TAKEN:
+        message = f"package is {name!r}, which would take the place of the module {parts[0]!r}"
+        raise SettingsError(message, where, "use another name, such as acme_kernels")
 
 
 def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:

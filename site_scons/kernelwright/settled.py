@@ -27,6 +27,7 @@ from .files import (
     dependency_digest,
     file_stamp,
     lasting_stamp,
+    read_record,
     sealed,
     unsealed,
     write_atomically,
@@ -100,7 +101,7 @@ class Settled:
 def read_settled(path: Path, key: str) -> Settled:
     """What an earlier run wrote; empty if there is nothing, if it is damaged, or if it has another key."""
     try:
-        return _from_json(json.loads(unsealed(path.read_bytes())), key)
+        return _from_json(json.loads(unsealed(read_record(path))), key)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Settled(key)
 

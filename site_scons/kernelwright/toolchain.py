@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import ToolchainError, Where
-from .files import canonical_json, sealed, unsealed, write_atomically
+from .files import canonical_json, read_record, sealed, unsealed, write_atomically
 
 if TYPE_CHECKING:
     from .nvrtc_library import Nvrtc
@@ -438,6 +438,12 @@ def _release(text: str, path: str) -> str:
     return match[2].decode()
 
 
+def cuda_version(version: str) -> int:
+    """A version such as ``13.0.88`` as CUDA counts them: 1000 * major + 10 * minor."""
+    major, minor = version.split(".")[:2]
+    return 1000 * int(major) + 10 * int(minor)
+
+
 def _stamp(file: Path) -> list[Any]:
     try:
         status = file.stat()
@@ -449,7 +455,7 @@ def _stamp(file: Path) -> list[Any]:
 def _read_cache(cache: Path) -> dict[str, Any]:
     """The kept probe results; a file that is missing, damaged or of another shape counts as empty."""
     try:
-        kept = json.loads(unsealed(cache.read_bytes()))
+        kept = json.loads(unsealed(read_record(cache)))
     except (OSError, ValueError, RecursionError):
         return {}
     return kept if isinstance(kept, dict) and all(_is_probe(name, probe) for name, probe in kept.items()) else {}

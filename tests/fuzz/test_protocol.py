@@ -31,6 +31,7 @@ ANSWERS = [
     protocol.encode_progress(1, "scheduling"),
     protocol.encode_result(1, {"files": ["host.o"], "dependencies": {"kernels/a.py": "0"}}),
     protocol.encode_error(1, ERROR),
+    protocol.encode_spent(1),
     protocol.encode_hello({"python": "3.11.2", "tvm": "0.27.0"}),
     protocol.encode_failed_hello(ERROR),
 ]
@@ -91,7 +92,7 @@ def test_answers_of_any_form(line: bytes) -> None:
     except WorkerError as error:
         require_shown(error)
     else:
-        assert isinstance(message, (protocol.Progress, protocol.Answer))
+        assert isinstance(message, (protocol.Progress, protocol.Answer, protocol.Spent))
         if isinstance(message, protocol.Answer) and message.error is not None:
             require_shown(message.error)
 
@@ -223,6 +224,59 @@ def test_a_pool_with_a_process_that_sends_anything(
 def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: None, end: str, answer: bytes) -> None:
     got = call(tmp_path, GREETING, answer, end, REQUESTS[0], timeout_s=0.3)
     assert isinstance(got, (dict, KernelwrightError))
+
+
+RESULTS = {
+    "discover": {"schema": 2, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": []},
+    "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}},
+    "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
+    "devices": {"cuda": ["sm_80"]},
+}
+"""A good result of each operation."""
+
+
+def wrong_results() -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Requests, and results that each lack something, or have something of another form."""
+    for request in REQUESTS:
+        good = RESULTS[request.op]
+        yield request, {}
+        yield request, good | {"more": 1}
+        for name in good:
+            yield request, {other: value for other, value in good.items() if other != name}
+            for value in (None, True, "text" if not isinstance(good[name], str) else 1, [None], {"k": [1]}):
+                if not (isinstance(good[name], dict) and value == {}):
+                    yield request, good | {name: value}
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_a_good_result_is_taken(request_: Any) -> None:
+    protocol.require_result(request_, RESULTS[request_.op])
+
+
+@pytest.mark.parametrize(("request_", "result"), list(wrong_results()))
+def test_a_result_of_a_wrong_form_is_an_error_with_its_place(request_: Any, result: dict[str, Any]) -> None:
+    if request_.op == "discover" and result.get("kernels") == [None]:
+        pytest.skip("what is in it is checked where records are read")
+    with pytest.raises(WorkerError, match=f"the result of a {request_.op} request has a wrong form") as caught:
+        protocol.require_result(request_, result)
+    assert caught.value.where == request_.where
+
+
+def test_a_pool_does_not_pass_on_a_result_of_a_wrong_form(tmp_path: Path) -> None:
+    request = LowerRequest("k.py", "k", "s", {}, "llvm", "x86-64-v3", "/o")
+    got = call(tmp_path, GREETING, protocol.encode_result(1, {}), "exits", request, timeout_s=30.0)
+    assert isinstance(got, WorkerError) and got.where == Where("k", "s", "lower", "k.py")
+    assert "dependencies" in got.message and "defect" in str(got.remedy)
+
+
+def test_a_process_that_has_done_nothing_and_says_that_it_is_spent_is_an_error(tmp_path: Path) -> None:
+    got = call(tmp_path, GREETING, protocol.encode_spent(1), "hangs", REQUESTS[0], timeout_s=30.0)
+    assert isinstance(got, WorkerError) and "refused its first request" in got.message
+
+
+def test_a_process_that_ended_and_left_a_child_with_its_pipes_is_not_late(tmp_path: Path) -> None:
+    got = call(tmp_path, GREETING, b"", "leaves a child", REQUESTS[0], timeout_s=120.0)
+    assert isinstance(got, WorkerError) and "ended with exit status 0" in got.message
 
 
 def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path) -> None:

@@ -151,17 +151,19 @@ def test_settled_kernels(built: Project, tmp_path: Path, data: Any) -> None:
 # ---- entries of the build cache
 
 
-@fuzz(160, data=st.data())
-def test_cache_entries(tmp_path: Path, data: Any) -> None:
+@fuzz(160, data=st.data(), lists=st.booleans())
+def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
-    made, out = tmp_path / "made", tmp_path / "cache" / "out"
+    made, out = tmp_path / "made", tmp_path / "out"
     made.mkdir(exist_ok=True)
-    out.mkdir(parents=True)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
     (made / "a.so").write_bytes(b"library")
     (made / "b.sh").write_bytes(b"script")
-    cache, key = BuildCache(tmp_path / "cache", 10**6), "ab" + "0" * 62
-    cache.store(key, made, ["a.so", "b.sh"], {"kernels/x.json": "1234"})
-    entry = tmp_path / "cache/ab" / key
+    cache, key, files = BuildCache(tmp_path / "cache", 10**6), "ab" + "0" * 62, ["a.so", "b.sh"]
+    cache.store(key, made, files, {"kernels/x.json": "1234"})
+    kind = b'"lists"' if lists else b'"files"'
+    (entry,) = (path for path in (tmp_path / "cache").glob("??/*") if kind in path.read_bytes())
     content = entry.read_bytes()
     line, _, rest = content[:-32].partition(b"\n")
 
@@ -171,15 +173,17 @@ def test_cache_entries(tmp_path: Path, data: Any) -> None:
 
     entry.write_bytes(found := drawn(data, changed(content, json.loads(line), sealed)))
     asked = []
-    with write_guard().only(tmp_path / "cache"):
-        later = cache.fetch(key, out, lambda name: asked.append(name) or "1234")
+    with write_guard().only(tmp_path):
+        later = cache.fetch(key, out, files, lambda name: asked.append(name) or "1234")
     names = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert later is not None or names == {}
+    assert names == {} if later is None else sorted(names) == files
     assert all(isinstance(name, str) for name in asked)
-    if found == content:
+    if found == content or (lists and later is not None):
         assert names == {"a.so": b"library", "b.sh": b"script"}
     elif not found[: len(line) + 1].startswith(b"{") or found[-32:] == content[-32:]:
         assert later is None
+    cache.store(key, made, files, {"kernels/x.json": "1234"})
+    assert cache.fetch(key, out, files, lambda name: "1234") == {"kernels/x.json": "1234"}
 
 
 # ---- the journal

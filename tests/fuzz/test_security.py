@@ -246,6 +246,81 @@ def test_a_compiler_whose_path_a_shell_would_change_is_refused(tmp_path: Path) -
         chain.nvcc(str(odd), chain.host_compiler(""))
 
 
+# ---- names of packages
+
+
+@pytest.mark.parametrize("name", ["json", "torch", "kernelwright", "tvm_ffi.kernels", "SCons", "cuda", "site", "jax"])
+def test_no_package_takes_the_name_of_a_module_that_others_import(name: str) -> None:
+    from kernelwright.errors import SettingsError
+    from kernelwright.init import make_project
+    from kernelwright.settings import merge
+
+    with pytest.raises(SettingsError, match="would take the place of the module") as caught:
+        merge([("pyproject.toml", {"package": name})], ["tvm_ffi"])
+    assert name in str(caught.value) and "pyproject.toml" in str(caught.value) and caught.value.remedy
+    if "." not in name and name == name.lower():
+        with pytest.raises(SettingsError):
+            make_project(name, Path("/nonexistent"))
+
+
+@pytest.mark.parametrize("name", ["acme", "acme.json", "jsons", "kernels_of_torch", "torch_kernels"])
+def test_other_packages_may_have_any_name(name: str) -> None:
+    from kernelwright.settings import merge
+
+    assert merge([("pyproject.toml", {"package": name})], ["tvm_ffi"]).package == name
+
+
+def test_every_module_that_is_imported_is_taken() -> None:
+    from kernelwright import backends
+    from kernelwright.settings import TAKEN
+
+    found = {name for path in SOURCES for name in imported(ast.parse(path.read_text(encoding="utf-8")))}
+    for backend in map(backends.get, backends.names()):
+        found |= {need.module.partition(".")[0] for need in (*backend.run_needs, *backend.build_needs)}
+    assert {"torch", "tvm", "numpy", "json"} <= found
+    assert found <= TAKEN | {"compression"}  # from Python 3.14 on, where it is a standard module
+
+
+def test_a_flag_of_nvcc_is_given_to_the_shell_that_nvcc_uses(tmp_path: Path) -> None:
+    """Which is why authors of flags are trusted like authors of definitions. If it fails, the page may promise more."""
+    project = Project(tmp_path)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", ADD)
+    project.scons("ARCHS=sm_80", "NVCC_FLAGS=-DX=$(>../../../../../../sprung)")
+    assert (tmp_path / "sprung").exists()
+
+
+NOSY = """\
+import os
+open("seen", "w").write(" ".join(sorted(os.environ)))
+"""
+
+
+def test_a_definition_sees_five_variables_of_the_user(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", NOSY + ADD)
+    passed_on = {"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"}
+    ours = {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8", "LC_CTYPE"}
+    given = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "LD_LIBRARY_PATH": "/none", "CUDA_VISIBLE_DEVICES": "7"}
+    project.scons("TARGETS=llvm", env={**given, "PYPI_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret"})
+    seen = set((tmp_path / "seen").read_text().split())
+    assert passed_on <= seen <= passed_on | ours
+
+
+def test_a_build_leaves_nothing_outside_of_its_folder(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("kernels/add_one.py", ADD)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    before = sorted(path for path in project.folder.rglob("*"))
+    project.scons(".", "check", "ARCHS=sm_80,x86-64-v3", env={"HOME": str(elsewhere), "TMPDIR": str(elsewhere)})
+    build = project.folder / "build"
+    assert [path for path in sorted(project.folder.rglob("*")) if build not in (path, *path.parents)] == before
+    assert not list(elsewhere.rglob("*"))
+
+
 # ---- a built package
 
 WATCH = """\

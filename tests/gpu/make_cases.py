@@ -17,7 +17,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "build" / "kw_kernels"
 LARGEST = 200_000
-"""Bytes above which a case is left out."""
+"""Bytes above which a case is large: a variant has a large one only if it has no other."""
+
+BITS = 4
+"""Bits of the significands that the numbers of a large case keep, so that they can be packed well."""
 
 from kernelwright.declare import Kernel  # noqa: E402
 from kernelwright.workers.check import Check, size_sets  # noqa: E402
@@ -42,24 +45,46 @@ def storable(value: Any) -> np.ndarray:
     return array if array.dtype.isbuiltin == 1 else array.view(np.uint16)
 
 
+def coarse(value: Any) -> Any:
+    """An array whose numbers of floating point have few bits; anything else as it is."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        return value
+    significand, exponent = np.frexp(value.astype(np.float64))
+    return np.ldexp(np.round(significand * 2**BITS) / 2**BITS, exponent).astype(value.dtype)
+
+
 def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, Any]]:
     """The cases of a variant as arrays, smallest first."""
     variant = kernel.variants[index]
     signature = {key: built[key] for key in ("arguments", "symbols")}
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
-    tolerance = {argument["name"]: check.tolerance(argument["dtype"]) for argument in built["arguments"]}
+    meta = described(kernel, built, index, check)
     found = []
     for sizes in size_sets(list(built["symbols"])):
         inputs = check.inputs(sizes)
         if inputs is None:
             continue
-        expected = check.expected(inputs)
-        meta = {"kernel": kernel.name, "variant": dict(variant.config), "sizes": sizes, "index": index}
+        if sum(np.asarray(value).nbytes for value in inputs.values()) > LARGEST:
+            inputs = {name: coarse(value) for name, value in inputs.items()}
         arrays = {f"in_{name}": storable(value) for name, value in inputs.items()}
-        arrays |= {f"out_{name}": storable(value) for name, value in expected.items()}
-        found.append({"meta": np.asarray(json.dumps(meta | {"tolerance": tolerance})), **arrays})
+        arrays |= {f"out_{name}": storable(value) for name, value in check.expected(inputs).items()}
+        found.append({"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays})
     return sorted(found, key=size)
+
+
+def described(kernel: Kernel, built: dict[str, Any], index: int, check: Check) -> dict[str, Any]:
+    """What the cases of a variant have in common."""
+    arguments = built["arguments"]
+    return {
+        "kernel": kernel.name,
+        "variant": dict(kernel.variants[index].config),
+        "index": index,
+        "tolerance": {argument["name"]: check.tolerance(argument["dtype"]) for argument in arguments},
+        "dtypes": sorted({argument["dtype"] for argument in arguments}),
+        "has_outputs": any(argument["output"] for argument in arguments),
+        "writes_inputs": any(argument["written"] and not argument["output"] for argument in arguments),
+    }
 
 
 def size(case: dict[str, Any]) -> int:
@@ -67,29 +92,44 @@ def size(case: dict[str, Any]) -> int:
     return sum(array.nbytes for array in case.values())
 
 
-def write_cases(kernel: Kernel, entry: dict[str, Any], folder: Path) -> int:
-    """Write the cases of all variants of a kernel that are small enough to carry, two of each at least."""
-    count = 0
+def write_cases(kernel: Kernel, entry: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    """Write the cases of all variants of a kernel: all small ones, or one that has elements if there is none.
+
+    Returns:
+        for each of them what is said of it in the index.
+    """
+    written = []
     for index, built in enumerate(entry["variants"]):
-        for number, case in enumerate(cases(kernel, built, index)):
-            if number < 2 or size(case) < LARGEST:
-                np.savez_compressed(folder / f"{kernel.name}-{index}-{number}.npz", **case)
-                count += 1
-    return count
+        listed = cases(kernel, built, index)
+        small = [case for case in listed if size(case) < LARGEST]
+        full = [case for case in listed if all(json.loads(str(case["meta"]))["sizes"].values())]
+        for number, case in enumerate(small if set(map(id, small)) & set(map(id, full)) else full[:1]):
+            file = f"{kernel.name}-{index}-{number}.npz"
+            np.savez_compressed(folder / file, **case)
+            written.append({"file": file, "bytes": size(case), **json.loads(str(case["meta"]))})
+    return written
+
+
+def write_all(definitions: list[Path], package: Path, folder: Path) -> int:
+    """Write the cases of a package that was built from some definition files, and their index; how many there are."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    manifest = json.loads((package / "manifest.json").read_text())
+    index = []
+    for path in definitions:
+        for kernel in load_kernels(path):
+            if kernel.name in manifest["kernels"]:
+                index += write_cases(kernel, manifest["kernels"][kernel.name], folder)
+    (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+    return len(index)
 
 
 def main() -> None:
     """Write the cases of the whole library."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "gpu_cases")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     package = Path(sys.argv[2]) if len(sys.argv) > 2 else PACKAGE
-    manifest = json.loads((package / "manifest.json").read_text())
     sys.path.insert(0, str(ROOT / "kernels"))
-    total = 0
-    for path in sorted((ROOT / "kernels").glob("[!_]*.py")):
-        for kernel in load_kernels(path):
-            total += write_cases(kernel, manifest["kernels"][kernel.name], folder)
+    total = write_all(sorted((ROOT / "kernels").glob("[!_]*.py")), package, folder)
     print(f"{total} cases in {folder}")
 
 

@@ -1,56 +1,61 @@
-"""Runs a package that was built elsewhere on a real GPU.
+"""Runs a package that was built elsewhere on a real GPU, through every backend with arrays of every library.
 
-Needs PyTorch with CUDA, the built package and the cases of ``make_cases.py``, but not TVM.
-``KERNELWRIGHT_TEST_PACKAGES`` is the folder that holds the package (default ``build``), ``KERNELWRIGHT_TEST_CASES``
-that of the cases (``build/gpu_cases``).
+Needs PyTorch, the built package and the cases of ``make_cases.py``, but not TVM; ``conftest.py`` says where they are
+looked for.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from devices import LIBRARIES, ROOT, Device, backends, named
+from kernelwright.compare import compare
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.append(str(ROOT / "site_scons"))  # where Kernelwright itself is not installed
+pytestmark = pytest.mark.gpu
 
-from kernelwright.compare import compare  # noqa: E402
-
-PACKAGES = Path(os.environ.get("KERNELWRIGHT_TEST_PACKAGES", ROOT / "build"))
-CASES = sorted(Path(os.environ.get("KERNELWRIGHT_TEST_CASES", ROOT / "build" / "gpu_cases")).glob("*.npz"))
+CASES = Path(os.environ.get("KERNELWRIGHT_TEST_CASES", ROOT / "build" / "gpu_cases"))
 
 
-def missing() -> str | None:
-    """Why these tests cannot run here, or None."""
-    if not Path("/dev/nvidiactl").exists():
-        return "no NVIDIA GPU here"
-    if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed"
-    if not (PACKAGES / "kw_kernels").is_dir():
-        return f"no built package in {PACKAGES}"
-    return None
+def listed() -> list[dict[str, Any]]:
+    """What there is of cases: file, kernel, variant, and what the arguments are."""
+    index = CASES / "index.json"
+    return list(json.loads(index.read_text())) if index.exists() else []
 
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
+def fits(case: dict[str, Any], backend: str, library: str, leave_out: bool) -> bool:
+    """Whether a case can be called in that way."""
+    if library == "cupy" and "bfloat16" in case["dtypes"]:
+        return False  # CuPy has no such arrays
+    if backend == "jax":
+        return leave_out  # the only form of its calls
+    if library == "jax":
+        return leave_out and not case["writes_inputs"]  # its arrays cannot be written
+    return not leave_out or case["has_outputs"]
 
 
-@pytest.fixture(scope="session")
-def kernels() -> Any:
-    sys.path.insert(0, str(PACKAGES))
-    return importlib.import_module("kw_kernels")
+def calls() -> list[Any]:
+    """All calls, as parameters."""
+    return [
+        pytest.param(case, backend, library, leave_out, id=f"{case['file'][:-4]} {backend} {library} {way}")
+        for backend in backends(*LIBRARIES)
+        for library in LIBRARIES[backend]
+        for case in listed()
+        for leave_out, way in ((False, "in place"), (True, "allocated"))
+        if fits(case, backend, library, leave_out)
+    ]
 
 
-def to_gpu(array: np.ndarray, dtype: str) -> Any:
-    import torch
-
-    tensor = torch.from_numpy(np.ascontiguousarray(array).copy())
-    return (tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor).cuda()
+@functools.lru_cache(maxsize=8)
+def arrays_of(file: str) -> dict[str, np.ndarray]:
+    """The arrays of a case by name."""
+    with np.load(CASES / file, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
 
 
 def comparable(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -65,88 +70,66 @@ def garbage(like: np.ndarray, dtype: str) -> np.ndarray:
     return np.full(like.shape, fill).astype(like.dtype)
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
-    import torch
-
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-
-
-@pytest.mark.parametrize("path", CASES or [None], ids=lambda path: path.stem if path else "no cases")
-@pytest.mark.parametrize("leave_out", [False, True], ids=["in place", "allocated"])
-@pytest.mark.parametrize("backend", ["tvm_ffi", "cython", "nvrtc", "torch"])
-def test_variant_agrees_with_its_reference(kernels, path, leave_out, backend):
-    if path is None:
-        pytest.skip("no cases: run tests/gpu/make_cases.py where the package was built")
-    if backend not in kernels.backends.__all__:
-        pytest.skip(f"the package was built without the backend {backend}: scons BACKENDS=tvm_ffi,{backend}")
-    case = np.load(path, allow_pickle=False)
-    meta = json.loads(str(case["meta"]))
-    entry = kernels.manifest()["kernels"][meta["kernel"]]
-    specification = entry["variants"][meta["index"]]["arguments"]
-    call = getattr(getattr(kernels.backends, backend), meta["kernel"]).variant(**meta["variant"])
-    tensors, passed = {}, []
-    for argument in specification:
+def passed(
+    device: Device, case: dict[str, Any], arguments: list[dict[str, Any]], library: str, leave_out: bool
+) -> tuple[list[Any], dict[str, Any]]:
+    """What is passed by position, and the arrays among it by name."""
+    arrays, values, by_name = arrays_of(case["file"]), [], {}
+    for argument in arguments:
         name = argument["name"]
-        if argument["output"]:
-            if leave_out:
-                continue
-            value = garbage(case[f"out_{name}"], argument["dtype"])
-        else:
-            value = case[f"in_{name}"]
+        if argument["output"] and leave_out:
+            continue
+        value: Any = garbage(arrays[f"out_{name}"], argument["dtype"]) if argument["output"] else arrays[f"in_{name}"]
         if argument["kind"] == "tensor":
-            tensors[name] = value = to_gpu(value, argument["dtype"])
+            value = by_name[name] = device.make(library, value, argument["dtype"])
         else:
             value = value.item()
-        passed.append(value)
-    returned = call(*passed)
-    if leave_out and entry["outputs"]:
-        several = list(returned) if len(entry["outputs"]) > 1 else [returned]
-        tensors |= dict(zip(entry["outputs"], several, strict=True))
-    for argument in specification:
+        values.append(value)
+    return values, by_name
+
+
+def test_there_are_cases() -> None:
+    if not listed():
+        pytest.skip(f"no cases in {CASES}: run tests/gpu/pack.py, or make_cases.py, where the package was built")
+
+
+@pytest.mark.parametrize(("case", "backend", "library", "leave_out"), calls())
+def test_variant_agrees_with_its_reference(
+    kernels: Any, device: Device, case: dict[str, Any], backend: str, library: str, leave_out: bool
+) -> None:
+    entry = kernels.manifest()["kernels"][case["kernel"]]
+    arguments = entry["variants"][case["index"]]["arguments"]
+    call = getattr(getattr(kernels.backends, backend), case["kernel"]).variant(**case["variant"])
+    values, tensors = passed(device, case, arguments, library, leave_out)
+    returned = call(*values)
+    if leave_out:
+        names = [a["name"] for a in arguments if a["output"]]
+        if backend == "jax":
+            names += [a["name"] for a in arguments if a["written"] and not a["output"]]
+        tensors |= dict(zip(names, returned if len(names) > 1 else [returned], strict=True))
+    check(device, case, arguments, tensors)
+
+
+def check(device: Device, case: dict[str, Any], arguments: list[dict[str, Any]], tensors: dict[str, Any]) -> None:
+    """Compare what a call has written with what was expected."""
+    arrays = arrays_of(case["file"])
+    for argument in arguments:
         name = argument["name"]
-        if argument["kind"] != "tensor" or f"out_{name}" not in case.files:
+        if argument["kind"] != "tensor" or f"out_{name}" not in arrays:
             continue
-        expected = comparable(case[f"out_{name}"], argument["dtype"])
-        got = comparable(to_numpy(tensors[name]), argument["dtype"])
+        expected = comparable(arrays[f"out_{name}"], argument["dtype"])
+        got = comparable(device.values(tensors[name]), argument["dtype"])
         assert got.shape == expected.shape
-        _, mismatch = compare(expected, got, meta["tolerance"][name])
-        assert mismatch is None, f"{name} at {meta['sizes']}: {mismatch}"
+        _, mismatch = compare(expected, got, case["tolerance"][name])
+        assert mismatch is None, f"{name} at {case['sizes']}: {mismatch}"
 
 
-def test_current_stream_is_used(kernels):
-    import torch
-
-    stream = torch.cuda.Stream()
-    x = torch.ones(1 << 24, device="cuda")
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(200_000_000)
-        y = x * 2
-        z = kernels.saxpy(1.0, y, x)
-    stream.synchronize()
-    assert z.min().item() == z.max().item() == 3.0
-
-
-def test_graph_capture_after_preload(kernels):
-    import torch
-
-    kernels.preload("cuda:0")
-    x = torch.ones(1000, device="cuda")
-    y, z = torch.ones_like(x), torch.empty_like(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernels.saxpy(2.0, x, y, z)
-    x.fill_(5.0)
-    graph.replay()
-    torch.cuda.synchronize()
-    assert z.unique().tolist() == [11.0]
-
-
-def test_wrong_device_is_an_error(kernels):
-    import torch
-
+@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "nvrtc", "torch") if named() == "cuda" else [])
+def test_wrong_device_is_an_error(kernels: Any, device: Device, backend: str) -> None:
+    there, here = device.make("torch", np.ones(3, "float32")), Device().make("torch", np.ones(3, "float32"))
     with pytest.raises((TypeError, ValueError), match="saxpy"):
-        kernels.saxpy(1.0, torch.ones(3, device="cuda"), torch.ones(3))
+        getattr(kernels.backends, backend).saxpy(1.0, there, here)
 
 
-def test_supported_says_yes_for_a_built_arch(kernels):
-    assert kernels.gemm.supported("cuda:0")
+def test_supported_says_yes_for_a_built_arch(kernels: Any, device: Device) -> None:
+    assert kernels.saxpy.supported(f"{device.kind}:0")

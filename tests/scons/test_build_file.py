@@ -246,16 +246,62 @@ def test_worker_timeout_of_the_most_patient_package_counts(cpu_project):
         "SConstruct",
         """\
         from kernelwright.scons import generate
-        from kernelwright.scons.run import current_run
-        from kernelwright.settings import Settings
+        from kernelwright.scons.run import begun_run
         env = Environment(tools=[generate])
         env.KernelPackage("first", ["kernels/scale.py"], worker_timeout=100)
         env.KernelPackage("second", ["kernels/add_one.py"], worker_timeout=200)
         env.KernelPackage("third", ["kernels/add_one.py"], worker_timeout=150)
-        print("timeout:", current_run(env, Settings(worker_timeout=1)).pool.timeout_s)
+        print("timeout:", begun_run(env).pool.timeout_s)
         """,
     )
     assert "timeout: 200" in cpu_project.scons("-n").output
+
+
+def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
+    cpu_project.write(
+        "pyproject.toml",
+        """        [project]
+        name = "demo"
+        version = "1"
+        [tool.kernelwright]
+        package = "demo"
+        targets = ["llvm"]
+        worker_timeout = 10
+        tool_timeout = 20
+        memory_limit = "3M"
+        nvcc_memory = "2M"
+        cache_dir = "kept"
+        cache_size = "5M"
+        """,
+    )
+    cpu_project.write(
+        "SConstruct",
+        """        from kernelwright.scons import generate
+        from kernelwright.scons.run import begun_run
+        env = Environment(tools=[generate])
+        env.KernelPackage(sources=Glob("kernels/*.py"))
+        env.KernelWheel()
+        run = begun_run(env)
+        governor = run.tools._governor
+        memory = governor.budget_kib, governor.estimate_kib("nvcc", "")
+        print("shared:", run.pool.timeout_s, run.tools.timeout_s, *memory)
+        print("cache:", run.cache._folder, run.cache._limit)
+        """,
+    )
+    for target in ([], ["wheel"]):
+        output = cpu_project.scons("-n", *target).output
+        assert f"shared: 10.0 20.0 {3 << 10} {2 << 10}" in output
+        assert f"cache: {cpu_project.folder / 'kept'} {5 << 20}" in output
+
+
+def test_wheel_without_a_package_is_an_error(cpu_project):
+    cpu_project.write(
+        "SConstruct",
+        """        from kernelwright.scons import generate
+        Environment(tools=[generate]).KernelWheel("demo")
+        """,
+    )
+    assert "there is no package 'demo'" in cpu_project.scons(ok=False).output
 
 
 def test_folder_whose_name_is_not_utf8_is_an_error(tmp_path):

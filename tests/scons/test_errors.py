@@ -18,7 +18,7 @@ DEFINITIONS = {
     "import error": ("import no_such_module\n", ["kernels/bad.py:1", "no_such_module"]),
     "wrong decorator argument": (
         PRELUDE + "@kernel(outputs='y')\ndef bad():" + GOOD_BODY,
-        ["kernels/bad.py:4", "bad", "outputs is 'y'", "remedy: write outputs=[...]"],
+        ["kernels/bad.py:4", "bad", "outputs is 'y'", 'remedy: write outputs=["y"]'],
     ),
     "unknown decorator argument": (
         PRELUDE + "@kernel(output=['y'])\ndef bad():" + GOOD_BODY,

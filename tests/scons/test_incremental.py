@@ -147,6 +147,8 @@ def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
     run = project.scons("-j2", f"NVCC={wrapper}")
     assert run.labels["CUBIN"] == 3
     assert "LOWER" not in run.labels
+    wrapper_text = (project.folder / "build/kernels/demo/scale/wrapper.c").read_text()
+    assert "#define KW_TOOLKIT 13000\n" in wrapper_text, "errors compare it with the version of the driver"
     assert project.scons("-j2", f"NVCC={wrapper}").stages == []
 
 
@@ -390,6 +392,45 @@ def test_cache_does_not_hide_what_is_imported_inside_of_a_definition(cached_proj
     assert value(cached_project) == "[5.]"
 
 
+def test_branches_whose_kernels_read_other_files_share_the_cache(cached_project):
+    """What is imported inside of a definition is known only after the lowering, and here it differs."""
+    cached_project.replace("kernels/scale.py", "    @T.prim_func", "    from lib import FACTOR\n\n    @T.prim_func")
+    cached_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(FACTOR")
+    cached_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '["kernels/scale.py"]')
+    cached_project.write("kernels/left.py", "FACTOR = 3.0\n")
+    cached_project.write("kernels/right.py", "FACTOR = 4.0\n")
+
+    def switch(branch: str) -> dict[str, int]:
+        """Check a branch out into a fresh tree, and build it."""
+        cached_project.write("kernels/lib.py", f"from {branch} import FACTOR\n")
+        shutil.rmtree(cached_project.folder / "build", ignore_errors=True)
+        return cached_project.scons("-j2").labels
+
+    for branch in ("left", "right"):
+        assert switch(branch)["LOWER"] == 2
+    for branch, factor in (("left", 3), ("right", 4), ("left", 3), ("right", 4)):
+        assert switch(branch) == {"CACHED": 6, "PACKAGE": 1}
+        assert value(cached_project) == f"[{factor}.]"
+    # In a tree that was built before, too.
+    cached_project.write("kernels/lib.py", "from left import FACTOR\n")
+    assert cached_project.scons("-j2").labels == {"CACHED": 3, "PACKAGE": 1}
+    assert value(cached_project) == "[3.]"
+
+
+@pytest.mark.parametrize("setting", [".", "kernels", "notes"])
+def test_cache_in_a_folder_with_other_things_in_it_is_refused_and_nothing_goes(cpu_project, setting):
+    cpu_project.write("py/precious.txt", "mine")
+    cpu_project.write("notes/ab/precious.txt", "mine")
+    before = cpu_project.files(".")
+    run = cpu_project.scons(f"CACHE_DIR={setting}", "CACHE_SIZE=1K", ok=False)
+    assert run.status == 2 and run.stages == []
+    assert "has other things in it" in run.output and "cache_dir" in run.output
+    left = {name: text for name, text in cpu_project.files(".").items() if not name.startswith("build/")}
+    assert left == before
+    cpu_project.scons("-c", f"CACHE_DIR={setting}")
+    assert cpu_project.files("py", "notes") == dict.fromkeys(("py/precious.txt", "notes/ab/precious.txt"), b"mine")
+
+
 def test_second_scons_in_a_tree_waits_for_the_first(cpu_project):
     cpu_project.write(
         "kernels/slow.py",
@@ -551,3 +592,45 @@ def test_timeline_and_report_of_a_build(project):
     subprocess.run(command, cwd=project.folder, env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, check=True)
     page = (project.folder / "build/report.html").read_text()
     assert "scale/dtype-float32 sm_80" in page and "Content-Security-Policy" in page
+
+
+def test_a_run_that_does_not_make_the_package_leaves_it_as_it_is(cpu_project):
+    cpu_project.scons("-j2")
+    before = cpu_project.files("build/demo")
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
+    cpu_project.replace("kernels/scale.py", "x * 2", "x * 3")
+    for target in ("check", "check", "scale", "scale", "compile_commands"):
+        run = cpu_project.scons("-j2", target)
+        assert "making it again" not in run.output
+        assert cpu_project.files("build/demo") == before
+    assert cpu_project.scons("-j2").labels == {"PACKAGE": 1}
+    assert value(cpu_project) == "[3.]"
+    # A copy that was damaged or removed stays so until the package is asked for.
+    copy = cpu_project.folder / "build/demo/_lib/scale.so"
+    whole = copy.read_bytes()
+    copy.write_bytes(b"damage")
+    cpu_project.scons("-j2", "scale")
+    assert copy.read_bytes() == b"damage" and (cpu_project.folder / "build/demo/manifest.json").exists()
+    run = cpu_project.scons("-j2")
+    assert "build/demo/_lib/scale.so is not as it was built: making it again" in run.output
+    assert copy.read_bytes() == whole and run.labels == {"PACKAGE": 1}
+    copy.unlink()
+    assert cpu_project.scons("-j2").labels == {"PACKAGE": 1} and copy.read_bytes() == whole
+    assert cpu_project.scons("-j2").labels == {}
+
+
+@pytest.mark.parametrize("setting", ["build", "build/demo", "build/kernels", "build/.kernelwright/tmp", "build/new"])
+def test_cache_among_the_outputs_of_builds_is_refused(cpu_project, setting):
+    run = cpu_project.scons("-j2", f"CACHE_DIR={setting}", ok=False)
+    assert run.status == 2 and run.stages == []
+    assert f"/{setting}: builds write into build" in run.output and "cache_dir" in run.output
+
+
+def test_cache_in_something_that_is_no_folder_is_refused(cpu_project):
+    cpu_project.write("file", "mine")
+    (cpu_project.folder / "dangling").symlink_to("nowhere")
+    for setting in ("file", "file/in", "dangling", "/dev/null"):
+        run = cpu_project.scons("-j2", f"CACHE_DIR={setting}", ok=False)
+        assert run.status == 2 and run.stages == []
+        assert f"{setting}: that is no folder" in run.output
+    assert (cpu_project.folder / "file").read_text() == "mine"

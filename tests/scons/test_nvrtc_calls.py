@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,22 @@ def test_kernels_are_launched_from_the_images_of_the_package(project: Project, d
     assert len(launches) == 2 and launches[0].startswith("launch scale_kernel cubin sm_80")
     assert set(loads(log)) == {"cubin sm_80"}
     assert set(loads(call(project, driver, capability=120)[1])) == {"ptx compute_80"}
+
+
+def test_a_module_says_what_its_images_need_of_a_driver(project: Project, driver: Path) -> None:
+    module = project.folder / "build/demo/backends/nvrtc/_scale.py"
+
+    def numbers() -> dict[str, int]:
+        found = re.findall(r"^(DRIVER|TOOLKIT) = (\d+)$", module.read_text(), re.M)
+        return {name: int(number) for name, number in found}
+
+    project.scons("-j2", *SETTINGS, "COMPRESS=speed")
+    compiler = json.loads((project.folder / "build/demo/manifest.json").read_text())["tools"]["nvcc"]["version"]
+    major, minor = map(int, compiler.split(".")[:2])
+    assert numbers() == {"DRIVER": 0, "TOOLKIT": 1000 * major + 10 * minor}
+    project.scons("-j2", *SETTINGS, "COMPRESS=size")
+    assert numbers() == {"DRIVER": 12040, "TOOLKIT": 1000 * major + 10 * minor}
+    assert "needs a driver for CUDA 12.4 or newer" in call(project, driver, version=12030)[0]
 
 
 def test_what_is_wrong_with_a_package_is_said(project: Project, driver: Path) -> None:

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, Project
+from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
 
 MORE = '''\
 from kernelwright import grid, kernel
@@ -99,6 +99,65 @@ def test_several_outputs_scalars_and_updates_in_place(built):
         demo.increment(x)
         assert x.tolist() == [2, 3]
     """)
+
+
+BY_POSITION = """\
+from kernelwright import grid, kernel
+from tvm import te, topi
+
+
+@kernel(configs=grid(dtype=["float32", "float64"]), outputs=[-1])
+def softmax(dtype):
+    n = te.var("n")
+    x = te.placeholder((n, 8), dtype, name="x")
+    return te.create_prim_func([x, topi.nn.softmax(x)])
+
+
+@softmax.reference
+def _(x):
+    import numpy as np
+
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@kernel(configs=[{"name": "y"}, {"name": "z"}], outputs=[-1])
+def renamed(name):
+    x = te.placeholder((8,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((8,), lambda i: x[i] + 1.0, name=name)])
+"""
+
+
+def test_outputs_by_position_are_names_for_those_who_call(cpu_project):
+    text, _, second = BY_POSITION.rpartition("@kernel")
+    cpu_project.write("kernels/softmax.py", text)
+    cpu_project.scons("-j2")
+    assert cpu_project.scons("check", "-j2").labels["CHECK"] == 5
+    cpu_project.python(
+        """
+        import numpy as np, demo
+        x = np.linspace(-2, 2, 24, dtype="float32").reshape(3, 8)
+        made = np.from_dlpack(demo.softmax(x))
+        assert abs(made.sum(-1) - 1).max() < 1e-5
+        kernel = demo.manifest()["kernels"]["softmax"]
+        assert kernel["outputs"] == ["T_softmax_norm"], kernel["outputs"]
+        assert [a["output"] for a in kernel["variants"][1]["arguments"]] == [False, True]
+        """
+    )
+    # Another position is another kernel; the same one counted from the front is not.
+    cpu_project.replace("kernels/softmax.py", "outputs=[-1]", "outputs=[1]")
+    assert set(cpu_project.scons("-j2").labels) == {"LOWER"}
+    cpu_project.write("kernels/softmax.py", text + "@kernel" + second)
+    output = cpu_project.scons("-j2", ok=False).output
+    assert "give all variants of a kernel the same arguments" in output and "z[] (output)" in output
+
+
+def test_outputs_of_a_backward_kernel_can_be_listed_by_position(cpu_project):
+    cpu_project.write("kernels/cube.py", CUBE.replace('["grad_x", "grad_w"]', "[-2, -1]"))
+    assert cpu_project.scons("-j2", "check").labels["CHECK"] == 7
+    cpu_project.write("kernels/cube.py", CUBE.replace('["grad_x", "grad_w"]', "[1, -1]"))
+    output = cpu_project.scons("-j2", "cube_backward", ok=False).output
+    assert "output 'x' is the gradient of no input of cube" in output and "kernels/cube.py:" in output
 
 
 def test_zero_size(built):

@@ -185,6 +185,116 @@ def edit(tree: Tree, old: str, new: str) -> None:
     tree.replace("kernels/scale.py", f"T.cast({old}", f"T.cast({new}")
 
 
+# --- Links, which git puts in the place of ignored folders
+
+LINKED_FOLDERS = (
+    *(f"build/{name}" for name in ("kernels", "kernels/demo", "kernels/demo/scale", "check", "demo", "demo/_lib")),
+    *(CUDA, "build/demo/_runtime", "build/demo/backends", "build/demo/backends/tvm_ffi", STATE),
+    *(f"{STATE}/{name}" for name in ("scratch", "discovery", "signatures", "settled", "cache")),
+)
+
+
+PRECIOUS = ("precious.txt", "demo/precious.txt", "ab")
+"""Files of somebody else, where an unknown file, a package or a part of the cache might be."""
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All that is in a folder, with the time of the last change of each file and folder."""
+    paths = [folder, *sorted(folder.rglob("*"))]
+    return {str(p): (p.lstat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in paths}
+
+
+def link_outside(place: Path, outside: Path) -> None:
+    """Put a link in the place of a folder. It leads to one that has the same in it, and more."""
+    place.mkdir(parents=True, exist_ok=True)
+    place.rename(outside)
+    (outside / "demo").mkdir(exist_ok=True)
+    for name in PRECIOUS:
+        (outside / name).write_text("mine")
+    place.symlink_to(outside)
+
+
+def test_folder_that_became_a_link_is_refused_and_nothing_outside_is_touched(clean, tree, tmp_path):
+    edit(tree, "2.0", "3.0")
+    outside = tmp_path / "outside"
+    for name in LINKED_FOLDERS:
+        link_outside(tree.folder / name, outside)
+        before = state_of(outside)
+        run = tree.build("-j2", "build", "check", ok=False)
+        assert run.status == 2 and run.stages == []
+        assert f"{name} is a symbolic link" in run.output and "remedy: remove the link" in run.output
+        assert state_of(outside) == before
+        (tree.folder / name).unlink()
+        for precious in PRECIOUS:
+            (outside / precious).unlink()
+        outside.rename(tree.folder / name)
+    tree.build("-j2")
+    assert tree.outputs() == expected(clean, "3.0")
+
+
+@pytest.mark.parametrize("name", ["build/kernels", "build/kernels/demo", "build/demo", "build/demo/_lib", STATE])
+def test_clean_removes_nothing_that_a_link_leads_to(clean, tree, tmp_path, name):
+    outside = tmp_path / "outside"
+    link_outside(tree.folder / name, outside)
+    before = state_of(outside)
+    run = tree.attempt("-c")
+    assert state_of(outside) == before
+    # What SCons finds in a folder that it removes may be a link, which goes.
+    assert run.status == 0 or f"{name} is a symbolic link" in run.output
+    (tree.folder / name).unlink(missing_ok=True)
+    assert tree.attempt("-c").status == 0
+    assert state_of(outside) == before
+
+
+def test_file_that_became_a_link_is_replaced_and_what_it_led_to_stays(clean, tree, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for number, path in enumerate(some_files(tree, *RECORDS, *OUTPUT_FILES)):
+        path.replace(outside / str(number))
+        path.symlink_to(outside / str(number))
+    dangling = tree.folder / CUBIN
+    dangling.unlink()
+    dangling.symlink_to(outside / "dangling")
+    before = state_of(outside)
+    edit(tree, "2.0", "3.0")
+    tree.build("-j2")
+    assert tree.outputs() == expected(clean, "3.0")
+    assert state_of(outside) == before
+    tree.build("-c")
+    assert state_of(outside) == before
+
+
+@pytest.mark.parametrize("name", [f"{STATE}/lock", f"{STATE}/discovery/lock"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+def test_lock_that_is_no_file_is_an_error_that_names_it(tree, tmp_path, name, kind):
+    place, outside = tree.folder / name, tmp_path / "outside"
+    place.unlink(missing_ok=True)
+    if kind == "link":
+        outside.write_text("mine")
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to(outside)
+    tree.write("kernels/scale.py", (tree.folder / "kernels/scale.py").read_text() + "# edited\n")
+    run = tree.attempt()
+    assert run.status == 2 and name in run.output
+    assert ("it is a symbolic link" if kind != "pipe" else "it is not a regular file") in run.output
+    assert outside.exists() == (kind == "link") and (kind != "link" or outside.read_text() == "mine")
+    place.unlink()
+    assert tree.attempt().status == 0
+
+
+def test_build_folder_itself_may_be_on_another_disk(clean, tree, tmp_path):
+    disk = tmp_path / "disk"
+    (tree.folder / "build").rename(disk)
+    (tree.folder / "build").symlink_to(disk)
+    edit(tree, "2.0", "3.0")
+    tree.build("-j2")
+    assert tree.outputs() == expected(clean, "3.0")
+    assert tree.build().stages == []
+    tree.build("-c")
+    assert (tree.folder / "build").is_symlink() and not [path for path in disk.rglob("*") if path.is_file()]
+    tree.build("-j2")
+    assert tree.outputs() == expected(clean, "3.0")
+
+
 # --- Damage
 
 
@@ -257,6 +367,49 @@ def test_damaged_record_of_earlier_runs_changes_no_output(clean, tree, kind):
     assert "could not be" not in last.output and "not as it was" not in last.output
 
 
+RECORDS = (
+    "settled/*.json",
+    "signatures/*.jsonl",
+    "discovery/*.record",
+    "toolchain.json",
+    "measurements.json",
+    "cache/??/*",
+)
+OUTPUT_FILES = ("../trace.json", "../kernels/demo/scale/wrapper.c", "../demo/_lib/scale.so", "../demo/manifest.json")
+
+
+def some_files(tree: Tree, *patterns: str) -> list[Path]:
+    """Files in the build folder, some for each pattern."""
+    found = [[*(tree.folder / STATE).glob(pattern)] for pattern in patterns]
+    assert all(found)
+    return [path for paths in found for path in paths]
+
+
+def test_no_build_waits_for_a_pipe_where_it_had_a_file(clean, tree):
+    tree.build()
+    for path in some_files(tree, *RECORDS, *OUTPUT_FILES):
+        path.unlink()
+        os.mkfifo(path)
+    run = tree.attempt("-j2")
+    assert run.status == 0, run.output
+    assert tree.outputs() == clean.outputs()
+    assert tree.build().stages == []
+
+
+def test_records_that_do_not_fit_into_the_memory_are_no_records(clean, tree):
+    tree.build()
+    for path in some_files(tree, *RECORDS):
+        path.unlink()
+        with path.open("wb") as stream:
+            stream.truncate(3 << 30)
+    edit(tree, "2.0", "3.0")
+    limited = 'ulimit -v 2900000; exec "$0" "$@"'  # less than one of these files
+    run = tree.attempt("-j2", command=("sh", "-c", limited))
+    assert run.status == 0, run.output
+    assert tree.outputs() == expected(clean, "3.0")
+    assert tree.build().stages == []
+
+
 def everything(tree: Tree) -> set[Path]:
     """All files of the build folder but the outputs of stages."""
     top = (tree.folder / "build").resolve()
@@ -325,6 +478,24 @@ def test_entry_of_another_key_is_a_miss(clean, tree):
         path.write_bytes(content)
     assert "LINK scale" in tree.build().stages
     assert tree.outputs() == expected(clean, "3.0")
+
+
+def test_entry_with_other_files_than_the_stage_is_a_miss_and_replaced(clean, tree):
+    changed = 0
+    for entry in (tree.folder / STATE / "cache").glob("??/*"):
+        line, _, rest = entry.read_bytes()[:-32].partition(b"\n")
+        header = json.loads(line)
+        if "files" in header:
+            header["files"][0][0] = "other"
+            content = json.dumps(header).encode() + b"\n" + rest
+            entry.write_bytes(content + hashlib.sha256(content).digest())
+            changed += 1
+    assert changed >= 8
+    tree.remove("build/kernels")
+    assert "CACHED" not in tree.build("-j2").labels
+    assert tree.outputs() == clean.outputs()
+    tree.remove("build/kernels")
+    assert tree.build().labels == {"CACHED": 8}
 
 
 def test_strict_finds_an_edit_that_no_stamp_tells(tree):
@@ -881,3 +1052,42 @@ def test_exceeded_limit_fails_at_the_link_and_a_raised_one_compiles_nothing(clea
     assert "LINK" in run.labels and not {"CUBIN", "PTX"} & set(run.labels)
     if setting == "MAX_REGISTERS":
         assert tree.outputs() == clean.outputs()
+
+
+# --- Steps by hand
+
+ODD_FLAGS = [
+    "-DODD_AT=@FOO@ @CC@ @NVCC@",
+    "-DODD_QUOTES='\"\"'",
+    "-DODD_SHELL=$HOME$(touch sprung)`touch sprung`;touch sprung #*?[a]~&|<>()",
+    "-DODD_BACKSLASH=a\\b\\\\",
+    "-DODD_LINES=one\ntwo\r\n",
+    "-DODD_EMPTY=",
+    "-DODD_LETTERS=\u00fc\u4e2d",
+]
+
+RECORD = (
+    OUT
+    + 'printf \'%s\\0\' "$@" > "$top/argv.${out##*/}"\n'
+    + 'count=$#; for word; do case "$word" in -DODD*) ;; *) set -- "$@" "$word" ;; esac; done; shift $count\n'
+)
+"""A hook of nvcc: notes the arguments of a run. It leaves the odd ones out, which the shell of nvcc would act on."""
+
+
+def test_scripts_repeat_a_step_with_any_flags(tree):
+    tools = re.findall(r'(?:nvcc|host_compiler) = "(.*)"', (tree.folder / "pyproject.toml").read_text())
+    with (tree.folder / "pyproject.toml").open("a") as settings:
+        settings.write(f"nvcc_flags = {json.dumps(ODD_FLAGS)}\n")
+    tree.hook("nvcc", RECORD)
+    tree.build()
+    listed, made = tree.folder / "argv.sm_80.cubin", tree.folder / CUBIN
+    given, content = listed.read_bytes().decode().split("\0"), made.read_bytes()
+    assert [word for word in given if word.startswith("-DODD")] == ODD_FLAGS
+    listed.unlink()
+    made.unlink()
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "NVCC": tools[0], "CC": tools[1]}
+    subprocess.run(["sh", tree.folder / CUDA / "compile_sm_80.sh"], env=variables, check=True, cwd="/")
+    given[given.index("-o") + 1] = "sm_80.cubin"
+    assert listed.read_bytes().decode().split("\0") == given
+    assert made.read_bytes() == content
+    assert not list(tree.folder.rglob("sprung*"))

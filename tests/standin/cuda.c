@@ -8,8 +8,14 @@
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
- *   STANDIN_SLOW        milliseconds that cuInit takes; default 0
+ *   STANDIN_HOLD        path of a file that cuInit waits for; default: none
  *   STANDIN_POOLS       whether devices have memory pools; default 1
+ *   STANDIN_MEMORY      bytes of memory that can be allocated at a time, of all devices together; default: no limit
+ *   STANDIN_CAPTURE     handle of a stream from which a graph is captured, in global mode. Then what the driver calls
+ *                       potentially unsafe fails with 900 unless the thread's mode is relaxed, and waiting for the
+ *                       context fails in any mode
+ *   STANDIN_BLOCKING    1: that stream is not non-blocking, so any use of the legacy default stream fails with 906
+ *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
  *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
@@ -36,9 +42,10 @@ typedef struct {
   unsigned int dynamic[64]; /* what the function opted in to on each device */
 } kernel;
 
-static int contexts[64];
+static int contexts[64], foreign_contexts[64]; /* the primary ones, and others */
 static _Thread_local int *current[16];
 static _Thread_local int depth;
+static _Thread_local int capture_mode; /* 0 global, 1 of the thread, 2 relaxed */
 
 static int number(const char *name, int otherwise) {
   const char *text = getenv(name);
@@ -68,11 +75,31 @@ static int status_of(const char *name) {
     if (status) return status; \
   } while (0)
 
+static uintptr_t handle(const char *name) {
+  const char *text = getenv(name);
+  return text && *text ? (uintptr_t)strtoull(text, NULL, 0) : 0;
+}
+
+/* What has side effects that a graph would not have. */
+#define UNSAFE() \
+  do { \
+    if (handle("STANDIN_CAPTURE") && capture_mode != 2) return 900; \
+  } while (0)
+
+#define STREAM(stream) \
+  do { \
+    if ((uintptr_t)(stream) <= 1 && handle("STANDIN_CAPTURE") && number("STANDIN_BLOCKING", 0)) return 906; \
+    if (!(stream) || (uintptr_t)(stream) != handle("STANDIN_DESTROYED")) break; \
+    say("use of a destroyed stream\n"); \
+    return 400; \
+  } while (0)
+
 int cuInit(unsigned int flags) {
   (void)flags;
   ENTER("cuInit");
   say("init\n");
-  usleep(1000 * number("STANDIN_SLOW", 0));
+  const char *awaited = getenv("STANDIN_HOLD");
+  while (awaited && *awaited && access(awaited, F_OK)) usleep(1000);
   return 0;
 }
 
@@ -82,9 +109,33 @@ int cuDriverGetVersion(int *version) {
   return 0;
 }
 
+static const char *name_of(int status) {
+  switch (status) {
+    case 200: return "CUDA_ERROR_INVALID_IMAGE";
+    case 209: return "CUDA_ERROR_NO_BINARY_FOR_GPU";
+    case 218: return "CUDA_ERROR_INVALID_PTX";
+    case 226: return "CUDA_ERROR_CONTAINED";
+    case 702: return "CUDA_ERROR_LAUNCH_TIMEOUT";
+    case 710: return "CUDA_ERROR_ASSERT";
+    case 714: return "CUDA_ERROR_HARDWARE_STACK_ERROR";
+    case 715: return "CUDA_ERROR_ILLEGAL_INSTRUCTION";
+    case 716: return "CUDA_ERROR_MISALIGNED_ADDRESS";
+    case 717: return "CUDA_ERROR_INVALID_ADDRESS_SPACE";
+    case 718: return "CUDA_ERROR_INVALID_PC";
+    case 719: return "CUDA_ERROR_LAUNCH_FAILED";
+    case 721: return "CUDA_ERROR_TENSOR_MEMORY_LEAK";
+    case 810: return "CUDA_ERROR_MPS_CLIENT_TERMINATED";
+    case 906: return "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT";
+    case 911: return "CUDA_ERROR_EXTERNAL_DEVICE";
+    default: return NULL;
+  }
+}
+
 int cuGetErrorName(int status, const char **name) {
+  if (name_of(status)) return *name = name_of(status), 0;
   *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : status == 222 ? "CUDA_ERROR_UNSUPPORTED_PTX_VERSION" : NULL;
   if (status == 2) *name = "CUDA_ERROR_OUT_OF_MEMORY";
+  if (status == 900) *name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
   return *name ? 0 : 1;
 }
 
@@ -120,6 +171,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 
 int cuDevicePrimaryCtxRetain(int **context, int device) {
   ENTER("cuDevicePrimaryCtxRetain");
+  UNSAFE();
   contexts[device] = device;
   *context = &contexts[device];
   return 0;
@@ -134,6 +186,40 @@ int cuCtxGetDevice(int *device) {
   if (!depth) return 201;
   *device = *current[depth - 1];
   return 0;
+}
+
+int cuCtxSynchronize(void) {
+  if (!depth) return 201;
+  ENTER("cuCtxSynchronize");
+  if (handle("STANDIN_CAPTURE")) return 900;
+  say("wait for cuda:%d\n", *current[depth - 1]);
+  return 0;
+}
+
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+  int before = capture_mode;
+  ENTER("cuThreadExchangeStreamCaptureMode");
+  capture_mode = *mode;
+  *mode = before;
+  return 0;
+}
+
+static int is_foreign(const int *context) { return context >= foreign_contexts && context < foreign_contexts + 64; }
+
+/* A context of the application's own. Handles from 0xf000 to 0xffff are streams of it. */
+int cuCtxCreate_v2(int **context, unsigned int flags, int device) {
+  (void)flags;
+  foreign_contexts[device] = device;
+  *context = &foreign_contexts[device];
+  return 0;
+}
+
+/* The context that work in a stream is for. */
+static int *context_of(void *stream) {
+  uintptr_t number = (uintptr_t)stream;
+  int *active = current[depth - 1];
+  if (number <= 2) return active;
+  return number >> 12 == 0xf ? &foreign_contexts[*active] : &contexts[*active];
 }
 
 int cuCtxPushCurrent_v2(int *context) {
@@ -176,6 +262,7 @@ int cuLibraryLoadData(void **library, const void *code, void *a, void **b, unsig
                       unsigned int f) {
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
   ENTER("cuLibraryLoadData");
+  UNSAFE();
   *library = describe(code);
   say("load %s\n", (const char *)*library);
   return 0;
@@ -191,6 +278,8 @@ int cuLibraryGetKernel(kernel **result, void *library, const char *name) {
 
 int cuKernelGetFunction(void **function, kernel *own) {
   if (!depth) return 201;
+  ENTER("cuKernelGetFunction");
+  UNSAFE();
   *function = own;
   return 0;
 }
@@ -202,6 +291,7 @@ int cuKernelGetAttribute(int *value, int attribute, kernel *own, int device) {
 }
 
 int cuKernelSetAttribute(int attribute, int value, kernel *own, int device) {
+  UNSAFE();
   if (value + number("STANDIN_STATIC", 0) > number("STANDIN_SHARED", 101376)) return 1;
   own->dynamic[device] = value;
   say("set %s attribute %d to %d on cuda:%d\n", own->name, attribute, value, device);
@@ -233,6 +323,7 @@ static void say_launch(const launch_config *config, const kernel *own, void **pa
   fprintf(line, "launch %s %s grid %u %u %u block %u %u %u ", own->name, own->arch, g[0], g[1], g[2], b[0], b[1], b[2]);
   fprintf(line, "shared %u stream %#llx on cuda:%d", config->shared, (unsigned long long)(uintptr_t)config->stream,
           *current[depth - 1]);
+  if (is_foreign(context_of(config->stream))) fprintf(line, " in a context of its own");
   for (unsigned int i = 0; i < config->num_attributes; ++i)
     fprintf(line, " attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
   for (int i = 0; types && types[i]; ++i) {
@@ -247,39 +338,139 @@ int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters
   (void)extra;
   if (!depth) return 201;
   ENTER("cuLaunchKernelEx");
+  STREAM(config->stream);
   unsigned int fixed = number("STANDIN_STATIC", 0), device = *current[depth - 1];
   if (config->shared > own->dynamic[device] && config->shared + fixed > 48 * 1024) return 1;
   say_launch(config, own, parameters);
   return 0;
 }
 
+/* ---- memory ---- */
+
+/* Memory that is allocated has its size before it. */
+static _Atomic size_t allocated;
+
+static int take(unsigned long long *pointer, size_t bytes) {
+  const char *limit = getenv("STANDIN_MEMORY");
+  if (limit && *limit && allocated + bytes > strtoull(limit, NULL, 0)) return 2;
+  size_t *block = malloc(64 + bytes);
+  *block = bytes;
+  allocated += bytes;
+  *pointer = (unsigned long long)(uintptr_t)block + 64;
+  return 0;
+}
+
+static void give_back(unsigned long long pointer) {
+  size_t *block = (size_t *)(uintptr_t)(pointer - 64);
+  allocated -= *block;
+  free(block);
+}
+
+/* A pool begins with the number of its device. Those that are not a device's default pool have a number. */
+typedef struct {
+  int device, number;
+} pool;
+
+static pool pools[64];
+
+static int allocate_from(const pool *from, unsigned long long *pointer, size_t bytes, void *stream) {
+  if (!depth) return 201;
+  STREAM(stream);
+  int status = take(pointer, bytes);
+  if (status) return status;
+  unsigned long long where = (unsigned long long)(uintptr_t)stream;
+  if (from->number)
+    say("allocate %zu in stream %#llx from pool %d of cuda:%d\n", bytes, where, from->number, from->device);
+  else
+    say("allocate %zu in stream %#llx\n", bytes, where);
+  return 0;
+}
+
 int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes) {
   if (!depth) return 201;
   ENTER("cuMemAlloc_v2");
-  *pointer = (unsigned long long)(uintptr_t)malloc(bytes);
-  say("allocate %zu\n", bytes);
-  return 0;
+  UNSAFE();
+  int status = take(pointer, bytes);
+  if (!status) say("allocate %zu\n", bytes);
+  return status;
 }
 
 int cuMemFree_v2(unsigned long long pointer) {
   if (!depth) return 201;
-  free((void *)(uintptr_t)pointer);
+  UNSAFE();
+  give_back(pointer);
   say("free\n");
   return 0;
 }
 
 int cuMemAllocAsync(unsigned long long *pointer, size_t bytes, void *stream) {
-  if (!depth) return 201;
   ENTER("cuMemAllocAsync");
-  *pointer = (unsigned long long)(uintptr_t)malloc(bytes);
-  say("allocate %zu in stream %#llx\n", bytes, (unsigned long long)(uintptr_t)stream);
-  return 0;
+  return allocate_from(&(pool){0, 0}, pointer, bytes, stream);
+}
+
+int cuMemAllocFromPoolAsync(unsigned long long *pointer, size_t bytes, pool *from, void *stream) {
+  ENTER("cuMemAllocFromPoolAsync");
+  return allocate_from(from, pointer, bytes, stream);
 }
 
 int cuMemFreeAsync(unsigned long long pointer, void *stream) {
   if (!depth) return 201;
-  free((void *)(uintptr_t)pointer);
+  STREAM(stream);
+  give_back(pointer);
   say("free in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
+  return 0;
+}
+
+int cuMemPoolCreate(pool **made, const int *properties) {
+  static _Atomic int count;
+  ENTER("cuMemPoolCreate");
+  UNSAFE();
+  if (properties[0] != 1 || properties[2] != 1) return 1;
+  *made = calloc(1, sizeof **made);
+  **made = (pool){properties[3], ++count};
+  say("pool %d of cuda:%d\n", (*made)->number, (*made)->device);
+  return 0;
+}
+
+int cuMemPoolDestroy(pool *own) {
+  say("destroy pool %d\n", own->number);
+  return 0;
+}
+
+int cuMemPoolSetAttribute(pool *own, int attribute, const void *value) {
+  ENTER("cuMemPoolSetAttribute");
+  if (own->number && attribute == 4) say("pool %d keeps %#llx\n", own->number, *(const unsigned long long *)value);
+  return 0;
+}
+
+int cuMemPoolGetAttribute(pool *own, int attribute, void *value) {
+  (void)own, (void)attribute;
+  *(uint64_t *)value = 0;
+  return 0;
+}
+
+int cuDeviceGetMemPool(pool **found, int device) {
+  pools[device].device = device;
+  *found = &pools[device];
+  return 0;
+}
+
+int cuDeviceGetDefaultMemPool(pool **found, int device) { return cuDeviceGetMemPool(found, device); }
+
+/* ---- streams ---- */
+
+int cuStreamIsCapturing(void *stream, int *status) {
+  if (!depth) return 201;
+  ENTER("cuStreamIsCapturing");
+  STREAM(stream);
+  *status = stream && (uintptr_t)stream == handle("STANDIN_CAPTURE");
+  return 0;
+}
+
+int cuStreamGetCtx(void *stream, int **context) {
+  if (!depth) return 201;
+  STREAM(stream);
+  *context = context_of(stream);
   return 0;
 }
 
@@ -322,32 +513,6 @@ int cuLibraryUnload(void *library) {
   return 0;
 }
 
-static int pools[64];
-
-int cuDeviceGetMemPool(int **pool, int device) {
-  pools[device] = device;
-  *pool = &pools[device];
-  return 0;
-}
-
-int cuDeviceGetDefaultMemPool(int **pool, int device) { return cuDeviceGetMemPool(pool, device); }
-
-int cuMemPoolGetAttribute(int *pool, int attribute, void *value) {
-  (void)pool, (void)attribute;
-  *(uint64_t *)value = 0;
-  return 0;
-}
-
-int cuMemPoolSetAttribute(int *pool, int attribute, void *value) {
-  (void)pool, (void)attribute, (void)value;
-  return 0;
-}
-
-int cuMemAllocFromPoolAsync(unsigned long long *pointer, size_t bytes, int *pool, void *stream) {
-  (void)pool;
-  return cuMemAllocAsync(pointer, bytes, stream);
-}
-
 /* Memory belongs to the first device, as the addresses of the tests are made up. */
 int cuPointerGetAttribute(void *value, int attribute, unsigned long long pointer) {
   (void)pointer;
@@ -369,26 +534,24 @@ int cuEventDestroy_v2(void *event) {
 
 int cuEventRecord(void *event, void *stream) {
   (void)event;
+  ENTER("cuEventRecord");
+  STREAM(stream);
   say("record in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
   return 0;
 }
 
 int cuStreamWaitEvent(void *stream, void *event, unsigned int flags) {
   (void)event, (void)flags;
+  STREAM(stream);
   say("wait in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
   return 0;
 }
 
-int cuStreamIsCapturing(void *stream, int *status) {
-  (void)stream;
-  *status = 0;
-  return 0;
-}
-
-int cuStreamGetCtx(void *stream, int **context) {
-  (void)stream;
+int cuStreamSynchronize(void *stream) {
   if (!depth) return 201;
-  *context = current[depth - 1];
+  ENTER("cuStreamSynchronize");
+  STREAM(stream);
+  say("synchronize stream %#llx\n", (unsigned long long)(uintptr_t)stream);
   return 0;
 }
 

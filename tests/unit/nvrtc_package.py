@@ -82,6 +82,7 @@ def make_package(
     kernels: Mapping[str, Sequence[Mapping[str, Any]]],
     archs: Sequence[str] = ("sm_80",),
     driver: int = 0,
+    toolkit: int = 0,
 ) -> None:
     """Write the package ``made`` with these kernels, each given by the signatures of its variants."""
     backend, root = backends.get("nvrtc"), folder / "made"
@@ -90,10 +91,10 @@ def make_package(
     for path in ("_runtime", "backends", "backends/nvrtc"):
         (root / path / "__init__.py").write_text("")
     (root / "__init__.py").write_text(INIT)
-    for name in backend.runtime:
+    for name in (*backend.runtime, "loader.py"):  # every package has the last
         shutil.copy(Path(package.__file__).with_name(name), root / "_runtime" / name)
     for kernel, signatures in kernels.items():
-        texts = backend.emit(replace(plan_of(signatures, archs), driver=driver))
+        texts = backend.emit(replace(plan_of(signatures, archs), driver=driver, toolkit=toolkit))
         for name, text in texts.items():
             (root / "backends/nvrtc" / name).write_text(text)
         (root / f"{kernel}.json").write_text(json.dumps(entry_of(signatures, archs)))

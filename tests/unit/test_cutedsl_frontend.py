@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,35 @@ def test_what_cannot_be_compiled_is_an_error_at_the_definition(program: Any, wha
     with pytest.raises(DefinitionError, match=what) as caught:
         lower(program)
     assert caught.value.where == WHERE
+
+
+@pytest.mark.parametrize(
+    ("outputs", "what"),
+    [
+        ((2,), r"position 2, but there are 2 arguments \(x, y\)"),
+        (("y", -1), "'y' and -1 are both 'y'"),
+    ],
+)
+def test_positions_of_outputs_that_do_not_fit_are_errors(outputs: tuple[str | int, ...], what: str) -> None:
+    with pytest.raises(DefinitionError, match=what) as caught:
+        cutedsl.lower(vectors(), replace(UNIT, outputs=outputs), lambda doing: None)
+    assert caught.value.where == WHERE
+
+
+def test_outputs_by_position_get_names_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    units: list[Unit] = []
+
+    class Stop(Exception):
+        pass
+
+    def compiler(program: Program, unit: Unit) -> None:
+        units.append(unit)
+        raise Stop
+
+    monkeypatch.setattr(cutedsl, "_Compiler", compiler)
+    with pytest.raises(Stop):
+        cutedsl.lower(vectors(), replace(UNIT, outputs=(-1,)), lambda doing: None)
+    assert [a["output"] for a in cutedsl._signature(vectors(), units[0], [])["arguments"]] == [False, True]
 
 
 def test_plain_values_are_not_arguments() -> None:

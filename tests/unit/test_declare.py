@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from kernelwright import grid, kernel
-from kernelwright.declare import slugs
-from kernelwright.errors import DefinitionError
+from kernelwright.declare import named_outputs, slugs
+from kernelwright.errors import DefinitionError, Where
 
 
 def test_grid_is_a_product_with_the_last_axis_fastest():
@@ -67,6 +69,34 @@ def test_kernel_without_arguments_has_one_default_variant():
 
 
 @pytest.mark.parametrize(
+    ("outputs", "named"),
+    [((), ()), ((-1,), ("c",)), ((2, "a"), ("c", "a")), ((0, -2), ("a", "b")), ((-3,), ("a",)), (("z",), ("z",))],
+)
+def test_outputs_get_names_when_the_arguments_are_known(outputs, named):
+    assert named_outputs(outputs, ["a", "b", "c"], Where("k")) == named
+
+
+@pytest.mark.parametrize(
+    ("outputs", "arguments", "message"),
+    [
+        (
+            (3,),
+            "abc",
+            "position 3, but there are 3 arguments (a, b, c)\n  remedy: use 0 to 2, or -1 to -3",
+        ),
+        ((-4,), "abc", "position -4, but there are 3 arguments"),
+        ((0,), "", "position 0, but there are 0 arguments (none)"),
+        (("c", -1), "abc", "one argument twice: 'c' and -1 are both 'c'"),
+        ((-1, 2), "abc", "one argument twice: -1 and 2 are both 'c'"),
+    ],
+)
+def test_outputs_that_are_no_arguments_or_one_argument_twice_are_errors(outputs, arguments, message):
+    with pytest.raises(DefinitionError, match=re.escape(message)) as caught:
+        named_outputs(outputs, list(arguments), Where("k", location="k.py:3"))
+    assert caught.value.where.location == "k.py:3"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"configs": {"block": 1}}, "expected a list of dicts"),
@@ -76,7 +106,13 @@ def test_kernel_without_arguments_has_one_default_variant():
         ({"configs": [{}]}, "no value for parameter 'block'"),
         ({"configs": [{"block": [1]}]}, "not a bool, int, float or str"),
         ({"configs": [{"block": 1}, {"block": 1}]}, "listed twice"),
-        ({"configs": [{"block": 1}], "outputs": "c"}, "expected a list of strings"),
+        ({"configs": [{"block": 1}], "outputs": "c"}, "expected a list of names or positions"),
+        ({"configs": [{"block": 1}], "outputs": -1}, "outputs is -1, expected a list of names or positions"),
+        ({"configs": [{"block": 1}], "outputs": [True]}, "outputs contains True, expected the name or the position"),
+        ({"configs": [{"block": 1}], "outputs": [-1.0]}, "outputs contains -1.0, expected the name or the position"),
+        ({"configs": [{"block": 1}], "outputs": [2**64]}, "outputs contains 18446744073709551616, expected"),
+        ({"configs": [{"block": 1}], "outputs": ["c", "c"]}, "outputs lists an entry twice"),
+        ({"configs": [{"block": 1}], "outputs": [-1, -1]}, "outputs lists an entry twice"),
         ({"configs": [{"block": 1}], "targets": ["llvm", "llvm"]}, "twice"),
         ({"configs": [{"block": 1}], "flags": [1]}, "expected strings"),
         ({"configs": [{"block": 1}], "tolerance": -1}, "expected a number"),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from elftools.elf.elffile import ELFFile
 from launcher_build import (
     FakeTensor,
     build,
@@ -51,6 +52,9 @@ BEGIN
   }
 END
 """
+
+DF_BIND_NOW, DF_1_NOW = 0x8, 0x1
+"""Flags of elf.h."""
 
 NOTHING = "BEGIN (void)tensor, (void)argument; END"
 
@@ -177,11 +181,23 @@ def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi(saxpy: Path) -> None:
     assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread", "ld"}
 
 
+def test_the_library_is_hardened(saxpy: Path) -> None:
+    """Its table of functions is complete and read-only once it is loaded, and arrays on the stack are guarded."""
+    with saxpy.open("rb") as file:
+        elf = ELFFile(file)
+        assert [segment.header.p_type for segment in elf.iter_segments()].count("PT_GNU_RELRO") == 1
+        tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
+        assert tags["DT_FLAGS"] & DF_BIND_NOW and tags["DT_FLAGS_1"] & DF_1_NOW
+        names = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+        assert "__stack_chk_fail" in names
+
+
 def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
     listing = subprocess.run(["nm", "-D", "--defined-only", saxpy], capture_output=True, text=True, check=True).stdout
-    services = ["kw_num_threads", "kw_preload", "kw_set_num_threads", "kw_supported"]
+    streams = ["kw_current_stream", "kw_for_xla", "kw_order", "kw_refuse_captured", "kw_synchronize"]
+    services = [*streams, "kw_num_threads", "kw_preload", "kw_set_num_threads", "kw_supported"]
     names = ["saxpy", "saxpy__0", "saxpy__1", *services]
-    assert sorted(line.split()[-1] for line in listing.splitlines()) == sorted(f"__tvm_ffi_{name}" for name in names)
+    assert {line.split()[-1] for line in listing.splitlines()} == {f"__tvm_ffi_{name}" for name in names}
 
 
 def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) -> None:

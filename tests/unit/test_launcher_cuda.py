@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,6 +247,53 @@ def test_a_current_context_of_the_device_is_left_alone(machine: Machine, library
         driver.cuCtxPopCurrent_v2(ctypes.byref(context))
 
 
+@pytest.fixture
+def foreign(folder: Path) -> Iterator[None]:
+    """A context of the application's own on cuda:0 is current."""
+    driver = ctypes.CDLL(str(folder / "libstandin.so"))
+    context = ctypes.c_void_p()
+    driver.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+    driver.cuCtxPushCurrent_v2(context)
+    yield
+    driver.cuCtxPopCurrent_v2(ctypes.byref(context))
+
+
+@pytest.mark.usefixtures("foreign")
+@pytest.mark.parametrize("stream", [0, 1, 2])
+def test_a_default_stream_is_that_of_the_primary_context(machine: Machine, library: Path, stream: int) -> None:
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), stream):
+        machine.load(library)["scale"](on_cuda((5,)), on_cuda((5,)), 1, 1, 1)
+    (launch,) = machine.calls("launch")
+    assert launch.endswith(f"stream {stream and hex(stream)} on cuda:0")
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_stream_of_the_applications_own_context_keeps_it(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,))
+    module["kw_preload"](2, 0)
+    before = len(machine.log)
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0xF007):
+        module["scale"](x, x, 1, 1, 1)
+    (launch,) = machine.log[before:]
+    assert launch.endswith("stream 0xf007 on cuda:0 in a context of its own")
+
+
+@pytest.mark.usefixtures("foreign")
+def test_outputs_have_to_be_passed_in_a_stream_of_another_context(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((5,))
+    expected = "its output would be made in a stream of another context of cuda:0 than the primary one\n"
+    expected += "  remedy: pass the outputs"
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0xF007), pytest.raises(RuntimeError, match=expected):
+        module["scale"](x, 1, 1, 1)
+    assert machine.calls("allocate") == []
+
+
+@pytest.mark.usefixtures("foreign")
+def test_code_is_loaded_in_the_primary_context(machine: Machine, library: Path) -> None:
+    machine.load(library)["kw_preload"](2, 0)
+    assert machine.log[-3:] == ["push cuda:0", "load sm_80", "pop cuda:0"]
+
+
 def test_images_are_loaded_once_for_all_devices_and_threads(machine: Machine, library: Path) -> None:
     module = machine.load(library)
     tensors = [on_cuda((5,), device=number % 2) for number in range(8)]
@@ -284,8 +331,15 @@ def test_a_kernel_with_two_launches_frees_its_temporary_memory(machine: Machine,
         module["two_steps"](x, x)
     log = [" ".join(line.split()[:2]) for line in machine.log if not line.startswith(("push", "pop"))]
     launches = ["launch two_steps_kernel", "launch two_steps_kernel_1"]
-    assert log == ["init", "allocate 400", "load sm_80", *launches, "free in"]
-    assert machine.calls("allocate") == ["400 in stream 0x7"]
+    assert [line for line in log if not line.startswith("pool")] == [
+        "init",
+        "allocate 400",
+        "load sm_80",
+        *launches,
+        "free in",
+    ]
+    (allocated,) = machine.calls("allocate")
+    assert allocated.startswith("400 in stream 0x7 from pool") and machine.calls("free") == ["in stream 0x7"]
 
 
 def test_temporary_memory_is_freed_when_a_launch_fails(machine: Machine, two_steps: Path) -> None:
@@ -303,21 +357,329 @@ def test_a_device_without_memory_pools_is_served(machine: Machine, two_steps: Pa
     assert machine.calls("allocate") == ["400"] and machine.calls("free") == [""]
 
 
-def test_an_output_without_a_framework_is_device_memory_that_is_freed(machine: Machine, library: Path) -> None:
-    module, x = machine.load(library), on_cuda((1000,), device=1)
-    y = module["scale"](x, 1, 1, 1)
-    assert (y.shape, str(y.device), str(y.dtype)) == ((1000,), "cuda:1", "float16")
-    assert machine.calls("allocate") == ["2000"] and machine.calls("free") == []
-    del y
-    assert machine.calls("free") == [""]
+# ---- memory of outputs
 
 
-def test_an_output_is_freed_when_the_launch_fails(machine: Machine, library: Path) -> None:
-    machine.set(fail="cuLaunchKernelEx=700")
-    module, x = machine.load(library), on_cuda((1000,))
+def alone(library: Path, code: str) -> str:
+    """What the code prints in a process of its own, where device memory begins with nothing."""
+    return fork(library, MEMORY + code)
+
+
+MEMORY = """
+from contextlib import contextmanager
+def on(handle, n=1000, device=0):
+    x = tvm_ffi.from_dlpack(FakeTensor((n,), (2, 16, 1), device=(2, device)))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device(f"cuda:{device}"), handle):
+        return module["scale"](x, 1, 1, 1)
+MANY = 1 << 27  # 256 MiB of float16
+"""
+
+
+def memory_calls(machine: Machine) -> list[str]:
+    """What was asked for that has to do with memory, pools by the order in which they were made."""
+    kinds = ("pool", "allocate", "free", "wait", "launch", "use", "destroy")
+    return [line.split(" scale_kernel")[0] for line in machine.log if line.startswith(kinds)]
+
+
+def test_an_output_without_a_framework_is_allocated_in_the_launchs_stream_from_a_pool_that_keeps_its_memory(
+    machine: Machine, library: Path
+) -> None:
+    assert alone(library, "y = on(7); print(y.shape, y.device, y.dtype)") == "(1000,) cuda:0 float16\n"
+    made = ["pool 1 of cuda:0", "pool 1 keeps 0xffffffffffffffff"]
+    assert memory_calls(machine) == [*made, "allocate 2000 in stream 0x7 from pool 1 of cuda:0", "launch"]
+
+
+def test_all_libraries_of_a_process_share_one_pool_for_each_device(
+    machine: Machine, library: Path, two_steps: Path
+) -> None:
+    code = f"""
+other = tvm_ffi.load_module({str(two_steps)!r})
+kept = [on(7), on(7, device=1), on(0)]
+x = tvm_ffi.from_dlpack(FakeTensor((100,), (2, 32, 1), device=(2, 0)))
+other["two_steps"](x, x)
+kept.append(other["two_steps"](x))
+"""
+    alone(library, code)
+    assert machine.calls("pool") == [
+        "1 of cuda:0",
+        "1 keeps 0xffffffffffffffff",
+        "2 of cuda:1",
+        "2 keeps 0xffffffffffffffff",
+    ]
+    pools = [line.partition(" from ")[2] for line in machine.calls("allocate")]
+    assert pools == [f"pool {number}" for number in ("1 of cuda:0", "2 of cuda:1", *["1 of cuda:0"] * 4)]
+
+
+def test_the_end_of_an_output_asks_the_driver_for_nothing(machine: Machine, library: Path) -> None:
+    code = """
+y = on(7)
+os.environ["STANDIN_DESTROYED"] = "7"
+before = open(os.environ["STANDIN_LOG"]).read()
+thread = threading.Thread(target=lambda kept: kept.clear(), args=([y],))
+del y
+thread.start()
+thread.join()
+print(open(os.environ["STANDIN_LOG"]).read() == before)
+"""
+    assert alone(library, code) == "True\n"
+
+
+def test_what_outputs_leave_is_freed_once_the_device_has_done_its_work_in_a_stream_that_exists(
+    machine: Machine, library: Path
+) -> None:
+    code = """
+on(7, MANY)
+on(8)
+os.environ["STANDIN_DESTROYED"] = "7"
+kept = on(9)
+kept = on(9)
+"""
+    alone(library, code)
+    small = "allocate 2000 in stream {} from pool 1 of cuda:0".format
+    assert memory_calls(machine)[3:] == [
+        "launch",
+        small("0x8"),
+        "launch",
+        "wait for cuda:0",
+        "free in stream 0x9",
+        "free in stream 0x9",
+        small("0x9"),
+        "launch",
+        small("0x9"),
+        "launch",
+    ]
+
+
+def test_outputs_that_exist_are_not_freed_by_the_wait_for_others(machine: Machine, library: Path) -> None:
+    alone(library, "kept = on(7, MANY); on(7, MANY); on(7); print(kept.shape); last = on(7)")
+    assert machine.calls("wait") == ["for cuda:0"] and machine.calls("free") == ["in stream 0x7"] * 2
+    assert len(machine.calls("allocate")) == 4
+
+
+def test_memory_that_ran_out_is_taken_back_from_outputs_that_have_ended(machine: Machine, library: Path) -> None:
+    machine.set(memory=3000)
+    code = """
+on(7)
+kept = on(8)
+try:
+    on(8)
+except RuntimeError as error:
+    print(error)
+"""
+    text = alone(library, code)
+    assert text.startswith("kernel 'scale': allocating 2000 bytes for an output failed with CUDA_ERROR_OUT_OF_MEMORY")
+    assert memory_calls(machine)[3:] == [
+        "launch",
+        "wait for cuda:0",
+        "free in stream 0x8",
+        "allocate 2000 in stream 0x8 from pool 1 of cuda:0",
+        "launch",
+    ]
+
+
+def test_temporary_memory_is_taken_back_from_outputs_too(machine: Machine, library: Path, two_steps: Path) -> None:
+    machine.set(memory=2100)
+    code = f"""
+other = tvm_ffi.load_module({str(two_steps)!r})
+x = tvm_ffi.from_dlpack(FakeTensor((100,), (2, 32, 1), device=(2, 0)))
+on(7)
+other["two_steps"](x, x)
+"""
+    alone(library, code)
+    assert machine.calls("free") == ["in stream 0", "in stream 0"] and machine.calls("wait") == ["for cuda:0"]
+
+
+def test_memory_is_kept_where_the_device_cannot_be_waited_for(machine: Machine, library: Path) -> None:
+    """Another thread captures a graph. Nothing is freed until that is over, and calls go on."""
+    code = """
+on(7, MANY)
+on(7)
+os.environ["STANDIN_CAPTURE"] = "5"
+kept = on(7)
+os.environ["STANDIN_CAPTURE"] = ""
+on(7, MANY + 1)
+kept = on(7)
+"""
+    alone(library, code)
+    calls = memory_calls(machine)
+    assert calls.count("launch") == 5 and calls.count("free in stream 0x7") == 3
+    assert calls.index("wait for cuda:0") > [i for i, line in enumerate(calls) if line == "launch"][3]
+
+
+def test_a_wait_that_fails_is_made_again_after_as_much_memory_again(machine: Machine, library: Path) -> None:
+    """Each one makes the capture of another thread fail."""
+    code = """
+on(7, MANY)
+on(7)
+os.environ["STANDIN_FAIL"] = "cuCtxSynchronize=900"
+for _ in range(9):
+    on(7)
+os.environ["STANDIN_FAIL"] = ""
+on(7, MANY)
+on(7)
+on(7)
+"""
+    alone(library, code)
+    calls = [line.split()[0] for line in memory_calls(machine)[2:]]
+    assert calls.index("wait") == 2 * 12 and calls.count("wait") == 1
+    assert calls.count("free") == 12
+
+
+def test_a_child_may_drop_outputs_of_its_parent(machine: Machine, library: Path) -> None:
+    code = """
+kept = [on(7, MANY), on(7)]
+def call():
+    kept.clear()
+    on(7)
+call_in_child()
+"""
+    assert alone(library, code).startswith(FORKED)
+    assert machine.calls("free") == [] and machine.calls("wait") == []
+
+
+def test_a_pool_that_cannot_be_made_is_an_exception_and_can_be_retried(machine: Machine, library: Path) -> None:
+    code = """
+for failing in ("cuMemPoolCreate=2", "cuMemPoolSetAttribute=1", ""):
+    os.environ["STANDIN_FAIL"] = failing
+    try:
+        kept = on(7)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0])
+"""
+    text = "kernel 'scale': allocating 2000 bytes for an output failed with"
+    known, unknown = "CUDA_ERROR_OUT_OF_MEMORY", "an unknown error"
+    assert alone(library, code) == "".join(f"{text} {name} (no description)\n" for name in (known, unknown))
+    assert memory_calls(machine)[:3] == ["pool 1 of cuda:0", "destroy pool 1", "pool 2 of cuda:0"]
+    assert len(machine.calls("launch")) == 1
+
+
+def test_an_output_of_a_failed_launch_waits_to_be_freed(machine: Machine, library: Path) -> None:
+    code = """
+os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=1"
+for _ in range(2):
+    try:
+        on(7, MANY + 1)
+    except RuntimeError:
+        pass
+"""
+    alone(library, code)
+    assert len(machine.calls("allocate")) == 2 and len(machine.calls("free")) == 1
+
+
+def test_outputs_on_a_device_without_memory_pools_are_plain_memory(machine: Machine, library: Path) -> None:
+    machine.set(pools=0)
+    alone(library, "on(7, MANY + 1); kept = on(7)")
+    assert memory_calls(machine) == [
+        f"allocate {2 << 27 | 2}",
+        "launch",
+        "wait for cuda:0",
+        "free",
+        "allocate 2000",
+        "launch",
+    ]
+
+
+# ---- graph capture
+
+
+@pytest.fixture
+def thread_mode(folder: Path) -> Callable[[int], int]:
+    """Sets the capture mode of the thread, and returns the one before: 0 is global, 1 of the thread, 2 relaxed."""
+    exchange = ctypes.CDLL(str(folder / "libstandin.so")).cuThreadExchangeStreamCaptureMode
+
+    def swap(mode: int) -> int:
+        value = ctypes.c_int(mode)
+        exchange(ctypes.byref(value))
+        return value.value
+
+    return swap
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_first_call_may_be_captured_and_leaves_the_threads_mode(
+    machine: Machine, folder: Path, thread_mode: Callable[[int], int], mode: int
+) -> None:
+    machine.set(capture=7)
+    module = machine.load(shared_library(folder, 16384))
+    thread_mode(mode)
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 7):
+        module["shared16384"](on_cuda((2, 16384), (2, 32, 1)))
+    assert thread_mode(0) == mode
+    assert machine.calls("load") == ["sm_80"] and "stream 0x7" in machine.calls("launch")[0]
+    assert machine.calls("set") == ["shared16384_kernel attribute 8 to 65536 on cuda:0"]
+
+
+@pytest.mark.parametrize(
+    "fail", ["cuDevicePrimaryCtxRetain=2", "cuLibraryLoadData=200", "cuLibraryGetKernel=500", "cuKernelGetFunction=218"]
+)
+def test_a_first_call_that_fails_leaves_the_threads_mode(
+    machine: Machine, library: Path, thread_mode: Callable[[int], int], fail: str
+) -> None:
+    machine.set(fail=fail)
+    thread_mode(1)
     with pytest.raises(RuntimeError):
+        machine.load(library)["scale"](on_cuda((5,)), on_cuda((5,)), 1, 1, 1)
+    assert thread_mode(0) == 1
+
+
+def test_what_a_capture_refuses_names_the_remedy(machine: Machine, library: Path) -> None:
+    """The driver has no word for relaxed, so that loading is refused."""
+    machine.set(capture=7, fail="cuThreadExchangeStreamCaptureMode=1")
+    expected = (
+        "kernel 'scale': opening cuda:0 failed with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (no description)\n"
+        "  a graph is being captured, which does not allow this\n"
+        "  remedy: call preload before the capture, pass the outputs, and use the captured stream"
+    )
+    with pytest.raises(RuntimeError, match=re.escape(expected)):
+        machine.load(library)["scale"](on_cuda((5,)), on_cuda((5,)), 1, 1, 1)
+
+
+def test_an_innocent_thread_is_told_why_the_default_stream_is_refused(machine: Machine, library: Path) -> None:
+    """Another thread captures a stream that is not non-blocking."""
+    machine.set(capture=7, blocking=1)
+    module, x = machine.load(library), on_cuda((1000,))
+    expected = (
+        "kernel 'scale': asking whether a stream of cuda:0 is captured failed with "
+        "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT (no description)\n  another stream that is not non-blocking is being "
+        "captured, and the default stream would wait for it\n  remedy: use a stream of your own"
+    )
+    with pytest.raises(RuntimeError) as raised:
         module["scale"](x, 1, 1, 1)
-    assert len(machine.calls("allocate")) == len(machine.calls("free")) == 1
+    assert str(raised.value) == expected
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 8):
+        module["scale"](x, 1, 1, 1)
+    assert len(machine.calls("launch")) == 1
+
+
+def test_outputs_have_to_be_passed_in_a_capture(machine: Machine, library: Path) -> None:
+    machine.set(capture=7)
+    module, x = machine.load(library), on_cuda((1000,))
+    expected = "its output would be part of the graph that is captured on cuda:0, and gone once that has run\n"
+    expected += "  remedy: pass the outputs"
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 7):
+        with pytest.raises(RuntimeError, match=re.escape(f"kernel 'scale': {expected}")):
+            module["scale"](x, 1, 1, 1)
+        module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("allocate") == [] and len(machine.calls("launch")) == 1
+
+
+def test_temporary_memory_in_a_capture_is_the_graphs(machine: Machine, two_steps: Path) -> None:
+    machine.set(capture=7)
+    x = on_cuda((100,), (2, 32, 1))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 7):
+        machine.load(two_steps)["two_steps"](x, x)
+    assert len(machine.calls("allocate")) == 1 and machine.calls("free") == ["in stream 0x7"]
+
+
+def test_temporary_memory_in_a_capture_needs_memory_pools(machine: Machine, two_steps: Path) -> None:
+    machine.set(capture=7, pools=0)
+    module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
+    expected = "kernel 'two_steps': it needs temporary memory, which a graph cannot hold on cuda:0: the device has no "
+    expected += "memory pools\n  remedy: call it outside of graph capture"
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 7), pytest.raises(RuntimeError, match=re.escape(expected)):
+        module["two_steps"](x, x)
+    module["two_steps"](x, x)  # another thread captures
+    assert machine.calls("allocate") == ["400"] and machine.calls("free") == [""]
 
 
 # ---- which image
@@ -628,16 +990,111 @@ def test_a_failed_launch_says_what_was_launched_where(machine: Machine, library:
         module["scale"](x, x, 1, 1, 1)
 
 
+EARLIER = """
+  it comes from earlier work on the device, of this kernel or of anything else
+  remedy: restart the process, since CUDA cannot be used in it any more; with CUDA_LAUNCH_BLOCKING=1 in its \
+environment the launch at fault raises the error"""
+
+
+@pytest.mark.parametrize("status", [226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911])
+def test_an_error_of_earlier_work_says_so(
+    machine: Machine, library: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
+    machine.set(fail=f"cuLaunchKernelEx={status}")
+    module, x = machine.load(library), on_cuda((5,))
+    with pytest.raises(RuntimeError) as raised:
+        module["scale"](x, x, 1, 1, 1)
+    assert str(raised.value).endswith(")" + EARLIER)
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with pytest.raises(RuntimeError) as raised:
+        module["scale"](x, x, 1, 1, 1)
+    assert str(raised.value).endswith(")\n  remedy: restart the process, since CUDA cannot be used in it any more")
+
+
+def test_an_error_of_this_launch_says_nothing_of_earlier_work(machine: Machine, library: Path) -> None:
+    machine.set(fail="cuLaunchKernelEx=701")
+    module, x = machine.load(library), on_cuda((5,))
+    with pytest.raises(RuntimeError) as raised:
+        module["scale"](x, x, 1, 1, 1)
+    assert "remedy" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "driver", "says"),
+    [
+        (
+            13000,
+            12080,
+            "its device code was made with CUDA 13.0, and the driver is for CUDA 12.8\n"
+            "  remedy: install an NVIDIA driver for CUDA 13.0 (580 or newer), or rebuild with CUDA 12.8",
+        ),
+        (
+            12040,
+            12020,
+            "its device code was made with CUDA 12.4, and the driver is for CUDA 12.2\n"
+            "  remedy: install an NVIDIA driver for CUDA 12.4, or rebuild with CUDA 12.2",
+        ),
+        (
+            13000,
+            13000,
+            "its device code was made with CUDA 13.0, and the driver is for CUDA 13.0, which is new enough\n"
+            "  remedy: install the package again: its device code may be damaged",
+        ),
+        (
+            0,
+            12080,
+            "the driver is for CUDA 12.8\n  remedy: install a newer NVIDIA driver, or rebuild with an older CUDA",
+        ),
+    ],
+)
+def test_device_code_that_the_driver_cannot_read_names_both_versions(
+    machine: Machine, folder: Path, scale: KernelPlan, toolkit: int, driver: int, says: str
+) -> None:
+    library = folder / f"scale_made_with_{toolkit}.so"
+    if not library.exists():
+        build(folder, replace(only(scale, ["sm_80"]), toolkit=toolkit)).rename(library)
+    machine.set(version=driver)
+    module, x = machine.load(library), on_cuda((5,))
+    places = {"cuLibraryLoadData": "loading sm_80 of variant default"}
+    places |= dict.fromkeys(
+        ("cuLibraryGetKernel", "cuKernelGetFunction"), "finding the device function scale_kernel in sm_80"
+    )
+    for call, doing in places.items():
+        for status in (200, 209, 218, 222):
+            machine.set(fail=f"{call}={status}")
+            with pytest.raises(RuntimeError) as raised:
+                module["scale"](x, x, 1, 1, 1)
+            assert str(raised.value).startswith(f"kernel 'scale': {doing} failed with ")
+            assert str(raised.value).endswith(f"\n  {says}")
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "driver"), [(0, "525 (CUDA 12.0)"), (12080, "525 (CUDA 12.0)"), (13000, "580 (CUDA 13.0)")]
+)
+def test_the_driver_to_install_is_one_that_runs_the_device_code(
+    machine: Machine, folder: Path, scale: KernelPlan, monkeypatch: pytest.MonkeyPatch, toolkit: int, driver: str
+) -> None:
+    library = folder / f"scale_made_with_{toolkit}.so"
+    if not library.exists():
+        build(folder, replace(only(scale, ["sm_80"]), toolkit=toolkit)).rename(library)
+    module, x = machine.load(library), on_cuda((5,))
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libm.so.6")
+    with pytest.raises(RuntimeError, match=re.escape(f"it has no cuInit\n  remedy: install driver {driver} or newer")):
+        module["scale"](x, x, 1, 1, 1)
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libnone.so.7")
+    number = driver.split()[0]
+    with pytest.raises(RuntimeError, match=re.escape(f"\n  remedy: install the NVIDIA driver ({number} or newer)")):
+        module["scale"](x, x, 1, 1, 1)
+
+
 @pytest.mark.parametrize(
     ("fail", "message"),
     [
         ("cuInit=100", "initialising CUDA failed with an unknown error"),
         ("cuDeviceGetCount=3", "counting CUDA devices failed"),
         ("cuDevicePrimaryCtxRetain=2", "opening cuda:0 failed"),
-        (
-            "cuLibraryLoadData=222",
-            "loading sm_80 of variant default (the driver is older than the nvcc that made the PTX)",
-        ),
+        ("cuLibraryLoadData=222", "loading sm_80 of variant default failed with CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
         ("cuLibraryGetKernel=500", "finding the device function scale_kernel in sm_80 failed"),
     ],
 )
@@ -655,7 +1112,7 @@ def test_a_failure_of_the_driver_is_an_exception_and_can_be_retried(
 
 
 def test_a_failed_allocation_of_temporary_memory_is_an_exception(machine: Machine, two_steps: Path) -> None:
-    machine.set(fail="cuMemAllocAsync=2")
+    machine.set(fail="cuMemAllocFromPoolAsync=2")
     module, x = machine.load(two_steps), on_cuda((100,), (2, 32, 1))
     with pytest.raises(RuntimeError, match="kernel 'two_steps': allocating a workspace of 400 bytes on cuda:0 failed"):
         module["two_steps"](x, x)
@@ -740,16 +1197,16 @@ def test_a_child_that_was_forked_after_cuda_gets_an_exception(machine: Machine, 
 
 
 def test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang(
-    machine: Machine, library: Path
+    machine: Machine, library: Path, tmp_path: Path
 ) -> None:
-    machine.set(slow=2000)
+    machine.set(hold=tmp_path / "go on")
     code = """
 thread = threading.Thread(target=call)
 thread.start()
 while not os.path.exists(os.environ["STANDIN_LOG"]):
     time.sleep(0.01)
 call_in_child()
-assert thread.is_alive(), "the fork was not in time"
+open(os.environ["STANDIN_HOLD"], "x").close()
 thread.join()
 """
     assert fork(library, code).startswith(FORKED)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from kernelwright.backends import get, library, names
+from kernelwright.backends.base import Places
 from kernelwright.backends.library import launcher_sources, link_flags, size_expression, symbols_of
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.errors import KernelwrightError, SettingsError
+from kernelwright.toolchain import cuda_version
 from launcher_build import plan, scalar, signature, tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -74,17 +78,21 @@ def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> N
 
 
 def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
-    texts = library.emit(replace(whole_plan(), split=True, driver=12040))
+    texts = library.emit(replace(whole_plan(), split=True, driver=12040, toolkit=13000))
     place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin"'
     row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
-    assert "#define KW_DRIVER 12040\n" in texts["wrapper.c"]
+    assert "#define KW_TOOLKIT 13000\n#define KW_DRIVER 12040\n" in texts["wrapper.c"]
     assert row in texts["wrapper.c"] and "#define KW_SPLIT\n" in texts["wrapper.c"]
     assert "KW_IMAGE" not in texts["wrapper.c"] and ".incbin" not in texts["images.s"]
 
 
 def test_a_split_kernel_without_device_code_is_like_any_other() -> None:
     kernel = plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
-    assert emit(replace(kernel, split=True)) == emit(kernel)
+    assert emit(replace(kernel, split=True, toolkit=13000)) == emit(kernel)
+
+
+def test_a_cuda_version_is_counted_as_cuda_does() -> None:
+    assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
 
 
 def test_equal_plans_give_equal_text() -> None:
@@ -240,6 +248,28 @@ def test_text_in_the_wrapper_is_escaped() -> None:
 def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
     assert {"kernelwright.h", "exports.map", "base.h"} <= {path.name for path in launcher_sources()}
     assert "-Wl,--version-script=../launcher/exports.map" in link_flags("../launcher")
+
+
+SOURCE_WITH_ARRAY = """\
+void fill(char *text);
+__attribute__((visibility("default"))) int PyInit__gemm(void) {
+  char text[64];
+  fill(text);
+  return text[0];
+}
+"""
+
+
+def test_extension_modules_are_hardened_like_libraries(tmp_path: Path) -> None:
+    _, (compiler, *options) = get("cython").commands("gemm", Places("gcc", ".", (), python_include="."), str(tmp_path))
+    (tmp_path / "_gemm.c").write_text(SOURCE_WITH_ARRAY)
+    subprocess.run([compiler, *options], check=True)
+    with (tmp_path / "_gemm.abi3.so").open("rb") as file:
+        elf = ELFFile(file)
+        assert "PT_GNU_RELRO" in {segment.header.p_type for segment in elf.iter_segments()}
+        tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
+        assert tags["DT_FLAGS"] & 0x8 and tags["DT_FLAGS_1"] & 0x1, "DF_BIND_NOW and DF_1_NOW of elf.h"
+        assert "__stack_chk_fail" in {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
 
 
 def test_complex_numbers_are_no_vectors() -> None:

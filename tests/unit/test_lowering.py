@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,7 @@ def main(
         with T.sblock("x"):
             j = T.axis.spatial(n, i)
             x[j, 0] = x[j, 0] + T.cast(alpha, "float16")
+            w[0] = T.float32(0)
 """,
     '@kernel(outputs=["w"])',
 )
@@ -106,7 +108,7 @@ def test_the_signature_says_names_types_shapes_and_what_is_written(project: Proj
             "shape": ["m - 1", "min(m, 7)"],
             "written": False,
         },
-        {"dtype": "float32", "kind": "tensor", "name": "w", "output": True, "shape": ["m"], "written": False},
+        {"dtype": "float32", "kind": "tensor", "name": "w", "output": True, "shape": ["m"], "written": True},
         {"dtype": "int64", "kind": "scalar", "name": "n_rows", "output": False, "written": False},
     ]
     assert list(signature["symbols"].items()) == [("n", "int32"), ("m", "int64")]
@@ -162,10 +164,12 @@ def test_a_rule_that_fails_falls_through_to_the_next(project: Project) -> None:
 def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:
     text = body(
         """
-@T.prim_func
-def main(x: T.Buffer((8,), "float32")):
-    for i in range(8):
-        x[i] = T.float32(1)
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((32,), "int32")):
+    for i in range(32):
+        with T.sblock("a"):
+            j = T.axis.spatial(32, i)
+            x[j] = x[j] + 1
 """
     )
     with pytest.raises(LoweringError, match="no thread bindings") as caught:
@@ -173,6 +177,35 @@ def main(x: T.Buffer((8,), "float32")):
     for rule in ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Transpose", "Fallback"):
         assert f"dlight.gpu.{rule}: " in str(caught.value.detail)
     assert "T.thread_binding" in str(caught.value.remedy)
+
+
+LOOPS = """
+@T.prim_func{mode}
+def main(x: T.Buffer((8,), "float32"), y: T.Buffer((8,), "float32")):
+    for i in range(8):
+        {body}
+"""
+WITHOUT_AXES = "with T.sblock('y'):\n            y[i] = x[i] * T.float32(2)"
+
+
+@pytest.mark.parametrize(
+    ("mode", "inner"),
+    [
+        ("", "y[i] = x[i] * T.float32(2)"),
+        ("(s_tir=True)", "y[i] = x[i] * T.float32(2)"),
+        ("(s_tir=True)", WITHOUT_AXES),
+    ],
+)
+def test_plain_loops_are_an_error_on_the_gpu_that_shows_a_block(project: Project, mode: str, inner: str) -> None:
+    text = body(LOOPS.format(mode=mode, body=inner))
+    with pytest.raises(LoweringError, match="plain loops: its body needs blocks") as caught:
+        lowered(project, "k", text, "cuda")
+    example = str(caught.value.detail)
+    assert "dlight" not in str(caught.value) and "T.sblock" in example
+    assert "block" in str(caught.value.remedy) and "T.thread_binding" in str(caught.value.remedy)
+    # What the message shows can be scheduled, and on the CPU plain loops are code as any other.
+    assert lowered(project, "k", body(example), "cuda")["schedule"] == "dlight.gpu.Fallback"
+    assert lowered(project, "k", text, "llvm")["schedule"] == "as written"
 
 
 PLAIN = """
@@ -332,6 +365,70 @@ def test_arguments_that_cannot_be_called_are_errors(project: Project, text: str,
     with pytest.raises(DefinitionError, match=what.replace(".", r"\.")) as caught:
         lowered(project, "k", text)
     assert str(caught.value.where.location).startswith("kernels/k.py:")
+
+
+@pytest.mark.parametrize("outputs", ["[-1]", "[2]", "[-1, 1]", "['z', 1]"])
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_outputs_can_be_listed_by_position(project: Project, target: str, outputs: str) -> None:
+    text = f"""
+@kernel(outputs={outputs})
+def k():
+    x = te.placeholder((8,), "float32", name="x")
+    y = te.compute((8,), lambda i: x[i] * 2.0, name="y")
+    return te.create_prim_func([x, y, te.compute((8,), lambda i: y[i] + x[i], name="z")])
+"""
+    arguments = lowered(project, "k", text, target)["signature"]["arguments"]
+    expected = {"x": False, "y": "1" in outputs.replace("-1", ""), "z": True}
+    assert {argument["name"]: argument["output"] for argument in arguments} == expected
+
+
+@pytest.mark.parametrize(
+    ("outputs", "what"),
+    [
+        ("[2]", "position 2, but there are 2 arguments (x, y)"),
+        ("[-3]", "position -3, but there are 2 arguments (x, y)"),
+        ("['y', -1]", "'y' and -1 are both 'y'"),
+    ],
+)
+def test_positions_that_do_not_fit_are_errors_at_the_definition(project: Project, outputs: str, what: str) -> None:
+    with pytest.raises(DefinitionError, match=re.escape(what)) as caught:
+        lowered(project, "k", body(PLAIN.format(mode="", bind=LOOP), f"@kernel(outputs={outputs})"))
+    assert str(caught.value.where.location).startswith("kernels/k.py:")
+
+
+READER = """
+@kernel(outputs=[OUTPUTS])
+def reader():
+    n = te.var("n")
+    x = te.placeholder((n,), "float32", name="x")
+    return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0, name="y")])
+"""
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+@pytest.mark.parametrize(("outputs", "shown"), [("0", "0, which is 'x'"), ("-2", "-2, which is 'x'"), ("'x'", "'x'")])
+def test_an_output_that_is_only_read_is_an_error(project: Project, target: str, outputs: str, shown: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        lowered(project, "reader", READER.replace("OUTPUTS", outputs), target)
+    assert caught.value.message == f"outputs lists {shown}, and the function does not write it"
+    assert (caught.value.where.kernel, caught.value.where.location) == ("reader", "kernels/reader.py:7")
+    assert caught.value.remedy == "list what it writes: y"
+
+
+@pytest.mark.parametrize("handed", ["x.data", "T.address_of(x[0])"])
+def test_an_output_that_something_else_may_write_is_none(project: Project, handed: str) -> None:
+    function = f"""
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((4,), "float32")):
+    T.evaluate(T.call_extern("int32", "fill", {handed}))
+"""
+    arguments = lowered(project, "k", body(function, "@kernel(outputs=[0])"))["signature"]["arguments"]
+    assert arguments[0]["written"]
+
+
+def test_a_number_cannot_be_an_output(project: Project) -> None:
+    with pytest.raises(DefinitionError, match="outputs names 'alpha', which is no tensor argument"):
+        lowered(project, "k", SHAPES.replace('outputs=["w"]', "outputs=[0]"))
 
 
 def test_an_unknown_cpu_arch_is_an_error_that_suggests_others(project: Project) -> None:

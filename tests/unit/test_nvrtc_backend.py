@@ -5,6 +5,7 @@ No device code is compiled: an image is the name of its arch, which the stand-in
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.backends.plan import HostCheck, KernelPlan, Launch
+from kernelwright.backends.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
 from kernelwright.errors import KernelwrightError
 from kernelwright.package.nvrtc_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor
@@ -112,7 +113,23 @@ def divide() -> list[dict[str, Any]]:
     return [cuda_signature("divide", arguments, [launch("divide_kernel", params, ["n // parts", 1, 1])])]
 
 
-KERNELS = {"scale": scale(), "two_steps": two_steps(), "norm": norm(), "special": special(), "divide": divide()}
+def fill() -> list[dict[str, Any]]:
+    """A number is the size of the output."""
+    arguments = [tensor("x", "float32", ["n"]), scalar("count", "int32")]
+    arguments += [tensor("y", "float32", ["count"], output=True)]
+    params = [*pointers("x", "y"), number("count", "int32")]
+    symbols = {"n": "int32", "count": "int32"}
+    return [cuda_signature("fill", arguments, [launch("fill_kernel", params, ["count", 1, 1])], symbols=symbols)]
+
+
+KERNELS = {
+    "scale": scale(),
+    "two_steps": two_steps(),
+    "norm": norm(),
+    "special": special(),
+    "divide": divide(),
+    "fill": fill(),
+}
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
 
 
@@ -189,7 +206,9 @@ def test_the_backend_says_what_it_makes_and_needs() -> None:
 
 
 def test_the_stub_has_a_stream() -> None:
-    text = backends.get("nvrtc").stub("scale", entry_of(scale()))
+    entry = {**entry_of(scale()), "doc": "Use it as f(x, /) -> y."}
+    text = backends.get("nvrtc").stub("scale", entry)
+    assert "Use it as f(x, /) -> y." in text
     assert "x: _Tensor, y: _Tensor, alpha: _b.float, beta: _b.float, shift: _b.int, /, *, stream: _Any = None)" in text
     assert text.count("stream: _Any = None") == 2
 
@@ -230,6 +249,44 @@ def test_a_plan_is_read_from_a_signature() -> None:
     assert unit.host_plan.checks == (HostCheck("n % 10 == 0", "ValueError", 'n has to be a multiple of "10"'),)
     first = Launch("first_kernel", (("workspace", 0), ("tensor", "x")), ("n", 1, 1), (128, 1, 1))
     assert unit.host_plan.launches[0] == first and unit.host_plan.launches[1].when == "n > 50"
+
+
+def changed(unit: LoweredUnit, **launch: Any) -> KernelPlan:
+    """A plan with this lowering, whose first launch is another one."""
+    assert unit.host_plan is not None
+    launches = (replace(unit.host_plan.launches[0], **launch),) if launch else unit.host_plan.launches
+    unit = replace(unit, host_plan=replace(unit.host_plan, launches=launches))
+    return KernelPlan(unit.kernel, (), (VariantPlan(unit.slug, {}, (unit,)),))
+
+
+@pytest.mark.parametrize("name", ['f", grid=print(1), x="', "f\n", "a b", "", "1f", "f\\", "é"])
+def test_a_name_that_is_none_does_not_enter_a_module(name: str) -> None:
+    (unit,) = plan_of(scale()).units
+    nvrtc = backends.get("nvrtc")
+    named = replace(unit, arguments=(replace(unit.arguments[0], name=name), *unit.arguments[1:]))
+    for plan in (changed(unit, kernel=name), changed(named), replace(changed(unit), name=name)):
+        with pytest.raises(KernelwrightError, match=r"expected an identifier") as caught:
+            nvrtc.emit(plan)
+        assert caught.value.remedy
+
+
+TEXTS = ['"""', "\\", 'ends with "', "\\u0041\n\t", "\N{PILE OF POO}", "'", "{kernel}"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_of_any_characters_enter_a_module_as_they_are(text: str) -> None:
+    (unit,) = plan_of(two_steps()).units
+    assert unit.host_plan is not None
+    check = HostCheck("n > 0", "ValueError", text)
+    arguments = (replace(unit.arguments[0], shape=(text, "n")), *unit.arguments[1:])
+    plan = replace(unit, slug=text, host_plan=replace(unit.host_plan, checks=(check,)), arguments=arguments)
+    (module,) = backends.get("nvrtc").emit(changed(plan)).values()
+    tree = ast.parse(module)
+    constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    assert constants.count(text) == 4  # the check's message, and the slug in three tables
+    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    said = ast.get_docstring(function, clean=False)
+    assert said is not None and said.startswith(f"Variant {text.splitlines()[0]}")
 
 
 # ---- helpers of generated modules
@@ -365,7 +422,8 @@ def test_several_launches_share_temporary_memory(process: Process) -> None:
         "launch first_kernel",
         "free in",
     ]
-    assert process.calls("allocate")[0] == "400 in stream 0x7"
+    assert process.calls("allocate")[0] == "400 in stream 0x7 from pool 1 of cuda:0"
+    assert process.calls("pool") == ["1 of cuda:0", f"1 keeps {2**64 - 1:#x}"]
 
 
 def test_temporary_memory_is_freed_when_a_launch_fails(process: Process) -> None:
@@ -466,6 +524,30 @@ def test_data_that_no_variant_takes_as_it_is_aligned_is_refused(process: Process
     assert text == (
         "ValueError: kernel 'norm': argument 'x' has data that is not aligned to 8 bytes\n  remedy: pass a copy of it"
     )
+
+
+@pytest.mark.parametrize(("dtype", "codes"), [("int4x8", (0, 4, 8)), ("float4_e2m1fnx2", (17, 4, 2))])
+def test_packed_data_is_aligned_to_its_elements(
+    tmp_path: Path, driver: Path, dtype: str, codes: tuple[int, int, int]
+) -> None:
+    data = cuda_signature("packed", [tensor("x", dtype, ["n"])], [launch("f", pointers("x"), ["n", 1, 1])])
+    make_package(tmp_path, {"packed": [data]})
+    process, (_, bits, lanes) = Process(tmp_path, driver), codes
+    start = 0x10000 + bits * lanes // 8
+    process.run(f'made.kernel("packed")(FakeTensor((3,), {codes}, device=(2, 0), data={start}))')
+    assert len(process.calls("launch")) == 1
+
+
+def test_the_alignment_is_that_of_the_code_for_cuda(tmp_path: Path, driver: Path) -> None:
+    """The arguments in the manifest are those of a variant's first lowering, which may be for the CPU."""
+    (data,) = special()
+    data["arguments"] = [argument | {"alignment": 16} for argument in data["arguments"]]
+    make_package(tmp_path, {"special": [data]})
+    entry = tmp_path / "made/special.json"
+    entry.write_text(entry.read_text().replace(', "alignment": 16', ""))
+    assert "alignment" not in entry.read_text()
+    text = refused(Process(tmp_path, driver), 'made.kernel("special")(on_cuda((4,), data=0x10004))')
+    assert "argument 'x' has data that is not aligned to 16 bytes" in text
 
 
 def test_kernel_objects_can_be_asked_and_not_pickled(process: Process) -> None:
@@ -593,7 +675,79 @@ def test_wrong_arguments_are_refused_with_their_name(process: Process, arguments
     assert process.calls("launch") == []
 
 
-@pytest.mark.parametrize("value", ["1.5", "numpy.float32(1.5)", "True", "numpy.int8(1)"])
+NUMBERS = """
+import numpy
+
+class Counting:
+    # a number that is another one each time it is asked for
+    def __init__(self):
+        self.asked = 0
+
+    def __index__(self):
+        self.asked += 1
+        return 4 if self.asked == 1 else 1000000
+
+def refusal(*arguments):
+    try:
+        made.kernel("fill")(*arguments)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+x, fill = on_cuda((4,)), made.kernel("fill")
+"""
+
+
+@pytest.mark.parametrize("kind", ["numpy.int64", "numpy.array", "int"])
+def test_integers_of_any_library_are_part_of_what_a_call_is_remembered_by(process: Process, kind: str) -> None:
+    printed = process.run(
+        NUMBERS
+        + f"""
+for count in (4, 1000000, 4):
+    print(fill(x, {kind}(count)).shape)
+y = on_cuda((4,))
+fill(x, {kind}(4), y)
+print(refusal(x, {kind}(1000000), y))
+"""
+    )
+    shapes, message = printed.splitlines()[:3], printed.splitlines()[3]
+    assert shapes == ["(4,)", "(1000000,)", "(4,)"]
+    assert message == "ValueError: kernel 'fill': Mismatched y.shape[0] on argument #2 when calling:"
+    assert len(process.calls("launch")) == 4
+
+
+def test_a_number_is_asked_for_once(process: Process) -> None:
+    printed = process.run(NUMBERS + "number = Counting()\nprint(fill(x, number).shape, number.asked)", parameters="ppi")
+    assert printed == "(4,) 1\n"
+    assert process.calls("launch")[0].endswith(" 4")
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        ("numpy.int64(2**31)", "ValueError: kernel 'fill': argument 'count' is 2147483648, which does not fit int32"),
+        ("numpy.uint64(2**64 - 1)", f"ValueError: kernel 'fill': argument 'count' is {2**64 - 1}, which does not fit"),
+        ("2**70", f"ValueError: kernel 'fill': argument 'count' is {2**70}, which does not fit int32"),
+        ("numpy.int32(-3)", "ValueError: kernel 'fill': output 'y' would have the shape [-3], expected sizes from 0"),
+        ("numpy.float32(4)", "TypeError: kernel 'fill': no built variant accepts these arguments"),
+        ("numpy.array([4])", "TypeError: kernel 'fill': no built variant accepts these arguments"),
+        ("numpy.array(4.5)", "TypeError: kernel 'fill': no built variant accepts these arguments"),
+    ],
+)
+def test_integers_are_checked_whatever_library_they_are_of(process: Process, count: str, message: str) -> None:
+    assert process.run(NUMBERS + f"fill(x, 4)\nprint(refusal(x, {count}))").startswith(message)
+    assert len(process.calls("launch")) == 1
+
+
+def test_complex_numbers_are_no_numbers_of_a_kernel(process: Process) -> None:
+    for value in ("numpy.complex64(1 + 2j)", "1j"):
+        text = refused(
+            process, f'import numpy; x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, {value}, 1, 1)'
+        )
+        assert text.startswith("TypeError: kernel 'scale': no built variant accepts these arguments"), text
+
+
+@pytest.mark.parametrize("value", ["1.5", "numpy.float32(1.5)", "numpy.array(1.5)", "True", "numpy.int8(1)"])
 def test_numbers_may_be_of_numpy(process: Process, value: str) -> None:
     process.run(
         f'import numpy\nx = on_cuda((5,), "float16")\nmade.kernel("scale")(x, x, {value}, 2.5, numpy.int64(3))',
@@ -601,6 +755,12 @@ def test_numbers_may_be_of_numpy(process: Process, value: str) -> None:
     )
     expected = "1.5" if "1.5" in value else "1"
     assert process.calls("launch")[0].split(" parameters ")[1] == f"0x10000 0x10000 {expected} 0x4100 5 3"
+
+
+@pytest.mark.parametrize("value", ["True", "numpy.bool_(True)", "numpy.array(True)", "1", "numpy.uint8(3)"])
+def test_flags_may_be_of_numpy(process: Process, value: str) -> None:
+    process.run(f'import numpy\nmade.kernel("divide")(on_cuda((5,)), 1, {value})', parameters="pib")
+    assert process.calls("launch")[0].endswith(" 1")
 
 
 # ---- arrays
@@ -623,24 +783,538 @@ def test_arrays_may_have_the_array_interface_only(process: Process) -> None:
     assert process.calls("record") == ["in stream 0x99"] and process.calls("wait") == ["in stream 0x1"]
 
 
-def test_outputs_that_are_left_out_are_device_memory_that_is_freed(process: Process) -> None:
+def test_outputs_that_are_left_out_are_device_memory(process: Process) -> None:
     printed = process.run(
         """
         y = made.kernel("scale")(on_cuda((1000,), "float16", device=1), 1, 1, 1)
-        print(y.shape, y.dtype, y.__dlpack_device__()[1])
+        print(y.shape, y.dtype, y.__dlpack_device__()[1], y)
         made.kernel("norm")(y2 := on_cuda((2, 64)), y2)
-        del y
         """
     )
-    assert printed == "(1000,) float16 1\n"
-    assert [line.split()[0] for line in process.calls("allocate")] == ["2000"]
-    assert len(process.calls("free")) == 1 and "on cuda:1" in process.calls("launch")[0]
+    assert printed == "(1000,) float16 1 <output of kernel scale: float16[1000] on cuda:1>\n"
+    assert process.calls("allocate") == ["2000 in stream 0 from pool 1 of cuda:1"]
+    assert "on cuda:1" in process.calls("launch")[0]
 
 
-def test_an_output_is_freed_when_the_launch_fails(process: Process) -> None:
-    text = refused(process, 'made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1)', fail="cuLaunchKernelEx=700")
-    assert "failed with CUDA_ERROR_ILLEGAL_ADDRESS" in text
-    assert len(process.calls("allocate")) == len(process.calls("free")) == 1
+# ---- memory of our own
+
+OUTPUTS = """
+import gc, os
+from cuda.bindings import driver
+scale = made.kernel("scale")
+
+def output(size=1000, **more):
+    return scale(on_cuda((size,), "float16"), 1, 1, 1, **more)
+"""
+
+
+def test_the_end_of_an_output_makes_no_call_of_the_driver(process: Process) -> None:
+    process.run(OUTPUTS + "y = output(stream=0x77)\nos.environ['STANDIN_DESTROYED'] = '0x77'\ndel y\ngc.collect()")
+    assert process.log[-1].startswith("launch scale_kernel")
+
+
+def test_memory_of_outputs_that_have_ended_is_used_when_there_is_no_other(process: Process) -> None:
+    process.run(OUTPUTS + "for stream in (0x77, 0x78, 0x79, 0x7a):\n    output(stream=stream)", memory=5000)
+    kinds = [" ".join(line.split()[:4]) for line in process.log if line.startswith(("allocate", "wait", "free"))]
+    assert kinds == [
+        "allocate 2000 in stream",
+        "allocate 2000 in stream",
+        "wait for cuda:0",
+        "free in stream 0x79",
+        "free in stream 0x79",
+        "allocate 2000 in stream",
+        "allocate 2000 in stream",
+    ]
+
+
+def test_much_memory_does_not_wait_to_be_used(process: Process) -> None:
+    process.run(OUTPUTS + "for _ in range(4):\n    output(75_000_000)")  # 150 MB
+    kinds = [line.split()[0] for line in process.log if line.startswith(("allocate", "wait", "free"))]
+    assert kinds == ["allocate", "allocate", "wait", "free", "free", "allocate", "allocate"]
+
+
+def test_memory_stays_where_it_is_while_the_device_cannot_be_waited_for(process: Process) -> None:
+    printed = process.run(
+        OUTPUTS
+        + """
+output(), output()
+os.environ["STANDIN_FAIL"] = "cuCtxSynchronize=719"
+try:
+    output()
+except RuntimeError as error:
+    print(error)
+os.environ["STANDIN_FAIL"] = ""
+output()
+""",
+        memory=5000,
+    )
+    assert printed.startswith("kernel 'scale': allocating 2000 bytes for an output failed with CUDA_ERROR_OUT_OF_MEMO")
+    assert len(process.calls("allocate")) == 3 and len(process.calls("free")) == 2
+
+
+def test_a_wait_that_fails_is_made_again_after_as_much_memory_again(process: Process) -> None:
+    """Each one makes the capture of another thread fail."""
+    process.run(
+        OUTPUTS
+        + """
+output(150_000_000)  # 300 MB
+os.environ["STANDIN_FAIL"] = "cuCtxSynchronize=900"
+for _ in range(9):
+    output()
+os.environ["STANDIN_FAIL"] = ""
+output(150_000_000)
+output()
+"""
+    )
+    kinds = [line.split()[0] for line in process.log if line.startswith(("allocate", "wait", "free"))]
+    assert kinds == [*["allocate"] * 11, "wait", *["free"] * 11, "allocate"]
+
+
+def test_a_pool_that_cannot_be_set_up_is_not_left_behind(process: Process) -> None:
+    text = refused(process, 'made.kernel("fill")(on_cuda((4,)), 10)', fail="cuMemPoolSetAttribute=1")
+    assert "setting up a memory pool on cuda:0 failed" in text
+    assert process.log[-1] == "destroy pool 1"
+
+
+def test_an_output_of_a_launch_that_failed_is_freed(process: Process) -> None:
+    printed = process.run(
+        OUTPUTS
+        + """
+os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=700"
+try:
+    output()
+except RuntimeError as error:
+    print(error)
+os.environ["STANDIN_FAIL"] = ""
+output()
+""",
+        memory=2000,
+    )
+    assert "failed with CUDA_ERROR_ILLEGAL_ADDRESS" in printed
+    assert [line.split()[0] for line in process.log if line.startswith(("allocate", "free"))] == [
+        "allocate",
+        "free",
+        "allocate",
+    ]
+
+
+def test_kernels_of_a_package_share_a_pool_for_each_device(process: Process) -> None:
+    process.run(
+        """
+        for device in (0, 1, 0):
+            x = on_cuda((100,), device=device)
+            made.kernel("two_steps")(x, x)
+            made.kernel("two_steps")(x)
+        made.kernel("fill")(on_cuda((4,)), 10)
+        """
+    )
+    assert [line for line in process.calls("pool") if "of" in line] == ["1 of cuda:0", "2 of cuda:1"]
+    assert {line.split(" from ")[1] for line in process.calls("allocate")} == {"pool 1 of cuda:0", "pool 2 of cuda:1"}
+
+
+def test_an_output_in_a_captured_stream_is_refused(process: Process) -> None:
+    text = refused(process, 'made.kernel("fill")(on_cuda((4,)), 10, stream=0x77)', capture="0x77")
+    assert text == (
+        "RuntimeError: kernel 'fill': its output would be part of the graph that is captured on cuda:0, and gone once "
+        "that has run\n  remedy: pass the outputs"
+    )
+    assert process.calls("launch") == process.calls("allocate") == []
+
+
+def test_temporary_memory_in_a_captured_stream_is_the_graphs(process: Process) -> None:
+    process.run('x = on_cuda((100,)); made.kernel("two_steps")(x, x, stream=0x77)', capture="0x77")
+    assert [line.split()[0] for line in process.log if line.startswith(("allocate", "launch", "free"))] == [
+        "allocate",
+        "launch",
+        "launch",
+        "free",
+    ]
+    text = refused(process, 'x = on_cuda((9,)); made.kernel("two_steps")(x, x, stream=0x77)', capture="0x77", pools=0)
+    assert "it needs temporary memory" not in text  # the definition's own check comes first
+    text = refused(process, 'x = on_cuda((10,)); made.kernel("two_steps")(x, x, stream=0x77)', capture="0x77", pools=0)
+    assert "it needs temporary memory, which a graph cannot hold on cuda:0: the device has no memory pools" in text
+
+
+# ---- order of streams
+
+TAKEN = """
+scale = made.kernel("scale")
+y = scale(on_cuda((1000,), "float16"), 1, 1, 1, stream={launched})
+try:
+    y.__dlpack__(stream={stream})
+except (BufferError, RuntimeError) as error:
+    print(type(error).__name__, error, sep=": ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("launched", "stream", "calls"),
+    [
+        ("0x77", "0x99", ["record in stream 0x77", "wait in stream 0x99"]),
+        ("0x77", "1", ["record in stream 0x77", "wait in stream 0x1"]),
+        ("None", "0x99", ["record in stream 0x1", "wait in stream 0x99"]),
+        ("None", "2", ["record in stream 0x1", "wait in stream 0x2"]),
+        ("2", "1", ["record in stream 0x2", "wait in stream 0x1"]),
+        ("0x77", "0x77", []),
+        ("None", "1", []),
+        ("2", "2", []),
+        ("0x77", "-1", []),
+        ("0x77", "None", ["synchronize stream 0x77"]),
+        ("None", "None", ["synchronize stream 0x1"]),
+    ],
+)
+def test_who_takes_an_output_is_behind_its_kernel(
+    process: Process, launched: str, stream: str, calls: list[str]
+) -> None:
+    assert process.run(TAKEN.format(launched=launched, stream=stream)) == ""
+    after = process.log[[line.startswith("launch") for line in process.log].index(True) + 1 :]
+    assert after == calls
+
+
+@pytest.mark.parametrize("stream", ["0", "True", "'fast'", "-2", "1.5"])
+def test_an_output_is_not_handed_over_to_what_is_no_stream(process: Process, stream: str) -> None:
+    text = process.run(TAKEN.format(launched="0x77", stream=stream))
+    assert text.startswith("BufferError: kernel 'scale': an output was asked for on the stream ")
+
+
+def test_an_output_is_exported_as_it_is(process: Process) -> None:
+    printed = process.run(
+        """
+        import ctypes
+        y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1)
+        forms = [y.__dlpack__(stream=-1), y.__dlpack__(stream=-1, max_version=(1, 1))]
+        print(*(repr(capsule).split('"')[1] for capsule in forms))
+        for options in ({"copy": True}, {"dl_device": (1, 0)}):
+            try:
+                y.__dlpack__(stream=-1, **options)
+            except BufferError as error:
+                print(error)
+        y.__dlpack__(stream=-1, copy=False, dl_device=(2, 0))
+        """
+    )
+    lines = printed.splitlines()
+    assert lines[0] == "dltensor dltensor_versioned"
+    assert lines[1:] == ["a new output of a kernel is exported where it is, and not copied"] * 2
+
+
+def test_the_private_names_of_a_view_are_none_of_an_output(process: Process) -> None:
+    printed = process.run(
+        """
+        import copy
+        y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=0x77)
+        print(hasattr(y._view, "__dlpack_c_exchange_api__"), hasattr(y, "__dlpack_c_exchange_api__"))
+        print(copy.copy(y).ptr == y.ptr)
+        import tvm_ffi
+        print(tvm_ffi.from_dlpack(y).shape)
+        """
+    )
+    assert printed == "True False\nTrue\n(1000,)\n"
+    assert process.log[-1] == "synchronize stream 0x77"
+
+
+def test_another_threads_default_stream_is_waited_for(process: Process) -> None:
+    process.run(
+        """
+        import threading
+        outputs = []
+        def call():
+            outputs.append(made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=2))
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        outputs[0].__dlpack__(stream=2)
+        """
+    )
+    assert process.log[-1] == "wait for cuda:0"
+
+
+def test_an_output_that_is_passed_on_is_waited_for(process: Process) -> None:
+    process.run(
+        """
+        scale = made.kernel("scale")
+        y = scale(on_cuda((1000,), "float16"), 1, 1, 1, stream=0x77)
+        scale(y, y, 1, 1, 1, stream=0x77)
+        scale(y, on_cuda((1000,), "float16"), 1, 1, 1, stream=0x99)
+        """
+    )
+    kinds = [line for line in process.log if line.startswith(("launch", "record", "wait"))]
+    assert [line.split()[0] for line in kinds] == ["launch", "launch", "record", "wait", "launch"]
+    assert kinds[2:4] == ["record in stream 0x77", "wait in stream 0x99"]
+
+
+def test_the_stream_of_an_output_is_kept_as_far_as_it_was_passed(process: Process) -> None:
+    printed = process.run(
+        """
+        import gc, weakref
+        class Own:
+            def __cuda_stream__(self):
+                return 0, 0x88
+        own = Own()
+        alive = weakref.ref(own)
+        y = made.kernel("scale")(on_cuda((1000,), "float16"), 1, 1, 1, stream=own)
+        del own
+        gc.collect()
+        print(alive() is not None)
+        del y
+        gc.collect()
+        print(alive() is None)
+        """
+    )
+    assert printed == "True\nTrue\n"
+
+
+JAX = """
+class Immutable(FakeTensor):
+    pass
+Immutable.__module__ = "jaxlib._jax"
+x, y = Immutable((100,), (2, 16, 1), device=(2, 0)), on_cuda((100,), "float16")
+"""
+
+
+def test_arrays_of_jax_are_held_until_the_kernel_is_done(process: Process) -> None:
+    process.run(JAX + 'made.kernel("scale")(x, y, 1, 1, 1, stream=0x77)\nmade.kernel("scale")(y, y, 1, 1, 1)')
+    kinds = [" ".join(line.split()[:3]) for line in process.log if line.startswith(("launch", "synchronize"))]
+    assert kinds == ["launch scale_kernel sm_80", "synchronize stream 0x77", "launch scale_kernel sm_80"]
+
+
+def test_arrays_of_jax_are_held_also_where_a_later_launch_fails(process: Process) -> None:
+    process.run(
+        JAX.replace("(2, 16, 1)", "(2, 32, 1)").replace('"float16"', '"float32"')
+        + """
+import os
+arrays, kernel = (x, y), made.kernel("two_steps")
+kernel.preload("cuda")
+launch = kernel._module.Call.launch
+def failing(self, function, **more):
+    if function == "second_kernel":
+        os.environ["STANDIN_FAIL"] = "cuLaunchKernelEx=1"
+    return launch(self, function, **more)
+kernel._module.Call.launch = failing
+try:
+    kernel(*arrays)
+except RuntimeError as error:
+    print(error)
+"""
+    )
+    kinds = [line.split()[0] for line in process.log if line.startswith(("launch", "synchronize", "free"))]
+    assert kinds == ["launch", "free", "synchronize"]
+
+
+def test_arrays_of_jax_cannot_be_captured(process: Process) -> None:
+    text = process.run(
+        JAX
+        + """
+try:
+    made.kernel("scale")(x, y, 1, 1, 1, stream=0x77)
+except RuntimeError as error:
+    print(error)
+""",
+        capture="0x77",
+    )
+    assert text.startswith(
+        "kernel 'scale': the call would have to wait for stream 0x77 of cuda:0, which is being captured"
+    )
+    assert "remedy: capture calls with arrays of PyTorch or CuPy" in text and process.calls("launch") == []
+
+
+# ---- frameworks
+
+
+def framework_call(array: str, more: str = "") -> str:
+    return f"""
+import frameworks_standin
+framework = frameworks_standin.{array.partition("_")[0]}()
+from frameworks_standin import TorchTensor, CupyArray
+def torch_array(number, shape=(64,), dtype="float16"):
+    return TorchTensor(shape, getattr(framework, dtype), number)
+def cupy_array(number, shape=(64,)):
+    return CupyArray(shape, (2, 16, 1), number)
+x = {array}
+scale = made.kernel("scale")
+y = scale(x, 1, 1, 1{more})
+print(type(y).__name__)
+"""
+
+
+ON_SECOND = {"torch": "torch_array(1)", "cupy": "cupy_array(1)"}
+
+
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [("None", "0x510"), ("0x66", "0x66"), ("0", "0x0"), ("1", "0x0"), ("2", "0x2"), ("0x510", "0x510")],
+)
+def test_frameworks_allocate_in_the_stream_of_the_launch(
+    process: Process, framework: str, stream: str, handle: str
+) -> None:
+    printed = process.run(framework_call(ON_SECOND[framework], f", stream={stream}"))
+    dtype, kind = ("torch.float16", "TorchTensor") if framework == "torch" else ("float16", "CupyArray")
+    assert printed == f"{framework} makes {dtype} [64] in {handle} on cuda:1\n{kind}\n"
+    (launched,) = process.calls("launch")
+    assert f"stream {handle.replace('0x0', '0x1')} on cuda:1" in launched
+    assert process.calls("allocate") == []
+
+
+def test_numbers_of_pytorch_do_not_say_where_a_kernel_runs(process: Process) -> None:
+    """A number may be a tensor of rank 0, on any device: neither its stream nor its library is the call's."""
+    call = """
+import frameworks_standin
+torch, cupy = frameworks_standin.torch(), frameworks_standin.cupy()
+x = frameworks_standin.CupyArray((64,), (2, 16, 1), 1)
+number = frameworks_standin.TorchTensor((), torch.int32, 0)
+print(type(made.kernel("scale")(x, 1, 1, number)).__name__)
+"""
+    assert process.run(call).splitlines() == ["cupy makes float16 [64] in 0x510 on cuda:1", "CupyArray"]
+    assert "stream 0x510 on cuda:1" in process.calls("launch")[0]
+
+
+def test_temporary_memory_is_of_the_framework(process: Process) -> None:
+    printed = process.run(
+        """
+        import frameworks_standin
+        torch = frameworks_standin.torch()
+        x = frameworks_standin.TorchTensor((100,), torch.float32, 1)
+        made.kernel("two_steps")(x, x)
+        """
+    )
+    assert printed.splitlines() == [
+        "torch makes torch.uint8 [400] in 0x510 on cuda:1",
+        "torch frees torch.uint8 [400]",
+    ]
+    assert process.calls("allocate") == process.calls("free") == [] and len(process.calls("launch")) == 2
+
+
+# ---- graph capture
+
+
+@pytest.mark.parametrize("kernel", ["scale", "special"])
+def test_the_first_call_may_be_captured(process: Process, kernel: str) -> None:
+    """Opening the device, loading, and opting in to shared memory are refused in a capture, unless it is relaxed."""
+    calls = {"scale": "x = on_cuda((5,), 'float16'); k(x, x, 1, 1, 1, stream=0x77)", "special": "k(x, stream=0x77)"}
+    process.run(f"k, x = made.kernel({kernel!r}), on_cuda((4,))\n{calls[kernel]}", capture="0x77", capability=90)
+    assert len(process.calls("load")) == len(process.calls("launch")) == 1
+
+
+def test_the_capture_mode_of_the_thread_is_what_it_was(process: Process) -> None:
+    process.run(
+        """
+        from cuda.bindings import driver
+        x = on_cuda((5,), "float16")
+        made.kernel("scale")(x, x, 1, 1, 1, stream=0x77)
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        assert driver.cuThreadExchangeStreamCaptureMode(mode)[1] == mode
+        """,
+        capture="0x77",
+    )
+
+
+@pytest.mark.parametrize("function", ["cuLibraryLoadData", "cuKernelGetFunction", "cuDevicePrimaryCtxRetain"])
+def test_what_a_capture_does_not_allow_says_preload(process: Process, function: str) -> None:
+    text = refused(process, 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)', fail=f"{function}=900")
+    assert "failed with CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" in text
+    assert text.endswith(
+        "\n  a graph is being captured, which does not allow this"
+        "\n  remedy: call preload before the capture, pass the outputs, and use the captured stream"
+    )
+
+
+def test_an_innocent_thread_is_told_why_the_default_stream_is_refused(process: Process) -> None:
+    """Another thread captures a stream that is not non-blocking."""
+    text = refused(process, 'made.kernel("fill")(on_cuda((4,)), 10)', capture="0x77", blocking=1)
+    assert "is captured failed with CUDA_ERROR_STREAM_CAPTURE_IMPLICIT" in text
+    assert text.endswith(
+        "\n  another stream that is not non-blocking is being captured, and the default stream would wait for it"
+        "\n  remedy: use a stream of your own"
+    )
+    process.run('made.kernel("fill")(on_cuda((4,)), 10, stream=0x78)', capture="0x77", blocking=1)
+
+
+# ---- errors that come from elsewhere
+
+
+@pytest.mark.parametrize("status", [226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911])
+def test_an_error_of_earlier_work_says_so(process: Process, status: int) -> None:
+    text = refused(
+        process,
+        'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)',
+        fail=f"cuLaunchKernelEx={status}",
+    )
+    assert text.endswith(
+        "\n  it comes from earlier work on the device, of this kernel or of anything else"
+        "\n  remedy: restart the process, since CUDA cannot be used in it any more; with CUDA_LAUNCH_BLOCKING=1 in its "
+        "environment the launch at fault raises the error"
+    ), text
+
+
+def test_with_blocking_launches_the_launch_itself_is_at_fault(process: Process) -> None:
+    call = 'import os; os.environ["CUDA_LAUNCH_BLOCKING"] = "1"; x = on_cuda((5,), "float16"); '
+    text = refused(process, call + 'made.kernel("scale")(x, x, 1, 1, 1)', fail="cuLaunchKernelEx=700")
+    assert "earlier work" not in text and text.endswith("restart the process, since CUDA cannot be used in it any more")
+
+
+@pytest.mark.parametrize("function", ["cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"])
+@pytest.mark.parametrize("status", [200, 209, 218, 222])
+def test_code_that_the_driver_cannot_read_has_the_versions_compared(
+    tmp_path: Path, driver: Path, function: str, status: int
+) -> None:
+    make_package(tmp_path, {"scale": scale()}, toolkit=13010)
+    process, call = Process(tmp_path, driver), 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)'
+    text = refused(process, call, fail=f"{function}={status}", version=12080)
+    assert text.endswith(
+        "\n  its device code was made with CUDA 13.1, and the driver is for CUDA 12.8"
+        "\n  remedy: install an NVIDIA driver for CUDA 13.1, or rebuild with CUDA 12.8"
+    ), text
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "version", "message"),
+    [
+        (
+            13000,
+            13000,
+            "was made with CUDA 13.0, and the driver is for CUDA 13.0, which is new enough\n  remedy: install",
+        ),
+        (
+            0,
+            12080,
+            "\n  the driver is for CUDA 12.8\n  remedy: install a newer NVIDIA driver, or rebuild with an older",
+        ),
+        (12040, 12020, "install an NVIDIA driver for CUDA 12.4, or rebuild with CUDA 12.2"),
+        (13000, 12080, "install an NVIDIA driver for CUDA 13.0 (580 or newer), or rebuild with CUDA 12.8"),
+    ],
+)
+def test_what_is_said_of_code_depends_on_both_versions(
+    tmp_path: Path, driver: Path, toolkit: int, version: int, message: str
+) -> None:
+    make_package(tmp_path, {"scale": scale()}, toolkit=toolkit)
+    process, call = Process(tmp_path, driver), 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)'
+    assert message in refused(process, call, fail="cuLibraryLoadData=222", version=version)
+
+
+def test_a_default_stream_is_that_of_the_primary_context(process: Process) -> None:
+    process.run(
+        """
+        import ctypes
+        from cuda.bindings import driver
+        driver.cuInit(0)
+        library, own = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        library.cuCtxCreate_v2(ctypes.byref(own), 0, 0)
+        library.cuCtxSetCurrent(own)
+        x, scale = on_cuda((5,), "float16"), made.kernel("scale")
+        for stream in (None, 1, 2, 0xf001, 0x77):
+            scale(x, x, 1, 1, 1, stream=stream)
+        now = ctypes.c_void_p()
+        library.cuCtxGetCurrent(ctypes.byref(now))
+        assert now.value == own.value
+        try:
+            scale(x, 1, 1, 1, stream=0xf001)
+        except RuntimeError as error:
+            assert "in a stream of another context of cuda:0 than the primary one" in str(error)
+        else:
+            raise AssertionError("an output in another context")
+        """
+    )
+    assert ["a context of its own" in line for line in process.calls("launch")] == [False, False, False, True, False]
 
 
 # ---- devices and images
@@ -691,7 +1365,7 @@ def test_a_missing_image_is_an_error(tmp_path: Path, driver: Path) -> None:
     [
         ("cuInit=100", "initialising CUDA failed with CUDA_ERROR_NO_DEVICE"),
         ("cuDeviceGetCount=3", "counting CUDA devices failed with CUDA_ERROR_NOT_INITIALIZED"),
-        ("cuDevicePrimaryCtxRetain=2", "making the context of cuda:0 current failed with CUDA_ERROR_OUT_OF_MEMORY"),
+        ("cuDevicePrimaryCtxRetain=2", "opening cuda:0 failed with CUDA_ERROR_OUT_OF_MEMORY"),
         ("cuLibraryLoadData=222", "loading sm_80 of variant default with the device function scale_kernel failed with"),
         (
             "cuLibraryGetKernel=500",

@@ -15,7 +15,7 @@ import pytest
 from browser import Browser, colours_of, dump_dom, find_browser
 from kernelwright.cli import main
 from kernelwright.package.loader import DIGEST_LINE
-from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest
+from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
 from kernelwright.report.data import collect
 from kernelwright.report.markup import duration, size
 from kernelwright.report.page import embedded_json, render
@@ -365,6 +365,17 @@ def test_package_that_is_not_assembled_is_noted(project: Path):
     assert "build/acme/parts/manifest.json; run scons to assemble it" in page_of(project)
 
 
+def test_what_a_partial_package_lacks_is_noted(project: Path):
+    assert "partially" not in page_of(project)
+    path = project / "build/demo/manifest.json"
+    gap = {"kernel": "gemm", "variant": "block_m-256", "archs": ["sm_80"], "stage": "nvcc", "error": f"large {EVIL}"}
+    content = path.read_text().rpartition("," + DIGEST_LINE)[0]
+    content = content.replace('"kernels":', f'"missing": [{json.dumps(gap)}],\n "kernels":', 1)
+    path.write_text(sealed_manifest(content))
+    text = f"demo was built partially, without gemm/block_m-256 for sm_80 [nvcc]: large {EVIL}"
+    assert html.escape(text) in page_of(project)
+
+
 def test_several_packages_and_dotted_names(project: Path):
     add_package(project / "build", "acme.parts")
     page = page_of(project)
@@ -405,7 +416,7 @@ def test_embedded_data_is_that_of_the_trace(project: Path):
     data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
     assert data["end"] == 4_000_000
     assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
-    assert data["stages"][-1] == ["TUNE", 11]
+    assert data["stages"][-1] == ["TUNE", 16]
 
 
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
@@ -431,7 +442,7 @@ def test_policy_allows_only_the_own_style_and_script(project: Path):
 
 def test_stages_beyond_the_known_ones_share_two_colours():
     spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
-    assert colours(spans) == {"LOWER": 2, "CHECK": 10, "AAA": 11, "BBB": 12, "CCC": 11}
+    assert colours(spans) == {"LOWER": 2, "CHECK": 15, "AAA": 16, "BBB": 17, "CCC": 16}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SITE_SCONS
-from kernelwright.package.signature import INT32_LIMIT, Described, Signatures
+from kernelwright.package.signature import INT32_LIMIT, Described, Signatures, plain_number
 from launcher_build import build, c_unit, plan, scalar, signature, tensor
 
 DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"
@@ -208,6 +208,63 @@ def test_sizes_that_do_not_fit_have_the_words_of_tvm(tmp_path):
     with pytest.raises(ValueError, match="Mismatched") as got:
         Signatures("add", entry).choose([described(f32(3)), described(f32(4))])
     assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.array])
+def test_integers_of_any_library_are_compared_with_their_type(kind):
+    kernel, on, x = Signatures("flags", entry_of("flags")), Described(value=True), Described("bool", (2,))
+    for level, text in ((128, "'level' is 128, which does not fit int8"), (2**62, f"is {2**62}, which does not fit")):
+        with pytest.raises(ValueError, match=text):
+            kernel.choose([on, Described(value=kind(level)), Described(value=0), x])
+    assert kernel.choose([on, Described(value=kind(-128)), Described(value=kind(255)), x]).index == 0
+
+
+def test_a_size_is_computed_from_the_integer_that_was_compared():
+    kernel, asked = Signatures("windows", entry_of("windows")), []
+
+    class Counting:
+        def __index__(self):
+            asked.append(0)
+            return len(asked)
+
+    chosen = kernel.choose([Described("float32", (9, 4)), Described(value=Counting())])
+    assert (chosen.symbols["width"], asked) == (1, [0])
+    assert type(kernel.choose([Described("float32", (9, 4)), Described(value=np.int8(2))]).symbols["width"]) is int
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.int64(4), 4),
+        (np.array(4), 4),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (True, True),
+        (np.float16(1.5), 1.5),
+        (np.array(2.5), 2.5),
+        (2**70, 2**70),
+        (None, None),
+        ("4", "4"),
+        (1j, 1j),
+    ],
+)
+def test_numbers_are_taken_as_python_has_them(value, expected):
+    plain = plain_number(value)
+    assert plain == expected and type(plain) is type(expected)
+
+
+def test_symbolic_numbers_stay_symbolic():
+    torch = pytest.importorskip("torch")
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment = ShapeEnv()
+    fake = torch._subclasses.FakeTensorMode(shape_env=environment)
+    width = fake.from_tensor(torch.zeros(9, 4), static_shapes=False).shape[1]
+    assert plain_number(width) is width
+    chosen = Signatures("windows", entry_of("windows")).choose([Described("float32", (12, 4)), Described(value=width)])
+    (_, parts), _ = chosen.outputs()
+    assert isinstance(chosen.symbols["width"], torch.SymInt) and isinstance(parts[0], torch.SymInt)
+    assert [str(guard.expr) for guard in environment.guards if "Eq" in str(guard.expr)] == []
 
 
 @pytest.mark.parametrize(

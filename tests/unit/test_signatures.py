@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -185,3 +186,32 @@ def test_signature_that_json_cannot_hold_is_not_kept(tmp_path, output):
 def test_entry_of_another_form_is_refused(body):
     with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
         entry_from_json(body)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "empty folder", "sparse"])
+def test_what_is_no_journal_is_replaced_and_nothing_is_written_through_it(tmp_path, output, kind):
+    made(tmp_path, output)
+    path, outside = file_of(tmp_path), tmp_path / "outside"
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "empty folder":
+        path.mkdir()
+    elif kind == "sparse":
+        with path.open("wb") as stream:
+            stream.truncate(3 << 30)
+    else:
+        path.symlink_to(outside)
+    if kind == "link":
+        outside.write_bytes(content)
+    # A pipe would keep a reader, and a writer, waiting for ever.
+    found: list[bool] = []
+    reader = threading.Thread(target=lambda: found.append(journal(tmp_path).intact(str(output))), daemon=True)
+    reader.start()
+    reader.join(120)
+    assert found == [False]
+    made(tmp_path, output).close()
+    assert journal(tmp_path).intact(str(output))
+    assert outside.exists() == (kind == "link")
+    assert kind != "link" or outside.read_bytes() == content

@@ -19,6 +19,7 @@ from kernelwright.errors import DefinitionError, KernelwrightError, LoweringErro
 from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerPool
 from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from kernelwright.workers.tools import OUTPUT_LIMIT
 from workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
@@ -123,13 +124,102 @@ def test_another_protocol_version_is_refused() -> None:
         protocol.decode_hello(b'{"hello": 999, "versions": {}}')
 
 
-def test_no_worker_is_started_before_the_first_call_and_one_serves_many(shared: Project, tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    assert project.pool.started == 0
-    project.pool.close()
-    for name in ("first", "second"):
-        assert shared.discover(shared.copy(name))["kernels"][0]["name"] == name
-    assert shared.pool.started == 1
+PROCESS = "import os\nopen('processes', 'a').write(f'{os.getpid()}\\n')"
+
+
+def processes(project: Project) -> list[str]:
+    """The processes that have executed a definition with PROCESS, in order."""
+    file = project.folder / "processes"
+    return file.read_text().split() if file.exists() else []
+
+
+def test_no_worker_is_started_before_the_first_call_and_one_does_all_of_a_file(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=2)
+    with project.pool:
+        assert project.pool.started == 0
+        file = project.empty("k", PROCESS, body="raise ValueError")
+        for _ in range(2):
+            assert project.discover(file)["kernels"][0]["name"] == "k"
+            with pytest.raises(DefinitionError, match="ValueError"):
+                project.lower(file, "k")
+        assert project.pool.started == 1
+    assert len(processes(project)) == 1
+
+
+def test_a_worker_that_was_started_ahead_belongs_to_the_first_file_that_it_is_asked_about(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=1)
+    first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)
+    with project.pool as pool:
+        pool._start_one()
+        (ahead,) = pool._all
+        project.discover(first)
+        assert pool._all == {ahead}
+        project.discover(second)
+        assert ahead not in pool._all
+
+
+def test_one_process_never_executes_two_files_nor_one_file_twice(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=1)
+    first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)
+    with project.pool as pool:
+        for file in (first, second, first):
+            project.discover(file)
+        assert len(set(processes(project))) == 3
+        pool.call(DiscoverRequest(first, strict=True))
+        assert len(set(processes(project))) == 4, "strict mode is another execution"
+        for text in (PROCESS + "\nX = 1", PROCESS + "\nraise ValueError", PROCESS):
+            project.empty("first", text)
+            if "raise" in text:
+                for _ in range(2):
+                    with pytest.raises(DefinitionError, match="ValueError"):
+                        project.discover(first)
+            else:
+                project.discover(first)
+        assert pool.started == 1
+    assert len(processes(project)) == len(set(processes(project))) == 8
+
+
+def test_the_worker_that_was_idle_for_longest_makes_room(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=2)
+    files = [project.empty(f"k{n}", PROCESS) for n in range(3)]
+    with project.pool:
+        for number in (0, 1, 0, 2, 0):
+            project.discover(files[number])
+        assert len(processes(project)) == 3, "k1 made room for k2"
+        project.discover(files[1])
+        assert len(processes(project)) == 4
+        project.discover(files[0])
+        assert len(processes(project)) == 4, "k2 made room for k1"
+
+
+def test_calls_for_other_files_wait_in_line_and_none_waits_for_ever(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=1)
+    first, second = project.copy("first"), project.copy("second")
+    done = threading.Event()
+    with project.pool, ThreadPoolExecutor(3) as threads:
+
+        def repeat() -> None:
+            while not done.is_set():
+                project.discover(first)
+
+        busy = [threads.submit(repeat) for _ in range(2)]
+        try:
+            for _ in range(5):
+                assert project.discover(second)["kernels"][0]["name"] == "second"
+        finally:
+            done.set()
+        for call in busy:
+            call.result()
+        assert project.pool.started == 1
+
+
+def test_threads_with_more_files_than_places_all_get_their_answers(tmp_path: Path) -> None:
+    project = Project(tmp_path, size=2)
+    files = [project.copy(f"k{n}") for n in range(4)]
+    with project.pool, ThreadPoolExecutor(8) as threads:
+        answers = threads.map(lambda number: project.discover(files[number % 4])["file"], range(32))
+        assert list(answers) == [files[number % 4] for number in range(32)]
+        assert project.pool.started == 2
 
 
 def test_prints_do_not_disturb_the_protocol_and_are_handed_on(shared: Project) -> None:
@@ -181,7 +271,7 @@ def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared: Proje
 
 
 def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_path: Path) -> None:
-    project = Project(tmp_path, timeout_s=4.0)
+    project = Project(tmp_path)
     top = """
     import os, subprocess, sys, time
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -191,12 +281,14 @@ def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_p
     """
     with project.pool:
         file = project.empty("endless", top)
-        project.discover(project.copy("quick"))
+        project.discover(project.copy("quick"))  # TVM is imported now
+        project.pool.timeout_s = 4.0
         with pytest.raises(WorkerError, match="longer than 4 s") as caught:
             project.discover(file)
         assert "worker_timeout" in str(caught.value.remedy) and "the last words" in str(caught.value.detail)
         for pid in (tmp_path / "pids").read_text().split():
             wait_until_gone(int(pid))
+        project.pool.timeout_s = 120.0
         assert project.discover(project.copy("next"))
 
 
@@ -241,7 +333,7 @@ def test_one_process_imports_tvm_and_the_workers_are_its_forks(tmp_path: Path) -
     with project.pool, ThreadPoolExecutor(6) as threads:
         list(threads.map(project.discover, files))
         ((server, workers),) = parents(tmp_path).items()
-        assert len(workers) == 3
+        assert len(workers) == 6
         libraries = Path(f"/proc/{server}/maps").read_text()
         assert "libtvm_runtime.so" in libraries
     for pid in (server, *workers):
@@ -252,18 +344,17 @@ def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_pat
     project = Project(tmp_path, size=1)
     (tmp_path / "parents").mkdir()
     with project.pool:
-        project.discover(project.empty("first", PARENT))
+        file = project.empty("first", PARENT, body="os._exit(3)")
+        project.discover(file)
         ((server, workers),) = parents(tmp_path).items()
         os.kill(server, signal.SIGKILL)
         wait_until_gone(server)
-        assert project.discover(project.copy("second")), "the worker goes on"
-        file = project.empty("third", PARENT + "os._exit(3)")
-        with pytest.raises(WorkerError, match="a worker closed its pipe while working on discover"):
-            project.discover(file)
-        project.discover(project.empty("fourth", PARENT))
-        # The third was executed by the first worker, which had become the child of somebody else.
-        (another,) = [parent for parent, found in parents(tmp_path).items() if not found & workers]
-        assert another != server
+        assert project.discover(file), "the worker goes on"
+        assert parents(tmp_path) == {server: workers}
+        with pytest.raises(WorkerError, match="a worker closed its pipe while executing the definition"):
+            project.lower(file, "first")
+        project.discover(project.empty("second", PARENT))
+        assert len(parents(tmp_path)) == 2
 
 
 def test_closing_the_pool_ends_workers_without_a_fork_server(tmp_path: Path) -> None:
@@ -403,12 +494,195 @@ WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
     wait_until_gone(int(server))
 
 
-def test_what_one_definition_does_to_the_process_does_not_reach_the_next(shared: Project) -> None:
-    shared.discover(
-        shared.empty("messy", "import os, sys\nos.environ['LEAK'] = '1'\nsys.path.insert(0, '/leak')\nos.chdir('/')")
-    )
-    check = "import os, sys\nassert 'LEAK' not in os.environ and '/leak' not in sys.path and os.getcwd() != '/'"
-    assert shared.discover(shared.empty("clean", check))
+@pytest.mark.parametrize(
+    ("does", "sees"),
+    [
+        ("from tvm import te; te.exp = te.log", "from tvm import te; print(te.exp is te.log)"),
+        ("import numpy; numpy.exp = numpy.log", "import numpy; print(numpy.exp is numpy.log)"),
+        (
+            "import tvm_ffi; tvm_ffi.register_global_func('tvm_callback_cuda_postproc', lambda code, target: 'x')",
+            "import tvm_ffi; print(tvm_ffi.get_global_func('tvm_callback_cuda_postproc', allow_missing=True))",
+        ),
+        ("import kernelwright; kernelwright.kernel.leak = 1", "print(hasattr(kernel, 'leak'))"),
+        ("import sys; sys.modules['leak'] = sys", "import sys; print('leak' in sys.modules)"),
+        ("import os; os.environ['LEAK'] = '1'", "import os; print('LEAK' in os.environ)"),
+        ("import sys; sys.path.insert(0, '/leak')", "import sys; print('/leak' in sys.path)"),
+        ("import os; os.chdir('/')", "import os; print(os.getcwd() == '/')"),
+        ("import os; os.umask(0)", "import os; print(os.umask(0o22) == 0)"),
+        ("import signal; signal.signal(15, signal.SIG_IGN)", "import signal; print(signal.getsignal(15) == 1)"),
+        (
+            "import warnings; warnings.simplefilter('error')",
+            "import warnings; print(warnings.filters[0][0] == 'error')",
+        ),
+        ("import sys; sys.setrecursionlimit(9_999)", "import sys; print(sys.getrecursionlimit() == 9_999)"),
+        (
+            "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+            "import resource; print(resource.getrlimit(resource.RLIMIT_CORE) == (0, 0))",
+        ),
+    ],
+)
+def test_what_one_definition_does_to_the_process_does_not_reach_the_next(shared: Project, does: str, sees: str) -> None:
+    shared.discover(shared.empty("clean", sees))
+    before = shared.printed[-1]
+    shared.discover(shared.empty("messy", f"{does}\n{sees}"))
+    assert shared.printed[-1] != before, "the definition does change its own process"
+    shared.discover(shared.empty("next", sees))
+    assert shared.printed[-1] == before
+
+
+def test_what_a_definition_prints_is_bounded_and_takes_no_disk(shared: Project) -> None:
+    top = """
+    import os, stat
+    print("begin", stat.S_ISREG(os.fstat(1).st_mode), stat.S_ISREG(os.fstat(2).st_mode))
+    for _ in range(137): print("x" * 999_999)
+    print("end")
+    """
+    shared.discover(shared.empty("noisy", top))
+    text = shared.printed[-1]
+    assert text.startswith("begin False False\nxxx") and text.endswith("xxx\nend\n")
+    assert f"[... {137_000_000 + 22 - 2 * OUTPUT_LIMIT} bytes ...]" in text
+    assert len(text) < 2 * OUTPUT_LIMIT + 100
+
+
+CONTROLS = "\x1b]0;title\x07\x1b[2J\x9b1m\ttab\r\nline\rover"
+SHOWN = r"\x1b]0;title\x07\x1b[2J\x9b1m" + "\ttab\nline" + r"\rover"
+
+
+def test_control_characters_that_a_definition_prints_or_raises_are_shown_escaped(shared: Project) -> None:
+    shared.discover(shared.empty("controls", f"print({CONTROLS!r})"))
+    assert shared.printed[-1] == SHOWN + "\n"
+    with pytest.raises(DefinitionError) as caught:
+        shared.discover(shared.empty("controls", f"raise ValueError({CONTROLS!r})"))
+    assert SHOWN in str(caught.value.detail)
+    for text in (str(caught.value), caught.value.message):
+        assert not set(text) & set("\x1b\x07\x9b\r")
+    with pytest.raises(WorkerError) as died:
+        shared.discover(shared.empty("controls", f"import os; print({CONTROLS!r}, flush=True); os._exit(1)"))
+    assert SHOWN.splitlines()[0] in str(died.value.detail)
+
+
+DAEMON = """
+import os, time
+started = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    open("daemon", "w").write(f"{os.getpid()}\\n")
+    os.write(started[1], b"x")
+    while True: DOES
+os.read(started[0], 1)
+"""
+
+
+def end_daemon(project: Project) -> None:
+    os.kill(int((project.folder / "daemon").read_text()), signal.SIGKILL)
+
+
+def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_holds_its_pipes(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    file = project.empty("k", DAEMON.replace("DOES", "time.sleep(600)") + "os._exit(3)")
+    with project.pool:
+        with pytest.raises(WorkerError, match="a worker ended with exit status 3 while working on discover") as caught:
+            project.discover(file)
+        assert "os._exit" in str(caught.value.remedy)
+        end_daemon(project)
+        assert project.discover(project.copy("next"))
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(3)"])
+def test_a_process_that_prints_for_ever_does_not_hold_a_worker_up(tmp_path: Path, end: str) -> None:
+    project = Project(tmp_path)
+    file = project.empty("k", DAEMON.replace("DOES", "os.write(1, b'y' * 999)") + end)
+    with project.pool:
+        if end:
+            with pytest.raises(WorkerError, match="exit status 3"):
+                project.discover(file)
+        else:
+            assert project.discover(file)["kernels"][0]["name"] == "k"
+        end_daemon(project)
+
+
+DRIVER = """
+#include "{standin}"
+__attribute__((constructor)) static void log(void) {{ setenv("STANDIN_LOG", "{folder}/log", 1); }}
+/* What TVM's CUDA runtime is linked with besides; a program that runs nothing does not call it. */
+int cuModuleLoadData(void) {{ return 801; }}
+int cuModuleUnload(void) {{ return 801; }}
+int cuModuleGetFunction(void) {{ return 801; }}
+int cuFuncSetAttribute(void) {{ return 801; }}
+int cuTensorMapEncodeTiled(void) {{ return 801; }}
+"""
+
+CUDART = "libcudart.so.13"
+OF_PIP = sorted(Path(sys.prefix).glob(f"lib/python*/site-packages/nvidia/cu*/lib/{CUDART}"))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the loader's path with a CUDA driver, which notes in ``log`` that it is initialised."""
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    standin = Path(__file__).parents[1] / "standin" / "cuda.c"
+    (folder / "driver.c").write_text(DRIVER.format(standin=standin, folder=folder))
+    library = folder / "libcuda.so.1"
+    command = ["gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(library), "driver.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    return folder
+
+
+@pytest.mark.skipif(not OF_PIP, reason="pip has not installed nvidia-cuda-runtime")
+def test_tvms_cuda_runtime_works_with_the_library_that_pip_installed(tmp_path: Path, driver: Path) -> None:
+    (driver / CUDART).write_text("")  # the loader takes no other one from elsewhere
+    project = Project(tmp_path / "project")
+    with project.pool:
+        file = project.copy("k")
+        project.discover(file)
+        project.lower(file, "k")
+        assert not (driver / "log").exists(), "nothing but a check initialises CUDA"
+        assert project.pool.call(DevicesRequest())["cuda"] == []
+        assert (driver / "log").read_text().startswith("init\n")
+
+
+@pytest.mark.skipif(not OF_PIP, reason="pip has not installed nvidia-cuda-runtime")
+def test_a_driver_and_a_toolkit_do_not_change_what_is_lowered(tmp_path: Path, driver: Path, shared: Project) -> None:
+    text = """
+    from kernelwright import kernel
+    from tvm import te
+
+    @kernel
+    def k():
+        n = te.var("n")
+        x = te.placeholder((n, 64), "float32", name="x")
+        return te.create_prim_func([x, te.compute((n, 64), lambda i, j: te.exp(x[i, j]), name="y")])
+    """
+    (driver / CUDART).symlink_to(OF_PIP[0])
+    project = Project(tmp_path / "project")
+    with project.pool:
+        made = [where.lower(str(where.write("kernels/k.py", text)), "k", "cuda") for where in (project, shared)]
+    assert made[0]["contents"] == made[1]["contents"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "remedy"), [("libcuda.so.1", "driver"), (CUDART, "pip install 'nvidia-cuda-runtime")]
+)
+def test_what_is_missing_for_a_check_on_a_gpu_is_said(driver: Path, missing: str, remedy: str) -> None:
+    code = """
+        import sys
+        from kernelwright.workers import server
+        assert isinstance(server.load(), dict)
+        from kernelwright.workers import check
+        sys.path.clear()
+        try:
+            check.load_cuda_runtime()
+        except Exception as error:
+            print(error)
+    """
+    (driver / missing).unlink(missing_ok=True)
+    (driver / missing).write_text("")
+    env = {"PYTHONPATH": str(SITE_SCONS), "LD_LIBRARY_PATH": str(driver)}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True)
+    assert "TVM's CUDA runtime cannot be loaded" in done.stdout, done.stderr
+    assert missing in done.stdout and remedy in done.stdout
 
 
 def test_an_unknown_variant_is_a_definition_error(shared: Project) -> None:

@@ -274,6 +274,16 @@ def test_an_exception_in_the_reference_names_its_line(project: Project) -> None:
         check(project, "@scale.reference\ndef _(alpha, x):\n    return x / (1 // 0)\n")
     assert caught.value.where.stage == "check"
     assert "return x / (1 // 0)" in str(caught.value.detail)
+    assert caught.value.message.endswith(" (at n=33)") and caught.value.remedy is None
+
+
+def test_a_reference_that_takes_no_empty_arrays_names_the_sizes_and_a_remedy(project: Project) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        check(project, "@scale.reference\ndef _(alpha, x):\n    return alpha * x + 0 * x.max()\n")
+    assert "zero-size array" in caught.value.message and caught.value.message.endswith(" (at n=0)")
+    assert str(caught.value.where.location).startswith("kernels/scale.py:")
+    assert "initial=" in str(caught.value.remedy)
+    assert "have @scale.inputs return None" in str(caught.value.remedy)
 
 
 def test_an_error_of_the_library_is_shown_with_the_sizes(project: Project) -> None:
@@ -295,7 +305,8 @@ def test_a_missing_device_is_a_check_error(project: Project) -> None:
     request = CheckRequest(
         "kernels/after.py", "after", "default", "/no/such.so", 0, {"arguments": [], "symbols": {}}, "cuda:63", None
     )
-    with pytest.raises(CheckError, match="this machine has no device cuda:63"):
+    # Without a driver it is that which is missing.
+    with pytest.raises(CheckError, match=r"this machine has no device cuda:63|cannot be loaded: libcuda\.so"):
         project.pool.call(request)
 
 

@@ -622,6 +622,38 @@ def test_an_error_in_tvmscript_names_the_line_inside_the_function(project: Proje
     assert "site-packages" not in str(caught.value)
 
 
+def test_an_error_inside_tvm_names_the_users_line(project: Project) -> None:
+    text = """
+    from kernelwright import kernel
+    from tvm import te
+
+    @kernel
+    def k():
+        x, y = (te.placeholder((8,), "float32", name=name) for name in "xy")
+        z = te.compute((8,), lambda i: x[i] + y[i], name="z")
+        return te.create_prim_func([x, z])
+    """
+    with pytest.raises(DefinitionError) as caught:
+        project.lower(str(project.write("kernels/k.py", text)), "k")
+    assert caught.value.where.location == "kernels/k.py:9"
+    assert ".pxi" not in str(caught.value)
+
+
+UNPRINTABLE = """
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError
+"""
+
+
+def test_an_exception_that_has_no_text_is_an_error_at_the_users_line(project: Project) -> None:
+    error = raises(project, UNPRINTABLE + "raise Unprintable\n")
+    assert (error.where.location, error.message) == (
+        "kernels/bad.py:5",
+        "the file raised Unprintable: (its text cannot be had: its __str__ raised RuntimeError)",
+    )
+
+
 @pytest.mark.parametrize(
     ("body", "what"),
     [

@@ -43,7 +43,7 @@ def test_another_mode_packs_again_and_compiles_no_device_code(packed: Project, t
     manifest = inside(wheels_of(project)["main"])["demo/manifest.json"].decode()
     assert f'"compress": {{\n  "mode": "{mode}",\n  "cuda": "12.4"\n }}' in manifest
     assert len(fatbin(project, "sm_90a")) < len(fatbin(packed, "sm_90a"))
-    assert kernelwright("verify", str(wheels_of(project)["main"])).returncode == 0
+    assert kernelwright("verify", "--entry-points", str(wheels_of(project)["main"])).returncode == 0
     assert list(device_archs(fatbin(project, "sm_90a"))) == ["sm_90a"]
 
 
@@ -110,7 +110,7 @@ def test_split_and_compressed_code_needs_a_driver_that_can_read_it(
         f"demo_sm_80/{variant}/cuda/sm_80.fatbin"
         for variant in ("add_one/default", "scale/dtype-float16", "scale/dtype-float32")
     }
-    assert kernelwright("verify", *map(str, wheels.values())).returncode == 0
+    assert kernelwright("verify", "--entry-points", *map(str, wheels.values())).returncode == 0
     everything = unpack(tmp_path / "all", *wheels.values())
     output = machine.call(everything, STANDIN_VERSION="12020")
     assert "sm_90a of variant dtype-float32 is compressed, and needs a driver for CUDA 12.4 or newer; this" in output
@@ -127,7 +127,10 @@ def test_split_and_compressed_code_needs_a_driver_that_can_read_it(
     content = inside(wheels["sm_90a"])[name]
     assert set(device_archs(content)) == {"sm_90a"}
     cut = changed(wheels["sm_90a"], everything, {name: content[:16] + b"\x07" + content[17:]})
-    assert f"{name} is damaged: a fatbin has a header that is not known" in kernelwright("verify", str(cut)).stdout
+    assert (
+        f"{name} is damaged: a fatbin has a header that is not known"
+        in kernelwright("verify", "--entry-points", str(cut)).stdout
+    )
 
 
 # ---- verify

@@ -61,6 +61,7 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
     identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
         subprocess.run(["git", *identity, *command], cwd=folder, check=True)
+    (folder / ".env").write_text("TOKEN=secret")
     # Without isolation, because no package index has this Kernelwright.
     build = ["build", "--no-isolation", "--skip-dependency-check", "--config-setting=targets=llvm"]
     pip = ["pip", "wheel", "--no-build-isolation", "--no-deps", "--config-settings=targets=llvm", "-w", "of-pip", "."]
@@ -75,6 +76,8 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stdout
+        left_out = "the source distribution leaves out 1 file: .env"
+        assert (left_out in done.stdout) == (command is build), done.stdout
     wheel, archive = sorted((folder / "dist").iterdir())
     assert archive.name == "acme-0.1.0.tar.gz"
     assert re.fullmatch(r"acme-0\.1\.0-py3-none-manylinux_2_\d+_x86_64\.whl", wheel.name)
@@ -82,7 +85,7 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         names = {name.removeprefix("acme-0.1.0/") for name in packed.getnames()}
     assert {"SConstruct", "pyproject.toml", "kernels/scale_add.py", "PKG-INFO"} <= names
-    assert not any(name.startswith(("build/", "dist/")) for name in names)
+    assert not any(name.startswith(("build/", "dist/", ".env")) for name in names)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "1a", "\u00e9"])

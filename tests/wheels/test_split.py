@@ -505,7 +505,7 @@ def test_what_a_provider_answers_is_checked(split: Project, driver: Path, tmp_pa
 
 def test_good_wheels_are_well_alone_and_together(split: Project) -> None:
     wheels = [str(path) for path in wheels_of(split).values()]
-    done = kernelwright("verify", *wheels)
+    done = kernelwright("verify", "--entry-points", *wheels)
     assert done.returncode == 0 and done.stdout.count(": all well\n") == 4
 
 
@@ -543,7 +543,7 @@ def test_every_kind_of_damage_of_device_code_is_named(split: Project, tmp_path: 
     for number, (change, message) in enumerate(damages(inside(wheel))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        done = kernelwright("verify", str(changed(wheel, folder, change)))
+        done = kernelwright("verify", "--entry-points", str(changed(wheel, folder, change)))
         assert done.returncode == 1 and message in done.stdout, (message, done.stdout)
         assert "Traceback" not in done.stdout
 
@@ -563,7 +563,7 @@ def test_a_package_that_does_not_say_where_its_device_code_is_is_named(split: Pr
     for number, (change, message) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        done = kernelwright("verify", str(changed(wheel, folder, change)))
+        done = kernelwright("verify", "--entry-points", str(changed(wheel, folder, change)))
         assert done.returncode == 1 and message in done.stdout, done.stdout
 
 
@@ -595,13 +595,13 @@ def test_wheels_of_two_builds_of_one_version_do_not_fit_together(split: Project,
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     project.scons("-j2", "wheel")
     mine, theirs = wheels_of(split), wheels_of(project)
-    done = kernelwright("verify", str(mine["main"]), str(theirs["sm_90a"]))
+    done = kernelwright("verify", "--entry-points", str(mine["main"]), str(theirs["sm_90a"]))
     name = "scale/dtype-float32/cuda/sm_90a.cubin"
     assert (
         done.returncode == 1
         and f"{name} is not the one in {theirs['sm_90a'].name}: they are of different" in done.stdout
     )
-    assert kernelwright("verify", *map(str, theirs.values())).returncode == 0
+    assert kernelwright("verify", "--entry-points", *map(str, theirs.values())).returncode == 0
 
 
 # ---- pip and other front ends

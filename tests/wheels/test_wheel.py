@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -341,6 +342,30 @@ def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_
     wheels = [next((out / place).glob("*.whl")) for place in ("tree", "sdist")]
     for wheel in wheels:
         assert wheel.name == wheel_of(made).name and wheel.read_bytes() == wheel_of(made).read_bytes()
+    edited = Project(tmp_path / "unpacked" / base)
+    edited.write("README.md", "# Edited\n")
+    pip(sys.executable, "wheel", ".", *options, str(out / "edited"), env=build_environment(), cwd=edited.folder)
+    assert source_in(next((out / "edited").glob("*.whl"))) == {**source_in(wheels[1]), "dirty": True}
+
+
+def source_in(wheel: Path) -> dict[str, object]:
+    """What a wheel says of its sources."""
+    with zipfile.ZipFile(wheel) as archive:
+        found: dict[str, object] = json.loads(archive.read("demo/manifest.json"))["source"]
+    return found
+
+
+def test_a_wheel_of_a_definition_that_git_ignores_is_not_clean(made: Project, tmp_path: Path) -> None:
+    project = copy_of(made, tmp_path / "copy")
+    assert source_in(wheel_of(project))["dirty"] is False
+    git(project.folder, "rm", "-q", "--cached", "kernels/add_one.py")
+    git(project.folder, "commit", "-qm", "less")
+    with (project.folder / ".git/info/exclude").open("a") as stream:
+        stream.write("kernels/add_one.py\nbuild\ndist\n.sconsign*\n")
+    project.scons("wheel")
+    assert source_in(wheel_of(project))["dirty"] is True
+    done = subprocess.run(["git", "status", "--porcelain"], cwd=project.folder, check=True, capture_output=True)
+    assert done.stdout == b"", "git sees no change"
 
 
 def test_config_settings_are_settings_and_unknown_ones_are_listed(made: Project, tmp_path: Path) -> None:
@@ -395,7 +420,7 @@ def changed(wheel: Path, folder: Path, change: dict[str, bytes | None]) -> Path:
 
 
 def test_a_good_wheel_is_well(made: Project) -> None:
-    done = kernelwright("verify", str(wheel_of(made)))
+    done = kernelwright("verify", "--entry-points", str(wheel_of(made)))
     assert done.returncode == 0 and done.stdout == f"{wheel_of(made).name}: all well\n"
 
 
@@ -417,12 +442,12 @@ def test_every_kind_of_damage_is_named(made: Project, tmp_path: Path) -> None:
     for number, (change, message) in enumerate(cases):
         folder = tmp_path / str(number)
         folder.mkdir()
-        done = kernelwright("verify", str(changed(wheel, folder, change)))
+        done = kernelwright("verify", "--entry-points", str(changed(wheel, folder, change)))
         assert done.returncode == 1 and message in done.stdout, (message, done.stdout)
     unlisted = changed(wheel, tmp_path, {})
     with zipfile.ZipFile(unlisted, "a") as archive:
         archive.writestr("demo/more.py", b"")
-    assert "demo/more.py is not in RECORD" in kernelwright("verify", str(unlisted)).stdout
+    assert "demo/more.py is not in RECORD" in kernelwright("verify", "--entry-points", str(unlisted)).stdout
 
 
 def test_archs_that_the_manifest_claims_without_reason_are_named(made: Project) -> None:
@@ -444,7 +469,7 @@ def test_a_tag_that_promises_too_much_is_named(made: Project, tmp_path: Path) ->
     wheel = wheel_of(made)
     older = tmp_path / re.sub(r"manylinux_2_\d+", "manylinux_2_5", wheel.name)
     shutil.copyfile(wheel, older)
-    done = kernelwright("verify", str(older))
+    done = kernelwright("verify", "--entry-points", str(older))
     assert done.returncode == 1 and "its name says manylinux_2_5_x86_64" in done.stdout
 
 
@@ -453,7 +478,7 @@ def test_what_is_no_wheel_is_a_clear_error(tmp_path: Path, content: bytes | None
     path = tmp_path / "x-1-py3-none-any.whl"
     if content is not None:
         path.write_bytes(content)
-    done = kernelwright("verify", str(path))
+    done = kernelwright("verify", "--entry-points", str(path))
     assert done.returncode == 1 and f"{path} [verify]: it cannot be read" in done.stdout
     assert "Traceback" not in done.stdout
 

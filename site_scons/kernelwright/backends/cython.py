@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import KernelwrightError, ToolchainError, Where
 from .base import Backend, Need, Places
-from .library import LAUNCHER
+from .library import LAUNCHER, RELRO, STACK_PROTECTOR
 from .plan import IDENTIFIER, Argument, KernelPlan
 
 SHARED = LAUNCHER / "python"
@@ -141,19 +141,20 @@ class Cython(Backend):
 def compile_flags() -> list[str]:
     """Options of the C compiler, without folders."""
     defines = ["-DNDEBUG", f"-DPy_LIMITED_API={LIMITED_API}", "-DCYTHON_LIMITED_API=1"]
-    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", "-fno-asynchronous-unwind-tables", *defines]
+    options = ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
+    return [*options, "-fno-asynchronous-unwind-tables", *defines]
 
 
 def link_flags(glibc: str) -> list[str]:
-    """Options for linking: stripped, and reproducible. Python's functions are found in the process that loads it.
+    """Options for linking: stripped, hardened, reproducible. Python's functions are found in the process that loads it.
 
     Arguments:
         glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
     """
     # dlopen is in libdl before glibc 2.34, and in one that is only linked to by name the linker would not look.
     libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-Wl,--pop-state"]
-    linker = ["-Wl,--build-id=none", "-Wl,-z,noseparate-code"]
-    return ["-shared", "-s", *linker, *([f"-L{glibc}"] if glibc else []), *libraries]
+    linker = ["--build-id=none", "-z,noseparate-code", *RELRO]
+    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
 
 
 def check_headers(folder: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..dtypes import Dtype
 from ..errors import KernelwrightError, Where
 from .base import Places
 from .plan import CPU_LEVELS, Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
@@ -22,28 +23,6 @@ LAUNCHER = Path(__file__).resolve().parent.parent / "launcher"
 
 MAX_ARGUMENTS = 120
 """Most arguments of a kernel, and most parameters of a device function: they are held in arrays on the stack."""
-
-_DTYPE_CODES = {
-    "int": 0,
-    "uint": 1,
-    "float": 2,
-    "handle": 3,
-    "bfloat": 4,
-    "complex": 5,
-    "bool": 6,
-    "float8_e3m4": 7,
-    "float8_e4m3": 8,
-    "float8_e4m3b11fnuz": 9,
-    "float8_e4m3fn": 10,
-    "float8_e4m3fnuz": 11,
-    "float8_e5m2": 12,
-    "float8_e5m2fnuz": 13,
-    "float8_e8m0fnu": 14,
-    "float6_e2m3fn": 15,
-    "float6_e3m2fn": 16,
-    "float4_e2m1fn": 17,
-}
-"""Type codes of DLPack 1.1 (dlpack.h, DLDataTypeCode) by TVM's names."""
 
 _DIMS = {"blockIdx": "KW_GRID", "threadIdx": "KW_BLOCK", "clusterCtaIdx": "KW_CLUSTER"}
 _DIMS["preferredClusterCtaIdx"] = "KW_PREFERRED_CLUSTER"
@@ -58,19 +37,26 @@ _FLAGS = {
 _PARAMETER_LETTERS = {"handle": "p", "bool": "i", "float64": "d", "float32": "f", "float16": "h"}
 
 
+STACK_PROTECTOR = "-fstack-protector-strong"
+"""Ends the process when a function has written beyond its arrays on the stack. Calls are no slower."""
+
+RELRO = ("-z,relro", "-z,now")
+"""Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
+
+
 def compile_flags() -> list[str]:
-    """Options of the C compiler for wrapper.c, without folders: optimisation, dialect, visibility."""
-    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden"]
+    """Options of the C compiler for wrapper.c, without folders: optimisation, dialect, visibility, hardening."""
+    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
 
 
 def link_flags(launcher: str | Path = LAUNCHER, glibc: str = "") -> list[str]:
-    """Options for linking a kernel library: nothing exported but FFI functions, never unloaded, reproducible.
+    """Options for linking a kernel library: nothing exported but FFI functions, never unloaded, hardened, reproducible.
 
     Arguments:
         launcher: the folder of the launcher, as the command line should name it.
         glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
     """
-    linker = [f"--version-script={launcher}/exports.map", "-z,nodelete", "-z,lazy", "--build-id=none"]
+    linker = [f"--version-script={launcher}/exports.map", "-z,nodelete", *RELRO, "--build-id=none"]
     # Before glibc 2.34 the last two have functions that are bound as if they were in libc.
     libraries = ["-lm", "-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
     return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
@@ -146,38 +132,6 @@ def _c_operation(op: type[ast.operator], left: str, right: str) -> str:
     if op in _OPERATORS:
         return f"{_OPERATORS[op]}({left}, {right})"
     raise ValueError(f"cannot translate the operator {op.__name__} in a size")
-
-
-@dataclass(frozen=True)
-class _Dtype:
-    """A dtype as DLPack has it."""
-
-    code: int
-    bits: int
-    lanes: int
-
-    @property
-    def alignment(self) -> int:
-        """Bytes that an element is aligned to: its size, if that is a power of two."""
-        size = max(1, self.bits * self.lanes // 8)
-        return size & -size
-
-    @classmethod
-    def parse(cls, text: str, where: Where) -> _Dtype:
-        base, lanes = re.findall(r"(complex[0-9]+|[^x]*)x?(.*)", text, re.S)[0]
-        exact = _DTYPE_CODES.get(base)
-        if lanes and not re.fullmatch("[0-9]{1,4}", lanes):
-            exact, base = None, ""
-        if base == "handle":
-            return cls(3, 64, 1)
-        if base == "bool":
-            return cls(6, 8, int(lanes or 1))
-        if exact is not None and (bits := re.match(r"float(\d)", base)):
-            return cls(exact, int(bits[1]), int(lanes or 1))
-        plain = re.fullmatch(r"(int|uint|float|bfloat|complex)([0-9]{1,4})", base)
-        if plain:
-            return cls(_DTYPE_CODES[plain[1]], int(plain[2]), int(lanes or 1))
-        raise KernelwrightError(f"dtype {text!r} cannot be an argument", where, "use a dtype that DLPack knows")
 
 
 @dataclass(frozen=True)
@@ -267,6 +221,7 @@ class _Wrapper:
         if max([arguments, *parameters]) > MAX_ARGUMENTS:
             raise KernelwrightError(f"it has more than {MAX_ARGUMENTS} arguments", units[0].where)
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in units]
+        toolkit = self._kernel.toolkit if any(unit.images for unit in units) else 0
         self._line(
             f"/* The library of kernel {self._kernel.name}: its tables and, below them, its FFI functions.",
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
@@ -276,6 +231,7 @@ class _Wrapper:
             f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
             f"#define KW_MAX_IMAGES {max([1, *(len(unit.images) for unit in units)])}",
             *(["#define KW_SPLIT"] if self._split else []),
+            *([f"#define KW_TOOLKIT {toolkit}"] if toolkit else []),
             *([f"#define KW_DRIVER {self._kernel.driver}"] if self._kernel.driver else []),
             '#include "kernelwright.h"',
         )
@@ -297,6 +253,7 @@ class _Wrapper:
             f"  .num_outputs = {len(kernel.outputs)},",
             "  .variants = kw_variants,",
             f"  .num_variants = {len(kernel.variants)},",
+            *([f"  .gaps = {_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             "",
             '#include "exports.h"',
@@ -459,14 +416,14 @@ def _built(kernel: KernelPlan) -> str:
     return ", ".join(f"{target} ({', '.join(names)})" for target, names in archs.items())
 
 
-def _kind(argument: Argument, dtype: _Dtype) -> str:
+def _kind(argument: Argument, dtype: Dtype) -> str:
     if argument.kind == "tensor":
         return "KW_TENSOR"
     return {0: "KW_INT", 1: "KW_INT", 3: "KW_POINTER", 6: "KW_BOOL"}.get(dtype.code, "KW_FLOAT")
 
 
 def _argument(argument: Argument, where: Where) -> str:
-    dtype = _Dtype.parse(argument.dtype, where)
+    dtype = Dtype.parse(argument.dtype, where)
     text = argument.dtype
     fields = [f".name = {_string(argument.name)}", f".kind = {_kind(argument, dtype)}"]
     if argument.kind == "tensor":

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
 import keyword
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..errors import KernelwrightError, shown
+from ..dtypes import Dtype
+from ..errors import KernelwrightError, Where, shown
 from .base import Backend, Need
-from .plan import REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
+from .plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}
@@ -50,7 +50,15 @@ class Nvrtc(Backend):
     library = False
     images = True
     run_needs = (Need("cuda.core", "cuda-core>=1.2,<2"), Need("cuda.bindings.driver", "cuda-bindings>=13,<14"))
-    runtime = ("nvrtc_kernel.py", "nvrtc_device.py", "nvrtc_arrays.py", "interface.py", "signature.py")
+    runtime = (
+        "nvrtc_kernel.py",
+        "nvrtc_device.py",
+        "nvrtc_arrays.py",
+        "nvrtc_memory.py",
+        "nvrtc_frameworks.py",
+        "interface.py",
+        "signature.py",
+    )
 
     def check(self, kernel: KernelPlan) -> None:
         """Find out whether all host code of the kernel can be said in Python."""
@@ -67,8 +75,9 @@ class Nvrtc(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """The kernel's part of the ``.pyi``; calls take a stream as well."""
-        text = super().stub(kernel, entry)
-        return text.replace(", /) -> ", ", /, *, stream: _Any = None) -> ")
+        from ..package.stubs import StubTypes, kernel_stub
+
+        return kernel_stub(kernel, entry, StubTypes(keywords=("stream: _Any = None",)))
 
     def stub_imports(self, runtime: str) -> str:
         """The line that imports the kernels' class."""
@@ -109,17 +118,42 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
         text, names = _function(unit, f"_variant_{number}", _plan_of(unit))
         used |= names
         functions.append(text)
-    yield HEAD.format(kernel=kernel.name, names=", ".join(sorted(used, key=str.lower)))
+    name = _identifier(kernel.name, "the name of a kernel", Where(kernel.name, stage="wrap"))
+    yield HEAD.format(kernel=name, names=", ".join(sorted(used, key=str.lower)))
     yield f'DRIVER = {kernel.driver}\n"""The CUDA version that a driver must be for to read the images; 0: any."""\n'
+    yield f'\nTOOLKIT = {kernel.toolkit}\n"""The CUDA version of the compiler that made the images; 0: not known."""\n'
     yield from functions
-    yield "\n\nVARIANTS = {\n"
-    yield from (f"    {json.dumps(unit.slug)}: _variant_{number},\n" for number, unit in enumerate(units))
-    yield "}\n\nFUNCTIONS = {\n"
-    for unit in units:
-        launched = dict.fromkeys(launch.kernel for launch in _plan_of(unit).launches)
-        listed = ", ".join(map(json.dumps, launched)) + ("," if len(launched) == 1 else "")
-        yield f"    {json.dumps(unit.slug)}: ({listed}),\n"
-    yield "}\n"
+    yield "\n\n"
+    yield _table("VARIANTS", ((unit, f"_variant_{number}") for number, unit in enumerate(units)))
+    yield "\n"
+    launched = [tuple(dict.fromkeys(launch.kernel for launch in _plan_of(unit).launches)) for unit in units]
+    yield _table("FUNCTIONS", ((unit, repr(names)) for unit, names in zip(units, launched, strict=True)))
+    yield "\n"
+    alignments = [tuple(_alignment(argument, unit) for argument in unit.arguments) for unit in units]
+    yield _table("ALIGNMENTS", ((unit, repr(bytes_)) for unit, bytes_ in zip(units, alignments, strict=True)))
+    yield '"""Bytes to which the data of each argument is aligned; 0 for a number."""\n'
+
+
+def _table(name: str, rows: Iterable[tuple[LoweredUnit, str]]) -> str:
+    """A dictionary with a Python expression for each variant."""
+    return "".join([f"{name} = {{\n", *(f"    {unit.slug!r}: {text},\n" for unit, text in rows), "}\n"])
+
+
+def _identifier(name: str, what: str, where: Where) -> str:
+    """A name that enters the module as it is.
+
+    Raises:
+        KernelwrightError: it is none.
+    """
+    if not IDENTIFIER.fullmatch(name):
+        raise KernelwrightError(f"signature.json has {shown(name)} as {what}, expected an identifier", where, REBUILD)
+    return name
+
+
+def _alignment(argument: Argument, unit: LoweredUnit) -> int:
+    if argument.kind != "tensor":
+        return 0
+    return argument.alignment or Dtype.parse(argument.dtype, unit.where).alignment
 
 
 def _function(unit: LoweredUnit, name: str, plan: HostPlan) -> tuple[str, set[str]]:
@@ -127,13 +161,19 @@ def _function(unit: LoweredUnit, name: str, plan: HostPlan) -> tuple[str, set[st
     writer = _Writer(unit, plan)
     typed = [f"{writer.names[argument.name]}: {_type(argument)}" for argument in unit.arguments]
     outline = ", ".join(f"{argument.name}: {_outline(argument)}" for argument in unit.arguments)
-    lines = [f'"""Variant {unit.slug}.', "", *textwrap.wrap(outline + ".", 100), '"""', *writer.lines()]
+    said = [f"Variant {unit.slug}.", "", *textwrap.wrap(outline + ".", 100)]
+    lines = [*f'"""{_prose(said)}'.split("\n"), '"""', *writer.lines()]
     body = "".join(f"    {line}".rstrip() + "\n" for line in lines)
     head = f"def {name}({', '.join(['call: Call', *typed])}) -> None:"
     if len(head) > 120:
         listed = "".join(f"    {item},\n" for item in ["call: Call", *typed])
         head = f"def {name}(\n{listed}) -> None:"
     return f"\n\n{head}\n{body}", writer.used
+
+
+def _prose(lines: list[str]) -> str:
+    """Lines of a docstring, which says them as they are whatever characters they have."""
+    return "\n".join(line.encode("unicode_escape").decode("ascii").translate({ord('"'): '\\"'}) for line in lines)
 
 
 def _outline(argument: Argument) -> str:
@@ -163,14 +203,16 @@ class _Writer:
         self.used: set[str] = set()
         workspaces = [f"workspace_{number}" for number in range(len(plan.workspaces))]
         taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *workspaces, *dir(builtins)}
-        self.names = _renamed([argument.name for argument in unit.arguments] + list(unit.symbols), taken)
+        names = [argument.name for argument in unit.arguments] + list(unit.symbols)
+        what = "the name of an argument or a size"
+        self.names = _renamed([_identifier(name, what, unit.where) for name in names], taken)
 
     def lines(self) -> Iterator[str]:
         """The lines of the body, without indentation."""
         yield from self._symbols()
         for check in self._plan.checks:
             error = check.error if check.error in ERRORS else "RuntimeError"
-            yield f"call.check({self._text(check.passes)}, {error}, {json.dumps(check.message)})"
+            yield f"call.check({self._text(check.passes)}, {error}, {check.message!r})"
         for number, size in enumerate(self._plan.workspaces):
             yield f"workspace_{number} = call.workspace({self._text(size)})"
         for launch in self._plan.launches:
@@ -208,7 +250,7 @@ class _Writer:
 
     def _launch(self, launch: Launch) -> Iterator[str]:
         yield "call.launch("
-        yield f'    "{launch.kernel}",'
+        yield f"    {_identifier(launch.kernel, 'the name of a device function', self._unit.where)!r},"
         yield f"    grid={self._dims(launch.grid)},"
         yield f"    block={self._dims(launch.block)},"
         if launch.cluster is not None:

@@ -293,10 +293,12 @@ class KernelPlan:
 
     Arguments:
         name: the kernel's name.
-        outputs: the names of arguments that callers may leave out, as the definition lists them.
+        outputs: the names of arguments that callers may leave out.
         variants: in the order of the configs; the first that fits a call is used.
         split: the library does not hold the device images, they are loaded from their files.
         driver: the CUDA version that a driver must support to decompress the images, such as 12040; 0: any.
+        toolkit: the CUDA version of the compiler that made the images, such as 13000; 0: it is not known.
+        gaps: what errors say of the variants that failed, in a package that was built partially; empty: none did.
     """
 
     name: str
@@ -304,6 +306,8 @@ class KernelPlan:
     variants: tuple[VariantPlan, ...]
     split: bool = False
     driver: int = 0
+    toolkit: int = 0
+    gaps: str = ""
 
     @property
     def units(self) -> tuple[LoweredUnit, ...]:
@@ -348,7 +352,7 @@ class KernelPlan:
                 raise KernelwrightError(message, unit.where)
         outputs = tuple(argument.name for argument in unit.arguments if argument.output)
         if set(outputs) != set(self.outputs):
-            raise KernelwrightError(f"its outputs are {outputs}, the definition lists {self.outputs}", unit.where)
+            raise KernelwrightError(f"its outputs are {outputs}, those of the kernel {self.outputs}", unit.where)
 
     def _check_unique(self, what: str, values: list[str]) -> None:
         for value in values:

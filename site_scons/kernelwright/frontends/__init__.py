@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..declare import Outputs, named_outputs
 from ..errors import Where
 
 
@@ -19,7 +20,8 @@ class Unit:
         slug: the variant's slug.
         slugs: the slugs of all variants of the kernel.
         config: the variant's config.
-        outputs: the arguments that the definition declares as outputs.
+        outputs: the arguments that the definition declares as outputs; a front end that knows their names puts those
+            in place of positions (:meth:`named`).
         target: ``llvm`` or ``cuda``.
         arch: the arch that code is generated for.
         location: ``path:line`` of the definition, relative to the project root.
@@ -30,11 +32,19 @@ class Unit:
     slug: str
     slugs: tuple[str, ...]
     config: Mapping[str, bool | int | float | str]
-    outputs: tuple[str, ...]
+    outputs: Outputs
     target: str
     arch: str
     location: str
     archs: tuple[str, ...] = ()
+
+    def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        """The names of the outputs, when those of all arguments are known.
+
+        Raises:
+            DefinitionError: there is no argument at a position, or two entries are one argument.
+        """
+        return named_outputs(self.outputs, arguments, self.where)
 
     @property
     def where(self) -> Where:

@@ -11,7 +11,7 @@ import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,9 @@ def lower(program: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredK
         ToolchainError: CuTe DSL is not installed, or another release of it.
     """
     _require_program(program, unit)
-    program.check(unit.outputs, unit.where)
+    outputs = unit.named(list(program.declared))
+    program.check(outputs, unit.where)
+    unit = replace(unit, outputs=outputs)
     _require_names(program, unit)
     compiler = _Compiler(program, unit)
     results: dict[str, _Compiled] = {}

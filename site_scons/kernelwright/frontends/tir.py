@@ -25,8 +25,8 @@ from ..files import pretty_json
 from . import LoweredKernel, Unit, entry_symbol
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
-from .tir_schedule import AS_WRITTEN, candidates, is_bound_to_threads
-from .tir_signature import Argument, arguments_of, symbols_of, with_alignments
+from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
+from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
@@ -83,6 +83,7 @@ def lower(definition: Any, unit: Unit, target: Target, progress: Callable[[str],
     """
     module, name = _entry_module(definition, unit)
     arguments = arguments_of(module[name], unit)
+    require_written(arguments, unit)
     symbols = symbols_of(arguments, unit)
     failures: list[str] = []
     for rule, scheduled in _scheduled(module, name, unit, target, progress, failures):
@@ -101,12 +102,7 @@ def lower(definition: Any, unit: Unit, target: Target, progress: Callable[[str],
         signature = dict(sorted(signature.items()))
         files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
         return LoweredKernel(files | code.files, rule)
-    raise LoweringError(
-        "the function has no thread bindings, and none of TVM's rules could schedule it for the GPU",
-        unit.where,
-        "schedule it by hand: with T.thread_binding in TVMScript, or with tvm.s_tir.Schedule",
-        "\n".join(failures),
-    )
+    raise _unscheduled(module[name], unit, failures)
 
 
 def argument_names(definition: Any, unit: Unit) -> list[str]:
@@ -272,6 +268,24 @@ def _script(module: tvm.IRModule) -> bytes:
     functions = list(module.functions.values())
     text: str = functions[0].script() if len(functions) == 1 else module.script()
     return (text.rstrip() + "\n").encode()
+
+
+def _unscheduled(function: tirx.PrimFunc, unit: Unit, failures: list[str]) -> LoweringError:
+    """The error for a function that is not scheduled, and that no rule could schedule."""
+    if not has_blocks(function):
+        return LoweringError(
+            "the function is written as plain loops: its body needs blocks with axes, or loops bound to threads",
+            unit.where,
+            "put the innermost statements into a block, as the example does, so that TVM's rules can schedule them; or "
+            'bind the loops by hand: for i in T.thread_binding(256, thread="threadIdx.x")',
+            BLOCK,
+        )
+    return LoweringError(
+        "the function has no thread bindings, and none of TVM's rules could schedule it for the GPU",
+        unit.where,
+        "schedule it by hand: with T.thread_binding in TVMScript, or with tvm.s_tir.Schedule",
+        "\n".join(failures),
+    )
 
 
 def _lowering_error(error: Exception, unit: Unit) -> LoweringError:

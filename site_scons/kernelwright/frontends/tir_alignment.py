@@ -13,6 +13,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import MatchBufferRegion
 
+from ..dtypes import alignment_of
+
 DEFAULT = 64
 """What TVM assumes of a buffer whose definition says nothing (``runtime::kAllocAlignment``)."""
 
@@ -32,7 +34,7 @@ def relaxed(function: tirx.PrimFunc) -> tirx.PrimFunc:
     views = [view for view, _ in _views(function)]
     for buffer in [p for p in function.params if tirx.buffer.is_buffer_var(p)] + views:
         if int(buffer.data_alignment) == DEFAULT:
-            pairs.append((buffer, _with_alignment(buffer, element_bytes(buffer))))
+            pairs.append((buffer, _with_alignment(buffer, element_alignment(buffer))))
 
     def replaced(variable: Any) -> Any:
         return next((new for old, new in pairs if variable.same_as(old)), variable)
@@ -49,16 +51,19 @@ def required_alignment(function: tirx.PrimFunc, parameter: Any, gpu: bool) -> in
         gpu: whether it is code for the GPU, which faults at a vector access of unaligned data; that for the CPU does
             not once the function is :func:`relaxed`.
     """
-    element = element_bytes(parameter)
+    element = element_alignment(parameter)
     asked = int(parameter.data_alignment)
     least = element if asked == DEFAULT else max(asked, element)
-    return max(least, _widest_access(function, parameter)) if gpu else least
+    return max(least, _access_alignment(function, parameter)) if gpu else least
 
 
-def element_bytes(buffer: Any) -> int:
-    """Bytes of one element of a buffer."""
-    kind = buffer.ty.dtype.dtype
-    return max(1, int(kind.bits) * int(kind.lanes) // 8)
+def element_alignment(buffer: Any) -> int:
+    """Bytes to which one element of a buffer is aligned."""
+    return alignment_of(_bits_of(buffer.ty.dtype.dtype))
+
+
+def _bits_of(kind: Any) -> int:
+    return int(kind.bits) * int(kind.lanes)
 
 
 def _with_alignment(buffer: Any, alignment: int) -> Any:
@@ -89,11 +94,11 @@ def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
     return found
 
 
-def _widest_access(function: tirx.PrimFunc, parameter: Any) -> int:
-    """Bytes of the widest access to a parameter's memory that the code makes."""
+def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
+    """Bytes that the most demanding access to a parameter's memory has to be aligned to."""
     if any(_mentions(source, parameter) for _, source in _views(function)):
         return LARGEST_ACCESS
-    element = element_bytes(parameter)
+    element = _bits_of(parameter.ty.dtype.dtype)
     widths = [element]
 
     def note_vector_loop(loop: Any) -> None:
@@ -105,18 +110,17 @@ def _widest_access(function: tirx.PrimFunc, parameter: Any) -> int:
         buffer = node.source if isinstance(node, tvm.ir.TensorLoad) else node.buffer
         value = node if isinstance(node, tvm.ir.TensorLoad) else node.value
         if parameter.same_as(buffer) and isinstance(value.ty, tvm.ir.PrimType):
-            widths.append(int(value.ty.dtype.lanes) * element)
+            widths.append(_bits_of(value.ty.dtype))
 
     def note_call(call: Any) -> None:
         if str(getattr(call.op, "name", "")).startswith(ASYNC_COPIES) and _mentions(call, parameter):
-            widths.append(LARGEST_ACCESS)
+            widths.append(8 * LARGEST_ACCESS)
 
     tvm_ffi.structural_walk(
         function.body,
         [(tirx.For, note_vector_loop), ((tvm.ir.TensorLoad, tirx.BufferStore), note_access), (tvm.ir.Call, note_call)],
     )
-    width = min(max(widths), LARGEST_ACCESS)
-    return 1 << (width - 1).bit_length()
+    return min(max(map(alignment_of, widths)), LARGEST_ACCESS)
 
 
 def _mentions(node: Any, parameter: Any) -> bool:

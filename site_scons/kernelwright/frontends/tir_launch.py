@@ -18,6 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..dtypes import bytes_of
 from .tir_signature import Argument
 
 _INFIX = {
@@ -213,8 +214,8 @@ class _Reader:
     def _allocate(self, buffer: Any, when: str | None) -> None:
         if when is not None:
             raise _Inexpressible(f"allocates {buffer.name!r} under a condition")
-        bits = tvm.DataType(str(buffer.dtype))
-        element = max(1, (bits.bits * bits.lanes + 7) // 8)
+        kind = tvm.DataType(str(buffer.dtype))
+        element = bytes_of(kind.bits * kind.lanes)
         sizes = [self._text(size) for size in buffer.shape]
         if str(buffer.scope()) != "global":
             raise _Inexpressible(f"allocates {buffer.name!r} in the memory {buffer.scope()!r}")

@@ -8,10 +8,21 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import dlight
+from tvm.s_tir.stmt import SBlock
 from tvm.target import Target
 
 AS_WRITTEN = "as written"
 """The name of a schedule that the definition itself made."""
+
+BLOCK = """\
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((256,), "float32"), y: T.Buffer((256,), "float32")):
+    for i in range(256):
+        with T.sblock("y"):              # the block
+            j = T.axis.spatial(256, i)   # its axis; of a reduction: T.axis.reduce
+            y[j] = x[j] * 2.0
+"""
+"""An example for those who have written plain loops."""
 
 GPU_RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Transpose", "Fallback")
 CPU_RULES = ("GEMV", "Reduction")
@@ -70,6 +81,11 @@ def has_loop_annotations(function: tirx.PrimFunc) -> bool:
         return isinstance(node, tirx.For) and (int(node.kind) != tirx.ForKind.SERIAL or len(node.annotations) > 0)
 
     return _any_statement(function, annotated)
+
+
+def has_blocks(function: tirx.PrimFunc) -> bool:
+    """Whether any block of a function has axes: dlight's rules schedule such blocks, and no loops without one."""
+    return _any_statement(function, lambda node: isinstance(node, SBlock) and len(node.iter_vars) > 0)
 
 
 def _any_statement(function: tirx.PrimFunc, test: Callable[[Any], bool]) -> bool:

@@ -16,7 +16,7 @@ from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..errors import DefinitionError
 from . import Unit
-from .tir_alignment import element_bytes, required_alignment
+from .tir_alignment import element_alignment, required_alignment
 
 _INFIX = {
     tirx.Add: "+",
@@ -77,9 +77,11 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     Raises:
         DefinitionError: a parameter is of another kind, or names are not usable or do not fit the decorator.
     """
+    outputs = unit.named([str(parameter.name) for parameter in function.params])
+    named = replace(unit, outputs=outputs)
     written = _written_buffers(function)
-    arguments = [_argument(p, any(p.same_as(buffer) for buffer in written), unit) for p in function.params]
-    _check_names(arguments, unit)
+    arguments = [_argument(p, any(p.same_as(buffer) for buffer in written), named) for p in function.params]
+    _check_names(arguments, outputs, unit)
     return arguments
 
 
@@ -90,7 +92,7 @@ def with_alignments(arguments: list[Argument], function: tirx.PrimFunc, gpu: boo
         if argument.shape is None:
             return argument
         needed = required_alignment(function, parameter, gpu)
-        return replace(argument, alignment=needed if needed > element_bytes(parameter) else None)
+        return replace(argument, alignment=needed if needed > element_alignment(parameter) else None)
 
     return [aligned(argument, parameter) for argument, parameter in zip(arguments, function.params, strict=True)]
 
@@ -159,7 +161,7 @@ def _argument(parameter: Any, written: bool, unit: Unit) -> Argument:
     )
 
 
-def _check_names(arguments: list[Argument], unit: Unit) -> None:
+def _check_names(arguments: list[Argument], outputs: tuple[str, ...], unit: Unit) -> None:
     names = [argument.name for argument in arguments]
     tensors = [argument.name for argument in arguments if argument.shape is not None]
     for name in names:
@@ -169,17 +171,32 @@ def _check_names(arguments: list[Argument], unit: Unit) -> None:
                 unit.where,
                 "give each argument a Python identifier of its own, with name=... in TE",
             )
-    for name in unit.outputs:
+    for name in outputs:
         if name not in tensors:
             raise DefinitionError(
                 f"outputs names {name!r}, which is no tensor argument (the tensor arguments are {', '.join(tensors)})",
                 unit.where,
-                "use the names of the function's buffers",
+                "use the names of the function's buffers, or their positions",
             )
 
 
+def require_written(arguments: list[Argument], unit: Unit) -> None:
+    """Raise a DefinitionError for an output that the function does not write: callers would get what memory holds.
+
+    Whatever may write through a pointer counts as written, so an output that does not is certainly none.
+    """
+    outputs = unit.named([argument.name for argument in arguments])
+    by_name = {argument.name: argument for argument in arguments}
+    written = [argument.name for argument in arguments if argument.written]
+    for entry, name in zip(unit.outputs, outputs, strict=True):
+        if not by_name[name].written:
+            shown = f"{name!r}" if entry == name else f"{entry}, which is {name!r}"
+            remedy = f"list what it writes: {', '.join(written)}" if written else "have the function store to it"
+            raise DefinitionError(f"outputs lists {shown}, and the function does not write it", unit.where, remedy)
+
+
 def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
-    """The buffers that a function stores to, or hands out a pointer of which they could be written through."""
+    """The buffers that a function stores to, or hands out itself or by a pointer, so that they could be written."""
     written: list[Any] = []
     aliases: list[tuple[Any, Any]] = []
 
@@ -211,8 +228,9 @@ def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
         mask = call.args[4]
         if isinstance(mask, tirx.IntImm) and not int(mask.value) & WRITE_ACCESS:
             return tvm_ffi.WalkResult.SKIP
-    elif name == "tirx.buffer_data":
-        note(call.args[0])
     elif name == "tirx.address_of" and isinstance(call.args[0], tvm.ir.TensorLoad):
         note(call.args[0].source)
+    else:  # "buffer_data", or a function that gets the buffer itself
+        for argument in call.args:
+            note(argument)
     return None

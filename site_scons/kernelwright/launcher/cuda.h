@@ -82,7 +82,23 @@ KW_COLD int kw_start_cuda(void) {
   return 0;
 }
 
-KW_COLD int kw_query_device(kw_device *device, int id) {
+/* ---- graph capture ---- */
+
+/* While a graph is captured, by any thread, the driver refuses most of what a first use does, because the graph would
+ * not have it. What the launcher sets up is for the whole process, so the calling thread is allowed it for a while.
+ * Returns its mode before. */
+KW_COLD int kw_relax_capture(void) {
+  int mode = KW_CAPTURE_RELAXED;
+  return kw_cuda.capture_mode(&mode) ? -1 : mode;
+}
+
+KW_COLD void kw_restore_capture(int mode) {
+  if (mode >= 0) kw_cuda.capture_mode(&mode);
+}
+
+/* ---- opening a device; the lock is held ---- */
+
+KW_COLD CUresult kw_query_device(kw_device *device, int id) {
   int major = 0, minor = 0, pools = 0;
   CUresult status = kw_cuda.device_get(&device->device, id);
   if (!status) status = kw_cuda.device_attribute(&major, KW_ATTRIBUTE_MAJOR, device->device);
@@ -90,10 +106,16 @@ KW_COLD int kw_query_device(kw_device *device, int id) {
   if (!status) status = kw_cuda.device_attribute(&pools, KW_ATTRIBUTE_MEMORY_POOLS, device->device);
   if (!status) status = kw_cuda.device_attribute(&device->shared_limit, KW_ATTRIBUTE_MAX_SHARED_OPTIN, device->device);
   if (!status) status = kw_cuda.primary_retain(&device->context, device->device);
-  if (status) return kw_raise_cuda(status, "opening cuda:%d", id);
   device->capability = 10 * major + minor;
   device->memory_pools = pools;
-  return 0;
+  return status;
+}
+
+KW_COLD int kw_query_relaxed(kw_device *device, int id) {
+  int mode = kw_relax_capture();
+  CUresult status = kw_query_device(device, id);
+  kw_restore_capture(mode);
+  return status ? kw_raise_cuda(status, "opening cuda:%d", id) : 0;
 }
 
 /* The device of that number, opened, or null with an error raised. */
@@ -106,7 +128,7 @@ KW_COLD kw_device *kw_open_device(int id) {
   if (id < 0 || id >= count)
     return kw_raise("ValueError", "there is no cuda:%d, the process sees %d CUDA devices", id, count), NULL;
   kw_device *device = &kw_devices[id];
-  if (!atomic_load(&device->ready) && kw_query_device(device, id)) return NULL;
+  if (!atomic_load(&device->ready) && kw_query_relaxed(device, id)) return NULL;
   atomic_store(&device->ready, true);
   return device;
 }
@@ -126,19 +148,32 @@ KW_FUNCTION kw_device *kw_get_device(int id) {
 
 /* ---- contexts ---- */
 
-/* Makes a context of the device current; `pushed` tells kw_leave what to undo. A context of the application's own on
- * the same device is left in place, since that is where its memory is. */
-KW_FUNCTION int kw_enter(const kw_device *device, bool *pushed) {
+/* The default streams are those of the current context; any other stream knows its context. */
+KW_FUNCTION bool kw_is_default_stream(CUstream stream) { return (uintptr_t)stream <= KW_LAST_DEFAULT_STREAM; }
+
+/* Makes a context of the device current for work in a stream; `pushed` tells kw_leave what to undo.
+ *
+ * Memory of frameworks, and their default stream, belong to the primary context. So a default stream is that of the
+ * primary context, also where the application has made another context of the device current. A stream that it has made
+ * itself may be of that other context, which is left in place: the driver runs a kernel in the context of its stream
+ * (cuda.h, cuLaunchKernelEx). */
+KW_FUNCTION CUresult kw_try_enter(const kw_device *device, CUstream stream, bool *pushed) {
   CUcontext current = NULL;
   CUdevice active;
   *pushed = false;
   CUresult status = kw_cuda.context_current(&current);
   if (!status && current == device->context) return 0;
-  if (!status && current && !kw_cuda.context_device(&active) && active == device->device) return 0;
+  bool may_stay = !status && current && !kw_is_default_stream(stream);
+  if (may_stay && !kw_cuda.context_device(&active) && active == device->device) return 0;
   if (!status) status = kw_cuda.context_push(device->context);
-  if (status) return kw_raise_cuda(status, "making the context of cuda:%d current", device->device);
-  *pushed = true;
-  return 0;
+  *pushed = !status;
+  return status;
+}
+
+KW_FUNCTION int kw_enter(const kw_device *device, CUstream stream, bool *pushed) {
+  CUresult status = kw_try_enter(device, stream, pushed);
+  if (__builtin_expect(!status, 1)) return 0;
+  return kw_raise_cuda(status, "making the context of cuda:%d current", device->device);
 }
 
 KW_FUNCTION void kw_leave(bool pushed) {
@@ -270,9 +305,7 @@ KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
   const kw_image *image = &module->images[index];
   CUlibrary library = NULL;
   CUresult status = kw_cuda.library_load(&library, data, NULL, NULL, 0, NULL, NULL, 0);
-  bool old = status == KW_CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
-  const char *hint = old ? " (the driver is older than the nvcc that made the PTX)" : "";
-  if (status) return kw_raise_cuda(status, "loading %s of variant %s%s", image->arch, module->variant, hint), NULL;
+  if (status) return kw_raise_cuda(status, "loading %s of variant %s", image->arch, module->variant), NULL;
   return module->libraries[index] = library;
 }
 
@@ -312,9 +345,7 @@ KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevi
   return 0;
 }
 
-KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const kw_choice *choice) {
-  bool pushed;
-  if (kw_enter(device, &pushed)) return NULL;
+KW_COLD kw_loaded *kw_load_entered(kw_module *module, const kw_device *device, const kw_choice *choice) {
   kw_loaded *loaded = calloc(1, sizeof *loaded + (size_t)module->num_functions * sizeof loaded->functions[0]);
   CUlibrary library = loaded ? kw_load_image(module, choice) : NULL;
   if (!loaded) kw_raise("MemoryError", "no memory");
@@ -323,6 +354,15 @@ KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const 
     free(loaded);
     loaded = NULL;
   }
+  return loaded;
+}
+
+KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const kw_choice *choice) {
+  bool pushed;
+  if (kw_enter(device, NULL, &pushed)) return NULL;
+  int mode = kw_relax_capture();
+  kw_loaded *loaded = kw_load_entered(module, device, choice);
+  kw_restore_capture(mode);
   kw_leave(pushed);
   return loaded;
 }
@@ -395,7 +435,9 @@ KW_COLD int kw_opt_in_shared(const kw_launch *launch, struct kw_loaded_function 
   if (wanted <= atomic_load(&function->shared_limit)) return 0;
   if ((int64_t)wanted + function->static_shared > device->shared_limit)
     return kw_raise_shared(launch, function->static_shared);
+  int mode = kw_relax_capture();
   CUresult status = kw_cuda.kernel_set(KW_FUNCTION_MAX_DYNAMIC_SHARED, (int)wanted, function->kernel, device->device);
+  kw_restore_capture(mode);
   if (status) return kw_raise_launch(status, launch);
   atomic_store_explicit(&function->shared_limit, wanted, memory_order_release);
   return 0;
@@ -482,7 +524,7 @@ static int kw_start_function(const kw_launch *launch, CUkernel kernel, int id, c
   config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
   kw_read_parameters(launch->function, arguments, converted, parameters);
   kw_add_attributes(&config, launch);
-  if (kw_enter(launch->device, &pushed)) return -1;
+  if (kw_enter(launch->device, config.stream, &pushed)) return -1;
   CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
   kw_leave(pushed);
   return __builtin_expect(status, 0) ? kw_raise_launch(status, launch) : 0;
@@ -533,34 +575,6 @@ KW_FUNCTION int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *a
   if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
   kw_current_device = (int)arguments[1].v_int64;
   return 0;
-}
-
-/* ---- memory ---- */
-
-/* Stream-ordered where the device can, so that the memory may be freed while the kernel still runs. */
-KW_FUNCTION void *kw_cuda_allocate_workspace(int id, uint64_t bytes) {
-  CUdeviceptr pointer = 0;
-  bool pushed;
-  const kw_device *device = kw_get_device(id);
-  if (!device || kw_enter(device, &pushed)) return NULL;
-  size_t size = bytes ? bytes : 1;
-  CUresult status = device->memory_pools
-                        ? kw_cuda.memory_allocate_async(&pointer, size, TVMFFIEnvGetStream(KW_CUDA_DEVICE, id))
-                        : kw_cuda.memory_allocate(&pointer, size);
-  kw_leave(pushed);
-  if (status) kw_raise_cuda(status, "allocating a workspace of %" PRIu64 " bytes on cuda:%d", bytes, id);
-  return status ? NULL : (void *)(uintptr_t)pointer;
-}
-
-KW_FUNCTION int kw_cuda_free_workspace(int id, void *data) {
-  bool pushed;
-  const kw_device *device = kw_get_device(id);
-  if (!device || kw_enter(device, &pushed)) return -1;
-  CUdeviceptr pointer = (uintptr_t)data;
-  CUresult status = device->memory_pools ? kw_cuda.memory_free_async(pointer, TVMFFIEnvGetStream(KW_CUDA_DEVICE, id))
-                                         : kw_cuda.memory_free(pointer);
-  kw_leave(pushed);
-  return status ? kw_raise_cuda(status, "freeing a workspace on cuda:%d", id) : 0;
 }
 
 #endif

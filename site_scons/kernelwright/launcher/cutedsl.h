@@ -148,7 +148,7 @@ static int kw_cutedsl_start(const kw_launch *launch, const kw_cutedsl_config *as
       asked->attributes, asked->num_attributes};
   bool pushed;
   if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_current_device);
-  if (kw_enter(launch->device, &pushed)) return -1;
+  if (kw_enter(launch->device, config.stream, &pushed)) return -1;
   CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
   kw_leave(pushed);
   return status ? kw_raise_launch(status, launch) : 0;

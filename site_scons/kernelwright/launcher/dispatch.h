@@ -135,9 +135,23 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
 
 /* ---- the two ways in ---- */
 
-/* Runs the first of the variants that the arguments fit. */
-KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
-                            int32_t num_passed, TVMFFIAny *result) {
+/* Adds to a raised error what the kernel lacks, which may be why nothing fits. */
+KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
+  kw_text text = {0};
+  TVMFFIObjectHandle error = NULL;
+  if (!kernel->gaps) return;
+  TVMFFIErrorMoveFromRaised(&error);
+  if (!error) return;
+  const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((const char *)error + sizeof(TVMFFIObject));
+  char kind[64];
+  snprintf(kind, sizeof kind, "%.*s", (int)cell->kind.size, cell->kind.data);
+  kw_append(&text, "%.*s%s", (int)cell->message.size, cell->message.data, kernel->gaps);
+  kw_raise_text(kind, &text);
+  TVMFFIObjectDecRef(error);
+}
+
+KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                                  const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
   kw_call call;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   for (int32_t i = 0; i < count; ++i) {
@@ -145,6 +159,14 @@ KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants,
     if (signature && kw_matches(signature, &call, KW_DATA)) return kw_run(&call, &variants[i], result);
   }
   return kw_handle_no_match(&call, variants, count, result);
+}
+
+/* Runs the first of the variants that the arguments fit. */
+KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                            int32_t num_passed, TVMFFIAny *result) {
+  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
+  if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
+  return status;
 }
 
 /* Loads all that a call on the device would load; `only_check` stops short of loading device code. */

@@ -72,6 +72,52 @@ KW_FFI(kw_num_threads) {
   return threads ? 0 : kw_raise_threads();
 }
 
+/* kw_current_stream(device_id) -> int: the stream that tvm-ffi has as the current one of this thread. */
+KW_FFI(kw_current_stream) {
+  (void)self;
+  if (kw_take_integers("kw_current_stream", arguments, count, 1)) return -1;
+  void *stream = TVMFFIEnvGetStream(kDLCUDA, (int32_t)arguments[0].v_int64);
+  *result = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)(uintptr_t)stream};
+  return 0;
+}
+
+/* kw_order(device_id, from, to): makes a stream wait for what is on another one; see order.h. */
+KW_FFI(kw_order) {
+  (void)self, (void)result;
+  if (kw_take_integers("kw_order", arguments, count, 3)) return -1;
+  return kw_order_streams((int)arguments[0].v_int64, kw_stream_of(&arguments[1]), kw_stream_of(&arguments[2]));
+}
+
+/* kw_synchronize(device_id, stream): waits for a stream; raises if it is being captured. -1 stands for all streams. */
+KW_FFI(kw_synchronize) {
+  (void)self, (void)result;
+  if (kw_take_integers("kw_synchronize", arguments, count, 2)) return -1;
+  if (arguments[1].v_int64 == -1) return kw_synchronize_device((int)arguments[0].v_int64);
+  return kw_synchronize_stream((int)arguments[0].v_int64, kw_stream_of(&arguments[1]));
+}
+
+/* kw_refuse_captured(device_id, stream): raises if kw_synchronize would, before anything is launched. */
+KW_FFI(kw_refuse_captured) {
+  (void)self, (void)result;
+  if (kw_take_integers("kw_refuse_captured", arguments, count, 2)) return -1;
+  return kw_refuse_captured((int)arguments[0].v_int64, kw_stream_of(&arguments[1]));
+}
+
+/* kw_for_xla(function) -> function: one that does the same, and leaves none of XLA's streams behind; see order.h. */
+KW_FFI(kw_for_xla) {
+  (void)self;
+  if (count != 1 || arguments[0].type_index != kTVMFFIFunction)
+    return kw_raise("TypeError", "kw_for_xla takes a function");
+  TVMFFIObjectHandle made;
+  TVMFFIObjectIncRef(arguments[0].v_obj);
+  if (TVMFFIFunctionCreate(arguments[0].v_obj, kw_call_from_xla, kw_forget_function, &made)) {
+    TVMFFIObjectDecRef(arguments[0].v_obj);
+    return -1;
+  }
+  *result = (TVMFFIAny){.type_index = kTVMFFIFunction, .v_obj = made};
+  return 0;
+}
+
 #ifdef KW_SPLIT
 /* kw_set_provider(function): have device code found by that function, which is kept; see provider.h. */
 KW_FFI(kw_set_provider) {

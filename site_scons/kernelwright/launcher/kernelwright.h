@@ -7,6 +7,8 @@
  *   KW_MAX_DIMS        the number of dimensions of all outputs together, at least 1
  *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
  *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
+ *   KW_TOOLKIT         only if it is known: the CUDA version of the compiler that made the device code, 1000 * major
+ *                      + 10 * minor
  *   KW_SPLIT           only if the device images are in files of their own
  *   KW_DRIVER          only if they are compressed so that not every driver can read them: the CUDA version, 1000 * major
  *                      + 10 * minor, that it must be for
@@ -35,17 +37,20 @@
 
 #include "types.h"
 #include "error.h"
+#include "share.h"
 #include "cpu.h"
 #include "driver.h"
 #ifdef KW_SPLIT
 #include "provider.h"
 #endif
 #include "cuda.h"
+#include "memory.h"
 #include "workspace.h"
 #include "threads.h"
 #include "runtime.h"
 #include "mismatch.h"
 #include "call.h"
+#include "order.h"
 #include "output.h"
 #include "dispatch.h"
 

@@ -2,6 +2,7 @@
 #ifndef KW_OUTPUT_H
 #define KW_OUTPUT_H
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* ---- arithmetic of the expressions in shapes ---- */
@@ -37,42 +38,40 @@ KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return !kw_are_sizes(a, b) ? 
 
 /* ---- memory of our own, where no framework offers any ---- */
 
-/* A tensor with its shape and strides behind it. */
+/* A tensor with its shape and strides behind it. On CUDA the block outlives the tensor: it notes the memory that waits
+ * to be freed. */
 typedef struct kw_own_tensor {
+  kw_released released;
   DLManagedTensorVersioned managed;
   int64_t dims[];
 } kw_own_tensor;
 
-static void kw_free_cuda_data(DLManagedTensorVersioned *managed) {
-  bool pushed;
-  const kw_device *device = kw_get_device(managed->dl_tensor.device.device_id);
-  if (!device || kw_enter(device, &pushed)) return;
-  kw_cuda.memory_free((uintptr_t)managed->dl_tensor.data);
-  kw_leave(pushed);
-}
-
 static void kw_free_own_tensor(DLManagedTensorVersioned *managed) {
-  if (managed->dl_tensor.device.device_type == kDLCPU) free(managed->dl_tensor.data);
-  else kw_free_cuda_data(managed);
-  free(managed);
+  kw_own_tensor *own = (kw_own_tensor *)((char *)managed - offsetof(kw_own_tensor, managed));
+  const DLTensor *tensor = &managed->dl_tensor;
+  if (tensor->device.device_type != kDLCPU) {
+    kw_release_later(tensor->device.device_id, &own->released);
+    return;
+  }
+  free(tensor->data);
+  free(own);
 }
 
-KW_FUNCTION int kw_allocate_cuda_data(DLTensor *tensor, size_t bytes) {
-  bool pushed;
-  CUdeviceptr pointer = 0;
-  const kw_device *device = kw_get_device(tensor->device.device_id);
-  if (!device || kw_enter(device, &pushed)) return -1;
-  CUresult status = kw_cuda.memory_allocate(&pointer, bytes);
-  kw_leave(pushed);
-  tensor->data = (void *)(uintptr_t)pointer;
-  return status ? kw_raise_cuda(status, "allocating %zu bytes for an output", bytes) : 0;
+KW_FUNCTION int kw_allocate_cuda_data(kw_own_tensor *own, size_t bytes) {
+  DLTensor *tensor = &own->managed.dl_tensor;
+  kw_released *released = &own->released;
+  if (kw_cuda_allocate_output(tensor->device.device_id, bytes, &released->pointer)) return -1;
+  released->bytes = bytes > KW_RELEASED_LEAST ? bytes : KW_RELEASED_LEAST;
+  tensor->data = (void *)(uintptr_t)released->pointer;
+  return 0;
 }
 
-KW_FUNCTION int kw_allocate_data(DLTensor *tensor, int64_t count) {
+KW_FUNCTION int kw_allocate_data(kw_own_tensor *own, int64_t count) {
+  DLTensor *tensor = &own->managed.dl_tensor;
   uint64_t bits = (uint64_t)tensor->dtype.bits * tensor->dtype.lanes;
   size_t bytes = ((uint64_t)count * bits + 7) / 8;
   if (!bytes) bytes = 1;
-  if (tensor->device.device_type != kDLCPU) return kw_allocate_cuda_data(tensor, bytes);
+  if (tensor->device.device_type != kDLCPU) return kw_allocate_cuda_data(own, bytes);
   if (!posix_memalign(&tensor->data, KW_ALIGNMENT, bytes)) return 0;
   return kw_raise("MemoryError", "no memory for an output of %zu bytes", bytes);
 }
@@ -94,7 +93,7 @@ KW_FUNCTION int kw_allocate_own(const DLTensor *prototype, int64_t count, TVMFFI
     /* An empty tensor can have other sizes whose product overflows; its strides do not matter. */
     stride = (int64_t)((uint64_t)stride * (uint64_t)prototype->shape[i]);
   }
-  if (kw_allocate_data(tensor, count)) return free(own), -1;
+  if (kw_allocate_data(own, count)) return free(own), -1;
   if (!TVMFFITensorFromDLPackVersioned(&own->managed, 0, 0, result)) return 0;
   kw_free_own_tensor(&own->managed);
   return -1;

@@ -323,36 +323,8 @@ KW_FUNCTION int kw_parallel_barrier(int task, TVMParallelGroupEnv *env) {
 
 static const kw_pool_interface kw_own_interface = {kw_pool_launch, kw_pool_set_threads, kw_pool_threads};
 
-static int kw_answer_pool(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-  (void)self, (void)arguments, (void)count;
-  result->type_index = kTVMFFIOpaquePtr;
-  result->v_ptr = (void *)&kw_own_interface;
-  return 0;
-}
-
-KW_COLD void kw_offer_pool(const TVMFFIByteArray *name) {
-  TVMFFIObjectHandle function = NULL;
-  if (TVMFFIFunctionCreate(NULL, kw_answer_pool, NULL, &function)) return;
-  TVMFFIFunctionSetGlobal(name, function, 0);
-  TVMFFIObjectDecRef(function);
-}
-
-/* The table of global functions has no lock of its own. The loader's lock is held while constructors run, so two
- * libraries cannot register at once. A process without TVM-FFI can still load the library, for what that is worth. */
-extern __typeof__(TVMFFIFunctionGetGlobal) TVMFFIFunctionGetGlobal __attribute__((weak));
-
 __attribute__((constructor)) static void kw_join_pool(void) {
-  static const TVMFFIByteArray name = {KW_POOL_NAME, sizeof KW_POOL_NAME - 1};
-  TVMFFIObjectHandle function = NULL;
-  TVMFFIAny answer = {.type_index = kTVMFFINone};
-  kw_shared_pool = &kw_own_interface;
-  if (!TVMFFIFunctionGetGlobal || TVMFFIFunctionGetGlobal(&name, &function)) return;
-  if (!function) {
-    kw_offer_pool(&name);
-    return;
-  }
-  if (!TVMFFIFunctionCall(function, NULL, 0, &answer) && answer.v_ptr) kw_shared_pool = answer.v_ptr;
-  TVMFFIObjectDecRef(function);
+  kw_shared_pool = kw_share(KW_POOL_NAME, (void *)&kw_own_interface);
 }
 
 #endif

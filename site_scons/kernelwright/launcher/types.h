@@ -97,6 +97,7 @@ typedef struct kw_kernel {
   int32_t num_outputs;
   const kw_variant *variants;
   int32_t num_variants;
+  const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
 
 /* A call in progress: the caller's arguments, laid out by argument position. An output that the caller left out has

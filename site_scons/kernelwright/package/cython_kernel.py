@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Interface, parse_device
+from .interface import Interface, libraries_of, parse_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,17 +32,24 @@ IMPORTERS = {
     "jax": "jax.dlpack",
     "jaxlib": "jax.dlpack",
     "cupy": "cupy",
+    "torch": "torch",  # where it is too old to make them in C
     "tvm_ffi": "tvm_ffi",
     "tvm": "tvm_ffi",
 }
 """Library of the first array of a call -> the module whose ``from_dlpack`` makes its arrays of new outputs."""
 
 
+STREAMS: dict[str, Callable[[Any, int], Any]] = {
+    "torch": lambda torch, device: torch.cuda.current_stream(device),
+    "cupy": lambda cupy, device: cupy.cuda.get_current_stream(device),
+}
+"""Library -> its current stream on a device. Others either say it in C, or have none: JAX orders work by itself."""
+
+
 class Services(Interface):
     """What a kernel object has besides its call. ``_load``, ``_service`` and ``_set_provider`` are the module's."""
 
     _load: Callable[[bytes, bytes, bytes], None]
-    _service: Callable[..., Any]
     _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
     _library: Path
     _importers: dict[type, Callable[[Any], Any]]
@@ -85,6 +92,29 @@ class Services(Interface):
     def __signature__(self) -> Signature:
         """The parameters as ``inspect`` shows them: outputs and the stream may be left out."""
         return _signature(self._entry)
+
+    def _current_stream(self, like: type, device: int) -> Any:
+        """The current stream of the library that has the type ``like``; None, if it is not known to have any."""
+        for library in libraries_of(like):
+            if library in STREAMS:
+                return STREAMS[library](sys.modules[library], device)
+        return None
+
+    def _enter_stream(self, like: type, device: int, stream: int) -> Any:
+        """Make a stream the current one of the library that has the type ``like``: what is to be left afterwards.
+
+        Raises:
+            ValueError: it is not known how that is done there.
+        """
+        if "torch" not in libraries_of(like):
+            raise ValueError(
+                f"kernel {self.name!r}: a stream was given, and outputs were left out, which {like.__module__} "
+                "allocates for its current stream\n  remedy: pass the outputs, or make the stream its current one"
+            )
+        cuda = sys.modules["torch"].cuda
+        entered = cuda.stream(cuda.ExternalStream(stream, device) if stream > 1 else cuda.default_stream(device))
+        entered.__enter__()
+        return entered
 
     def _adopt(self, output: Any, like: type) -> Any:
         """A new output as an array of the library that has the type ``like``, if there is one known."""

@@ -5,14 +5,22 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import threading
+
+from .loader import gaps_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn, TypeVar
 
     Self = TypeVar("Self", bound="Interface")
 
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 """DLPack's device type numbers."""
+
+OF_THREAD = 2
+"""The default stream of the thread, as DLPack numbers it for CUDA."""
 
 REMEDIES = {
     "numpy": "pass a dtype that NumPy exports, in native byte order; bfloat16 only from PyTorch or JAX",
@@ -23,6 +31,13 @@ REMEDIES = {
 """Library -> what to do about an array that it does not export."""
 
 
+class NoVariantError(KeyError):
+    """There is no such variant; a KeyError's own text is its key as Python writes it, on one line."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class Interface:
     """A kernel, or one variant of it: what the manifest says of it, and what is said of arguments that cannot be."""
 
@@ -31,6 +46,7 @@ class Interface:
     name: str
     _entry: dict[str, Any]
     _index: int | None
+    _service: Callable[..., Any]  # calls a service of the library by its name, with integers
 
     def _of_variant(self: Self, index: int) -> Self:
         """The kernel object of the variant of that number."""
@@ -56,13 +72,48 @@ class Interface:
                 if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
                     return self._of_variant(index)
         configs = [_listed(entry["config"]) or "one without a config" for entry in entries]
-        raise KeyError(f"{self.name} has no variant with {_listed(wanted)}; built are: {'; '.join(configs)}")
+        built = "; ".join(configs) + gaps_text(self._entry.get("missing", []))
+        raise NoVariantError(f"{self.name} has no variant with {_listed(wanted)}; built are: {built}")
 
     @property
     def devices(self) -> frozenset[str]:
         """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
         targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
         return frozenset("cpu" if target == "llvm" else target for target in targets)
+
+    def _hand_over(self, device: int, launched: int, stream: Any, thread: int) -> None:
+        """Order whoever takes an output on a GPU behind the kernel that writes it.
+
+        What is on the launch's stream is recorded now and not at the launch. So nothing is paid for what stays on that
+        stream, later kernels there that write the output count too, and a stream that is being captured sees no event.
+
+        Arguments:
+            device: CUDA's number of the device.
+            launched: the handle of the launch's stream.
+            stream: what was passed to ``__dlpack__``, as the array API standard has it for CUDA: the handle of the
+                taker's stream, 1 for the default one, 2 for the default one of the thread, -1 if the taker orders its
+                work itself. None is one that names no stream, and gets what is finished.
+            thread: that of the launch, as ``threading.get_ident`` has it.
+
+        Raises:
+            BufferError: the stream is no handle.
+            RuntimeError: the driver refuses, or a stream that is being captured would have to be waited for.
+        """
+        is_stream = isinstance(stream, int) and not isinstance(stream, bool) and stream >= -1 and stream != 0
+        if stream is not None and not is_stream:
+            raise BufferError(
+                f"kernel {self.name!r}: an output was asked for on the stream {stream!r}\n  remedy: pass a handle, 1 "
+                "for the default stream, 2 for that of the thread, -1 for no order, or None to wait"
+            )
+        if stream == -1:
+            return
+        if launched == OF_THREAD and thread != threading.get_ident():
+            # Another thread's default stream has no handle here, so all streams are waited for.
+            self._service(b"kw_synchronize", device, -1)
+        elif stream is None:
+            self._service(b"kw_synchronize", device, launched)
+        else:
+            self._service(b"kw_order", device, launched, stream)
 
     def _refuse_writing(self, name: str, what: str) -> NoReturn:
         remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
@@ -92,6 +143,11 @@ class Interface:
 
     def __reduce__(self) -> Any:
         raise TypeError(f"kernel {self.name} cannot be pickled; import it where it is used")
+
+
+def libraries_of(kind: type) -> list[str]:
+    """The top modules of a type and of its bases, without repetition."""
+    return list(dict.fromkeys(base.__module__.partition(".")[0] for base in kind.__mro__))
 
 
 def library_of(argument: Any) -> str:

@@ -21,7 +21,7 @@ import jax_tvm_ffi  # type: ignore[import-untyped]
 import numpy as np
 import tvm_ffi
 
-from .signature import Described, Signatures
+from .signature import Described, Signatures, plain_number
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
@@ -64,6 +64,7 @@ class JaxKernel:
         written = {a["name"] for variant in entry["variants"] for a in variant["arguments"] if a["written"]}
         self._inputs = [a["name"] for a in arguments if not a["output"]]
         self._scalars = [a["name"] for a in arguments if a["kind"] == "scalar"]
+        self._floats = {a["name"] for a in arguments if "float" in a["dtype"]}
         self._arrays = [name for name in self._inputs if name not in self._scalars]
         self._updated = [name for name in self._arrays if name in written]
         self._variants: dict[int, JaxKernel] = {}
@@ -148,7 +149,7 @@ class JaxKernel:
                 for device in sorted(self.devices):
                     jax_tvm_ffi.register_ffi_target(
                         target,
-                        function,
+                        self._kernel.for_xla(function) if device == "cuda" else function,
                         places,
                         PLATFORMS[device],
                         pass_owned_tensor=function is not self._kernel.function,
@@ -247,9 +248,18 @@ class JaxKernel:
                 f"argument '{name}' is traced by JAX, and has to be a number when the program is compiled\n  remedy: "
                 f"make it static, as in jax.jit(f, static_argnames='{name}')",
             )
-        if getattr(value, "shape", None) == () and hasattr(value, "item"):
-            value = value.item()
-        return ("float", value.hex()) if isinstance(value, float) else value
+        number = plain_number(value) if getattr(value, "shape", ()) == () else value
+        if not isinstance(number, (int, float)):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            text = f"argument '{name}' is a {kind}, expected a number"
+            self._signatures.refuse(TypeError, f"{text}\n  remedy: pass a number of Python or NumPy")
+        if isinstance(number, int) and not -(2**63) <= number < 2**63:
+            text = f"argument '{name}' is an int of {number.bit_length()} bits, which int64 does not hold"
+            remedy = f"pass float({name})" if name in self._floats else "pass a smaller number"
+            self._signatures.refuse(ValueError, f"{text}\n  remedy: {remedy}")
+        if name in self._floats:
+            number = float(number)
+        return ("float", number.hex()) if isinstance(number, float) else number
 
     def _array(self, name: str, value: Any) -> Any:
         if isinstance(value, jax.Array):

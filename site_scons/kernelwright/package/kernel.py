@@ -6,15 +6,21 @@ arrays that are read-only, and arrays that their library does not hand out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 from sys import modules
 from typing import Any
 
 import tvm_ffi
 
-from .interface import Interface, library_of, parse_device
+from .interface import DEVICE_TYPES, Interface, library_of, parse_device
 from .loader import Loader
+
+CUDA = DEVICE_TYPES["cuda"]
+
+LEGACY = 1
+"""The default stream of a device, as DLPack numbers it for CUDA."""
 
 IMMUTABLE = "jaxlib"
 """Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
@@ -25,14 +31,17 @@ class Kernel(Interface, tvm_ffi.Function):
 
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
     new ones. Arguments are positional: NumPy, PyTorch, JAX or CuPy arrays and numbers. New outputs come from PyTorch if
-    an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy.
+    an argument does, otherwise they are ``tvm_ffi.Tensor`` objects, which ``numpy.from_dlpack`` views without a copy,
+    or on a GPU :class:`Output`.
     """
 
     # Found faster than what is in the dictionary that each tvm-ffi function has.
-    __slots__ = ("_function", "_mutable")
+    __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
 
     _function: tvm_ffi.Function
     _mutable: set[type]
+    _on_cpu: bool  # and nowhere else
+    _as_is: set[type]  # of results
     _module: tvm_ffi.Module
 
     def __call__(self, *arguments: Any) -> Any:
@@ -46,14 +55,66 @@ class Kernel(Interface, tvm_ffi.Function):
             MemoryError: there is not enough for an output.
         """
         if IMMUTABLE in modules and not self._mutable.issuperset(map(type, arguments)):
-            self._refuse_immutable(arguments)
+            return self._call_with_immutable(arguments)
         try:
-            return self._function(*arguments)
+            result = self._function(*arguments)
         except Exception as error:
-            exported = None if str(error).startswith("kernel '") else self._exported(arguments)
-            if exported is None:
-                raise
-        return self._function(*exported)
+            exported = self._to_retry(arguments, error)
+        else:
+            is_plain = result is None or self._on_cpu or type(result) in self._as_is
+            return result if is_plain else self._with_stream(result)
+        return self._with_stream(self._function(*exported))
+
+    def _call_with_immutable(self, arguments: tuple[Any, ...]) -> Any:
+        """A call with arrays of types that may be JAX's.
+
+        JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it. It does not
+        know of the launch, so the call waits for that before it gives such arrays back.
+        """
+        self._refuse_immutable(arguments)
+        places = () if self._on_cpu else self._places_of_immutable(arguments)
+        for place in places:
+            self._service(b"kw_refuse_captured", *place)
+        try:
+            return self._call(arguments)
+        finally:
+            for place in places:
+                self._service(b"kw_synchronize", *place)
+
+    def _call(self, arguments: tuple[Any, ...]) -> Any:
+        try:
+            return self._with_stream(self._function(*arguments))
+        except Exception as error:
+            exported = self._to_retry(arguments, error)
+        return self._with_stream(self._function(*exported))
+
+    def _places_of_immutable(self, arguments: tuple[Any, ...]) -> Collection[tuple[int, int]]:
+        """The GPUs that arrays of JAX are on, and on each the stream that the call is launched on."""
+        places = {}
+        for array in arguments:
+            device = cuda_device_of(array) if library_of(array) == IMMUTABLE else None
+            if device is not None:
+                places[device] = self._stream_of_call(device, arguments)
+        return places.items()
+
+    def _stream_of_call(self, device: int, arguments: tuple[Any, ...]) -> int:
+        """The stream that tvm-ffi launches on: PyTorch's current one if a tensor of PyTorch is passed, or its own."""
+        torch = modules.get("torch")
+        if torch is not None and any(isinstance(argument, torch.Tensor) and argument.is_cuda for argument in arguments):
+            return int(torch.cuda.current_stream(device).cuda_stream)
+        return int(self._service(b"kw_current_stream", device))
+
+    def _with_stream(self, result: Any) -> Any:
+        """What a call returns: outputs on a GPU that are not PyTorch's remember the stream of the launch."""
+        if isinstance(result, tvm_ffi.Tensor):
+            kind, device = result.__dlpack_device__()
+            if kind != CUDA:
+                return result
+            return Output(self, result, self._service(b"kw_current_stream", device))
+        if isinstance(result, tvm_ffi.Array):
+            return tuple(map(self._with_stream, result)) if is_on_cuda(result[0]) else result
+        self._as_is.add(type(result))
+        return result
 
     def _refuse_immutable(self, arguments: tuple[Any, ...]) -> None:
         for position, argument in enumerate(arguments):
@@ -63,6 +124,19 @@ class Kernel(Interface, tvm_ffi.Function):
                 name, written = self._passed(len(arguments))[position]
                 if written:
                     self._refuse_writing(name, "an array of JAX, which is immutable")
+
+    def _to_retry(self, arguments: tuple[Any, ...], error: Exception) -> list[Any]:
+        """The arguments with which a call that has failed is made again. Called while its error is handled.
+
+        Raises:
+            Exception: the error, if the call cannot be made in another way.
+            TypeError: an array cannot be passed.
+            ValueError: the kernel writes an array that is read-only.
+        """
+        exported = None if str(error).startswith("kernel '") else self._exported(arguments)
+        if exported is None:
+            raise error
+        return exported
 
     def _exported(self, arguments: tuple[Any, ...]) -> list[Any] | None:
         """The arguments with read-only arrays in a form that tvm-ffi takes; None, if none is read-only.
@@ -95,6 +169,9 @@ class Kernel(Interface, tvm_ffi.Function):
         names += [f"number {number}" for number in range(len(names) + 1, count + 1)]
         return [(name, name in written) for name in names[:count]]
 
+    def _service(self, name: bytes, *numbers: int) -> Any:
+        return self._module[name.decode()](*numbers)
+
     def _of_variant(self, index: int) -> Kernel:
         return make_kernel(self.name, self._entry, self._module, index)
 
@@ -109,7 +186,7 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def supported(self, device: Any = "cpu") -> bool:
         """Whether this kernel has code that the device, and its driver, can run."""
-        return not self._module["kw_supported"](*parse_device(device))
+        return not self._service(b"kw_supported", *parse_device(device))
 
     def preload(self, device: Any = "cpu") -> None:
         """Load the device code ahead of the first call, for example before a graph is captured.
@@ -118,7 +195,7 @@ class Kernel(Interface, tvm_ffi.Function):
             RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
             ValueError: the kernel is not built for devices of that kind.
         """
-        self._module["kw_preload"](*parse_device(device))
+        self._service(b"kw_preload", *parse_device(device))
 
     def find_device_code(self, provider: Callable[[str, str, int, int], str]) -> None:
         """Have device code, if the library does not hold it, found by a function as :class:`Provider` has one."""
@@ -132,11 +209,103 @@ class Kernel(Interface, tvm_ffi.Function):
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"set_num_threads: expected a positive integer, got {count!r}")
-        self._module["kw_set_num_threads"](count)
+        self._service(b"kw_set_num_threads", count)
 
     def num_threads(self) -> int:
         """How many threads parallel CPU loops use."""
-        return int(self._module["kw_num_threads"]())
+        return int(self._service(b"kw_num_threads"))
+
+    def for_xla(self, function: Any) -> Any:
+        """A function that does what another does, and is safe to register with jax-tvm-ffi for GPUs.
+
+        jax-tvm-ffi (0.1.3) makes XLA's stream the current one of tvm-ffi for a call, and leaves it there if the one
+        before was the default. Later calls of this thread would go to XLA's stream; the function that is returned sees
+        to it that they do not.
+        """
+        return self._module["kw_for_xla"](function)
+
+
+class Output:
+    """A new array on a GPU that no framework has allocated: a ``tvm_ffi.Tensor`` that knows the stream of its launch.
+
+    Through DLPack it can be taken at once, on any stream: that stream is made to wait for the kernel. It can be passed
+    to a kernel again, which waits if it is launched on another stream.
+
+    Arguments:
+        kernel: what made it.
+        tensor: which has its data; what is not here is looked up there.
+        stream: the handle of the stream, which has to exist until the output is taken.
+    """
+
+    __slots__ = ("_kernel", "_stream", "_tensor", "_thread")
+
+    def __init__(self, kernel: Kernel, tensor: tvm_ffi.Tensor, stream: int) -> None:
+        self._kernel = kernel
+        self._tensor = tensor
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and number of the device."""
+        device: tuple[int, int] = self._tensor.__dlpack_device__()
+        return device
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
+        """A capsule, in the form of DLPack 1 if ``max_version`` is that or later.
+
+        Arguments:
+            stream: what takes the array will use it on that stream, which is made to wait; see
+                :meth:`Interface._hand_over`. Without one the kernel is waited for.
+            max_version: the latest form that is understood.
+            dl_device: where the array should be; only where it is.
+            copy: whether it should be a copy; it never is.
+
+        Raises:
+            BufferError: the stream is no handle, or a copy is asked for.
+        """
+        device = self.__dlpack_device__()
+        if copy or (dl_device is not None and tuple(dl_device) != device):
+            raise BufferError("a new output of a kernel is exported where it is, and not copied")
+        self._kernel._hand_over(device[1], self._stream, stream, self._thread)
+        return self._tensor.__dlpack__(max_version=max_version if max_version and max_version[0] >= 1 else None)
+
+    def __tvm_ffi_object__(self) -> tvm_ffi.Tensor:
+        """The tensor, as an argument of a function of tvm-ffi, which may be called on another stream.
+
+        That is tvm-ffi's current one, or PyTorch's if its tensors are among the arguments, which is not known here.
+        """
+        device, torch = self.__dlpack_device__()[1], modules.get("torch")
+        streams = [self._kernel._service(b"kw_current_stream", device)]
+        if torch is not None and torch.cuda.is_initialized():
+            streams.append(torch.cuda.current_stream(device).cuda_stream)
+        for stream in streams:
+            self._kernel._hand_over(device, self._stream, stream or LEGACY, self._thread)
+        return self._tensor
+
+    def __getattr__(self, name: str) -> Any:
+        """``shape``, ``dtype``, ``device`` and all else that a tensor of tvm-ffi has."""
+        if name.startswith("_"):
+            raise AttributeError(name)  # private ways to the data know no streams
+        return getattr(self._tensor, name)
+
+    def __repr__(self) -> str:
+        return f"<output of kernel {self._kernel.name}: {self.dtype}{list(self.shape)} on {self.device}>"
+
+
+def is_on_cuda(output: Any) -> bool:
+    """Whether an output is a tensor of tvm-ffi on a GPU."""
+    return isinstance(output, tvm_ffi.Tensor) and cuda_device_of(output) is not None
+
+
+def cuda_device_of(array: Any) -> int | None:
+    """The number of the GPU that an array is on; None, if it is elsewhere, or does not say."""
+    try:
+        kind, device = array.__dlpack_device__()
+    except Exception:  # what it means is said where the array is exported
+        return None
+    return int(device) if kind == CUDA else None
 
 
 def _is_read_only(argument: Any) -> bool:
@@ -190,9 +359,11 @@ def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index:
     kernel.__move_handle_from__(function)
     kernel._function = module.get_function(symbol)
     kernel._mutable = set()
+    kernel._as_is = set()
     kernel.name = name
     kernel._entry = entry
     kernel._module = module
     kernel._index = index
+    kernel._on_cpu = "cuda" not in kernel.devices
     kernel.__doc__ = entry["doc"]
     return kernel

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # importing typing and pathlib would take most of this module
 SCHEMA = 3
 """Revision of the manifest's format."""
 
+MOST_GAPS = 5
+"""How many of the things that a kernel lacks an error lists."""
+
 DIGEST_LINE = '\n "digest": '
 """Begins the last line of a manifest; the digest is that of all that comes before the comma in front of it."""
 
@@ -67,7 +70,8 @@ class Loader:
             ImportError: a file is missing or was altered, or a package that the backend needs is not installed.
         """
         if name not in self._names:
-            raise AttributeError(f"package {self.package!r} has no kernel {name!r}; it has {', '.join(self._names)}")
+            known = ", ".join(self._names)
+            raise AttributeError(f"package {self.package!r} has no kernel {name!r}; it has {known}{self.lacks(name)}")
         with self._lock:
             if (name, backend) not in self._kernels:
                 self._kernels[name, backend] = self._load(name, backend)
@@ -117,16 +121,39 @@ class Loader:
     def entry(self, name: str) -> dict[str, Any]:
         """A kernel's part of the manifest."""
         kernels = self.manifest().get("kernels")
-        entry = kernels.get(name) if isinstance(kernels, dict) else None
+        kernels = kernels if isinstance(kernels, dict) else {}
+        entry = kernels.get(name)
         if entry is None or not _is_entry(entry):
             place = self.folder / "manifest.json"
             raise ImportError(f"{place}: has no kernel {name!r} in the form of schema {SCHEMA}")
         found: dict[str, Any] = entry
-        return found
+        absent = found["backward"] if found.get("backward", name) not in kernels else name
+        gaps = [gap for gap in self._gaps() if gap.get("kernel") in (name, absent)]
+        if not gaps:
+            return found
+        # Without its backward kernel, a kernel can be called all the same.
+        kept = {key: value for key, value in found.items() if key != "backward" or absent == name}
+        return {**kept, "missing": gaps}
+
+    def lacks(self, name: str) -> str:
+        """What to add to an error about a kernel that is not there: why, if the package was built partially."""
+        try:
+            # What fails while it is found has no known name.
+            return gaps_text([gap for gap in self._gaps() if gap.get("kernel", name) == name])
+        except ImportError:  # the manifest is damaged, which the first kernel that is there will say
+            return ""
+
+    def _gaps(self) -> list[dict[str, Any]]:
+        """What the package lacks because it failed, and the build was to go on without it."""
+        gaps = self.manifest().get("missing", [])
+        return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
 
     def library(self, name: str) -> Path:
         """The path of a kernel's library, verified."""
-        return self.verified(self.entry(name)["library"])
+        library = self.entry(name).get("library")
+        if library is None:
+            raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
+        return self.verified(library)
 
     def image(self, name: str, slug: str, archs: str, device: int, capability: int) -> tuple[str, Path]:
         """The best device image that there is for a device, verified.
@@ -223,6 +250,27 @@ class Loader:
         return path
 
 
+def gaps_text(gaps: list[dict[str, Any]]) -> str:
+    """What to add to an error about a kernel that lacks something; empty, if it lacks nothing.
+
+    Arguments:
+        gaps: the entries of ``missing`` of the manifest that are about the kernel.
+    """
+    if not gaps:
+        return ""
+    lines = [f"\n    {gap_text(gap)}" for gap in gaps[:MOST_GAPS]]
+    more = f"\n    and {len(gaps) - MOST_GAPS} more, see manifest.json" if len(gaps) > MOST_GAPS else ""
+    return f"\n  this package was built partially (scons --partial), without what failed:{''.join(lines)}{more}"
+
+
+def gap_text(gap: dict[str, Any]) -> str:
+    """One entry of ``missing`` of the manifest, in a line."""
+    name = "/".join(str(gap[key]) for key in ("kernel", "variant") if key in gap) or str(gap.get("location"))
+    archs = gap.get("archs")
+    listed = f" for {', '.join(map(str, archs))}" if isinstance(archs, list) else ""
+    return f"{name}{listed} [{gap.get('stage')}]: {gap.get('error')}"
+
+
 def require(module: str, remedy: str, subject: str) -> None:
     """Find out whether a module is there, without importing it.
 
@@ -245,7 +293,9 @@ def _is_entry(entry: Any) -> bool:
         return False
     backends = entry.get("backends")
     listed = isinstance(backends, list) and bool(backends) and all(isinstance(name, str) for name in backends)
-    texts = isinstance(entry.get("doc"), str) and isinstance(entry.get("library", ""), str)
+    texts = isinstance(entry.get("doc"), str) and all(
+        isinstance(entry.get(key, ""), str) for key in ("library", "backward")
+    )
     return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
 
 

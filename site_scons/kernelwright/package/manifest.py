@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..backends import get
+from ..errors import KernelwrightError, Where, shown
 from ..files import canonical_json, pretty_json, sha256_of
 from ..limits import read_usage
 from .loader import DIGEST_LINE, SCHEMA
+
+REMEDY = "run scons again; if that does not help, remove the build folder"
 
 OWN_TOOLS = ("cutedsl",)
 """Tools that only some kernels of a package are made with: their units name them."""
@@ -104,6 +107,7 @@ class BuiltPackage:
         device_code: where it is, if libraries do not hold it: ``folder``, relative to the package, and ``packages``,
             arch -> import name of the package that a wheel would have it in; empty: libraries hold it.
         project: version of the project that it belongs to; empty: unknown.
+        missing: what failed and is left out of a partial package; empty: it is complete.
     """
 
     name: str
@@ -114,6 +118,7 @@ class BuiltPackage:
     compress: Mapping[str, Any] = field(default_factory=dict)
     device_code: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
+    missing: Sequence[Mapping[str, Any]] = ()
 
 
 def make_entry(kernel: BuiltKernel) -> str:
@@ -157,6 +162,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
         "backends": {name: _described(name) for name in package.backends},
         **({"compress": dict(package.compress)} if package.compress else {}),
         **({"device_code": dict(package.device_code)} if package.device_code else {}),
+        **({"missing": list(package.missing)} if package.missing else {}),
     }
     kernels = ",\n  ".join(f"{json.dumps(k.name)}: {_indented(_with_backends(k), 2)}" for k in package.kernels)
     parts = [pretty_json(head).removesuffix("\n}\n"), f'\n "kernels": {{\n  {kernels}\n }}']
@@ -171,6 +177,12 @@ def sealed_manifest(content: str) -> str:
     return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
 
 
+def sealed_document(document: Mapping[str, Any]) -> str:
+    """The text of a manifest with these keys, and with its digest as the last one."""
+    covered = {key: value for key, value in document.items() if key != "digest"}
+    return sealed_manifest(pretty_json(covered).removesuffix("\n}\n"))
+
+
 def _described(name: str) -> dict[str, Any]:
     """What loads kernels for a backend, and what has to be installed: what is imported, and what pip installs."""
     backend = get(name)
@@ -179,8 +191,12 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _with_backends(kernel: PackagedKernel) -> str:
-    """A kernel's part, which was made without regard to how it is called."""
-    return kernel.entry.rstrip().replace("{", f'{{\n "backends": {json.dumps(kernel.backends)},', 1)
+    """A kernel's part, which was made without regard to how it is called: its first key says that."""
+    before, brace, members = kernel.entry.strip().partition("{")
+    if before or not brace:
+        message = f"entry.json is {shown(kernel.entry)}, expected a JSON object"
+        raise KernelwrightError(message, Where(kernel.name, stage="package"), REMEDY)
+    return f'{{\n "backends": {json.dumps(kernel.backends)},{members}'
 
 
 def _indented(text: str, depth: int) -> str:

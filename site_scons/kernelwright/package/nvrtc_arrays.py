@@ -7,6 +7,7 @@ with ctypes, or through ``__cuda_array_interface__``. Only the standard library 
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,11 +15,10 @@ from typing import Any, NamedTuple
 CPU, CUDA, MANAGED = 1, 2, 13
 """DLPack's device types. Managed memory has an address for every device."""
 
-LEGACY_STREAM = 1
-"""The legacy default stream, as DLPack and the array interface number it."""
-
 IMMUTABLE = "jaxlib"
-"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that."""
+"""Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that.
+
+JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it."""
 
 _CODES = {
     0: "int",
@@ -58,6 +58,7 @@ class Array(NamedTuple):
         read_only: its library forbids writing.
         after: a stream whose work has to be done first, or None.
         owner: what keeps the memory, or what describes it, alive.
+        borrowed: its library uses the memory again as soon as it is given back, whatever still reads it.
     """
 
     data: int
@@ -68,6 +69,7 @@ class Array(NamedTuple):
     read_only: bool = False
     after: int | None = None
     owner: Any = None
+    borrowed: bool = False
 
     @property
     def place(self) -> str:
@@ -137,8 +139,24 @@ def _read_torch(tensor: Any) -> Array:
 
 @cache
 def _torch_dtype(dtype: Any) -> str:
-    """PyTorch calls its dtypes as TVM does."""
-    return str(dtype).removeprefix("torch.")
+    """A dtype of PyTorch as TVM writes it: the same, but for lanes, and for small integers, which have a byte each."""
+    name = re.sub(r"_x(\d+)$", r"x\1", str(dtype).removeprefix("torch."))
+    return re.sub(r"^(u?int)[1-7]$", r"\g<1>8", name)
+
+
+def torch_dtype(dtype: str) -> Any:
+    """The dtype of PyTorch that TVM writes so.
+
+    Raises:
+        TypeError: it has none.
+    """
+    import torch
+
+    for name in (dtype, re.sub(r"x(\d+)$", r"_x\1", dtype)):
+        found = getattr(torch, name, None)
+        if isinstance(found, torch.dtype) and _torch_dtype(found) == dtype:
+            return found
+    raise TypeError("it has no such dtype")
 
 
 def library_of(value: Any) -> str:
@@ -202,11 +220,11 @@ def _read_dlpack(value: Any, stream: int) -> Array:
         address = _pointer_in(capsule, b"dltensor_versioned")
         versioned = _VersionedTensor.from_address(address)
         read_only = is_immutable or bool(versioned.flags & READ_ONLY)
-        return _described(versioned.tensor, (kind, number), read_only, (value, capsule))
+        return _described(versioned.tensor, (kind, number), read_only, (value, capsule), is_immutable)
     if not _is_valid(capsule, b"dltensor"):
         raise UnreadableArrayError("its __dlpack__ returned something else than a DLPack capsule")
     tensor = _Tensor.from_address(_pointer_in(capsule, b"dltensor"))
-    return _described(tensor, (kind, number), is_immutable, (value, capsule))
+    return _described(tensor, (kind, number), is_immutable, (value, capsule), is_immutable)
 
 
 def _export(value: Any, stream: int) -> Any:
@@ -217,12 +235,12 @@ def _export(value: Any, stream: int) -> Any:
         return value.__dlpack__(stream=stream)
 
 
-def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner: Any) -> Array:
+def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner: Any, borrowed: bool) -> Array:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     data = (tensor.data or 0) + tensor.byte_offset
     dtype = _dtype_text(tensor.code, tensor.bits, tensor.lanes)
-    return Array(data, dtype, shape, strides, device, read_only, owner=owner)
+    return Array(data, dtype, shape, strides, device, read_only, owner=owner, borrowed=borrowed)
 
 
 @cache

@@ -20,6 +20,37 @@ from typing import Any, NoReturn
 SHARED_LIMIT = 48 * 1024
 """Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
 
+LAST_DEFAULT_STREAM = 2
+"""Up to here handles of streams stand for one of the current context: null, the legacy default, that of the thread."""
+
+UNREADABLE = {
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+}
+"""The driver could not read the device code. PTX is refused by drivers that are older than what made it."""
+
+STICKY = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_CONTAINED",
+    "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+    "CUDA_ERROR_MPS_CLIENT_TERMINATED",
+    "CUDA_ERROR_EXTERNAL_DEVICE",
+}
+"""These leave the context unusable, and any later call returns them (cuda.h, CUresult)."""
+
+Allocate = Callable[[int], tuple[int, Callable[[], None]]]
+"""Bytes -> the address of memory, and what frees it."""
+
 FindImage = Callable[[str, str, str, int, int], tuple[str, Any]]
 """The loader's ``image``: kernel, slug, suitable archs, device number and capability -> arch and path."""
 
@@ -144,12 +175,21 @@ def suitable(archs: Sequence[str], capability: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its number, its capability as 10 * major + minor, shared memory that a block can have, memory pools."""
+    """A device, opened.
+
+    Arguments:
+        number: CUDA's.
+        capability: 10 * major + minor.
+        shared_limit: bytes of shared memory that a block can have.
+        memory_pools: whether memory can be allocated in streams.
+        context: its primary context, where frameworks have their memory and their default stream.
+    """
 
     number: int
     capability: int
     shared_limit: int
     memory_pools: bool
+    context: Any = field(repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"cuda:{self.number}"
@@ -160,12 +200,14 @@ class Cuda:
 
     Arguments:
         kernel: the kernel's name, for messages.
+        toolkit: the CUDA version of the compiler that made the device code, such as 13000; 0: it is not known.
     """
 
-    def __init__(self, kernel: str) -> None:
+    def __init__(self, kernel: str, toolkit: int = 0) -> None:
         self.kernel = kernel
         self.lock = threading.RLock()
         self.core: Any = None
+        self._toolkit = toolkit
         self._begun = False
         self._forked = False
         self._devices: dict[int, Device] = {}
@@ -177,6 +219,8 @@ class Cuda:
         self._forked = self._begun
         self._streams.clear()
 
+    # ---- errors
+
     def refuse(self, kind: type[Exception], text: str) -> NoReturn:
         """Raise an error that names the kernel."""
         raise kind(f"kernel '{self.kernel}': {text}")
@@ -187,22 +231,52 @@ class Cuda:
             return function(*arguments)
         except Exception as error:  # cuda.core's own exceptions have no public base class
             text = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RuntimeError(f"kernel '{self.kernel}': {doing()} failed with {text}") from error
+            found = re.match(r"CUDA_ERROR_\w+", text)
+            remedy = self._remedy(found[0]) if found else ""
+            raise RuntimeError(f"kernel '{self.kernel}': {doing()} failed with {text}{remedy}") from error
 
     def checked(self, doing: Callable[[], str], result: tuple[Any, ...]) -> Any:
         """The values that a function of ``cuda.bindings.driver`` returned behind its status."""
         status, *values = result
         if status:
-            name = self._described(status)
-            self.refuse(RuntimeError, f"{doing()} failed with {name}")
+            name = getattr(status, "name", "an unknown error")
+            self.refuse(RuntimeError, f"{doing()} failed with {name} ({_meaning(status)}){self._remedy(name)}")
         return values[0] if values else None
 
-    def _described(self, status: Any) -> str:
+    def _remedy(self, name: str) -> str:
+        """What an error of the driver means here, and what to do about it."""
+        if name in UNREADABLE:
+            return self._compared_versions()
+        if name in STICKY:
+            return _traced_back()
+        if name == "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT":
+            return (
+                "\n  another stream that is not non-blocking is being captured, and the default stream would wait for "
+                "it\n  remedy: use a stream of your own"
+            )
+        if name.startswith("CUDA_ERROR_STREAM_CAPTURE_") or name == "CUDA_ERROR_CAPTURED_EVENT":
+            return (
+                "\n  a graph is being captured, which does not allow this"
+                "\n  remedy: call preload before the capture, pass the outputs, and use the captured stream"
+            )
+        return ""
+
+    def _compared_versions(self) -> str:
         from cuda.bindings import driver
 
-        _, text = driver.cuGetErrorString(status)
-        meaning = text.decode() if text else "no description"
-        return f"{getattr(status, 'name', 'an unknown error')} ({meaning})"
+        has, made = driver.cuDriverGetVersion()[1] or 0, self._toolkit
+        own = f"the driver is for CUDA {_version(has)}"
+        if not made:
+            return f"\n  {own}\n  remedy: install a newer NVIDIA driver, or rebuild with an older CUDA"
+        text = f"\n  its device code was made with CUDA {_version(made)}, and {own}"
+        if has >= made:
+            return f"{text}, which is new enough\n  remedy: install the package again: its device code may be damaged"
+        # PTX, which this is then, is not read by the first driver of a major version, but by that of its own version.
+        number = "" if made % 1000 else f" ({_driver_for(made)} or newer)"
+        wanted = f"CUDA {_version(made)}{number}"
+        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or rebuild with CUDA {_version(has)}"
+
+    # ---- devices and contexts
 
     def device(self, number: int) -> Device:
         """A device, opened.
@@ -222,7 +296,8 @@ class Cuda:
             return known
         with self.lock:
             self._start()
-            self._devices[number] = self._opened(number)
+            with self.relaxed():
+                self._devices[number] = self._opened(number)
             return self._devices[number]
 
     def _start(self) -> None:
@@ -247,9 +322,13 @@ class Cuda:
         count = self.checked(lambda: "counting CUDA devices", driver.cuDeviceGetCount())
         if not 0 <= number < count:
             self.refuse(ValueError, f"there is no cuda:{number}, the process sees {count} CUDA devices")
+
+        def opening() -> str:
+            return f"opening cuda:{number}"
+
         attributes = driver.CUdevice_attribute
         values = [
-            self.checked(lambda: f"opening cuda:{number}", driver.cuDeviceGetAttribute(attribute, number))
+            self.checked(opening, driver.cuDeviceGetAttribute(attribute, number))
             for attribute in (
                 attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -257,27 +336,56 @@ class Cuda:
                 attributes.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED,
             )
         ]
-        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]))
+        context = self.checked(opening, driver.cuDevicePrimaryCtxRetain(number))
+        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]), context)
 
     @contextmanager
-    def current(self, device: Device) -> Iterator[None]:
-        """Makes a context of the device current, and afterwards what was current before.
+    def relaxed(self) -> Iterator[None]:
+        """Allows this thread what a graph would not have, while one is captured, by any thread.
 
-        A context of the application's own on the same device is left in place, since that is where its memory is.
+        The driver refuses most of what a first use does then. What is set up here is for the whole process.
         """
         from cuda.bindings import driver
 
-        status, active = driver.cuCtxGetDevice()
-        if not status and int(active) == device.number:
+        status, before = driver.cuThreadExchangeStreamCaptureMode(
+            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        )
+        try:
+            yield
+        finally:
+            if not status:
+                driver.cuThreadExchangeStreamCaptureMode(before)
+
+    @contextmanager
+    def current(self, device: Device, stream: int) -> Iterator[None]:
+        """Makes a context of the device current for work in a stream, and afterwards what was current before.
+
+        A default stream is that of the primary context, also where the application has made another context of the
+        device current. A stream that it has made itself may be of that other context, which is left in place.
+        """
+        from cuda.bindings import driver
+
+        def entering() -> str:
+            return f"making the context of {device} current"
+
+        before = self.checked(entering, driver.cuCtxGetCurrent())
+        if int(before) == int(device.context) or (stream > LAST_DEFAULT_STREAM and self._is_on(device)):
             yield
             return
-        before = self.checked(lambda: "asking for the current context", driver.cuCtxGetCurrent())
-        opened = self.core.Device(device.number)
-        self.call(lambda: f"making the context of {device} current", opened.set_current)
+        self.checked(entering, driver.cuCtxSetCurrent(device.context))
         try:
             yield
         finally:
             driver.cuCtxSetCurrent(before)
+
+    def _is_on(self, device: Device) -> bool:
+        """Whether the current context is one of the device."""
+        from cuda.bindings import driver
+
+        status, active = driver.cuCtxGetDevice()
+        return not status and int(active) == device.number
+
+    # ---- streams; a context of the device is current
 
     def stream(self, handle: int, device: Device) -> Any:
         """The stream of a handle as cuda.core has it; 0 and 1 are the legacy default, 2 that of the thread."""
@@ -291,6 +399,75 @@ class Cuda:
                 self._streams.clear()
             known = self._streams[device.number, handle] = self.core.Stream.from_handle(handle)
         return known
+
+    def order(self, device: Device, first: int, then: int) -> None:
+        """Have a stream wait for what is on another one by now; there is nothing to do on one stream."""
+        if (first or 1) != (then or 1):
+            waiting = self.stream(then, device)
+            self.call(
+                lambda: f"making stream {then:#x} of {device} wait for stream {first:#x}",
+                waiting.wait,
+                self.stream(first, device),
+            )
+
+    def is_captured(self, device: Device, stream: int) -> bool:
+        """Whether a graph is captured from a stream."""
+        from cuda.bindings import driver
+
+        def asking() -> str:
+            return f"asking whether stream {stream:#x} of {device} is captured"
+
+        state = self.checked(asking, driver.cuStreamIsCapturing(stream))
+        return bool(state != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+    def refuse_captured(self, device: Device, stream: int) -> None:
+        """Raise if a stream is being captured into a graph: the host cannot wait for it then."""
+        if self.is_captured(device, stream):
+            self.refuse(
+                RuntimeError,
+                f"the call would have to wait for stream {stream:#x} of {device}, which is being captured into a graph"
+                ": it waits where an input is an array of JAX, and where an output is taken by a library that names no "
+                "stream\n  remedy: capture calls with arrays of PyTorch or CuPy, or pass the outputs",
+            )
+
+    def synchronize(self, device: Device, stream: int) -> None:
+        """Wait for all that is on a stream."""
+        from cuda.bindings import driver
+
+        self.refuse_captured(device, stream)
+        with self.relaxed():
+            result = driver.cuStreamSynchronize(stream)
+        self.checked(lambda: f"waiting for stream {stream:#x} of {device}", result)
+
+
+def _meaning(status: Any) -> str:
+    from cuda.bindings import driver
+
+    _, text = driver.cuGetErrorString(status)
+    return text.decode() if text else "no description"
+
+
+def _traced_back() -> str:
+    """Where an error comes from that has made the context unusable."""
+    blocks = os.environ.get("CUDA_LAUNCH_BLOCKING", "0").strip() not in ("", "0")
+    before = "" if blocks else "\n  it comes from earlier work on the device, of this kernel or of anything else"
+    after = "; with CUDA_LAUNCH_BLOCKING=1 in its environment the launch at fault raises the error"
+    remedy = "\n  remedy: restart the process, since CUDA cannot be used in it any more"
+    return before + remedy + ("" if blocks else after)
+
+
+def _version(cuda: int) -> str:
+    """A version as CUDA counts it, 1000 * major + 10 * minor, as people write it."""
+    return f"{cuda // 1000}.{cuda % 1000 // 10}"
+
+
+def _driver_for(cuda: int) -> int:
+    """The oldest driver that runs what a CUDA version compiles.
+
+    Source: the CUDA toolkit's release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version
+    Compatibility".
+    """
+    return 525 if cuda < 13000 else 580
 
 
 # ---- device code
@@ -352,7 +529,7 @@ class DeviceCode:
 
         has = self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
         if has < self.driver:
-            needed, own = (f"CUDA {version // 1000}.{version % 1000 // 10}" for version in (self.driver, has))
+            needed, own = (f"CUDA {_version(version)}" for version in (self.driver, has))
             remedy = "install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed"
             self.cuda.refuse(
                 RuntimeError,
@@ -365,7 +542,7 @@ class DeviceCode:
         known = self._loaded.get(device.number)
         if known is not None:
             return known
-        with self.cuda.lock:
+        with self.cuda.lock, self.cuda.relaxed():
             if device.number not in self._loaded:
                 self._loaded[device.number] = self._load(device)
             return self._loaded[device.number]
@@ -404,20 +581,16 @@ class Call:
         code: the variant's device code.
         device: where it runs; its context is current.
         stream: the stream's handle.
+        allocate: gets temporary memory of so many bytes for that stream: its address, and what frees it.
     """
 
-    def __init__(self, code: DeviceCode, device: Device, stream: int) -> None:
+    def __init__(self, code: DeviceCode, device: Device, stream: int, allocate: Allocate) -> None:
         self._code = code
         self._cuda = code.cuda
         self._device = device
-        self._handle = stream
         self._stream = self._cuda.stream(stream, device)
-        self._workspaces: list[Any] = []
-
-    def wait(self, stream: int) -> None:
-        """Have what is launched come after the work in another stream."""
-        other = self._cuda.stream(stream, self._device)
-        self._cuda.call(lambda: "waiting for the stream of an array", self._stream.wait, other)
+        self._allocate = allocate
+        self._workspaces: list[Callable[[], None]] = []
 
     def check(self, passes: bool, error: type[Exception], message: str) -> None:
         """Raise an error of the definition's own."""
@@ -426,26 +599,14 @@ class Call:
 
     def workspace(self, size: int) -> int:
         """The address of temporary memory of so many bytes, until the call ends."""
-        from cuda.bindings import driver
-
-        if self._device.memory_pools:
-            result = driver.cuMemAllocAsync(max(size, 1), self._handle)
-        else:
-            result = driver.cuMemAlloc(max(size, 1))
-        address = self._cuda.checked(lambda: f"allocating a workspace of {size} bytes on {self._device}", result)
-        self._workspaces.append(address)
-        return int(address)
+        address, free = self._allocate(size)
+        self._workspaces.append(free)
+        return address
 
     def free(self) -> None:
         """Free the temporary memory, once the work before has been done."""
-        from cuda.bindings import driver
-
         while self._workspaces:
-            address = self._workspaces.pop()
-            if self._device.memory_pools:
-                driver.cuMemFreeAsync(address, self._handle)
-            else:
-                driver.cuMemFree(address)
+            self._workspaces.pop()()
 
     def launch(
         self,
@@ -489,12 +650,12 @@ class Call:
         if cluster is not None:
             grid = self._clusters(function, grid, cluster)
             options["cluster"] = cluster
-        try:
+
+        def start() -> None:
             config = self._cuda.core.LaunchConfig(grid=grid, block=block, shmem_size=shared, **options)
             self._cuda.core.launch(self._stream, config, own.kernel, *parameters)
-        except Exception as error:  # cuda.core's own exceptions have no public base class
-            text = (str(error).splitlines() or [type(error).__name__])[0]
-            raise RuntimeError(f"kernel '{self._cuda.kernel}': launching {what()} failed with {text}") from error
+
+        self._cuda.call(lambda: f"launching {what()}", start)
 
     def _clusters(
         self, function: str, grid: tuple[int, int, int], cluster: tuple[int, int, int]
@@ -509,7 +670,7 @@ class Call:
         """Opt a function in to more dynamic shared memory than every function gets."""
         from cuda.bindings import driver
 
-        with self._cuda.lock:
+        with self._cuda.lock, self._cuda.relaxed():
             if shared <= own.shared_limit:
                 return
             if shared + own.static_shared > self._device.shared_limit:

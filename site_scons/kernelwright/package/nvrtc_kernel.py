@@ -5,18 +5,18 @@ A call is matched with the variants here; a generated module has, for each varia
 
 from __future__ import annotations
 
-import math
-import operator
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from .interface import Interface
-from .nvrtc_arrays import CUDA, IMMUTABLE, LEGACY_STREAM, MANAGED, Array, UnreadableArrayError, library_of, read_array
+from .nvrtc_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .nvrtc_device import Call, Cuda, Device, DeviceCode, LaunchError
-from .signature import Described, Signatures
+from .nvrtc_frameworks import Framework, Stream, address_of, framework_of
+from .nvrtc_memory import LEGACY
+from .signature import Described, Signatures, plain_number
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -30,7 +30,7 @@ class NvrtcKernel(Interface):
     Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
     new ones. Arguments are positional: arrays on a CUDA device of any library with DLPack or
     ``__cuda_array_interface__``, and numbers. New outputs come from PyTorch or CuPy if an argument does, otherwise they
-    are ``cuda.core.utils.StridedMemoryView`` objects, which other libraries view through DLPack.
+    are :class:`Output` objects, which other libraries view through DLPack on any stream.
 
     Arguments:
         name: the kernel's name.
@@ -62,37 +62,45 @@ class NvrtcKernel(Interface):
                 is read-only.
             RuntimeError: the device, or its driver, cannot run the kernel.
         """
-        shared = self._shared
-        library = _library(arguments)
-        handle = self._handle_of(stream) if stream is not None else _current_stream(library, arguments)
-        passed = self._read(arguments, handle or LEGACY_STREAM)
+        items = self._items(arguments)
+        pairs = list(zip(items, arguments, strict=True))
+        framework = framework_of(value for item, value in pairs if item["kind"] == "tensor")
+        where = self._given_stream(stream) if stream is not None else framework.current_stream()
+        passed = self._read(pairs, where.handle or LEGACY)
         match = self._matched(passed)
-        device = shared.cuda.device(match.device)
-        with shared.cuda.current(device):
-            made = self._allocate(match, passed, library, device, handle)
-            self._run(match.variant, passed, device, handle)
+        cuda = self._shared.cuda
+        device = cuda.device(match.device)
+        with cuda.current(device, where.handle):
+            made = self._allocate(match, passed, framework, device, where)
+            with self._held(passed, device, where.handle):
+                self._run(match.variant, passed, framework, device, where)
         if not made:
             return None
         return made[0] if len(made) == 1 else tuple(made)
 
     # ---- arguments
 
-    def _read(self, arguments: Sequence[Any], stream: int) -> Passed:
-        """The arguments by position, with arrays read."""
-        items = self._entry["variants"][0]["arguments"]
-        complete = len(arguments) == len(items)
-        given = [item for item in items if complete or not item["output"]]
+    def _items(self, arguments: Sequence[Any]) -> list[dict[str, Any]]:
+        """What the manifest says of each argument that was passed."""
+        items: list[dict[str, Any]] = self._entry["variants"][0]["arguments"]
+        given = items if len(arguments) == len(items) else [item for item in items if not item["output"]]
         if len(given) != len(arguments):
             self._shared.signatures.choose([Described(value=value) for value in arguments])  # raises
+        return given
+
+    def _read(self, pairs: Sequence[tuple[Mapping[str, Any], Any]], stream: int) -> Passed:
+        """The arguments by position, with arrays read."""
+        items = self._entry["variants"][0]["arguments"]
+        complete = len(pairs) == len(items)
+        values = iter(value for _, value in pairs)
         passed: Passed = []
-        values = iter(arguments)
         for item in items:
             if not complete and item["output"]:
                 passed.append(None)
             elif item["kind"] == "tensor":
                 passed.append(self._read_array(item["name"], next(values), stream))
             else:
-                passed.append(next(values))
+                passed.append(plain_number(next(values)))
         return passed
 
     def _read_array(self, name: str, value: Any, stream: int) -> Array:
@@ -200,21 +208,18 @@ class NvrtcKernel(Interface):
 
     # ---- streams and outputs
 
-    def _handle_of(self, stream: Any) -> int:
-        """The handle of a stream, in any of its forms."""
-        if isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < 2**64:
-            return stream
-        protocol = getattr(stream, "__cuda_stream__", None)
-        if protocol is not None:
-            return int(protocol()[1])
-        for attribute in ("cuda_stream", "ptr"):  # PyTorch and CuPy, before they had the protocol
-            if isinstance(getattr(stream, attribute, None), int):
-                return int(getattr(stream, attribute))
-        remedy = "pass an object with __cuda_stream__, a stream of PyTorch or CuPy, or the handle of one as an int"
-        text = f"stream is {_value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
-        self._refuse(TypeError, text)
+    def _given_stream(self, stream: Any) -> Stream:
+        """The stream that was passed, in any of its forms."""
+        found = Stream.of(stream)
+        if found is None:
+            remedy = "pass an object with __cuda_stream__, a stream of PyTorch or CuPy, or the handle of one as an int"
+            text = f"stream is {_value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
+            self._refuse(TypeError, text)
+        return found
 
-    def _allocate(self, match: _Match, passed: Passed, library: str, device: Device, stream: int) -> list[Any]:
+    def _allocate(
+        self, match: _Match, passed: Passed, framework: Framework, device: Device, stream: Stream
+    ) -> list[Any]:
         """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
         made: list[Any] = []
         described = iter(match.outputs)
@@ -224,47 +229,42 @@ class NvrtcKernel(Interface):
             dtype, shape = next(described)
             if passed[position] is not None:
                 continue
-            array = self._new_array(item["name"], dtype, shape, library, device, stream)
+            array = self._new_array(item["name"], dtype, shape, framework, device, stream)
             made.append(array)
-            passed[position] = _viewed(array, dtype, shape, device)
+            passed[position] = Array(address_of(array), dtype, shape, None, (CUDA, device.number), owner=array)
         return made
 
     def _new_array(
-        self, name: str, dtype: str, shape: tuple[int, ...], library: str, device: Device, stream: int
+        self, name: str, dtype: str, shape: tuple[int, ...], framework: Framework, device: Device, stream: Stream
     ) -> Any:
         try:
-            if library == "torch":
-                return _new_in_torch(dtype, shape, device, stream)
-            if library == "cupy":
-                return _new_in_cupy(dtype, shape, device, stream)
-            return self._new_in_cuda(dtype, shape, device, stream)
+            return framework.new_array(self._shared.cuda, device, dtype, shape, stream)
         except (AttributeError, TypeError) as error:
-            source = library or "cuda.core"
             remedy = f"pass an array of that dtype as {name!r}"
-            text = f"{source} cannot make output '{name}' of dtype {dtype}: {error}\n  remedy: {remedy}"
-            self._shared.cuda.refuse(TypeError, text)
+            text = f"{framework.name} cannot make output '{name}' of dtype {dtype}: {error}\n  remedy: {remedy}"
+            self._refuse(TypeError, text)
 
-    def _new_in_cuda(self, dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:
-        from cuda.core.utils import StridedMemoryView
+    @contextmanager
+    def _held(self, passed: Passed, device: Device, stream: int) -> Iterator[None]:
+        """Waits for the launches before arrays are given back whose library does not know of them."""
+        if not any(isinstance(value, Array) and value.borrowed for value in passed):
+            yield
+            return
+        self._shared.cuda.refuse_captured(device, stream)
+        try:
+            yield
+        finally:
+            self._shared.cuda.synchronize(device, stream)
 
-        kind = _numpy_dtype(dtype)
-        size = math.prod(shape) * kind.itemsize
-        cuda = self._shared.cuda
-        resource = cuda.core.Device(device.number).memory_resource
-        made = cuda.call(
-            lambda: f"allocating {size} bytes for an output",
-            lambda: resource.allocate(max(size, 1), stream=cuda.stream(stream, device)),
-        )
-        return StridedMemoryView.from_buffer(made, shape, dtype=kind)
-
-    def _run(self, index: int, passed: Passed, device: Device, stream: int) -> None:
-        variant = self._entry["variants"][index]
-        call = Call(self._shared.codes[variant["slug"]], device, stream)
+    def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> None:
+        variant, cuda = self._entry["variants"][index], self._shared.cuda
+        allocate = partial(framework.workspace, cuda, device, stream=stream)
+        call = Call(self._shared.codes[variant["slug"]], device, stream.handle, allocate)
         try:
             values = [_number(item, value) for item, value in zip(variant["arguments"], passed, strict=True)]
             for value in passed:
-                if isinstance(value, Array) and value.after not in (None, stream or LEGACY_STREAM):
-                    call.wait(int(value.after or 0))
+                if isinstance(value, Array) and value.after is not None:
+                    cuda.order(device, int(value.after), stream.handle)
             self._module.VARIANTS[variant["slug"]](call, *values)
         except LaunchError as error:
             self._refuse(ValueError, str(error))
@@ -301,7 +301,7 @@ class NvrtcKernel(Interface):
             ValueError: there is no such device, or the kernel is not built for devices of that kind.
         """
         opened = self._shared.cuda.device(self._parsed(device))
-        with self._shared.cuda.current(opened):
+        with self._shared.cuda.current(opened, 0):
             for code in self._codes():
                 code.on(opened)
 
@@ -354,7 +354,7 @@ class _Shared:
     """How many kinds of calls are remembered."""
 
     def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
-        self.cuda = Cuda(name)
+        self.cuda = Cuda(name, module.TOOLKIT)
         self.signatures = Signatures(name, entry)
         archs = {
             variant["slug"]: tuple(unit["archs"])
@@ -362,7 +362,8 @@ class _Shared:
             for unit in variant["units"]
             if unit["target"] == "cuda"
         }
-        self.alignments = [[_alignment(item) for item in variant["arguments"]] for variant in entry["variants"]]
+        # A variant that is not built for CUDA has none, and is never chosen.
+        self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
         self.matches: dict[tuple[Any, ...], _Match] = {}
         self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
         self.codes = {
@@ -388,71 +389,6 @@ def load(loader: Any, name: str, entry: dict[str, Any]) -> NvrtcKernel:
     return NvrtcKernel(name, entry, module, _Shared(name, entry, module, loader.image), None)
 
 
-# ---- frameworks
-
-
-def _library(arguments: Sequence[Any]) -> str:
-    """The library that new outputs come from, and whose current stream is used: the first that has both."""
-    found = {type(argument).__module__.partition(".")[0] for argument in arguments}
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(argument, torch.Tensor) for argument in arguments):
-        return "torch"  # also for subclasses of its tensors
-    return "cupy" if "cupy" in found else ""
-
-
-def _current_stream(library: str, arguments: Sequence[Any]) -> int:
-    """The handle of a library's current stream; 0, the default, where there is no such library."""
-    if library == "torch":
-        import torch
-
-        tensors = [a for a in arguments if isinstance(a, torch.Tensor) and a.device.type == "cuda"]
-        return int(torch.cuda.current_stream(tensors[0].device).cuda_stream) if tensors else 0
-    if library == "cupy":
-        import cupy
-
-        return int(cupy.cuda.get_current_stream().ptr)
-    return 0
-
-
-def _new_in_torch(dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:
-    import torch
-
-    place, cuda = torch.device("cuda", device.number), _untyped(torch.cuda)
-    with cuda.stream(cuda.ExternalStream(stream, place) if stream else cuda.default_stream(place)):
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=place)
-
-
-def _untyped(module: Any) -> Any:
-    """A module of which not everything has types."""
-    return module
-
-
-def _new_in_cupy(dtype: str, shape: tuple[int, ...], device: Device, stream: int) -> Any:
-    import cupy
-
-    with cupy.cuda.Device(device.number), cupy.cuda.ExternalStream(stream, device.number):
-        return cupy.empty(shape, dtype=dtype)
-
-
-def _viewed(array: Any, dtype: str, shape: tuple[int, ...], device: Device) -> Array:
-    """An array that was made here, as a launch needs it."""
-    data = array.data_ptr() if hasattr(array, "data_ptr") else array.ptr if hasattr(array, "ptr") else array.data.ptr
-    return Array(int(data), dtype, shape, None, (CUDA, device.number), owner=array)
-
-
-def _numpy_dtype(dtype: str) -> Any:
-    """The dtype of that name of NumPy, or of ml_dtypes, which has those that NumPy has not."""
-    import numpy
-
-    try:
-        return numpy.dtype(dtype)
-    except TypeError:
-        try:
-            return numpy.dtype(getattr(import_module("ml_dtypes"), dtype))
-        except ImportError as error:
-            raise TypeError(f"NumPy has no {dtype}, and ml_dtypes, which has it, is not installed") from error
-
-
 # ---- values
 
 
@@ -471,7 +407,7 @@ def _number(item: Mapping[str, Any], value: Any) -> Any:
     if item["dtype"] == "bool":
         return bool(value)
     if item["dtype"].startswith(("int", "uint")):
-        return operator.index(value)
+        return int(value)
     try:
         return float(value)
     except OverflowError:
@@ -487,16 +423,6 @@ def _outline(value: Any) -> Any:
 
 def _is_aligned(alignment: int, value: Any) -> bool:
     return not isinstance(value, Array) or value.is_empty or value.data % alignment == 0
-
-
-def _alignment(item: Mapping[str, Any]) -> int:
-    """Bytes to which an argument's data must be aligned."""
-    if item.get("alignment"):
-        return int(item["alignment"])
-    head, _, lanes = item["dtype"].partition("x")
-    bits = re.search(r"\d+", head.partition("_")[0])
-    size = max(1, int(bits[0]) // 8 if bits else 1) * int(lanes or 1)
-    return 1 << (size - 1).bit_length()
 
 
 def _value_text(value: Any) -> str:

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
+
+from .loader import gaps_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -60,9 +63,12 @@ class Signatures:
         self.names = tuple(argument.name for argument in arguments)
         self.outputs = tuple(argument.name for argument in arguments if argument.output)
         self._arguments = arguments
+        self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
         """The first variant that the arguments fit.
+
+        Numbers are taken as :func:`plain_number` has them.
 
         Arguments:
             passed: all arguments in order; None for outputs that are left out, which may also be missing altogether.
@@ -99,7 +105,7 @@ class Signatures:
     def _bound(self, passed: Sequence[Described | None]) -> list[Described | None]:
         """The arguments by position, with None for outputs that are left out."""
         left_out = [argument.output for argument in self._arguments]
-        call = list(passed)
+        call = [_with_plain_number(described) for described in passed]
         if len(call) == len(self.names) - len(self.outputs):
             given = iter(call)
             call = [None if output else next(given) for output in left_out]
@@ -119,7 +125,7 @@ class Signatures:
                 continue
             if described.shape is not None:
                 self._check_tensor(argument, described.shape, variant.limit)
-            elif argument.kind == "int" and type(described.value) is int:
+            elif argument.kind == "int" and isinstance(described.value, int):
                 low, high = argument.integers
                 if not low <= described.value <= high:
                     problem = f"is {described.value}, which does not fit {argument.dtype}"
@@ -176,7 +182,7 @@ class Signatures:
 
     def refuse(self, kind: type[Exception], text: str) -> NoReturn:
         """Raise an error that names the kernel."""
-        raise kind(f"kernel '{self.kernel}': {text}")
+        raise kind(f"kernel '{self.kernel}': {text}{self._gaps}")
 
 
 @dataclass(frozen=True)
@@ -318,9 +324,12 @@ class _Argument:
         return not sizes or not any(isinstance(size, int) and bool(found != size) for size, found in pairs)
 
     def _takes(self, value: Any) -> bool:
+        """Whether a plain number is of the kind; bool and int are taken for each other, and for a float."""
         if self.kind == "pointer":
             return value is None
-        return hasattr(value, "__index__") or (self.kind == "float" and hasattr(value, "__float__"))
+        if isinstance(value, int) or (_is_symbolic(value) and hasattr(value, "__index__")):
+            return True
+        return self.kind == "float" and (isinstance(value, float) or _is_symbolic(value))
 
 
 class _Variant:
@@ -364,6 +373,42 @@ class _Variant:
         return f"be {size.text}"
 
 
+def plain_number(value: Any) -> Any:
+    """A number of any library as Python has it, asked for once: what is compared is then what is launched.
+
+    Arguments:
+        value: what was passed as a number.
+
+    Returns:
+        An int of what is an integer (``__index__``), a bool of NumPy's, a float of what is another real number
+        (``__float__``). Symbolic numbers of PyTorch, and what is no number, are returned as they are.
+    """
+    if type(value) in (int, bool, float) or value is None or _is_symbolic(value):
+        return value
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind == "b" and getattr(value, "shape", None) == ():
+        return bool(value)  # NumPy's is no index since version 2
+    try:
+        return operator.index(value)
+    except TypeError:  # arrays have the method even if they are no integers
+        pass
+    try:
+        return float(value) if hasattr(value, "__float__") and kind != "c" else value
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Whether it is a number of PyTorch's that is not known yet, and must not be asked for."""
+    return hasattr(value, "__sym_max__")
+
+
+def _with_plain_number(described: Described | None) -> Described | None:
+    if described is None or described.shape is not None:
+        return described
+    return replace(described, value=plain_number(described.value))
+
+
 def _number_kind(dtype: str) -> str:
     if dtype.startswith(("int", "uint")):
         return "int"
@@ -394,7 +439,7 @@ def _value_text(described: Described) -> str:
         return "a str"
     if isinstance(value, bool):
         return f"the bool {value}"
-    if hasattr(value, "__index__"):
+    if isinstance(value, int) or _is_symbolic(value):
         return f"the int {value}"
     if isinstance(value, float):
         return f"the float {value:g}"

@@ -87,7 +87,8 @@ def preload(device="cpu"):
 
 def __getattr__(name):
     if name not in _KERNELS:
-        raise AttributeError(f"module {{__name__!r}} has no kernel {{name!r}}; it has {{', '.join(_KERNELS)}}")
+        why = "" if name.startswith("_") else _loader.lacks(name)
+        raise AttributeError(f"module {{__name__!r}} has no kernel {{name!r}}; it has {{', '.join(_KERNELS)}}{{why}}")
     kernel = globals()[name] = _loader.kernel(name, "{backend}")
     return kernel
 
@@ -152,12 +153,14 @@ class StubTypes:
         tensor: of an argument that is a tensor.
         result: of a new output.
         writes: outputs can be passed, and are written in place.
+        keywords: parameters that are passed by name.
     """
 
     base: str = "_Kernel"
     tensor: str = "_Tensor"
     result: str = "_Any"
     writes: bool = True
+    keywords: tuple[str, ...] = ()
 
 
 def make_init(package: BuiltPackage) -> str:
@@ -239,7 +242,7 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
 
 def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
     listed = [f"{a['name']}: {annotation(a, types)}" for a in arguments]
-    return ", ".join([*listed, "/"]) if listed else ""
+    return ", ".join([*listed, *(["/"] if listed else []), *(["*", *types.keywords] if types.keywords else [])])
 
 
 def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import KernelwrightError
-from ..package.loader import read_manifest
+from ..package.loader import gap_text, read_manifest
 from ..records import Record, damage_named, is_file_name
 from ..trace import RecordedRun, read_trace
 
@@ -85,6 +85,7 @@ class PackageEntry:
         name: import name.
         tools: (name, version) of what it was built with.
         kernels, device, host: sorted as in the manifest.
+        missing: a line for each thing that failed, if it was built partially.
     """
 
     name: str
@@ -92,6 +93,7 @@ class PackageEntry:
     kernels: tuple[KernelEntry, ...]
     device: tuple[DeviceCode, ...]
     host: tuple[HostCode, ...]
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
         raise KernelwrightError(message, remedy=f"run scons in {top} first")
     notes = [f"There is no {trace}; the next run of scons that builds something writes it."] if run is None else []
     notes += [f"There is no {_manifest(*place)}; run scons to assemble it." for place in made if place not in ready]
+    notes += [f"{p.name} was built partially, without {gap}" for p in packages for gap in p.missing]
     if not made:
         notes.append(f"There is no kernel package in {' or '.join(str(top / base) for base in bases)}; run scons.")
     return Report(run, tuple(packages), tuple(notes))
@@ -176,7 +179,9 @@ def _package_entry(document: Record, work: Path) -> PackageEntry:
                     host += [HostCode(name, slug, arch, _size(folder / arch / "host.o")) for arch in _archs(unit)]
                 else:
                     device += _device_codes(name, slug, unit, folder)
-    return PackageEntry(document.text("package"), _tools(document), tuple(kernels), tuple(device), tuple(host))
+    missing = tuple(gap_text(gap.raw) for gap in document.records("missing")) if document.has("missing") else ()
+    name = document.text("package")
+    return PackageEntry(name, _tools(document), tuple(kernels), tuple(device), tuple(host), missing)
 
 
 def _kernel(name: str, entry: Record, sizes: dict[str, int]) -> KernelEntry:

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..trace import RecordedRun, Span
+from ..trace import STAGES, RecordedRun, Span
 from .markup import UNKNOWN, Column, duration, name_cell, number_cell, plural, table
 
-STAGES = ("PROBE", "DISCOVER", "LOWER", "CUBIN", "PTX", "WRAP", "CC", "GLIBC", "LINK", "PACKAGE", "CHECK")
-"""The stages of the pipeline in their order; each has a colour in page.css, and two more are for others."""
+COLOURS = len(STAGES) + 2
+"""How many page.css has: one for each stage, and two for those of other versions."""
 
-COLOURS = 13
 SLOWEST = 20
 
 

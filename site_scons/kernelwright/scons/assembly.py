@@ -6,13 +6,13 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..errors import Where
+from ..errors import KernelwrightError, Where
 from ..fatbin import described
 from ..files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
@@ -22,6 +22,10 @@ from .stage import Stage, move
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from .graph import PackageGraph
+
+
+SWEPT = ("_lib", "_runtime", "backends", IMAGES)
+"""The folders of a package. What is in them and was not made for it is removed."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,11 @@ class Assembly:
     def __init__(self, graph: PackageGraph, parts: list[Part], copies: Mapping[str, tuple[Stamp, str]]) -> None:
         self._graph = graph
         self._parts = parts
-        self.copies = {path: copies[path] for part in parts for path in part.products if path in copies}
+        self.copies = dict(copies)
+        self._before = copies
         self._work = graph.work.get_abspath()
         self._folder = graph.folder.get_abspath()
+        self._checks = graph.checks.get_abspath()
 
     @cached_property
     def _backends(self) -> tuple[Backend, ...]:
@@ -103,8 +109,23 @@ class Assembly:
         targets = {output: graph.folder.File(output) for output in self._outputs}
         where = Where(stage="assemble")
         stage = Stage("PACKAGE", graph.settings.package, where, options, self._make, targets, [], cacheable=False)
-        stage.late = lambda: [self._late(part) for part in self._parts]
+        stage.late = lambda: [*map(self._late, self._whole), *graph.gaps, *self._damaged()]
         return stage
+
+    @property
+    def _whole(self) -> list[Part]:
+        """The kernels that were made; of one that lacks variants, without what there would be of these."""
+        if self._graph.run.partial is None:
+            return self._parts
+        return [part for part in map(self._made, self._parts) if part is not None]
+
+    def _made(self, part: Part) -> Part | None:
+        """A kernel without the images that were not made; None: it cannot be used."""
+        lacks = self._graph.run.lacks
+        needed = [product.node for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
+        if any(map(lacks, [part.entry.node, *needed])):
+            return None
+        return replace(part, products={path: p for path, p in part.products.items() if not lacks(p.node)})
 
     @property
     def _compress(self) -> dict[str, Any]:
@@ -125,21 +146,19 @@ class Assembly:
     def _outputs(self) -> tuple[str, ...]:
         return outputs(self._backends, bool(self._device_code))
 
-    def restore(self) -> None:
-        """Have the package assembled again if one of its copies is not what was copied there."""
-        for part in self._parts:
-            for path, product in part.products.items():
-                # What has to be made again may turn out the same, and then its copy is still right.
-                expected = self._digest(product) or self.copies.get(path, (None, ""))[1]
-                if expected and not self._is_current(path, expected):
-                    self._discard(path, tell=product.node is None)
+    def _damaged(self) -> list[list[str]]:
+        """The copies that are not what the package has to have. None is left when the package has been assembled.
 
-    def _discard(self, path: str, tell: bool) -> None:
-        self.copies.pop(path, None)
-        if os.path.exists(self._place(path)):  # noqa: PTH110
-            self._graph.run.remove(self._place(path), tell=tell)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._place("manifest.json"))  # noqa: PTH108
+        They are in the signature, which SCons asks for only in a run that is to make the package: any other run leaves
+        the package as it is, also if the kernels are newer by now.
+        """
+        products = [item for part in self._whole for item in part.products.items()]
+        lost = [path for path, product in products if not self._is_current(path, self._digest(product))]
+        return [["damaged", *lost]] if lost else []
+
+    def require_folders(self, *more: str) -> None:
+        """Raise a KernelwrightError if a folder that is swept, or one of some more, is a symbolic link."""
+        self._graph.run.require_folders([self._work, self._checks, *map(self._place, SWEPT), *more])
 
     def _is_current(self, path: str, expected: str) -> bool:
         known, place = self.copies.get(path), self._place(path)
@@ -169,14 +188,22 @@ class Assembly:
         from ..package.assemble import assemble
         from ..package.manifest import BuiltPackage
 
-        kernels = tuple(self._packaged(part, scratch) for part in self._parts)
+        self.require_folders()
+        gaps = self._graph.gaps
+        if gaps and not self._whole:
+            remedy = f"mend what is listed in {self._work}"
+            raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
+        kernels = tuple(self._packaged(part, scratch) for part in self._whole)
         settings, names = self._graph.settings, tuple(backend.name for backend in self._backends)
         head = (settings.package, VERSION, self._graph.tool_data, names)
-        package = BuiltPackage(*head, kernels, self._compress, self._device_code, self._project)
+        package = BuiltPackage(*head, kernels, self._compress, self._device_code, self._project, gaps)
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
         self._sweep()
+        if gaps:
+            text = f"kernelwright: {settings.package} is built partially; manifest.json lists what it lacks"
+            self._graph.run.progress.note(text)
 
     def _packaged(self, part: Part, scratch: Path) -> Any:
         """What the package needs to know of a kernel; copies what it has made if the package has something else."""
@@ -184,6 +211,8 @@ class Assembly:
 
         for path, product in part.products.items():
             if not self._is_current(path, self._digest(product)):
+                self.require_folders(os.path.dirname(self._place(path)))  # noqa: PTH120
+                self._tell_of_damage(path)
                 shutil.copyfile(Path(self._work, product.source), scratch / "product")
                 move(scratch / "product", Path(self._place(path)))
                 self.copies[path] = (lasting_stamp(self._place(path)), sha256_of(Path(self._place(path))))
@@ -191,18 +220,26 @@ class Assembly:
         products = {path: (self.copies[path][1], self.copies[path][0][0]) for path in part.products}
         return PackagedKernel(part.name, entry, part.backends, products)
 
+    def _tell_of_damage(self, path: str) -> None:
+        """Say so if a copy is neither what has to be there nor what an earlier run copied."""
+        found, before = self.copies.get(path), self._before.get(path)
+        if found and before and found[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
+            self._graph.run.remove(self._place(path))
+
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""
         names = {part.name for part in self._parts}
         graph = self._graph
         known = {path for stage in graph.made for path in stage.paths} | {
-            self._place(path) for part in self._parts for path in part.products
+            self._place(path) for part in self._whole for path in part.products
         }
-        for inside in ("_lib", "_runtime", "backends", IMAGES):
+        known |= graph.run.partial.logs(graph.made) if graph.run.partial else set()
+        self.copies = {path: copy for path, copy in self.copies.items() if self._place(path) in known}
+        for inside in SWEPT:
             remove_unknown(Path(self._folder, inside), known)
         for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
-        for top in (Path(self._work), Path(graph.checks.get_abspath())):
+        for top in (Path(self._work), Path(self._checks)):
             kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)

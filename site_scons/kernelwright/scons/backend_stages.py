@@ -15,7 +15,7 @@ from ..discovery import KernelRecord
 from ..errors import Where
 from ..files import digest_of
 from ..launcher import LAUNCHER
-from ..nvcc import shell_script
+from ..nvcc import shell_script, stand_in
 from ..package.assemble import product_of
 from ..toolchain import HostCompiler, tvm_ffi_includes
 from .stage import Measured, Stage
@@ -23,8 +23,15 @@ from .stage import Measured, Stage
 if TYPE_CHECKING:
     from .graph import PackageGraph
 
-SYMBOLIC_PLACES = Places("@CC@", "@LAUNCHER@", ("@TVM_FFI@", "@DLPACK@"), "", "@PYTHON@", "@PYTHON_INCLUDE@")
-"""Words that compile.sh has in place of this machine's paths."""
+SYMBOLIC_PLACES = Places(
+    stand_in("CC"),
+    stand_in("LAUNCHER"),
+    (stand_in("TVM_FFI"), stand_in("DLPACK")),
+    "",
+    stand_in("PYTHON"),
+    stand_in("PYTHON_INCLUDE"),
+)
+"""What compile.sh has in place of this machine's paths."""
 
 
 def real_places(compiler: HostCompiler) -> Places:
@@ -43,17 +50,18 @@ class BackendStages:
         self._subject = f"{record.name} {backend.name}"
         self._folder = graph.work.Dir(backend.folder(record.name))
 
-    def add(self, plan: Callable[[], KernelPlan], sources: list[Any]) -> dict[str, Any]:
+    def add(self, plan: Callable[[], KernelPlan], sources: list[Any], rest: Callable[[], bool]) -> dict[str, Any]:
         """Add them; what the package gets of them is returned, by the path in the package.
 
         Arguments:
             plan: makes the plan of the kernel, when the sources are made.
             sources: the nodes that the plan is made of.
+            rest: tells whether enough of them is left, if some could not be made.
         """
         kernel, backend = self._record.name, self._backend
         if not backend.files(kernel):
             return {}
-        emitted = self._wrap(plan, sources)
+        emitted = self._wrap(plan, sources, rest)
         compiled = self._compile(emitted) if backend.commands(kernel, SYMBOLIC_PLACES, "") else None
         made = {**emitted.targets, **(compiled.targets if compiled else {})}
         return {product_of(backend.name, file): made[file] for file in backend.products(kernel)}
@@ -61,7 +69,7 @@ class BackendStages:
     def _where(self, stage: str) -> Where:
         return Where(self._record.name, stage=stage, location=self._record.location)
 
-    def _wrap(self, plan: Callable[[], KernelPlan], sources: list[Any]) -> Stage:
+    def _wrap(self, plan: Callable[[], KernelPlan], sources: list[Any], rest: Callable[[], bool]) -> Stage:
         backend, files = self._backend, self._backend.files(self._record.name)
 
         def make(scratch: Path) -> None:
@@ -71,9 +79,12 @@ class BackendStages:
             for name, text in backend.emit(kernel).items():
                 (scratch / name).write_text(text, encoding="utf-8")
 
-        options = {"backend": backend.name, "outputs": list(self._record.outputs), "images": self._graph.images_in}
+        cuda = self._graph.tools.cuda  # the plan has its version, which is in no source
+        images = [self._graph.images_in, self._graph.settings.compress, cuda.version if cuda else ""]
+        options = {"backend": backend.name, "images": images}
         targets = {name: self._folder.File(name) for name in files}
-        return self._graph.node(Stage("WRAP", self._subject, self._where("wrap"), options, make, targets, sources))
+        where = self._where("wrap")
+        return self._graph.node(Stage("WRAP", self._subject, where, options, make, targets, sources, rest=rest))
 
     def _compile(self, emitted: Stage) -> Stage:
         """Run the backend's commands, which make the products that are not emitted."""

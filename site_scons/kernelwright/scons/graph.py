@@ -5,8 +5,10 @@ Kernels that are settled (see ``settled``) get no nodes. So what only the others
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +29,7 @@ from ..settings import Settings
 from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from ..toolchain import CuteDsl, HostCompiler, Lowerer, Nvcc, describe
 from ..version import VERSION
-from .assembly import Assembly, Built, Part
+from .assembly import Assembly, Built, Part, remove_unknown
 from .commands import NAME as COMMANDS
 from .commands import add_compile_commands
 from .run import BuildRun
@@ -85,6 +87,8 @@ class PackageGraph:
         self.unsettled: dict[str, KernelNodes] = {}
         self.commands: list[dict[str, Any]] = []
         self._looked_into: list[Unsettled] = []
+        # They show what is wrong with definition files, whatever is asked for.
+        self._failing: list[Any] = []
         self._required: set[str] = set()
         self._top = str(run.top)
         self._files = [self._name(node.get_abspath()) for node in files]
@@ -98,10 +102,16 @@ class PackageGraph:
         self.folder = base.Dir(settings.package.replace(".", "/"))
         self.checks = base.Dir("check").Dir(settings.package)
         self.wheels = base.Dir("wheels")
+        run.bases.add(base.get_abspath())
         if str(self.folder) in run.packages:
             where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
             raise SettingsError("a package of that name exists already", where, "give each package its own name")
         run.packages.add(str(self.folder))
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """The definition files, relative to the project's folder."""
+        return tuple(self._files)
 
     @cached_property
     def tools(self) -> Tools:
@@ -237,11 +247,16 @@ class PackageGraph:
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
-        failing = [self._failing(number, error) for number, error in enumerate(errors)]
-        result = self._assemble(settled, kept, failing)
-        self._alias(kept)
+        self._failing = [node for n, error in enumerate(errors) for node in self._failure(n, error).nodes]
+        result = self._assemble(settled, kept)
+        self._alias(kept, files)
         self.run.settle.append(lambda: self._settle(settled, kept))
         return result
+
+    @property
+    def gaps(self) -> list[dict[str, Any]]:
+        """What the package lacks, if this run goes on without what fails."""
+        return self.run.partial.gaps(self.made) if self.run.partial else []
 
     @property
     def _state(self) -> Path:
@@ -300,6 +315,7 @@ class PackageGraph:
         from ..plan import require_archs, select
         from .stages import KernelStages
 
+        self.run.require_cache()
         records, errors = discover(
             [self.run.top / file for file in files],
             self.run.top,
@@ -311,7 +327,7 @@ class PackageGraph:
             lambda name, start, end, failed: self.run.trace.span("DISCOVER", name, start, end, failed=failed),
         )
         for record in records:
-            found = Unsettled(record, {}, [])
+            found, before = Unsettled(record, {}, []), len(errors)
             for kernel in record.kernels:
                 try:
                     selection = select(kernel, self.settings)
@@ -320,13 +336,13 @@ class PackageGraph:
                         require_archs(kernel, self.tools.cuda)
                 except KernelwrightError as error:
                     errors.append(error)
-                    break
+                    continue
                 found.notes.extend(_notes(selection))
                 # A name that is defined twice is among the errors already.
                 if selection.archs and kernel.name not in self.unsettled:
                     found.kernels[kernel.name] = KernelStages(self, record, selection).add()
                     self.unsettled[kernel.name] = found.kernels[kernel.name]
-            else:
+            if len(errors) == before:
                 self._looked_into.append(found)
             self._tell(found.notes)
         return errors
@@ -342,7 +358,7 @@ class PackageGraph:
         for note in notes:
             self.run.progress.note(note)
 
-    def _failing(self, number: int, error: KernelwrightError) -> Stage:
+    def _failure(self, number: int, error: KernelwrightError) -> Stage:
         """A stage that reports an error of a definition file, so that ``-k`` can build the rest."""
 
         def make(scratch: Path) -> None:
@@ -354,15 +370,15 @@ class PackageGraph:
             Stage("DISCOVER", place, error.where, {"error": str(error)}, make, targets, [], cacheable=False)
         )
 
-    def _assemble(self, settled: Settled, kept: dict[str, SettledKernel], failing: list[Stage]) -> Any:
+    def _assemble(self, settled: Settled, kept: dict[str, SettledKernel]) -> Any:
         parts = [settled_part(name, kernel) for name, kernel in kept.items()]
         parts += [self._part(name, nodes) for name, nodes in self.unsettled.items()]
         self._assembly = Assembly(self, sorted(parts, key=lambda part: part.name), settled.copies)
         if not self.run.passive:
-            self._assembly.restore()
+            self._assembly.require_folders()
         stage = self.node(self._assembly.stage())
         files = [built for part in parts for built in (part.entry, *part.products.values())]
-        waits_for = [file.node for file in files if file.node] + [node for s in failing for node in s.nodes]
+        waits_for = [file.node for file in files if file.node] + self._failing
         self.env.Requires(stage.nodes, waits_for)
         return SCons.Util.NodeList(stage.nodes)
 
@@ -373,19 +389,26 @@ class PackageGraph:
         products = {path: built(node) for path, node in nodes.products.items()}
         return Part(name, nodes.backends, built(nodes.entry), products)
 
-    def _alias(self, kept: dict[str, SettledKernel]) -> None:
-        """Make the kernels' names, and ``check``, targets of the command line."""
+    def _alias(self, kept: dict[str, SettledKernel], files: list[str]) -> None:
+        """Make the kernels' names, and ``check``, targets of the command line.
+
+        Arguments:
+            kept: the kernels that are settled.
+            files: the definition files that were looked into.
+        """
         for name, kernel in self.unsettled.items():
-            self._user_env.Alias(name, list(kernel.products.values()) or [kernel.entry])
+            self._user_env.Alias(name, [*(list(kernel.products.values()) or [kernel.entry]), *self._failing])
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
+        if self._failing:
+            self._alias_unknown(requested - kept.keys() - self.unsettled.keys(), files)
         for name, settled in kept.items():
             self.run.settled_stages += settled.stages + (settled.checks if self._checking else 0)
             if name in requested:
-                self._user_env.Alias(name, [])
+                self._user_env.Alias(name, self._failing)
             else:  # env.Alias takes twenty times as long
                 SCons.Node.Alias.default_ans.Alias(name)
         nodes = [check.nodes[0] for kernel in self.unsettled.values() for check in kernel.checks]
-        self._user_env.Alias("check", nodes)
+        self._user_env.Alias("check", [*nodes, *self._failing])
         for node in nodes:
             # Without this, a build file without Default(), which builds everything, would run all checks.
             self._user_env.Ignore(node.dir, node)
@@ -401,6 +424,15 @@ class PackageGraph:
                 elif not kernel.checks:
                     self._tell([f"kernelwright: {name} has nothing that can run on this machine, so it is not checked"])
 
+    def _alias_unknown(self, names: set[Any], files: list[str]) -> None:
+        """Have a target that may be a kernel of a file with errors show these, instead of being unknown to SCons."""
+        well = {found.definition.file for found in self._looked_into}
+        texts = [Path(self._top, file).read_text("utf-8", "replace") for file in files if file not in well]
+        words = {word for text in texts for word in re.findall(r"\w+", text)}
+        for name in names:
+            if name in words and not Path(self._top, name).exists():
+                self._user_env.Alias(name, self._failing)
+
     def _settle(self, settled: Settled, kept: dict[str, SettledKernel]) -> None:
         """Write down which kernels are finished now."""
         after = Settled(self._key, copies=self._assembly.copies)
@@ -410,21 +442,39 @@ class PackageGraph:
         after.files = {file: settled.files[file] for file in settled.files if file in kept_files}
         after.notes = {file: notes for file, notes in settled.notes.items() if file in kept_files}
         after.kernels = dict(kept)
+        finished = set(kept)
         for found in self._looked_into:
             file = found.definition.file
             kernels = {name: self._finished(file, name, nodes) for name, nodes in found.kernels.items()}
+            finished |= {name for name, kernel in kernels.items() if kernel}
             stamps = self._stamps(found) if all(kernels.values()) else None
             if stamps:
                 after.files[file], after.notes[file] = stamps, found.notes
                 after.kernels |= {name: kernel for name, kernel in kernels.items() if kernel}
-        if after != settled and not self.run.passive:
+        if self.run.passive:
+            return
+        if after != settled:
             write_settled(self._state, after)
+        self._remove_logs(finished)
+
+    def _remove_logs(self, finished: set[str]) -> None:
+        """Remove the errors that partial builds kept of kernels that are finished now, or are no more."""
+        unfinished = self.unsettled.keys() - finished
+        work = self.work.get_abspath()
+        for name in os.listdir(work) if os.path.isdir(work) else ():  # noqa: PTH112, PTH208
+            logs = f"{work}/{name}/failed"
+            gone = name in finished or (not self._failing and name not in unfinished)
+            if gone and os.path.isdir(logs):  # noqa: PTH112
+                remove_unknown(Path(logs), ())
+                with contextlib.suppress(OSError):  # it has other things in it
+                    os.rmdir(f"{work}/{name}")  # noqa: PTH106
 
     def _finished(self, file: str, name: str, nodes: KernelNodes) -> SettledKernel | None:
         """The kernel's state, if SCons has found or made all of it up to date."""
-        if any(node.get_state() not in DONE for stage in nodes.stages for node in stage.nodes):
+        made = [node for stage in nodes.stages for node in stage.nodes]
+        if any(node.get_state() not in DONE or self.run.lacks(node) for node in made):
             return None
-        checks = [stage for stage in nodes.checks if stage.nodes[0].get_state() in DONE]
+        checks = [s for s in nodes.checks if s.nodes[0].get_state() in DONE and not self.run.lacks(s.nodes[0])]
         part = self._part(name, nodes)
         files = [part.entry, *part.products.values()]
         known = {built.source: self.run.journal.output(built.node.get_abspath()) for built in files if built.node}
@@ -453,6 +503,7 @@ class PackageGraph:
     def node(self, stage: Stage) -> Stage:
         """Make a stage an SCons target."""
         self.made.append(stage)
+        stage.logs = Path(self.work.get_abspath(), stage.where.kernel or "not-discovered", "failed")
         self.run.add(stage)
         nodes = self.env.Command(stage.nodes, stage.sources, StageAction(stage, self.run))
         # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
@@ -474,9 +525,10 @@ class PackageGraph:
 
     def _clean(self) -> Any:
         """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
+        wheel = self.wheels.Dir(self.settings.package)
+        self.run.require_folders(folder.get_abspath() for folder in (self.work, self.folder, self.checks, wheel))
         for folder in Path(self.work.get_abspath()).glob("*"):
             self._cleaned(folder.name, self.work.Dir(folder.name))
-        wheel = self.wheels.Dir(self.settings.package)
         self._cleaned("check", self.checks)
         self._cleaned("wheel", wheel)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")

@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -20,10 +20,11 @@ import SCons.Node.Alias
 import SCons.Node.FS
 import SCons.Script
 
-from ..errors import KernelwrightError, Where
-from ..files import make_way, remove_stale_scratch, sha256_of
+from ..errors import KernelwrightError, SettingsError, Where
+from ..files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
 from ..settings import Settings
 from ..toolchain import Toolchain
+from .partial import TOLERATED, Partial, keep_going
 from .progress import Progress
 from .signatures import Journal, use_journal
 from .stage import Stage
@@ -61,20 +62,26 @@ class BuildRun:
         self.state = top / "build" / ".kernelwright"
         self.scratch = self.state / "scratch"
         self.discovery = self.state / "discovery"
+        self.bases = {str(top / "build")}
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
         self.packages: set[str] = set()
         self.made: dict[str, Any] = {}
         self.wheel_of: str | None = None
         self.strict = bool(option("kernelwright_strict"))
+        self.partial = Partial(top) if option("kernelwright_partial") else None
         self.settled_stages = 0
         self.commands: list[dict[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
         self._settings = settings
         self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
         self._failures: list[str] = []
+        self._avoidable = False
         self._begun = False
         self._lock: TextIO | None = None
+        self._folders: set[str] = set()
+        if self.partial:
+            keep_going()
         # SCons makes millions of objects and hardly any garbage; what there is of it goes when the build starts.
         gc.disable()
         atexit.register(self._close)
@@ -97,7 +104,25 @@ class BuildRun:
         if not folder or SCons.Script.GetOption("cache_disable"):
             return None
         limit = parse_size(self._settings.cache_size or "1T") * 1024
-        return BuildCache(self.top / folder, limit, not SCons.Script.GetOption("cache_readonly"))
+        place = self.top / folder
+        self.require_folders([str(place)])
+        self._require_outside(place)
+        writable = not SCons.Script.GetOption("cache_readonly")
+        return BuildCache(place, limit, writable, owned=place == self.state / "cache")
+
+    def _require_outside(self, place: Path) -> None:
+        """Raise a SettingsError if the build cache is to be among the outputs of builds; its default place is not."""
+        real = os.path.realpath(place) + os.sep
+        inside = next((base for base in self.bases if real.startswith(os.path.realpath(base) + os.sep)), None)
+        if inside is not None and real != os.path.realpath(self.state / "cache") + os.sep:
+            message = f"the build cache cannot be in {place}: builds write into {os.path.relpath(inside, self.top)}"
+            remedy = "leave cache_dir out, or set it to a folder outside of that"
+            raise SettingsError(message, Where(stage="settings"), remedy)
+
+    def require_cache(self) -> None:
+        """Raise a SettingsError if there is something else where the build cache is to be, before any work is done."""
+        if not self.passive:
+            _ = self.cache
 
     @shared_property
     def toolchain(self) -> Toolchain:
@@ -148,11 +173,27 @@ class BuildRun:
         """Whether this run only shows something (``-h``, ``-n``) or cleans, so that nothing may be made or removed."""
         return any(SCons.Script.GetOption(option) for option in ("help", "clean", "no_exec", "question"))
 
+    def require_folders(self, folders: Iterable[str]) -> None:
+        """Raise a KernelwrightError if a folder of outputs is a link: what it leads to is somebody's, and stays so.
+
+        Arguments:
+            folders: absolute paths. They may not exist yet, and those outside of all build folders are left out.
+        """
+        for folder in folders:
+            base = min((base for base in self.bases if folder.startswith(base + os.sep)), key=len, default="")
+            if base and (link := linked_folder(base, folder)):
+                message = f"{os.path.relpath(link, self.top)} is a symbolic link, where builds have a folder"
+                remedy = f"remove the link; only {os.path.relpath(base, self.top)} itself may be one"
+                raise KernelwrightError(message, Where(stage="settings"), remedy)
+
     def add(self, stage: Stage) -> None:
         """Register a stage, and have its outputs made again if somebody changed them since they were built."""
         self.stages.append(stage)
         if self.passive:
             return
+        folders = {os.path.dirname(path) for path in (*stage.paths, f"{stage.logs}/log")} - self._folders  # noqa: PTH120
+        self.require_folders(folders)
+        self._folders |= folders
         for path in stage.paths:
             if os.path.exists(path) and not self.journal.intact(path):  # noqa: PTH110
                 # Of outputs that no finished stage has made there is nothing to tell: an earlier run was killed.
@@ -178,8 +219,7 @@ class BuildRun:
             self._begun = True
             gc.freeze()
             gc.enable()
-            kept = (self.discovery, self.state / "signatures", self.state / "settled", self.state / "pch")
-            for folder in (self.scratch, self.state.parent, self.state, *kept):
+            for folder in (self.state.parent, self.state, *self._records):
                 remove_stale_scratch(folder)
             ids = self._wanted()
             wanted = [stage for stage in self.stages if id(stage) in ids]
@@ -194,9 +234,8 @@ class BuildRun:
         """
         if self.passive or self._lock is not None:
             return
-        self.state.mkdir(parents=True, exist_ok=True)
-        make_way(self.state / "lock")
-        lock = (self.state / "lock").open("a")
+        self.require_folders(str(folder) for folder in self._records)
+        lock = os.fdopen(open_lock(self.state / "lock"), "a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -207,6 +246,11 @@ class BuildRun:
             fcntl.flock(lock, fcntl.LOCK_EX)
         self._lock = lock
         self.journal.writable = True
+
+    @property
+    def _records(self) -> list[Path]:
+        """The folders of what this run notes for the next one, and of what it is working on."""
+        return [self.scratch, self.discovery, *(self.state / name for name in ("signatures", "settled", "pch"))]
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""
@@ -235,11 +279,16 @@ class BuildRun:
 
     def _show_output(self, request: Request, text: str) -> None:
         """Show what a definition printed."""
-        for line in text.splitlines():
-            self.progress.note(f"{request.where}: {line}")
+        # One note, since it may have millions of lines.
+        self.progress.note("\n".join(f"{request.where}: {line}" for line in text.splitlines()))
+
+    def lacks(self, node: Any) -> bool:
+        """Whether a node was not made, and the run went on without it."""
+        return self.partial is not None and self.partial.lacks(node)
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
+        self._avoidable |= stage.label in TOLERATED
         first = next(iter(error.message.splitlines()), "")
         self._failures.append(f"{stage.line}: {first}")
         self.progress.finished(stage.line)
@@ -314,7 +363,7 @@ class BuildRun:
     def _counts(self) -> dict[str, Any]:
         states = [stage.nodes[0].get_state() for stage in self.stages]
         return {
-            "built": sum(state == SCons.Node.executed for state in states),
+            "built": states.count(SCons.Node.executed) - sum(self.lacks(stage.nodes[0]) for stage in self.stages),
             "cached": sum(stage.cached for stage in self.stages),
             "reused": self.settled_stages + sum(state == SCons.Node.up_to_date for state in states),
             "failed": len(self._failures),
@@ -325,6 +374,10 @@ class BuildRun:
         # Without -k the one failure has just been shown.
         listed = self._failures if SCons.Script.GetOption("keep_going") else []
         self.progress.summary(self._counts(), listed)
+        wheel = "wheel" in SCons.Script.COMMAND_LINE_TARGETS
+        if self._avoidable and not self.partial and (listed or wheel):
+            made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
+            sys.stderr.write(f"kernelwright: {made} of what is well\n")
 
 
 def option(name: str) -> Any:
@@ -352,14 +405,19 @@ def end_children_on_interrupt(run: BuildRun) -> None:
 
 def current_run(env: Any, settings: Settings) -> BuildRun:
     """The run that this environment belongs to: one for each top folder, however many environments there are."""
-    top = Path(env.Dir("#").get_abspath())
-    run = _RUNS.get(str(top))
+    run = begun_run(env)
     if run is None:
+        top = Path(env.Dir("#").get_abspath())
         run = _RUNS[str(top)] = BuildRun(env, top, settings)
         use_journal(lambda: run.journal)
         end_children_on_interrupt(run)
     run.allow(settings)
     return run
+
+
+def begun_run(env: Any) -> BuildRun | None:
+    """The run that this environment belongs to, as the packages have it so far; None: there is no package yet."""
+    return _RUNS.get(env.Dir("#").get_abspath())
 
 
 def _is_done(stage: Stage) -> bool:

@@ -24,7 +24,7 @@ import SCons.Node.Python
 import SCons.SConf
 import SCons.SConsign
 
-from ..files import Stamp, file_stamp, lasting_stamp, make_way, sha256_of, write_atomically
+from ..files import Stamp, file_stamp, lasting_stamp, open_regular, read_record, sha256_of, write_atomically
 
 SCHEMA = "kernelwright signatures 1"
 """First line of the journal; a file that begins differently is not read."""
@@ -99,6 +99,11 @@ class Journal:
         """Note the content of new outputs. It is written together with their signatures, when SCons stores these."""
         for path in paths:
             self._outputs[self._name(path)] = (lasting_stamp(path), sha256_of(Path(path)))
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Note that outputs were not made. What an earlier run made of other inputs must not count for these."""
+        for path in paths:
+            self._outputs[self._name(path)] = None
 
     def entries(self, folder: str) -> dict[str, Any]:
         """The signatures of the files in a folder, as SCons's objects, by name."""
@@ -195,13 +200,13 @@ class _Shard:
             self._stream = None
 
     def _opened(self) -> int:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        make_way(self._path)
-        fresh = not self._count
-        stream = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0), 0o644)
+        if not self._count:
+            # Whatever is there, be it a link to somebody's file, is replaced and not written to.
+            write_atomically(self._path, f"{SCHEMA}\n")
+        stream = open_regular(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
         try:
             # A newline first, in case that a killed run has left half a line; empty lines are not damage.
-            os.write(stream, f"{SCHEMA}\n".encode() if fresh else b"\n")
+            os.write(stream, b"\n")
         except OSError:
             os.close(stream)
             raise
@@ -216,7 +221,7 @@ class _Shard:
     def _read(self) -> None:
         """Index the lines by name. Only their digests are checked now; most of them are never parsed."""
         try:
-            lines = self._path.read_bytes().decode("utf-8", "replace").split("\n")
+            lines = read_record(self._path).decode("utf-8", "replace").split("\n")
         except OSError:
             return
         if lines[0] != SCHEMA:

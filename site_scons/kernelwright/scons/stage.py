@@ -28,11 +28,18 @@ EXECUTION = ("declare.py", "files.py", *(f"workers/{name}.py" for name in WORKER
 
 CODE = {
     "DISCOVER": ("discovery.py", *EXECUTION),
-    "LOWER": ("frontends/*.py", "cutedsl.py", *EXECUTION),
+    "LOWER": ("frontends/*.py", "dtypes.py", "cutedsl.py", *EXECUTION),
     "CUBIN": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "PTX": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
     "FATBIN": ("fatbin.py", "nvcc.py"),
-    "WRAP": ("backends/*.py", "launcher/python/*.pxi", "fatbin.py", "scons/stages.py", "scons/backend_stages.py"),
+    "WRAP": (
+        "backends/*.py",
+        "dtypes.py",
+        "launcher/python/*.pxi",
+        "fatbin.py",
+        "scons/stages.py",
+        "scons/backend_stages.py",
+    ),
     "GLIBC": ("glibc.py",),
     "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),
     "EXT": ("backends/*.py", "nvcc.py", "scons/backend_stages.py"),
@@ -80,9 +87,12 @@ class Stage:
         remember: notes files that the stage turned out to depend on while it ran, name -> SHA-256, and puts them into
             the options; None: the stage has no such files.
         cacheable: whether the build cache may keep its outputs.
+        archs: the archs that it makes code for, if that is not all of its kernel's.
+        rest: for a stage that can do without some sources: whether enough of them is left (see ``partial``).
         published: whether this run has made its outputs.
         cached: whether they came out of the build cache.
         measured: what making them took.
+        logs: the folder where a partial build keeps its error.
     """
 
     label: str
@@ -95,9 +105,12 @@ class Stage:
     late: Callable[[], Any] | None = None
     remember: Callable[[Mapping[str, str]], None] | None = None
     cacheable: bool = True
+    archs: tuple[str, ...] = ()
+    rest: Callable[[], bool] | None = None
     published: bool = False
     cached: bool = False
     measured: Measured = field(default_factory=Measured)
+    logs: Path | None = None
 
     @property
     def nodes(self) -> list[Any]:
@@ -146,8 +159,10 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
         return id(self)
 
     def get_presig(self, target: Any, source: Any, env: Any, executor: Any = None) -> bytes:
-        """The stage's signature."""
-        return self.stage.signature.encode()
+        """The stage's signature, with the sources that a partial package has to do without."""
+        lacking = self.run.partial.lacking(self.stage) if self.run.partial else []
+        signature = self.stage.signature
+        return (canonical_json([signature, lacking]) if lacking else signature).encode()
 
     def get_implicit_deps(self, target: Any, source: Any, env: Any, executor: Any = None) -> list[Any]:
         """None: every dependency of a stage is one of its sources, or in its signature."""
@@ -164,6 +179,9 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
 
     def execute(self, target: Any, source: Any, env: Any, executor: Any = None) -> Any:
         """Make the targets; None, or a BuildError that shows the whole message."""
+        if self.run.partial and self.run.partial.skips(self.stage):
+            self.run.journal.forget(self.stage.paths)
+            return None
         start = time.monotonic()
         problem = self._attempt()
         self.run.trace_stage(self.stage, start, problem is not None)
@@ -192,6 +210,9 @@ class StageAction(SCons.Action._ActionAction):  # type: ignore[misc]
             # The definition's line, where nothing more exact is known.
             error.where = replace(error.where, location=self.stage.where.location)
         self.run.failed(self.stage, error)
+        if self.run.partial and self.run.partial.tolerates(self.stage, error):
+            self.run.journal.forget(self.stage.paths)
+            return None
         return SCons.Errors.BuildError(node=self.stage.nodes[0], errstr=str(error), status=2, exitstatus=2, action=self)
 
 
@@ -227,6 +248,7 @@ def publish(stage: Stage, run: BuildRun) -> None:
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
         if key is not None and run.cache is not None and not stage.cached:
             run.cache.store(key, scratch, list(paths), stage.options.get("later", {}))
+        run.require_folders({str(path.parent) for path in paths.values()})
         for name, path in paths.items():
             move(scratch / name, path)
     run.journal.record(map(str, paths.values()))
@@ -237,7 +259,7 @@ def _fetch(stage: Stage, run: BuildRun, key: str, scratch: Path) -> bool:
     """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
     if run.cache is None:
         return False
-    later = run.cache.fetch(key, scratch, lambda name: dependency_digest(run.top, name))
+    later = run.cache.fetch(key, scratch, list(stage.targets), lambda name: dependency_digest(run.top, name))
     if later is not None and stage.remember is not None:
         stage.remember(later)
     return later is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..backends import library as kernel_library
+from ..backends.base import Places
 from ..backends.library import LinkJob
 from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
@@ -19,9 +20,11 @@ from ..files import dependency_digest, digest_of, pretty_json
 from ..limits import check_limits, read_usage
 from ..nvcc import can_include, shell_script
 from ..package.assemble import IMAGES, library_of
+from ..package.loader import gaps_text
 from ..package.manifest import BuiltKernel, BuiltUnit, BuiltVariant, make_entry
 from ..plan import KernelSelection, lowering_arch
 from ..records import read_json
+from ..toolchain import cuda_version
 from ..version import VERSION
 from ..workers.protocol import CheckRequest, LowerRequest
 from .backend_stages import SYMBOLIC_PLACES, BackendStages, real_places
@@ -102,16 +105,40 @@ class KernelStages:
             products |= self._image_products(variants)
         for backend in chosen:
             added = BackendStages(self._graph, record, backend)
-            products |= added.add(lambda: self._plan(variants), self._sources_of(variants))
+            plan, rest = (lambda: self._plan(variants)), self._rest(variants)
+            products |= added.add(plan, self._sources_of(variants), rest)
         entry = library.targets["entry.json"] if library else self._entry(variants)
         finished = tuple(made[before:])
         checks = self._checks(variants, library) if record.has_reference and library else []
         return KernelNodes(record, self._selection.backends, finished, products, entry, tuple(checks))
 
-    @staticmethod
-    def _sources_of(variants: tuple[VariantNodes, ...]) -> list[Any]:
-        """What the plan of a kernel is made of."""
-        return [unit.files["signature.json"] for variant in variants for unit in variant.units]
+    def _sources_of(self, variants: tuple[VariantNodes, ...]) -> list[Any]:
+        """What the plan of a kernel is made of.
+
+        It names images and does not read them, so that nvcc can run meanwhile; unless they may be lacking in the end.
+        """
+        units = [unit for variant in variants for unit in variant.units]
+        images = [image for unit in units for image in unit.images.values()] if self._graph.run.partial else []
+        return [*(unit.files["signature.json"] for unit in units), *images]
+
+    def _whole(self, variants: tuple[VariantNodes, ...]) -> tuple[VariantNodes, ...]:
+        """The variants with what was made of them; all, but for a run that goes on without what fails."""
+        if self._graph.run.partial is None:
+            return variants
+        made = [replace(v, units=tuple(u for unit in v.units if (u := self._made(unit)) is not None)) for v in variants]
+        return tuple(variant for variant in made if variant.units)
+
+    def _made(self, unit: UnitNodes) -> UnitNodes | None:
+        """A lowering with the archs that were made of it; None: there is nothing of use."""
+        lacks = self._graph.run.lacks
+        if any(map(lacks, unit.files.values())):
+            return None
+        images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
+        if unit.target == "cuda" and not images:
+            return None
+        archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
+        resources = {arch: node for arch, node in unit.resources.items() if arch in images}
+        return replace(unit, archs=archs, images=images, resources=resources)
 
     def _image_products(self, variants: tuple[VariantNodes, ...]) -> dict[str, Any]:
         """The device images, for a package that has them as files."""
@@ -225,12 +252,15 @@ class KernelStages:
         strict = run.strict
 
         def make(scratch: Path) -> None:
+            made = scratch / "made"
+            made.mkdir()
             request = LowerRequest(
-                file, record.name, slug, dict(config), target, arch, str(scratch), strict, ",".join(archs)
+                file, record.name, slug, dict(config), target, arch, str(made), strict, ",".join(archs)
             )
             result = self._call(request, where)
+            write_anew(made, scratch, names)
             remember(result["dependencies"])
-            stage.measured.cpu_seconds = result.get("cpu_seconds")
+            stage.measured.cpu_seconds = result["cpu_seconds"]
 
         options: dict[str, Any] = {
             "kernel": record.name,
@@ -246,7 +276,8 @@ class KernelStages:
             options |= {"archs": list(archs), "cutedsl": self._graph.cutedsl.identity}
         remember = self._later(subject, options)
         files = {name: folder.File(name) for name in names}
-        stage = Stage("LOWER", subject, where, options, make, files, self._sources, remember=remember)
+        made_for = (arch,) if target == "llvm" else self._selection.archs["cuda"]
+        stage = Stage("LOWER", subject, where, options, make, files, self._sources, remember=remember, archs=made_for)
         self._graph.node(stage)
         return files
 
@@ -268,7 +299,7 @@ class KernelStages:
         remember = self._later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else ignore
         label = "PTX" if arch.startswith("compute_") else "CUBIN"
         targets = {name: folder.File(name) for name in job.outputs}
-        stage = Stage(label, subject, job.where, options, make, targets, [source], remember=remember)
+        stage = Stage(label, subject, job.where, options, make, targets, [source], remember=remember, archs=(arch,))
         graph.node(stage)
         return stage
 
@@ -286,7 +317,8 @@ class KernelStages:
             stage.measured = Measured(done.cpu_seconds, done.peak_kib)
 
         options = {"arch": arch, "mode": mode, "nvcc": nvcc.identity}
-        stage = Stage("FATBIN", subject, job.where, options, make, {n: folder.File(n) for n in job.outputs}, [image])
+        targets = {name: folder.File(name) for name in job.outputs}
+        stage = Stage("FATBIN", subject, job.where, options, make, targets, [image], archs=(arch,))
         return graph.node(stage).nodes[0]
 
     def _wrap(self, variants: tuple[VariantNodes, ...]) -> Stage:
@@ -298,14 +330,23 @@ class KernelStages:
 
         options = {
             "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
-            "outputs": list(record.outputs),
-            "images": [self._graph.images_in, self._graph.settings.compress],
+            "images": [self._graph.images_in, self._graph.settings.compress, self._toolkit],
         }
         targets = {name: self._folder.File(name) for name in kernel_library.FILES}
         subject = record.name
-        return self._graph.node(
-            Stage("WRAP", subject, self._where("wrap"), options, make, targets, self._sources_of(variants))
-        )
+        stage = Stage("WRAP", subject, self._where("wrap"), options, make, targets, self._sources_of(variants))
+        stage.rest = self._rest(variants)
+        return self._graph.node(stage)
+
+    def _rest(self, variants: tuple[VariantNodes, ...]) -> Callable[[], bool]:
+        """What tells whether any variant was made."""
+        return lambda: bool(self._whole(variants))
+
+    @property
+    def _toolkit(self) -> int:
+        """The CUDA version of the compiler that makes the images. CuTe DSL has one of its own and does not tell."""
+        compiler = self._graph.tools.cuda
+        return cuda_version(compiler.version) if compiler and self._record.frontend != "cutedsl" else 0
 
     def _plan(self, variants: tuple[VariantNodes, ...]) -> KernelPlan:
         """What the backend needs to know; paths relative to the package's work folder."""
@@ -314,28 +355,20 @@ class KernelStages:
         def relative(node: Any) -> str:
             return Path(node.get_abspath()).relative_to(top).as_posix()
 
-        settings = self._graph.settings
-        return KernelPlan(
-            self._record.name,
-            tuple(self._record.outputs),
-            tuple(
-                VariantPlan(
-                    variant.slug,
-                    variant.config,
-                    tuple(
-                        LoweredUnit.from_json(
-                            read_signature(unit),
-                            relative(unit.files["host.o" if unit.target == "llvm" else "host.c"]),
-                            {arch: relative(image) for arch, image in unit.images.items()},
-                        )
-                        for unit in variant.units
-                    ),
-                )
-                for variant in variants
-            ),
-            split=bool(self._graph.images_in),
-            driver=needed_driver(settings.compress),
-        )
+        def lowered(unit: UnitNodes) -> LoweredUnit:
+            code = unit.files["host.o" if unit.target == "llvm" else "host.c"]
+            images = {arch: relative(image) for arch, image in unit.images.items()}
+            return LoweredUnit.from_json(read_signature(unit), relative(code), images)
+
+        whole = self._whole(variants)
+        planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in whole)
+        # Their names; the definition may list positions.
+        outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
+        driver = needed_driver(self._graph.settings.compress)
+        partial_run = self._graph.run.partial
+        gaps = gaps_text(partial_run.behind(self._sources_of(variants))) if partial_run else ""
+        split = bool(self._graph.images_in)
+        return KernelPlan(self._record.name, outputs, planned, split, driver, self._toolkit, gaps)
 
     def _compile(self, variants: tuple[VariantNodes, ...], wrapper: Stage) -> Stage:
         """Compile the wrapper, with the host code of the cuda lowerings in it."""
@@ -364,44 +397,56 @@ class KernelStages:
         targets = {file: self._folder.File(file) for file in ("wrapper.o", "compile_wrapper.sh")}
         hosts = [unit.files["host.c"] for v in variants for unit in v.units if unit.target == "cuda"]
         stage = Stage("CC", name, where, options, make, targets, [wrapper.nodes[0], *hosts])
+        stage.rest = self._rest(variants)
         return graph.node(stage)
 
     def _link(self, variants: tuple[VariantNodes, ...], wrapper: Stage, compiled: Stage) -> Stage:
         name, graph = self._record.name, self._graph
         compiler = graph.tools.host_compiler
-        units = [unit for variant in variants for unit in variant.units]
-        objects = [unit.files["host.o"] for unit in units if "host.o" in unit.files]
+        objects = self._objects(variants)
         folder, stubs = (graph.glibc.name, self._glibc.nodes) if self._glibc else ("", [])
         places = replace(real_places(compiler), glibc=folder)
-        images = [image for unit in units for image in unit.images.values()]
+        images = [image for variant in variants for unit in variant.units for image in unit.images.values()]
         where = self._where("link")
         top = Path(graph.work.get_abspath())
-        job = LinkJob(name, tuple(Path(node.get_abspath()).relative_to(top).as_posix() for node in objects))
         output = f"{name}/{name}.so"
-        graph.commands.append(entry(top, f"{name}/wrapper.o", kernel_library.link_command(job, places, output), output))
-        by_hand = kernel_library.link_command(job, replace(SYMBOLIC_PLACES, glibc=folder), output)
-
         listed, usages = self._described_by(variants)
 
+        def command_for(linked: tuple[VariantNodes, ...], places: Places, output: str) -> list[str]:
+            paths = (Path(node.get_abspath()) for node in self._objects(linked))
+            job = LinkJob(name, tuple(path.relative_to(top).as_posix() for path in paths))
+            return kernel_library.link_command(job, places, output)
+
+        graph.commands.append(entry(top, f"{name}/wrapper.o", command_for(variants, places, output), output))
+        symbolic = replace(SYMBOLIC_PLACES, glibc=folder)
+
         def make(scratch: Path) -> None:
-            self._check_limits(variants)
-            command = kernel_library.link_command(job, places, str(scratch / f"{name}.so"))
+            whole = self._whole(variants)
+            self._check_limits(whole)
+            command = command_for(whole, places, str(scratch / f"{name}.so"))
+            by_hand = command_for(whole, symbolic, output)
             remedy = f"the sources are below {top}"
             done = graph.run.tools.run(command, top, scratch, where, remedy, kind="link", subject=name)
             stage.measured = Measured(done.cpu_seconds, done.peak_kib)
             (scratch / "compile.sh").write_text(shell_script(compiler.version, "..", by_hand))
-            (scratch / "entry.json").write_text(make_entry(self._built(variants)), encoding="utf-8")
+            (scratch / "entry.json").write_text(make_entry(self._built(whole)), encoding="utf-8")
 
         options = {
             "compiler": compiler.identity,
-            "command": by_hand,
+            "command": command_for(variants, symbolic, output),
             "headers": digest_of(kernel_library.launcher_sources()),
             **self._entry_options,
         }
         targets = {file: self._folder.File(file) for file in (f"{name}.so", "compile.sh", "entry.json")}
         sources = [compiled.nodes[0], *wrapper.nodes[1:], *objects, *images, *listed, *usages, *stubs]
-        stage = Stage("LINK", name, where, options, make, targets, sources)
+        stage = Stage("LINK", name, where, options, make, targets, sources, rest=self._rest(variants))
         return graph.node(stage)
+
+    @staticmethod
+    def _objects(variants: tuple[VariantNodes, ...]) -> list[Any]:
+        """The nodes of the host objects."""
+        units = (unit for variant in variants for unit in variant.units)
+        return [unit.files["host.o"] for unit in units if "host.o" in unit.files]
 
     def _entry(self, variants: tuple[VariantNodes, ...]) -> Any:
         """Make the kernel's part of the manifest, where there is no library of which it would be a by-product."""
@@ -409,13 +454,15 @@ class KernelStages:
         images = [image for v in variants for unit in v.units for image in unit.images.values()]
 
         def make(scratch: Path) -> None:
-            self._check_limits(variants)
-            (scratch / "entry.json").write_text(make_entry(self._built(variants)), encoding="utf-8")
+            whole = self._whole(variants)
+            self._check_limits(whole)
+            (scratch / "entry.json").write_text(make_entry(self._built(whole)), encoding="utf-8")
 
         targets = {"entry.json": self._folder.File("entry.json")}
         sources = [*listed, *usages, *images]
         where = self._where("entry")
         stage = Stage("ENTRY", self._record.name, where, self._entry_options, make, targets, sources)
+        stage.rest = self._rest(variants)
         return self._graph.node(stage).nodes[0]
 
     @property
@@ -468,15 +515,22 @@ class KernelStages:
 
     def _checks(self, variants: tuple[VariantNodes, ...], library: Stage) -> list[Stage]:
         checks = []
-        for index, variant in enumerate(variants):
+        for variant in variants:
             targets = {unit.target: unit for unit in variant.units}
             if "llvm" in targets:
-                checks.append(self._check(index, variant, targets["llvm"], library, "cpu"))
+                checks.append(self._check(variants, variant, targets["llvm"], library, "cpu"))
             if "cuda" in targets and self._graph.has_gpu:
-                checks.append(self._check(index, variant, targets["cuda"], library, "cuda:0"))
+                checks.append(self._check(variants, variant, targets["cuda"], library, "cuda:0"))
         return checks
 
-    def _check(self, index: int, variant: VariantNodes, unit: UnitNodes, library: Stage, device: str) -> Stage:
+    def _check(
+        self,
+        variants: tuple[VariantNodes, ...],
+        variant: VariantNodes,
+        unit: UnitNodes,
+        library: Stage,
+        device: str,
+    ) -> Stage:
         record, run = self._record, self._graph.run
         file, slug = self._definition.file, variant.slug
         subject = f"{record.name}/{slug} {device}"
@@ -484,6 +538,7 @@ class KernelStages:
         def make(scratch: Path) -> None:
             signature = read_signature(unit)
             path = library.nodes[0].get_abspath()
+            index = [built.slug for built in self._whole(variants)].index(slug)
             request = CheckRequest(
                 file, record.name, slug, path, index, signature, device, record.tolerance, run.strict
             )
@@ -493,7 +548,7 @@ class KernelStages:
 
         output = self._graph.checks.Dir(record.name).File(f"{slug}.{device.partition(':')[0]}.json")
         options: dict[str, Any] = {
-            "index": index,
+            "index": variants.index(variant),
             "device": device,
             "tolerance": record.tolerance,
             "definition": self._definition_identity,
@@ -502,9 +557,23 @@ class KernelStages:
         sources = [library.nodes[0], unit.files["signature.json"], *self._sources]
         where = self._where("check", slug)
         targets = {output.name: output}
-        return self._graph.node(
-            Stage("CHECK", subject, where, options, make, targets, sources, remember=remember, cacheable=False)
-        )
+        stage = Stage("CHECK", subject, where, options, make, targets, sources, remember=remember, cacheable=False)
+        stage.rest = lambda: self._made(unit) is not None
+        return self._graph.node(stage)
+
+
+def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:
+    """Have files that a worker has made be files of the build: with its umask, whatever that of the worker is by now.
+
+    Arguments:
+        made: where they are; what is missing there, or is no regular file, is left out.
+        folder: where they are written to.
+    """
+    for name in names:
+        path = made / name
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o600)  # a umask may have taken even the right to read
+            (folder / name).write_bytes(path.read_bytes())
 
 
 def read_signature(unit: UnitNodes) -> dict[str, Any]:

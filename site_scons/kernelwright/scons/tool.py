@@ -19,7 +19,7 @@ from .. import backends
 from ..errors import KernelwrightError, SettingsError, Where, refused, shown
 from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from .graph import PackageGraph
-from .run import current_run, option
+from .run import begun_run, current_run, option
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -95,7 +95,8 @@ def kernel_wheel(env: Any, package: str | None = None) -> Any:
         The alias ``wheel``.
     """
     name = package or env["KERNELWRIGHT_TABLE"].get("package", "")
-    made = current_run(env, Settings()).made.get(name)
+    begun = begun_run(env)
+    made = begun.made.get(name) if begun else None
     try:
         if made is None:
             where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
@@ -224,6 +225,7 @@ def _warn_of_misspelled() -> None:
 
 OPTIONS = {
     "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
+    "partial": "Make packages of what is well, as with -k; manifest.json lists the rest. Exit status 2 if any failed.",
     "no-wait": "Fail if another scons works in this tree, instead of waiting.",
 }
 """Options of the command line, beside SCons's own."""

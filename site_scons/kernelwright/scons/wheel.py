@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..errors import KernelwrightError, Where
 from ..files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..memory import parse_size
 from ..package.assemble import provider_package
+from ..private import private_folders
 from ..records import Record, read_json
 from ..version import VERSION
 from ..wheel import WHEEL_LIST
@@ -159,7 +159,7 @@ def _stage(graph: PackageGraph, manifest: Any) -> Stage:
     called = backends.resolve(graph.settings.backends, graph.settings.targets)
     project = read_project(top, document, providers=archs, called_through=called)
     providers = {arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs}
-    source = find_source(top)
+    source = find_source(top, graph.definitions)
     where = Where(stage=NAME)
 
     def make(scratch: Path) -> None:
@@ -220,8 +220,8 @@ def _check(wheels: Mapping[str, Path], graph: PackageGraph, where: Where) -> Non
     """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
     from ..wheel.verify import verify_together, verify_wheel
 
-    private = [str(graph.run.top), sys.prefix, os.path.expanduser("~")]  # noqa: PTH111
-    found = {path.name: verify_wheel(path, private) for path in wheels.values()}
+    private = private_folders(graph.run.top)
+    found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
     problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
     if problems:

@@ -6,16 +6,16 @@ The device code of a split package is in wheels of its own, each with a package 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import KernelwrightError, Where
-from ..files import pretty_json
 from ..package.assemble import IMAGES, provider_package
-from ..package.loader import DIGEST_LINE, SCHEMA
-from ..package.manifest import sealed_manifest
+from ..package.loader import SCHEMA
+from ..package.manifest import sealed_document
 from ..records import Record, read_json
 from ..version import VERSION
 from .project import Project, distribution_of
@@ -122,26 +122,19 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
         "source": source.as_json(),
         "files": {name: _listed(data) for name, data in sorted(content.items())},
     }
-    content["manifest.json"] = sealed_manifest(pretty_json(manifest).removesuffix("\n}\n")).encode()
+    content["manifest.json"] = sealed_document(manifest).encode()
     inside = provider_package(built.name, arch).replace(".", "/")
     return {f"{inside}/{name}": data for name, data in content.items()}
 
 
 def with_source(manifest: str, source: Source, device_code: Mapping[str, Any] | None = None) -> str:
     """The text of a manifest that also says where its sources come from and, if it is split, its device code."""
-    content = manifest.rpartition("," + DIGEST_LINE)[0]
-    content = content.replace('\n "tools":', f'\n "source": {_inner(source.as_json())},\n "tools":', 1)
-    if device_code:
-        # The key comes before the kernels, and its value ends with a brace at the depth of the key.
-        before, key, rest = content.partition('\n "device_code": ')
-        after = rest.partition("\n }")[2]
-        content = f"{before}{key}{_inner(device_code)}{after}"
-    return sealed_manifest(content)
-
-
-def _inner(value: Mapping[str, Any]) -> str:
-    """A value as the manifest has it, one level deep."""
-    return pretty_json(dict(value)).rstrip().replace("\n", "\n ")
+    document: dict[str, Any] = {}
+    for key, value in json.loads(manifest).items():
+        if key == "tools":
+            document["source"] = source.as_json()
+        document[key] = device_code if key == "device_code" and device_code else value
+    return sealed_document(document)
 
 
 def _placed(built: BuiltFiles, project: Project) -> dict[str, Any]:

@@ -35,6 +35,12 @@ ALL_EXTRA = "cuda"
 REFERENCE = re.compile(r"{0}(?:\.{0})*(:{0}(?:\.{0})*)?".format(r"[^\W\d]\w*"))
 """What an entry point refers to: ``module`` or ``module.module:attribute.attribute``."""
 
+SCRIPT = re.compile(r"[\w+-][\w.+-]*")
+"""The name of a command, which becomes that of a file."""
+
+TAKEN_SCRIPT = re.compile(r"(python|pip|(de)?activate)[\d.]*w?(\.\w+)?", re.IGNORECASE)
+"""Commands that environments have themselves."""
+
 POINT_GROUP = re.compile(r"\w+(?:\.\w+)*")
 
 OUTDATED = r"Set \"project.license\" to an SPDX|'License ::' classifiers are deprecated"
@@ -260,6 +266,8 @@ def _check_group(points: Any, place: str, scripts: bool) -> None:
     forbidden = r"[=\[\]/\s]" if scripts else r"[=\[\]]"
     for name, value in points.items():
         odd = not name.isprintable() or name != name.strip() or name[:1] in ("", "#", ";")
+        if scripts and TAKEN_SCRIPT.fullmatch(name):
+            raise refused(f"{place} has the name {shown(name)}, which environments have", "choose another name")
         if odd or name in (".", "..") or re.search(forbidden, name):
             raise refused(f"{place} has the name {shown(name)}", "use letters, digits, underscores, dots and dashes")
         found = REFERENCE.fullmatch(value) if isinstance(value, str) else None

@@ -1,15 +1,18 @@
-"""Where a build's sources come from: git commit, and the time that all files of a wheel have."""
+"""Where a build's sources come from: the git commit, whether they are those of it, and the time of all files."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import SettingsError, Where, shown
-from ..records import read_json
+from ..files import dependency_digest
+from ..records import Record, read_json
+from .git import repository_of
 
 FIRST_ZIP_TIME = 315_532_800
 """1980-01-01, the earliest time that a zip archive can hold, in seconds."""
@@ -18,7 +21,10 @@ AFTER_ZIP_TIME = 4_354_819_200
 """2108-01-01, where zip's times end."""
 
 RECORD = "kernelwright-source.json"
-"""File of a source distribution that has what git would say of the tree that it was made from."""
+"""File of a source distribution that has what git said of the tree that it was made from, and a digest of each file."""
+
+MADE = ("build", "dist")
+"""Folders that a build makes, which is no change of its sources, also where nobody told git to ignore them."""
 
 
 @dataclass(frozen=True)
@@ -40,25 +46,92 @@ class Source:
         return {"commit": self.commit, "dirty": self.dirty}
 
 
-def find_source(root: Path) -> Source:
-    """What is known of a project's sources.
+def find_source(root: Path, used: Collection[str] = ()) -> Source:
+    """What is known of a project's sources: what git says; without git, what the record of a source distribution says.
+
+    Arguments:
+        root: the project's folder.
+        used: files that are built from, relative to it; one that the commit does not have makes the tree differ, even
+            if git was told to ignore it.
 
     Raises:
-        SettingsError: SOURCE_DATE_EPOCH is not a number of seconds from 1980 to 2107.
+        KernelwrightError: SOURCE_DATE_EPOCH is not a number of seconds from 1980 to 2107, or the record is damaged.
     """
     epoch = _epoch(os.environ.get("SOURCE_DATE_EPOCH"))
-    kept = root / RECORD
-    if kept.is_file():
-        source = read_json(kept, lambda item: Source(item.text("commit"), item.flag("dirty"), item.count("time")), "")
-        return source if epoch is None else Source(source.commit, source.dirty, epoch)
-    commit = _git(root, "log", "-1", "--format=%H %ct", "--", ".")
+    used = {name for name in used if not is_made(name)}  # what is generated is made of other files
+    found = _of_git(root, used) or _of_record(root, used) or Source("", False, FIRST_ZIP_TIME)
+    return found if epoch is None else replace(found, time=epoch)
+
+
+def recorded_files(root: Path) -> Mapping[str, str] | None:
+    """The files of an unpacked source distribution with their digests; None: it is none.
+
+    Raises:
+        KernelwrightError: its record is damaged.
+    """
+    path = root / RECORD
+    return read_json(path, _recorded, REMEDY)[1] if path.is_file() else None
+
+
+def is_made(name: str) -> bool:
+    """Whether a file of a project is made by a build, or is written into each source distribution anew."""
+    parts = name.split("/")
+    return parts[0] in MADE or name in ("PKG-INFO", RECORD) or parts[-1].startswith(".sconsign")
+
+
+def present_files(root: Path) -> list[str]:
+    """The files in a project's folder but for what a build makes and what is hidden, as virtual environments are."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+        if Path(folder) == root:
+            folders[:] = [name for name in folders if name not in MADE]
+        found += [Path(folder, name).relative_to(root).as_posix() for name in names]
+    return sorted(name for name in found if not is_made(name))
+
+
+REMEDY = "unpack the source distribution again"
+
+
+def _of_git(root: Path, used: Collection[str]) -> Source | None:
+    """What git says; None: no commit has the project."""
+    repository = repository_of(root)
+    tracked = repository.tracked() if repository is not None else []
+    if repository is None or not tracked:
+        return None  # the folder may lie in the repository of something else
+    commit = repository.ask("log", "-1", "--format=%H %ct", "--", ".")
     if not commit:
-        return Source("", False, FIRST_ZIP_TIME if epoch is None else epoch)
+        return None
     digest, seconds = commit.split()
-    # What a build makes is no change of its sources, also where nobody told git to ignore it.
-    made = [f":(exclude){name}" for name in ("build", "dist")]
-    dirty = bool(_git(root, "status", "--porcelain", "--", ".", *made))
-    return Source(digest, dirty, max(int(seconds), FIRST_ZIP_TIME) if epoch is None else epoch)
+    excluded = [f":(exclude){name}" for name in MADE]
+    options = ["--porcelain", "--untracked-files=normal", "--ignore-submodules=none"]
+    changed = repository.ask("status", *options, "--", ".", *excluded) != ""  # no answer is no promise either
+    unwatched = any(file.unwatched and (root / file.name).exists() for file in tracked)
+    untracked = set(used) - {file.name for file in tracked}
+    return Source(digest, changed or unwatched or bool(untracked), max(int(seconds), FIRST_ZIP_TIME))
+
+
+def _of_record(root: Path, used: Collection[str]) -> Source | None:
+    """What the record of a source distribution says; it is clean only as long as its files are those that it lists."""
+    path = root / RECORD
+    if not path.is_file():
+        return None
+    source, files = read_json(path, _recorded, REMEDY)
+    # Hidden files are not looked for, because tools put theirs there.
+    present = {name for name in present_files(root) if not name.startswith(".")}
+    same = {*present, *used} <= files.keys() and all(dependency_digest(root, name) == files[name] for name in files)
+    return replace(source, dirty=source.dirty or not same)
+
+
+def _recorded(item: Record) -> tuple[Source, dict[str, str]]:
+    """The record of a source distribution; those of the first versions list no files, so nothing of them is sure."""
+    source = Source(item.text("commit"), item.flag("dirty"), item.count("time"))
+    if not re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})?", source.commit):
+        raise ValueError(f"commit is {shown(source.commit)}, expected one of git's")
+    if not FIRST_ZIP_TIME <= source.time < AFTER_ZIP_TIME:
+        raise ValueError(f"time is {shown(source.time)}, expected seconds since 1970, from 1980 to 2107")
+    listed = item.record("files") if item.has("files") else Record({}, "files")
+    return source, {name: listed.text(name) for name in listed.raw}
 
 
 def _epoch(text: str | None) -> int | None:
@@ -71,42 +144,3 @@ def _epoch(text: str | None) -> int | None:
         remedy = "SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
         raise SettingsError(f"it is {shown(text)}, expected seconds since 1970, from {bounds}", where, remedy)
     return int(text)
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """What git prints; nothing, if there is no git or no repository."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-NOT_SOURCES = ("build", "dist", "__pycache__")
-"""Folders that are no part of a source distribution, also where there is no git to ask."""
-
-
-def tracked_files(root: Path) -> list[str]:
-    """The files of a project, relative to its folder: those that git knows, or all of them where there is no git."""
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ".")
-    if listed:
-        return sorted(name for name in listed.split("\0") if name)
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in NOT_SOURCES and not name.startswith(".")]
-        found += [os.path.relpath(os.path.join(folder, name), root) for name in names]  # noqa: PTH118
-    return sorted(found)
-
-
-def is_source_file(root: Path, name: str) -> bool:
-    """Whether a listed file belongs into a source distribution."""
-    parts = name.split("/")
-    made = parts[0] in ("build", "dist") or name in ("PKG-INFO", RECORD) or parts[-1].startswith(".sconsign")
-    return not made and (root / name).is_file()

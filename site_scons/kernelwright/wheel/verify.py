@@ -11,27 +11,29 @@ import csv
 import hashlib
 import io
 import json
-import lzma
+import os
 import re
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from email import message_from_string
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ..errors import KernelwrightError, Where
+from ..errors import KernelwrightError, Where, printable, shown
 from ..fatbin import fatbin_ranges, images_in
+from ..package.assemble import provider_package
 from ..package.loader import DIGEST_LINE
 from ..package.provider import GROUP
+from ..private import private_pattern
 from ..records import Record
+from ..settings import TAKEN, is_importable
 from .archive import ANY, TAG
 from .content import listed_images
+from .members import Member, list_members, member_problems, open_regular, read_member
 from .platform import platform_tag
-from .project import extra_of
+from .project import REFERENCE, SCRIPT, TAKEN_SCRIPT, extra_of
 
 CUDA = 190
 """ELF's number of NVIDIA's machine code (EM_CUDA)."""
@@ -40,35 +42,36 @@ PTX = re.compile(rb"\.version [0-9.]+\s+\.target (sm_[0-9]+[af]?)")
 CPU_BUILDS = re.compile(rb"llvm \((x86[a-z0-9-]+(?:, x86[a-z0-9-]+)*)\)")
 """What a library says of itself in messages."""
 
-OF_SOMEBODY = re.compile(rb"/(?:home|root|Users|tmp|build|workspace|github)/[A-Za-z0-9._+-]+/[A-Za-z0-9._+/-]*")
-"""Paths that only exist on the machine that built a file."""
-
 MANIFEST = "manifest.json"
 
-DAMAGES = (EOFError, OSError, OverflowError, RuntimeError, ValueError, lzma.LZMAError, struct.error, zlib.error)
-"""What Python's zipfile raises for archives that are damaged, encrypted or of a kind that it does not know."""
+DESCRIBED = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
+"""Files of the folder ``.dist-info``, besides those of ``licenses``. Others can tell installers to do more."""
 
 
-def verify_wheel(wheel: Path, private: Sequence[str] = ()) -> list[str]:
+def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = False) -> list[str]:
     """What is wrong with a wheel, a line for each; nothing, if all is well.
+
+    Nothing is unpacked before names, types and sizes are right, and nothing is understood before the digests are.
 
     Arguments:
         wheel: the file.
         private: further folders that no file may name, such as that of the project.
+        own_points: whether it may have entry points, such as commands, that refer to its own package.
 
     Raises:
         KernelwrightError: the file is no wheel, or cannot be read.
     """
-    content = _read(wheel)
-    if isinstance(content, str):
-        return [content]
-    files = content
-    problems = [*_name_problems(wheel, files), *_record_problems(files), *_path_problems(files, private)]
-    manifests = [name for name in files if name.endswith(f"/{MANIFEST}")]
-    if not manifests:
-        problems.append(f"it has no {MANIFEST}, so it is no wheel of a kernel package")
-    for name in manifests:
-        problems += _manifest_problems(name, files)
+    files = _read(wheel)
+    if isinstance(files, list):
+        return files
+    if problems := [*_name_problems(wheel, files), *_record_problems(files), *_path_problems(files, private)]:
+        return problems
+    manifests = _manifests(files)
+    if len(manifests) != 1:
+        had = f"the manifests {', '.join(manifests)}" if manifests else f"no {MANIFEST}"
+        return [f"it has {had}, so it is no wheel of a kernel package"]
+    problems = [*_place_problems(manifests[0], files), *_manifest_problems(manifests[0], files)]
+    problems += _point_problems(manifests[0], files, own_points)
     return problems or _tag_problems(wheel, files)
 
 
@@ -90,6 +93,17 @@ def verify_together(wheels: Sequence[Path]) -> list[str]:
     return problems
 
 
+def gaps_of(wheel: Path) -> list[dict[str, Any]]:
+    """What a wheel that is right lacks, because its package was built partially.
+
+    Raises:
+        KernelwrightError: the file is no wheel, or cannot be read.
+    """
+    opened = _opened(wheel)
+    gaps = opened.manifest.raw.get("missing") if opened else None
+    return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
+
+
 class _Opened(NamedTuple):
     """What a wheel says of itself: its file's name, the package and version that it belongs to, and the arch."""
 
@@ -103,14 +117,14 @@ class _Opened(NamedTuple):
 def _opened(wheel: Path) -> _Opened | None:
     """What a wheel says of itself; None: it has no manifest, or a damaged one."""
     files = _read(wheel)
-    if isinstance(files, str):
+    if isinstance(files, list):
         return None
     try:
-        (text,) = (files[name] for name in files if name.endswith(f"/{MANIFEST}"))
+        (text,) = (files[name] for name in _manifests(files))
         manifest = Record(json.loads(text), "")
         arch = manifest.text("arch") if manifest.has("arch") else ""
-        described = re.search(r"^Version: (.*)$", _described(files, "METADATA"), re.M)
-        version = described[1] if described and not arch else manifest.text("version")
+        described = _fields(files, "METADATA", "Version")
+        version = described[0] if described and not arch else manifest.text("version")
         return _Opened(wheel.name, manifest.text("package"), version, arch, manifest)
     except ValueError:
         return None
@@ -118,8 +132,9 @@ def _opened(wheel: Path) -> _Opened | None:
 
 def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
     """The device code that a package lists is that of a wheel of its version; further ones may be elsewhere."""
-    images = [image for image in listed_images(package.manifest) if image.arch == provider.arch]
-    if not package.manifest.has("device_code"):
+    has_images = package.manifest.has("device_code")
+    images = [i for i in (listed_images(package.manifest) if has_images else ()) if i.arch == provider.arch]
+    if not has_images:
         yield f"{provider.wheel} is of another build: {package.wheel} has all of its device code in itself"
     elif not images:
         yield f"{provider.wheel} is of another build: {package.wheel} lists no device code for {provider.arch}"
@@ -129,18 +144,39 @@ def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
             yield f"{package.wheel}: {image.file} is not the one in {provider.wheel}: they are of different builds"
 
 
-def _read(wheel: Path) -> dict[str, bytes] | str:
-    """The files of a wheel, or what is damaged in it."""
+def _read(wheel: Path) -> dict[str, bytes] | list[str]:
+    """The files of a wheel, or what is wrong with it before their content is looked at."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            damaged = archive.testzip()
-            if damaged is not None:
-                return f"{damaged} is damaged"
-            return {name: archive.read(name) for name in archive.namelist()}
-    except (*DAMAGES, zipfile.BadZipFile) as error:
+        with open_regular(wheel) as archive:
+            members = list_members(archive)
+            if problems := [*member_problems(members, os.fstat(archive.fileno()).st_size)]:
+                return problems
+            return _contents(archive, members)
+    except (OSError, ValueError) as error:
         where = Where(stage="verify", location=str(wheel))
         message = f"it cannot be read: {str(error) or type(error).__name__}"
         raise KernelwrightError(message, where, "name a wheel of Kernelwright's, or get it again") from error
+
+
+def _contents(archive: BinaryIO, members: Sequence[Member]) -> dict[str, bytes] | list[str]:
+    """The content of each file, or which are damaged."""
+    files, problems = {}, []
+    for member in members:
+        try:
+            files[member.name] = read_member(archive, member)
+        except ValueError as error:
+            problems.append(f"{member.name} is damaged: {error}")
+    return problems or files
+
+
+def _manifests(files: Mapping[str, bytes]) -> list[str]:
+    """The manifests of packages; a licence may have any name."""
+    return sorted(name for name in files if name.endswith(f"/{MANIFEST}") and not _is_info(name))
+
+
+def _is_info(name: str) -> bool:
+    """Whether a file describes the wheel, and is not installed into a package."""
+    return name.partition("/")[0].endswith(".dist-info")
 
 
 def _name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
@@ -154,16 +190,27 @@ def _name_problems(wheel: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         yield "its name is not that of a wheel: NAME-VERSION-py3-none-PLATFORM.whl"
         return
     folder = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
-    folders = sorted({path.partition("/")[0] for path in files if re.match(r"[^/]+\.dist-info/", path)})
+    folders = sorted({path.partition("/")[0] for path in files if _is_info(path)})
     if folders != [folder]:
         yield f"it has {' and '.join(folders) or 'no folder .dist-info'}, and by its name it should have {folder}"
-    metadata = _described(files, "METADATA")
+    for path in sorted(filter(_is_info, files)):
+        inside = path.partition("/")[2]
+        if inside not in DESCRIBED and not inside.startswith("licenses/"):
+            yield f"{path} is no file that the wheel of a kernel package has there"
     for field, named in (("Name", name), ("Version", version)):
-        found = re.search(rf"^{field}: (.*)$", metadata, re.M)
-        if found is None:
+        found = _fields(files, "METADATA", field)
+        if not found:
             yield f"METADATA has no {field}"
-        elif _normal(field, found[1]) != named:
-            yield f"METADATA has the {field.lower()} {found[1]}, and the name of the wheel has {named}"
+        elif len(found) > 1:
+            yield f"METADATA has {len(found)} fields {field}, of which installers read different ones"
+        elif _normal(field, found[0]) != named:
+            yield f"METADATA has the {field.lower()} {found[0]}, and the name of the wheel has {named}"
+    for need in _fields(files, "METADATA", "Requires-Dist"):
+        if "@" in need:
+            yield f"it depends on {need}, which is at an address and in no index"
+    for field in ("Wheel-Version", "Root-Is-Purelib"):
+        if len(_fields(files, "WHEEL", field)) != 1:
+            yield f"WHEEL does not have one field {field}"
 
 
 def _normal(field: str, text: str) -> object:
@@ -179,7 +226,7 @@ def _record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
 
     https://packaging.python.org/en/latest/specifications/recording-installed-packages/
     """
-    records = [name for name in files if name.endswith(".dist-info/RECORD")]
+    records = [name for name in files if _is_info(name) and name.partition("/")[2] == "RECORD"]
     if len(records) != 1:
         yield f"it has {len(records)} files RECORD, expected one"
         return
@@ -188,24 +235,69 @@ def _record_problems(files: Mapping[str, bytes]) -> Iterator[str]:
     except csv.Error as error:
         yield f"{records[0]} is damaged: {error}"
         return
-    listed = {row[0]: row[1] for row in rows if len(row) == 3}
+    expected = {name: [name, *_listed(files[name])] for name in files} | {records[0]: [records[0], "", ""]}
+    listed = {row[0]: row for row in rows if row}
+    if len(listed) != len(rows):
+        yield f"{records[0]} has a file twice, or an empty line"
     for name in sorted(files.keys() - listed.keys()):
         yield f"{name} is not in RECORD"
     for name in sorted(listed.keys() - files.keys()):
-        yield f"{name} is in RECORD, and missing"
-    for name in sorted(files.keys() & listed.keys() - {records[0]}):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
-        if listed[name] != f"sha256={digest}":
+        yield f"{printable(name)} is in RECORD, and missing"
+    for name in sorted(files.keys() & listed.keys()):
+        if listed[name] != expected[name]:
             yield f"{name} is not the file that RECORD lists"
 
 
+def _listed(content: bytes) -> tuple[str, str]:
+    """What RECORD says of a file: its digest and its size."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    return f"sha256={digest}", str(len(content))
+
+
 def _path_problems(files: Mapping[str, bytes], private: Sequence[str]) -> Iterator[str]:
-    known = [re.escape(folder.rstrip("/").encode()) for folder in private if len(folder) > 1]
-    pattern = re.compile(b"|".join([OF_SOMEBODY.pattern, *known]))
+    pattern = private_pattern(private)
     for name, content in sorted(files.items()):
         # What people write about their project is theirs.
-        if ".dist-info/" not in name and (found := pattern.search(content)):
+        if not _is_info(name) and (found := pattern.search(content)):
             yield f"{name} has a path of the machine that built it: {found[0].decode('utf-8', 'replace')}"
+
+
+def _place_problems(manifest: str, files: Mapping[str, bytes]) -> Iterator[str]:
+    """Nothing is installed but the folder of the package and the description of the wheel."""
+    folder = manifest.removesuffix(MANIFEST)
+    for name in sorted(files):
+        if not name.startswith(folder) and not _is_info(name):
+            yield f"{name} is outside of {folder}, and would be installed beside the package"
+        elif name.endswith((".pyc", ".pth")):
+            yield f"{name} is code that Python may run in place of other code, and no file of a kernel package"
+
+
+def _point_problems(manifest: str, files: Mapping[str, bytes], own: bool) -> Iterator[str]:
+    """Entry points have other programs run the code of a wheel, so only those that were asked for are right.
+
+    https://packaging.python.org/en/latest/specifications/entry-points/
+    """
+    package, group = manifest.removesuffix(f"/{MANIFEST}").replace("/", "."), ""
+    for line in _described(files, "entry_points.txt").split("\n"):
+        name, _, module = (part.strip() for part in line.partition("="))
+        found = REFERENCE.fullmatch(module)
+        if heading := re.fullmatch(r"\[([\w.]+)\]", line):
+            group = heading[1]
+        elif line and (found is None or not line.isprintable() or line != line.strip()):
+            yield f"entry_points.txt has the line {shown(line)}, which not every installer understands alike"
+        elif line and (group, name, module) != (GROUP, package, package):
+            yield from _foreign_point(f"{name} = {module} of the group {group}", module, package, own)
+
+
+def _foreign_point(point: str, module: str, package: str, own: bool) -> Iterator[str]:
+    """What is wrong with an entry point that is not that of device code."""
+    name = point.partition(" = ")[0]
+    if not SCRIPT.fullmatch(name) or TAKEN_SCRIPT.fullmatch(name):
+        yield f"it has the entry point {point}, whose name is a path, or that of a program which environments have"
+    elif not f"{module.partition(':')[0]}.".startswith(f"{package}."):
+        yield f"it has the entry point {point}, which is not in its package {package}"
+    elif not own:
+        yield f"it has the entry point {point}: accept those of the package itself with --entry-points"
 
 
 def _manifest_problems(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
@@ -223,6 +315,7 @@ def _manifest_problems(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
 def _package_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
     source = document.record("source")
     _ = source.text("commit"), source.flag("dirty")
+    yield from _package_name_problems(document, folder)
     yield from _file_problems(document, folder, files)
     if document.has("arch"):
         yield from _provider_problems(document, folder, files)
@@ -233,14 +326,28 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
     elif document.has("device_code"):
         yield from _split_problems(document, files)
     exact = document.has("compress")
-    kernels = document.record("kernels")
+    kernels, libraries = document.record("kernels"), set[str]()
     for name in kernels.raw:
         kernel = kernels.record(name)
+        if kernel.has("library") and kernel.text("library") in libraries:
+            yield f"kernel {name} has the library of another kernel"
+            return
+        libraries |= {kernel.text("library")} if kernel.has("library") else set()
         library = files.get(folder + kernel.text("library"), b"") if kernel.has("library") else b""
         claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
         if document.has("device_code"):
             claimed = {arch for arch in claimed if arch.startswith("x86")}
         yield from _arch_problems(name, claimed, library, exact)
+
+
+def _package_name_problems(document: Record, folder: str) -> Iterator[str]:
+    """The folder is that of the package which the manifest is about, and no other package is replaced."""
+    package = document.text("package")
+    own = provider_package(package, document.text("arch")) if document.has("arch") else package
+    if folder != f"{own.replace('.', '/')}/":
+        yield f"{folder}{MANIFEST} is about the package {own}, which is in another folder"
+    if folder.partition("/")[0] in TAKEN or not is_importable(folder.rstrip("/").replace("/", ".")):
+        yield f"{folder} would take the place of something else that programs import, or cannot be imported"
 
 
 def _file_problems(document: Record, folder: str, files: Mapping[str, bytes]) -> Iterator[str]:
@@ -275,7 +382,8 @@ def _provider_problems(document: Record, folder: str, files: Mapping[str, bytes]
     points = _described(files, "entry_points.txt").splitlines()
     if f"[{GROUP}]" not in points or f"{package} = {package}" not in points:
         yield f"it has no entry point {package} in the group {GROUP}, so its device code would not be found"
-    if not re.search(rf"^Requires-Dist: \S+=={re.escape(version)}$", _described(files, "METADATA"), re.M):
+    needs = _fields(files, "METADATA", "Requires-Dist")
+    if not any(re.fullmatch(rf"\S+=={re.escape(version)}", need) for need in needs):
         yield f"it does not depend on version {version} of {document.text('package')}, to which it belongs"
 
 
@@ -297,19 +405,24 @@ def _split_problems(document: Record, files: Mapping[str, bytes]) -> Iterator[st
     """A package without device code says where to get that of each arch, and has extras that do."""
     place = document.record("device_code")
     version, packages, wheels = place.text("version"), place.record("packages"), place.record("wheels")
-    metadata = _described(files, "METADATA").splitlines()
+    needs, extras = (_fields(files, "METADATA", field) for field in ("Requires-Dist", "Provides-Extra"))
     for arch in sorted({image.arch for image in listed_images(document)}):
         _ = packages.text(arch)
         extra = extra_of(arch)
-        pin = f'Requires-Dist: {wheels.text(arch)}=={version}; extra == "{extra}"'
-        if f"Provides-Extra: {extra}" not in metadata or pin not in metadata:
+        pin = f'{wheels.text(arch)}=={version}; extra == "{extra}"'
+        if extra not in extras or pin not in needs:
             yield f"it has no extra {extra} that installs {wheels.text(arch)}=={version}, which has its code for {arch}"
 
 
 def _described(files: Mapping[str, bytes], name: str) -> str:
     """A file of the folder .dist-info; empty: there is none."""
-    found = (content for path, content in files.items() if path.endswith(f".dist-info/{name}"))
+    found = (content for path, content in files.items() if _is_info(path) and path.partition("/")[2] == name)
     return next(found, b"").decode("utf-8", "replace")
+
+
+def _fields(files: Mapping[str, bytes], name: str, field: str) -> list[str]:
+    """The values of a field in METADATA or WHEEL, read as installers do: any case, nothing behind a blank line."""
+    return [str(value) for value in message_from_string(_described(files, name)).get_all(field, [])]
 
 
 def _claim(arch: str, exact: bool) -> str:
@@ -374,8 +487,7 @@ def _bare_archs(data: bytes) -> Iterator[str]:
 
 def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:
     python, tag = re.split(r"-(?=[^-]+$)", wheel.name.removesuffix(".whl"))
-    described = _described(files, "WHEEL")
-    inside = re.findall(r"^Tag: \S+-(\S+)$", described, re.M)
+    inside = [tag.rpartition("-")[2] for tag in _fields(files, "WHEEL", "Tag")]
     if not python.endswith(f"-{TAG}"):
         return [f"its name is not for {TAG}, as those of kernel packages are, which know nothing of Python"]
     if tag == ANY:
@@ -393,7 +505,7 @@ def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:
 def _any_problems(inside: list[str], files: Mapping[str, bytes]) -> list[str]:
     """The tag ``any`` is right for device code, which any machine can install, and for nothing that runs on a CPU."""
     problems = [] if inside == [ANY] else [f"WHEEL has the tags {inside}, the name has {ANY}"]
-    if re.search("^Root-Is-Purelib: true$", _described(files, "WHEEL"), re.M) is None:
+    if _fields(files, "WHEEL", "Root-Is-Purelib") != ["true"]:
         problems.append("WHEEL says that it is for a platform, and its name says any")
     for name, content in sorted(files.items()):
         if content.startswith(b"\x7fELF") and int.from_bytes(content[18:20], "little") != CUDA:

@@ -14,6 +14,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from ..errors import SettingsError, Where, shown
+from .git import for_this_process, repository_of
 from .source import RECORD
 
 WHERE = Where(stage="wheel", location="pyproject.toml")
@@ -60,8 +61,6 @@ def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -
     Raises:
         SettingsError: ``[tool.kernelwright.version]`` is missing or not valid, or finds no version.
     """
-    if (root / RECORD).is_file():  # a source distribution, in which git has nothing to say
-        return str(email.message_from_bytes(content_of(root / "PKG-INFO"))["Version"])
     table = document.get("tool", {}).get("kernelwright", {}).get("version")
     remedy = 'write [tool.kernelwright.version] with file = "path", or with git = true'
     if not isinstance(table, dict) or len(table) != 1 or not {"file", "git"} & table.keys():
@@ -83,10 +82,18 @@ def dynamic_version(root: Path, document: Mapping[str, Any], files: list[str]) -
 
 
 def _version_of_tag(root: Path) -> str:
+    """The version that a tag has; in a source distribution, in which git has nothing to say, that of PKG-INFO."""
     import dunamai
 
+    repository = repository_of(root)
+    if repository is None or not repository.tracked():
+        if (root / RECORD).is_file():
+            version = email.message_from_bytes(content_of(root / "PKG-INFO"))["Version"]
+            return normal(str(version), "PKG-INFO")
+        raise refused("git tells no version: it tracks nothing here", "commit the project, or write the version down")
     try:
-        found = dunamai.Version.from_git(path=root, strict=True)
+        with for_this_process(repository):
+            found = dunamai.Version.from_git(path=root, strict=True)
     except (RuntimeError, ValueError) as error:
         raise refused(
             f"git tells no version: {error}", "tag a commit, such as v1.0, or write the version down"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..compare import TOLERANCES, Mismatch, compare, is_float
 from ..declare import Kernel, Variant
-from ..errors import CheckError, Where
+from ..errors import CheckError, DefinitionError, Where
 from ..sizes import evaluate
 from .protocol import CheckRequest
 
@@ -32,6 +36,12 @@ MIDDLE = 7
 
 MAX_BYTES = 64 * 2**20
 """A combination with a LARGE size is left out if its tensors have more bytes than this together."""
+
+
+CUDART = "libcudart.so.13"
+"""The library of the CUDA toolkit that TVM's CUDA runtime is linked with."""
+
+INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_PATH to a toolkit's folder of libraries"
 
 
 class Check:
@@ -76,6 +86,8 @@ class Check:
         """
         if self._kernel.reference_function is None:
             raise CheckError("the kernel has no reference", remedy=f"add one with @{self._kernel.name}.reference")
+        if self._request.device.startswith("cuda"):
+            load_cuda_runtime()
         if not self._device.exist:
             raise CheckError(f"this machine has no device {self._request.device}")
         function = self._function()
@@ -165,7 +177,10 @@ class Check:
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
         """Call the kernel and the reference with the same inputs and return the largest error."""
-        expected = self.expected(inputs)
+        try:
+            expected = self.expected(inputs)
+        except DefinitionError as error:
+            raise self._reference_failed(error, sizes) from error
         got = self._got(function, sizes, inputs, leave_out)
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
@@ -176,6 +191,17 @@ class Check:
                 name = argument["name"]
                 worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
         return worst
+
+    def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int]) -> DefinitionError:
+        """The error of a reference with the sizes that it was called for, one of which may be 0."""
+        message = f"{error.message} (at {_listed(sizes)})"
+        remedy = None
+        if 0 in sizes.values():
+            remedy = (
+                "have the reference take empty arrays, as with np.max(..., initial=-np.inf); if the kernel is never "
+                f"called with these sizes, have @{self._kernel.name}.inputs return None for them"
+            )
+        return DefinitionError(message, error.where, error.remedy or remedy, error.detail)
 
     def expected(self, inputs: Values) -> Values:
         """The reference's arrays by argument name."""
@@ -328,9 +354,42 @@ def from_device(tensor: Any) -> Array:
     return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
 
 
+def load_cuda_runtime() -> None:
+    """Load the library of TVM's that runs CUDA code, with the libcudart that pip has installed.
+
+    A worker does not have it from the start, see ``server``; and TVM 0.27 itself would go on without it, and without a
+    word, if the loader did not find ``libcudart.so.13``.
+
+    Raises:
+        CheckError: a library that it needs is missing.
+    """
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
+        return
+    try:
+        _load_first([CUDART, *(path for folder in sys.path for path in Path(folder).glob(f"nvidia/cu*/lib/{CUDART}"))])
+        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
+    except OSError as error:
+        driver = "libcuda.so" in str(error)
+        remedy = "install NVIDIA's driver, or make it visible in the container" if driver else INSTALL_CUDART
+        raise CheckError(f"TVM's CUDA runtime cannot be loaded: {error}", remedy=remedy) from error
+
+
+def _load_first(libraries: Sequence[str | Path]) -> None:
+    """Load the first library that can be loaded; others that ask for one of its name get this one."""
+    for library in libraries:
+        try:
+            ctypes.CDLL(str(library))
+            return
+        except OSError:
+            continue
+    # The error of whoever needs it says that it is missing.
+
+
 def devices() -> list[str]:
     """The arch of each CUDA device of this machine, in order; architecture-specific code can run from sm_90 on."""
     archs: list[str] = []
+    with contextlib.suppress(CheckError):
+        load_cuda_runtime()
     while (device := tvm.cuda(len(archs))).exist:
         major, minor = str(device.compute_version).split(".")
         archs.append(f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""))

@@ -1,9 +1,10 @@
-"""Executes definition files inside a worker: always fresh, with everything that they depend on on record.
+"""Executes a definition file inside a worker: one file, once, with everything that it depends on on record.
 
-A long-lived process that executes files which are being edited has several ways to use an old version of one: modules
-that stay in ``sys.modules``, bytecode files (they are told apart by size and second), cached source lines and cached
-folder listings. All are closed here: project modules have a finder and a loader of their own, which look at the files
-each time (see ``imports``), and each definition file has its own set of modules.
+A definition is Python and may change anything in its process: a function of TVM or NumPy, a hook that TVM calls when it
+generates code, a module in ``sys.modules``, the environment. So no process that has executed one file executes another,
+nor the same one again after an edit: such a request is refused with :class:`SpentError`, and the pool, which
+hands requests of a file to the worker of that file, has a new process do it. Project modules have a finder and a loader
+of their own (see ``imports``), because bytecode files may be stale: they are told apart by size and second.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ import posixpath
 import re
 import sys
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -36,13 +36,14 @@ from .project import Installation, Project
 from .reads import ReadRecorder, Reads
 from .strict import Strict
 
-KEPT = 16
-"""How many executed definition files a worker keeps, so that the variants of one file execute it once."""
+
+class SpentError(Exception):
+    """This process has executed another definition file, or an older text of this one: ask a new process."""
 
 
 @dataclass
 class Definition:
-    """An executed definition file, with everything that its functions need when they are called later.
+    """An executed definition file.
 
     Arguments:
         file: path relative to the project root, with forward slashes.
@@ -53,10 +54,6 @@ class Definition:
     file: str
     reads: Reads
     kernels: tuple[Kernel, ...] = ()
-    modules: dict[str, ModuleType] = field(default_factory=dict)
-    folders: list[str] = field(default_factory=list)
-    sources: dict[str, Any] = field(default_factory=dict)
-    sys_path: list[str] = field(default_factory=list)
 
     @property
     def dependencies(self) -> dict[str, str]:
@@ -81,7 +78,7 @@ class Definition:
 
 
 class Definitions:
-    """The definition files that this process has executed. There must be one object of this class in a process.
+    """The definition file that this process executes. There must be one object of this class in a process.
 
     Arguments:
         root: the project root.
@@ -89,25 +86,24 @@ class Definitions:
 
     def __init__(self, root: Path) -> None:
         self.project = Project(root)
-        self._cache: OrderedDict[tuple[str, bool], Definition] = OrderedDict()
+        self._begun = False
+        self._known: Definition | None = None
         installation = Installation()
         self._strict = Strict(self.project, installation)
         self._recorder = ReadRecorder(self.project, self._strict)
         self._finder = ProjectFinder(self.project, installation, self._recorder)
-        self._environment = dict(os.environ)
-        self._sys_path = list(sys.path)
-        self._foreign: dict[str, ModuleType] = {}
         self._recorder.install()
         sys.meta_path.insert(0, self._finder)
 
     def load(self, file: str, strict: bool = False) -> Definition:
-        """The executed definition file: from memory if nothing that it depends on has changed since.
+        """The executed definition file; it is executed by the first call, and never again.
 
         Arguments:
             strict: whether what it reads without declaring it is an error, here and in later calls.
 
         Raises:
             DefinitionError: the file cannot be read or executed, declares no kernel, or does what strict mode forbids.
+            SpentError: this process has executed something else.
         """
         path = os.path.join(self.project.root, file)  # noqa: PTH118
         name = self.project.relative(path)
@@ -119,16 +115,17 @@ class Definitions:
             raise DefinitionError(
                 message, Where(location=file), f"give yourself the right to read it: chmod u+r {file}"
             )
-        known = self._cache.pop((name, strict), None)
-        if known is None or not self._is_current(known):
-            known = self._execute(path, Definition(name, Reads(strict)))
-        self._cache[name, strict] = known
-        while len(self._cache) > KEPT:
-            self._cache.popitem(last=False)
+        if not self._begun:
+            self._begun = True  # from here on, even if the file fails
+            self._known = self._execute(path, Definition(name, Reads(strict)))
+            return self._known
+        known = self._known
+        if known is None or (known.file, known.reads.strict) != (name, strict) or not self._is_current(known):
+            raise SpentError
         return known
 
     def call(self, definition: Definition, kernel: Kernel, what: str, function: Callable[[], Any]) -> Any:
-        """Call one of a definition's functions: with its modules in place, and with the files that it reads recorded.
+        """Call one of a definition's functions, with the files that it reads recorded.
 
         Arguments:
             what: which of the kernel's functions it is, for errors: ``definition``, ``reference`` or ``inputs``.
@@ -138,7 +135,7 @@ class Definitions:
         """
         where = Where(kernel.name, location=self.project.location(kernel.location))
         definition.reads.findings.clear()
-        with self._active(definition):
+        with self._recording(definition):
             result = self._guarded(definition, f"the {what} of {kernel.name}", where, function)
         self._require_declared(definition, f"the {what} of {kernel.name}", where)
         return result
@@ -149,11 +146,9 @@ class Definitions:
 
     def _execute(self, path: str, definition: Definition) -> Definition:
         folder, module_name = module_name_of(path)
-        definition.folders = list(dict.fromkeys([folder, self.project.root]))
-        definition.sys_path = list(self._sys_path)
+        self._finder.folders = list(dict.fromkeys([folder, self.project.root]))
         where = Where(location=definition.file)
-        with self._active(definition):
-            importlib.invalidate_caches()
+        with self._recording(definition):
             module = self._guarded(definition, "the file", where, lambda: self._import(path, module_name))
             self._recorder.note_candidate(path)
             definition.kernels = kernels_of(module)
@@ -185,8 +180,8 @@ class Definitions:
         """Raise an error for what strict mode forbids, even if the user's code has swallowed what came of it."""
         reads = definition.reads
         if error := self._strict.error(reads.findings, reads.declared, definition.file, subject, where):
-            # The next call executes the file anew, and finds the same: now its modules are loaded and its caches full.
-            self._cache.pop((definition.file, reads.strict), None)
+            # The next call would not find the same: now modules are loaded and caches full. A new process does.
+            self._known = None
             raise error
 
     def _import(self, path: str, name: str) -> ModuleType:
@@ -227,50 +222,11 @@ class Definitions:
             places[kernel.name] = location
 
     @contextlib.contextmanager
-    def _active(self, definition: Definition) -> Iterator[None]:
-        """Put a definition's modules, sources and search path in place, and save them afterwards."""
-        self._purge()
-        sys.modules.update(definition.modules)
-        linecache.cache.update(definition.sources)
-        self._finder.folders = definition.folders
-        sys.path[:] = definition.sys_path
+    def _recording(self, definition: Definition) -> Iterator[None]:
+        """Note what a definition reads in this block, which begins in the top folder."""
         os.chdir(self.project.root)
-        try:
-            with self._recorder.recording(definition.reads):
-                try:
-                    yield
-                finally:
-                    self._finder.note_taken(definition.reads.imported)
-        finally:
-            definition.modules = dict(self._project_modules())
-            definition.sources = {f: s for f, s in linecache.cache.items() if self.project.relative(f) is not None}
-            definition.sys_path = list(sys.path)
-            self._restore()
-
-    def _purge(self) -> None:
-        """Forget all project modules and their sources."""
-        for name, _ in self._project_modules():
-            del sys.modules[name]
-        for file in [file for file in linecache.cache if self.project.relative(file) is not None]:
-            del linecache.cache[file]
-
-    def _project_modules(self) -> list[tuple[str, ModuleType]]:
-        """The loaded modules of the project. The others are a thousand, so they are only asked once."""
-        found = []
-        for name, module in list(sys.modules.items()):
-            if self._foreign.get(name) is not module:
-                if self.project.owns(module):
-                    found.append((name, module))
-                else:
-                    self._foreign[name] = module
-        return found
-
-    def _restore(self) -> None:
-        """Undo what user code did to the process."""
-        sys.path[:] = self._sys_path
-        os.environ.clear()
-        os.environ.update(self._environment)
-        os.chdir(self.project.root)
+        with self._recorder.recording(definition.reads):
+            yield
 
     def _guarded(self, definition: Definition, subject: str, where: Where, function: Callable[[], Any]) -> Any:
         """Call user code; whatever it raises becomes a DefinitionError at the user's line."""
@@ -289,7 +245,7 @@ class Definitions:
         """
         never = {finding: None for finding in definition.reads.findings if finding.name is None}
         if found := self._strict.error(never, set(), definition.file, subject, where):
-            raised = f"then it raised {type(error).__name__}: {error}"
+            raised = f"then it raised {type(error).__name__}: {_text(error)}"
             found.detail = self.project.shorten(f"{found.detail}\n{raised}" if found.detail else raised)
             raise found from error
 
@@ -297,13 +253,12 @@ class Definitions:
         """The error for an exception of user code: its own line, and its traceback without our frames and TVM's."""
         if isinstance(error, SyntaxError) and error.filename:
             return self._syntax_error(error, where)
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if self.project.relative(f.filename) is not None]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if self._is_file(f.filename)]
         location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
-        text = str(error).strip().removeprefix("error: ")
+        text = _text(error).strip().removeprefix("error: ")
         place = re.search(r"^ *--> (.+):(\d+):\d+$", text, re.MULTILINE)
-        if place and self.project.relative(place[1]) and Path(place[1]).is_file():
-            # TVMScript names the line inside the function, the traceback only the decorator's. Errors of TE name a file
-            # of TVM's own sources, which does not exist here.
+        if place and self._is_file(place[1]):
+            # TVMScript names the line inside the function, the traceback only the decorator's.
             location = f"{place[1]}:{place[2]}"
         first = next(iter(text.splitlines()), "")
         lines = [*traceback.format_list(frames), f"{type(error).__name__}: {text}"]
@@ -313,6 +268,10 @@ class Definitions:
             _remedy(error),
             self.project.shorten("".join(lines)),
         )
+
+    def _is_file(self, path: str) -> bool:
+        """Whether a path is that of a file of the project; TVM and Cython name sources that do not exist here."""
+        return self.project.relative(path) is not None and Path(path).is_file()
 
     @staticmethod
     def _verb(error: BaseException) -> str:
@@ -327,6 +286,14 @@ class Definitions:
             replace(where, location=self.project.location(location)),
             detail=f"{text}\n{caret}" if text else None,
         )
+
+
+def _text(error: BaseException) -> str:
+    """What an exception of user code says of itself."""
+    try:
+        return str(error)
+    except Exception as failure:  # its class is user code, too
+        return f"(its text cannot be had: its __str__ raised {type(failure).__name__})"
 
 
 def _remedy(error: BaseException) -> str | None:
@@ -383,4 +350,4 @@ def repeated_definitions(path: str, names: set[str]) -> Iterator[tuple[str, str]
             seen[node.name] = f"{path}:{node.decorator_list[0].lineno}"
 
 
-__all__ = ["Definition", "Definitions", "Project"]
+__all__ = ["Definition", "Definitions", "Project", "SpentError"]

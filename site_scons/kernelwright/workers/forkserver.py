@@ -28,6 +28,7 @@ from pathlib import Path
 
 from ..errors import KernelwrightError
 from . import server
+from .definitions import Definitions
 from .processes import POLL_S, born
 from .tools import end_session
 
@@ -184,10 +185,11 @@ def main() -> None:
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
     loaded = _load_unless_build_ends(control)
+    definitions = Definitions(root)
     gc.collect()
     gc.freeze()  # TVM's own objects stay; later collections need not look at them, nor copy their pages
     if ForkServer(control).run():
-        server.serve(root, loaded)
+        server.serve(definitions, loaded)
     os._exit(0)  # tearing TVM down takes 0.2 s
 
 

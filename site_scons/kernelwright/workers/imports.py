@@ -10,7 +10,7 @@ import importlib.util
 import linecache
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
@@ -30,7 +30,7 @@ class ProjectLoader(SourceFileLoader):
         """Compile what is in the file now; what is shown of it later is the same text."""
         content = self.get_data(self.path)
         code: CodeType = self.source_to_code(content, self.path)
-        self._recorder.note_module(self.path, content, imported_names(code))
+        self._recorder.note_module(self.path, content)
         lines = importlib.util.decode_source(content).splitlines(keepends=True)
         linecache.cache[self.path] = (len(content), None, lines, self.path)  # without a time: never checked again
         return code
@@ -46,7 +46,6 @@ class ProjectFinder(MetaPathFinder):
         self._project = project
         self._installation = installation
         self._recorder = recorder
-        self._present = frozenset(sys.modules)
         self.folders: list[str] = []
 
     def find_spec(
@@ -60,18 +59,6 @@ class ProjectFinder(MetaPathFinder):
                 return None
             return self._search(fullname, self._top_folders())
         return self._search(fullname, [folder for folder in path if self._project.relative(folder) is not None])
-
-    def note_taken(self, names: set[str]) -> None:
-        """Note what could have come instead of installed modules that were loaded already when they were imported.
-
-        Arguments:
-            names: top-level names that were imported. Those that every worker has loaded when it starts do not count:
-                nothing in the project can take their place.
-        """
-        for name in sorted(names - self._present - sys.stdlib_module_names):
-            module = sys.modules.get(name)
-            if module is not None and not self._project.owns(module):
-                self._search(name, self._top_folders())
 
     def _top_folders(self) -> list[str]:
         added = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]  # noqa: PTH100
@@ -127,22 +114,10 @@ class ProjectFinder(MetaPathFinder):
         return importlib.util.spec_from_file_location(fullname, path, loader=loader, submodule_search_locations=folders)
 
 
-def imported_names(code: CodeType) -> set[str]:
-    """The top-level names that code may import, its functions included; other names that it uses are among them."""
-    return {name.partition(".")[0] for part in _parts(code) for name in part.co_names}
-
-
-def _parts(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _parts(constant)
-
-
 def _is_installed(name: str) -> bool:
     """Whether a module is installed; a folder without __init__.py does not count."""
     spec = PathFinder.find_spec(name) if "." not in name else None
     return spec is not None and spec.origin is not None
 
 
-__all__ = ["ProjectFinder", "ProjectLoader", "imported_names"]
+__all__ = ["ProjectFinder", "ProjectLoader"]

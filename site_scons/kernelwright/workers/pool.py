@@ -12,26 +12,30 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from ..errors import KernelwrightError, Where, WorkerError
+from ..errors import KernelwrightError, Where, WorkerError, escaped
 from . import protocol
 from .processes import Forked, ForkServer, Process, Spawned
-from .protocol import Answer, Hello, Progress, Request
-from .tools import LONGEST_POLL_S
+from .protocol import Answer, Definition, Hello, Progress, Request, Spent, definition_of
+from .tools import LARGEST_PIPE, Output
 
 LONGEST_LINE = 1 << 28
 """Bytes of the longest line that a worker may send. Of a compiler's output it sends at most 16 MiB, escaped."""
 
 TAIL = 4000
-"""Bytes of a dead worker's log that an error shows."""
+"""Characters of a dead worker's log that an error shows."""
+
+LOOK_S = 0.5
+"""Seconds between two looks whether a worker that says nothing has ended. The end of its pipe does not always tell: a
+process that it has left behind may have that open."""
 
 LAST_GRACE_S = 0.5
 """Seconds that a fork server may take at the end of a build."""
@@ -89,6 +93,10 @@ SERVER = WorkerKind(
 class WorkerPool:
     """At most ``size`` worker processes, started when calls need them and reused for later calls.
 
+    A worker that has been asked about a definition file is asked about no other one. If a call finds all places taken
+    by idle workers of other files, the one that was idle for longest makes room for a new one. Calls that wait for a
+    place get one in the order in which they came.
+
     Safe to use from several threads. As a context manager it closes itself.
 
     Arguments:
@@ -97,7 +105,8 @@ class WorkerPool:
         timeout_s: seconds that starting a worker, or answering one request, may take.
         python: the interpreter; for the default kind, one that has TVM installed.
         on_output: called with a request and with what the worker printed while it worked on it (the prints of user
-            definitions, TVM's warnings); from the thread that made the call. None drops the text.
+            definitions, TVM's warnings), without control characters; from the thread that made the call. None drops
+            the text.
         kind: what the workers are.
     """
 
@@ -116,6 +125,7 @@ class WorkerPool:
         self.timeout_s = timeout_s
         self._on_output = on_output
         self._change = threading.Condition()
+        self._line: deque[object] = deque()
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._fork_server: ForkServer | None = None
@@ -144,12 +154,15 @@ class WorkerPool:
             WorkerError: the worker died, took too long or answered nonsense, or the pool was closed. Only this request
                 is lost: the next call gets another worker.
         """
-        worker = self._take(request.where)
-        try:
-            return worker.call(request, self.timeout_s)
-        finally:
-            self._pass_on_output(request, worker)
-            self._put_back(worker)
+        result = None
+        while result is None:
+            worker = self._take(request.where, definition_of(request))
+            try:
+                result = worker.call(request, self.timeout_s)
+            finally:
+                self._pass_on_output(request, worker)
+                self._put_back(worker)
+        return result
 
     def warm_up(self, count: int) -> None:
         """Start some workers now, while the caller does something else. What goes wrong is told by the first call."""
@@ -175,17 +188,17 @@ class WorkerPool:
         for worker in idle:
             self._discard(worker)
 
-    def _take(self, where: Where) -> _Worker:
-        """Wait for a worker that is idle, or start one."""
-        with self._change:
-            while True:
-                self._refuse_if_closed(where)
-                if self._idle:
-                    return self._idle.pop()
-                if len(self._all) < self.size:
-                    break
-                self._change.wait()
-            worker = _Worker(self._kind, self._start_process, where)
+    def _take(self, where: Where, definition: Definition = None) -> _Worker:
+        """Wait for a worker that may execute a definition file, or start one."""
+        with contextlib.ExitStack() as unlocked, self._change:
+            self._wait_for_place(where)
+            if (idle := self._find_idle(definition)) is not None:
+                return idle
+            if len(self._all) >= self.size:
+                oldest = self._idle.pop(0)
+                self._all.discard(oldest)
+                unlocked.callback(oldest.dispose)
+            worker = _Worker(self._kind, self._start_process, where, definition)
             self._all.add(worker)
         try:
             worker.greet(self.timeout_s, where)
@@ -202,7 +215,33 @@ class WorkerPool:
         self._discard(worker)  # close() came while it started
         raise _ending(where)
 
-    def _start_process(self, log: IO[bytes]) -> Process:
+    def _wait_for_place(self, where: Where) -> None:
+        """Stand in line until a worker is idle, or one more may be started; the caller has the lock."""
+        place = object()
+        self._line.append(place)
+        try:
+            while not self._closed and not (self._line[0] is place and self._has_place):
+                self._change.wait()
+        finally:
+            self._line.remove(place)
+            self._change.notify_all()
+        self._refuse_if_closed(where)
+
+    @property
+    def _has_place(self) -> bool:
+        return bool(self._idle) or len(self._all) < self.size
+
+    def _find_idle(self, definition: Definition) -> _Worker | None:
+        """An idle worker that has executed this definition file, or none at all, and is its worker from now on."""
+        for wanted in dict.fromkeys((definition, None)):
+            for worker in reversed(self._idle):
+                if worker.definition == wanted:
+                    self._idle.remove(worker)
+                    worker.definition = definition
+                    return worker
+        return None
+
+    def _start_process(self, log: int) -> Process:
         """Start a process, which writes to a log; the caller has the lock."""
         if not self._kind.forked:
             return Spawned(self._command, self._environment(), log)
@@ -218,7 +257,7 @@ class WorkerPool:
         with self._change:
             if worker.reusable and not self._closed:
                 self._idle.append(worker)
-                self._change.notify()
+                self._change.notify_all()
                 return
         self._discard(worker)
 
@@ -232,7 +271,7 @@ class WorkerPool:
         if self._on_output is None or not worker.reusable:
             return  # a dead worker's output is part of the error
         if text := worker.new_output():
-            self._on_output(request, text)
+            self._on_output(request, escaped(text))
 
     def _environment(self) -> dict[str, str]:
         """A fixed environment, in which kernelwright is imported from where this process imported it."""
@@ -248,11 +287,20 @@ class WorkerPool:
 
 
 class _Worker:
-    """One worker process, used by one thread at a time (``kill`` may come from any)."""
+    """One worker process, used by one thread at a time (``end`` may come from any).
 
-    def __init__(self, kind: WorkerKind, start: Callable[[IO[bytes]], Process], where: Where) -> None:
+    Arguments:
+        kind: what it is.
+        start: starts the process, given a descriptor that it prints to.
+        where: the place of the error if it cannot be started.
+        definition: what its first request makes of it; None: it has had none.
+    """
+
+    def __init__(
+        self, kind: WorkerKind, start: Callable[[int], Process], where: Where, definition: Definition = None
+    ) -> None:
+        self.definition = definition
         self._kind = kind
-        self._log_seen = 0
         self._buffer = bytearray()
         self._next_id = 0
         self._doing = STARTING
@@ -260,12 +308,18 @@ class _Worker:
         self.is_late = False
         self.reusable = False
         self.versions: Mapping[str, str] = {}
+        self._output = Output()
+        # A pipe and not a file: however much a definition prints, it takes no room on the disk.
+        self._log, printed = os.pipe()
+        self._log_ended = False
+        os.set_blocking(self._log, False)
         try:
-            # The log has no name: it is gone when the last process that has it open is.
-            self._log: IO[bytes] = tempfile.TemporaryFile(prefix="kernelwright-worker-")  # noqa: SIM115
-            self._process = start(self._log)
+            self._process = start(printed)
         except OSError as error:
+            os.close(self._log)
             raise WorkerError(f"cannot start {kind.name}: {error}", where) from error
+        finally:
+            os.close(printed)
 
     @property
     def server(self) -> ForkServer | None:
@@ -278,19 +332,28 @@ class _Worker:
         self.versions = hello.versions
         self.reusable = True
 
-    def call(self, request: Request, timeout_s: float) -> dict[str, Any]:
-        """Send a request and wait for its answer; only an answer, good or bad, leaves the worker reusable."""
+    def call(self, request: Request, timeout_s: float) -> dict[str, Any] | None:
+        """Send a request and wait for its answer; None: a new worker has to do it.
+
+        Only an answer, good or bad, leaves the worker reusable.
+        """
         self._next_id += 1
-        self._log_seen = os.fstat(self._log.fileno()).st_size
+        self._read_log()
+        self._output = Output()
         self.reusable = False
         self._doing = f"working on {request.op}"
         deadline = time.monotonic() + timeout_s
         self._write(protocol.encode_request(self._next_id, request), deadline, timeout_s, request.where)
         answer = self._read_answer(deadline, timeout_s, request.where)
-        self.reusable = not answer.result.get("retiring", False)
+        if isinstance(answer, Spent):
+            return None
         if answer.error is not None:
+            self.reusable = True
             raise answer.error
-        return {name: value for name, value in answer.result.items() if name != "retiring"}
+        result = {name: value for name, value in answer.result.items() if name != "retiring"}
+        protocol.require_result(request, result)
+        self.reusable = not answer.result.get("retiring", False)
+        return result
 
     def end(self) -> None:
         """Kill the process and everything that it started; may be called from any thread."""
@@ -303,13 +366,19 @@ class _Worker:
         self.end()
         self._process.reap(None)
         self._process.close()
-        with contextlib.suppress(OSError):
-            self._log.close()
+        os.close(self._log)
 
     def new_output(self) -> str:
-        """What the worker has printed since its last request began."""
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), size - self._log_seen, self._log_seen).decode("utf-8", "replace")
+        """What the worker has printed since its last request began; of a very long text the ends."""
+        self._read_log()
+        return self._output.text()
+
+    def _read_log(self) -> None:
+        """Take what has been printed by now, also by somebody who never stops."""
+        with contextlib.suppress(BlockingIOError):
+            block = os.read(self._log, LARGEST_PIPE)
+            self._log_ended = not block
+            self._output.add(block)
 
     def _write(self, line: bytes, deadline: float, timeout_s: float, where: Where) -> None:
         stream = self._process.stdin
@@ -324,7 +393,7 @@ class _Worker:
         except OSError as error:
             raise self._death(where) from error
 
-    def _read_answer(self, deadline: float, timeout_s: float, where: Where) -> Answer:
+    def _read_answer(self, deadline: float, timeout_s: float, where: Where) -> Answer | Spent:
         while True:
             line = self._read_line(deadline, timeout_s, where)
             try:
@@ -335,9 +404,12 @@ class _Worker:
             if message.id != self._next_id:
                 text = f"{self._kind.name} answered request {message.id} instead of {self._next_id}"
                 raise WorkerError(text, where)
-            if isinstance(message, Answer):
+            if isinstance(message, Progress):
+                self._note(message)
+            elif isinstance(message, Spent) and self._next_id == 1:
+                raise WorkerError(f"{self._kind.name} that has executed nothing refused its first request", where)
+            else:
                 return message
-            self._note(message)
 
     def _note(self, progress: Progress) -> None:
         self._doing = progress.doing
@@ -365,13 +437,33 @@ class _Worker:
             raise self._death(where) from error
 
     def _wait_for(self, descriptor: int, event: int, deadline: float, timeout_s: float, where: Where) -> None:
-        """Wait until a pipe is ready, but not beyond the deadline, even if it always is."""
+        """Wait until a pipe is ready, but not beyond the deadline, even if it always is.
+
+        Raises:
+            WorkerError: the time is over, or the worker has ended and has left nothing in the pipe.
+        """
+        look = time.monotonic() + LOOK_S
+        while (now := time.monotonic()) < deadline:
+            has_ended = now >= look and self._process.has_ended()
+            wait_s = 0 if has_ended else min(deadline - now, LOOK_S)
+            if self._poll(descriptor, event, wait_s):
+                return
+            if has_ended:
+                raise self._death(where)
+            if now >= look:
+                look = now + LOOK_S
+        raise self._late(timeout_s, where)
+
+    def _poll(self, descriptor: int, event: int, wait_s: float) -> bool:
+        """Whether a pipe is ready; what the worker prints until then, or until it ends its log, is taken."""
         poll = select.poll()
         poll.register(descriptor, event)
-        while (left := deadline - time.monotonic()) > 0:
-            if poll.poll(min(left, LONGEST_POLL_S) * 1000 + 1):
-                return
-        raise self._late(timeout_s, where)
+        if not self._log_ended:
+            poll.register(self._log, select.POLLIN)
+        ready = [number for number, _ in poll.poll(wait_s * 1000 + 1)]
+        if self._log in ready:
+            self._read_log()
+        return descriptor in ready
 
     def _late(self, timeout_s: float, where: Where) -> WorkerError:
         self.is_late = True
@@ -396,10 +488,12 @@ class _Worker:
         return BROKEN_START if starting else otherwise
 
     def _tail(self) -> str | None:
-        log = self._process.startup_log or self._log
-        size = os.fstat(log.fileno()).st_size
-        start = max(0, size - TAIL, self._log_seen)
-        text = os.pread(log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+        self._read_log()
+        text = self._output.text()
+        if (log := self._process.startup_log) is not None:
+            size = os.fstat(log.fileno()).st_size
+            text = os.pread(log.fileno(), TAIL, max(0, size - TAIL)).decode("utf-8", "replace")
+        text = text[-TAIL:].strip()
         return f"the end of its log:\n{text}" if text else None
 
 

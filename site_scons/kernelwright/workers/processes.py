@@ -38,6 +38,9 @@ class Process(Protocol):
     def reap(self, timeout_s: float | None) -> int | None:
         """Exit status, or None if the process has not ended in time; what it has left running is killed."""
 
+    def has_ended(self) -> bool:
+        """Whether the process has ended, whoever still holds its pipes."""
+
     def close(self) -> None:
         """Let go of a process that was reaped."""
 
@@ -55,7 +58,7 @@ class Spawned:
     Arguments:
         command: the program and its arguments.
         environment: its environment.
-        log: where its stderr goes.
+        log: descriptor that its stderr goes to.
 
     Raises:
         OSError: it cannot be started.
@@ -64,7 +67,7 @@ class Spawned:
     startup_log = None
     server: ForkServer | None = None
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: int) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
             command,
@@ -99,6 +102,11 @@ class Spawned:
             if status is not None or (timeout_s is not None and time.monotonic() > end):
                 return status
             time.sleep(POLL_S)
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended, whoever still holds its pipes."""
+        with self._lock:
+            return self._process.returncode is not None or self._has_ended()
 
     def _has_ended(self) -> bool:
         """Whether the process has ended; it stays a zombie, so that nobody else gets its number."""
@@ -186,10 +194,10 @@ class Forked:
 
     Arguments:
         server: who makes it.
-        log: where its stderr goes.
+        log: descriptor that its stderr goes to.
     """
 
-    def __init__(self, server: ForkServer, log: IO[bytes]) -> None:
+    def __init__(self, server: ForkServer, log: int) -> None:
         self.server = server
         self._lock = threading.Lock()
         self._buffer = b""
@@ -204,7 +212,7 @@ class Forked:
         self.stdout, their_stdout = _pipe()
         os.set_blocking(self.stdin.fileno(), False)
         with theirs, their_stdin, their_stdout:
-            server.request([their_stdin.fileno(), their_stdout.fileno(), log.fileno(), theirs.fileno()])
+            server.request([their_stdin.fileno(), their_stdout.fileno(), log, theirs.fileno()])
 
     @property
     def startup_log(self) -> IO[bytes] | None:
@@ -243,6 +251,13 @@ class Forked:
             poll = select.poll()
             poll.register(self._life_line, select.POLLIN)
             poll.poll(None if timeout_s is None else left * 1000 + 1)
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended, whoever still holds its pipes."""
+        with self._lock:
+            self._look()
+            gone = self._lost and (self._pid is None or born(self._pid) != self._born)
+            return self._status is not None or gone
 
     def _look(self) -> None:
         """Take what the fork server has said."""

@@ -6,7 +6,6 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
 
 MAX_DETAIL = 6000
 """Longest text in characters that an error shows of an exception."""
@@ -53,15 +52,6 @@ class Project:
             return None
         parts = name.split("/")
         return None if {"site-packages", "dist-packages", "__pycache__"}.intersection(parts) else name
-
-    def owns(self, module: ModuleType) -> bool:
-        """Whether a module comes from a project file, or is a namespace package of project folders."""
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str):
-            return self.relative(file) is not None
-        spec = getattr(module, "__spec__", None)
-        folders = list(getattr(spec, "submodule_search_locations", None) or [])
-        return bool(folders) and all(self.relative(folder) is not None for folder in folders)
 
     def shorten(self, text: str) -> str:
         """Text with the root removed from paths in it, and cut if it is very long."""

@@ -12,21 +12,24 @@ Then, for each request, it sends any number of progress lines and one answer::
     < {"id": 7, "ok": true, "result": {...}}
     < {"id": 7, "ok": false, "error": {"type": "LoweringError", "message": "...", "where": {...}, "remedy": null,
                                        "detail": null}}
+    < {"id": 7, "spent": true}
 
-A progress line says what the worker is about to do, so that its death can be explained. The operations are the request
-classes below; their fields are the keys of the JSON object. What a definition prints goes to the worker's log, never
-into this stream. A line that does not fit is a :class:`WorkerError`. Nothing here imports TVM, NumPy or SCons.
+A worker executes one definition file, once. If it is asked for another one, or for this one after an edit, it is spent:
+the pool ends it and asks a new one. A progress line says what the worker is about to do, so that its death can be
+explained. The operations are the request classes below; their fields are the keys of the JSON object. What a
+definition prints goes to the worker's log, never into this stream. A line that does not fit is a :class:`WorkerError`.
+Nothing here imports TVM, NumPy or SCons.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from .. import errors
-from ..errors import KernelwrightError, Where, WorkerError, shown
+from ..errors import LONGEST_SHOWN, KernelwrightError, Where, WorkerError, shown
 
 VERSION = 1
 """Revision of this protocol; both sides must have the same."""
@@ -155,6 +158,66 @@ REQUESTS: Mapping[str, type[Request]] = {
     kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, DevicesRequest)
 }
 
+Definition = tuple[str, bool, bool] | None
+"""What a process has become by its first request, so that it does no others: the definition file that it has executed,
+whether strictly, and whether it has loaded TVM's CUDA runtime, with which TVM lowers otherwise. None: nothing."""
+
+_Form = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_integer(value)
+
+
+def _is_list_of(form: _Form) -> _Form:
+    return lambda value: isinstance(value, list) and all(map(form, value))
+
+
+def _is_object_of(form: _Form) -> _Form:
+    return lambda value: isinstance(value, dict) and all(map(form, value.values()))
+
+
+RESULTS: Mapping[str, Mapping[str, _Form]] = {
+    DiscoverRequest.op: {
+        "schema": _is_integer,
+        "file": _is_text,
+        "dependencies": _is_object_of(_is_text),
+        "kernels": lambda value: isinstance(value, list),  # what is in it is for ``discovery``
+    },
+    LowerRequest.op: {
+        "files": _is_list_of(_is_text),
+        "schedule": _is_text,
+        "seconds": _is_number,
+        "cpu_seconds": _is_number,
+        "dependencies": _is_object_of(_is_text),
+    },
+    CheckRequest.op: {
+        "cases": _is_integer,
+        "worst_error": _is_number,
+        "sizes": _is_list_of(_is_object_of(_is_integer)),
+        "device": _is_text,
+        "dependencies": _is_object_of(_is_text),
+    },
+    DevicesRequest.op: {"cuda": _is_list_of(_is_text)},
+    ToolRequest.op: {
+        "status": _is_integer,
+        "in_time": lambda value: isinstance(value, bool),
+        "output": _is_text,
+        "seconds": _is_number,
+        "cpu_seconds": _is_number,
+        "peak_kib": _is_integer,
+    },
+}
+"""Operation -> the fields of its result, and what each of them is."""
+
 _FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "config": (dict,),
     "signature": (dict,),
@@ -181,12 +244,46 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """The worker cannot do a request, because it has executed something else: another one can."""
+
+    id: int
+
+
+@dataclass(frozen=True)
 class Answer:
     """The end of a request: a result, or an error."""
 
     id: int
     result: Mapping[str, Any] = field(default_factory=dict)
     error: KernelwrightError | None = None
+
+
+def definition_of(request: Request) -> Definition:
+    """What a request makes of the process that does it."""
+    if isinstance(request, ToolRequest):
+        return None
+    if isinstance(request, DevicesRequest):
+        return "", False, True
+    return request.file, request.strict, isinstance(request, CheckRequest) and request.device.startswith("cuda")
+
+
+def require_result(request: Request, result: Mapping[str, Any]) -> None:
+    """See that a result has the form that its request asks for.
+
+    Raises:
+        WorkerError: it has another one.
+    """
+    forms = RESULTS[request.op]
+    wrong = sorted(n for n in forms.keys() | result.keys() if n not in forms or not forms[n](result.get(n)))
+    if wrong:
+        raise WorkerError(
+            f"the result of a {request.op} request has a wrong form: {', '.join(wrong)[:LONGEST_SHOWN]}",
+            request.where,
+            "a definition may have written to a file descriptor that it did not open; "
+            "otherwise report this as a defect of Kernelwright",
+            shown(dict(result)),
+        )
 
 
 def encode_request(number: int, request: Request) -> bytes:
@@ -257,7 +354,12 @@ def encode_error(number: int, error: KernelwrightError) -> bytes:
     return _line({"id": number, "ok": False, "error": error_to_json(error)})
 
 
-def decode_answer(line: bytes) -> Progress | Answer:
+def encode_spent(number: int) -> bytes:
+    """One line for a request that a new worker has to do."""
+    return _line({"id": number, "spent": True})
+
+
+def decode_answer(line: bytes) -> Progress | Answer | Spent:
     """Progress or answer in a line from the worker.
 
     Raises:
@@ -267,6 +369,8 @@ def decode_answer(line: bytes) -> Progress | Answer:
     number = _number(message, line)
     if isinstance(message.get("progress"), str):
         return Progress(number, message["progress"])
+    if message.get("spent") is True:
+        return Spent(number)
     if message.get("ok") is True and isinstance(message.get("result"), dict):
         return Answer(number, message["result"])
     if message.get("ok") is False:

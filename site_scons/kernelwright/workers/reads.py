@@ -34,7 +34,6 @@ class Reads:
         files: what it depends on: name as for ``dependency_digest`` -> digest of what was used.
         modules: names of project files that were imported.
         declared: names of project files that it says it reads.
-        imported: top-level names that its code may import.
         made: paths of files and folders that it made itself: what is in them is no input.
         findings: what it did since its last call began that strict mode does not allow.
     """
@@ -43,7 +42,6 @@ class Reads:
     files: dict[str, str] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
-    imported: set[str] = field(default_factory=set)
     made: set[str] = field(default_factory=set)
     findings: Findings = field(default_factory=dict)
 
@@ -101,13 +99,12 @@ class ReadRecorder:
         finally:
             self._reads = None
 
-    def note_module(self, path: str, content: bytes, imported: set[str]) -> None:
-        """Note a module with the content that is being used, and the top-level names that it may import."""
+    def note_module(self, path: str, content: bytes) -> None:
+        """Note a module with the content that is being used."""
         name = self._project.relative(path)
         if name is not None and self._reads is not None:
             self._reads.files[name] = hashlib.sha256(content).hexdigest()
             self._reads.modules.add(name)
-            self._reads.imported |= imported
 
     def note_candidate(self, path: str) -> None:
         """Note a file, or with a slash at the end a folder, that an import asks for, whether or not it is there."""

@@ -1,4 +1,4 @@
-"""The worker process, a fork of the ``forkserver``, which has imported TVM.
+"""The worker process, a fork of the ``forkserver``, which has imported TVM. It serves one definition file.
 
 It reads requests from stdin and answers on stdout (see ``protocol``) until stdin ends, which it also does when the
 build dies. Everything that other code prints, in Python or C++, goes to stderr, which the pool has connected to a log.
@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import importlib
 import importlib.util
 import os
 import platform
@@ -30,7 +31,7 @@ from ..declare import Kernel, require_gradient_names
 from ..errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
 from ..frontends import Unit
 from . import protocol
-from .definitions import Definition, Definitions
+from .definitions import Definition, Definitions, SpentError
 from .protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ class Server:
     """Answers requests, one after the other.
 
     Arguments:
-        root: the project root.
+        definitions: executes the definition file; nothing has been executed with it.
         send: writes one line to the client.
     """
 
-    def __init__(self, root: Path, send: Callable[[bytes], None]) -> None:
-        self._definitions = Definitions(root)
+    def __init__(self, definitions: Definitions, send: Callable[[bytes], None]) -> None:
+        self._definitions = definitions
         self._send = send
         self._answered = 0
 
@@ -68,6 +69,8 @@ class Server:
 
         try:
             result = self._do(request, progress)
+        except SpentError:
+            self._send(protocol.encode_spent(number))
         except KernelwrightError as error:
             self._send(protocol.encode_error(number, self._placed(error, request)))
         except Exception as error:  # a defect of ours must not look like a death
@@ -121,7 +124,6 @@ class Server:
         }
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
-
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
@@ -224,21 +226,21 @@ def load() -> dict[str, str] | KernelwrightError:
         return error
 
 
-def serve(root: Path, loaded: dict[str, str] | KernelwrightError) -> None:
+def serve(definitions: Definitions, loaded: dict[str, str] | KernelwrightError) -> None:
     """Be a worker until stdin ends.
 
     Arguments:
-        root: the project root.
+        definitions: executes the definition file; nothing has been executed with it.
         loaded: the result of :func:`load` in this process.
     """
     requests, send = _take_over_streams()
-    os.chdir(root)
+    os.chdir(definitions.project.root)
     sys.setrecursionlimit(RECURSION_LIMIT)
     if isinstance(loaded, KernelwrightError):
         send(protocol.encode_failed_hello(loaded))
         return
     _show_python_lines_in_crashes()
-    server = Server(root, send)
+    server = Server(definitions, send)
     send(protocol.encode_hello(loaded))
     while True:
         server.answer(requests.get())
@@ -294,11 +296,12 @@ def _versions() -> dict[str, str]:
     """
     gc.disable()  # an import makes objects that stay; looking for garbage among them takes a tenth of its time
     try:
-        with _without_torch():
+        with _without_torch(), _without_cuda_runtime():
             _load_libraries()
             import tvm  # noqa: F401 (so that workers, which are forks of this process, have it)
 
-            from ..frontends import tir  # noqa: F401 (it imports more parts of TVM)
+            from ..frontends import cutedsl, tir  # noqa: F401 (they import more parts of TVM)
+            from . import check  # noqa: F401 (what workers import themselves costs each of them its time)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(
             f"TVM cannot be imported: {error}",
@@ -306,6 +309,7 @@ def _versions() -> dict[str, str]:
             detail=traceback.format_exc(),
         ) from error
     gc.enable()
+    importlib.invalidate_caches()  # a worker lists folders anew, in which files may have come since
     return {"python": platform.python_version(), "tvm": version("apache-tvm"), "tvm_ffi": version("apache-tvm-ffi")}
 
 
@@ -324,6 +328,29 @@ def _without_torch() -> Iterator[None]:
     finally:
         if absent:
             del sys.modules["torch"]
+
+
+@contextlib.contextmanager
+def _without_cuda_runtime() -> Iterator[None]:
+    """Keep TVM from loading its CUDA runtime, which ``check`` does where it is needed.
+
+    Where there are a driver and a CUDA toolkit, TVM 0.27 loads it when it is imported. Then it does not only lower: it
+    runs nvcc, for the GPU of this machine, and fails if it finds none. It accepts that the library is missing.
+    """
+    from tvm_ffi import libinfo
+
+    load = libinfo.load_lib_ctypes
+
+    def load_others(package: str, target_name: str, *arguments: Any, **options: Any) -> ctypes.CDLL:
+        if target_name == "tvm_runtime_cuda":
+            raise FileNotFoundError(target_name)
+        return load(package, target_name, *arguments, **options)
+
+    libinfo.load_lib_ctypes = load_others
+    try:
+        yield
+    finally:
+        libinfo.load_lib_ctypes = load
 
 
 def _load_libraries() -> None:

@@ -26,11 +26,10 @@ HELLO = 1
 """The revision of the protocol, as ``protocol.VERSION``, which would have to be imported."""
 
 OUTPUT_LIMIT = 8 << 20
-"""Bytes of a tool's output that are kept from its beginning, and as many from its end."""
+"""Bytes of a process's output that are kept from its beginning, and as many from its end."""
 
-GRACE_S = 2.0
-"""Seconds that the rest of the output is waited for when the tool has ended: a process that left the session could
-hold the pipe open for ever."""
+LARGEST_PIPE = 1 << 20
+"""Bytes that a pipe holds at most, unless root has made it larger."""
 
 LONGEST_POLL_S = 3600.0
 """poll() takes no larger numbers than fit into 32 bits of milliseconds."""
@@ -73,7 +72,7 @@ def _members(leader: int) -> Iterator[int]:
 
 
 class Output:
-    """What a tool prints; the middle of a very long text is dropped."""
+    """What a process prints; the middle of a very long text is dropped."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -207,16 +206,17 @@ def _start(request: dict[str, Any]) -> tuple[int, int]:
 
 
 def _drain(pipe: int, output: Output) -> None:
-    """Collect what the tool had printed when it ended."""
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    deadline = time.monotonic() + GRACE_S
-    while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        block = os.read(pipe, 1 << 16)
-        if not block:
-            break
-        output.add(block)
-    os.close(pipe)
+    """Collect what the tool had printed when it ended.
+
+    The end of the pipe is not waited for: a process that left the session may hold it, and print, for ever.
+    """
+    os.set_blocking(pipe, False)
+    try:
+        output.add(os.read(pipe, LARGEST_PIPE))
+    except BlockingIOError:
+        pass  # it is empty, and somebody has it open
+    finally:
+        os.close(pipe)
 
 
 def _not_run(name: str, request: dict[str, Any], error: Exception) -> dict[str, Any]:

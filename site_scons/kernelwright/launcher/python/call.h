@@ -74,37 +74,7 @@ KW_FUNCTION int kw_convert(kw_call *call) {
   return 0;
 }
 
-/* ---- the stream ---- */
-
-/* The number that an object has for a stream: the protocol __cuda_stream__, which returns (version, handle), or
- * PyTorch's attribute. Owned; null, where it has neither, without an exception. */
-KW_COLD PyObject *kw_stream_number(PyObject *stream) {
-  PyObject *pair = kw_has((PyObject *)Py_TYPE(stream), "__cuda_stream__")
-                       ? PyObject_CallMethod(stream, "__cuda_stream__", NULL)
-                       : NULL;
-  if (pair) {
-    PyObject *number = PySequence_GetItem(pair, 1);
-    Py_DECREF(pair);
-    return number;
-  }
-  if (PyErr_Occurred()) return NULL;
-  PyObject *number = PyObject_GetAttrString(stream, "cuda_stream");
-  if (!number) PyErr_Clear();
-  return number;
-}
-
-KW_COLD int kw_take_stream(kw_call *call, PyObject *stream) {
-  PyObject *number = PyLong_CheckExact(stream) ? Py_NewRef(stream) : kw_stream_number(stream);
-  if (number && PyLong_Check(number) && !PyBool_Check(number)) call->stream = PyLong_AsVoidPtr(number);
-  else if (!PyErr_Occurred())
-    PyErr_Format(PyExc_TypeError,
-                 "kernel '%s': the stream is %R\n"
-                 "  remedy: pass a stream of PyTorch or CuPy, an object with __cuda_stream__, or its handle as an int",
-                 call->kernel->name, stream);
-  Py_XDECREF(number);
-  call->has_stream = call->sets_stream = true;
-  return PyErr_Occurred() ? -1 : 0;
-}
+/* ---- the call ---- */
 
 KW_COLD int kw_raise_cpu_stream(const kw_call *call) {
   PyErr_Format(PyExc_ValueError,
@@ -112,8 +82,6 @@ KW_COLD int kw_raise_cpu_stream(const kw_call *call) {
                call->kernel->name);
   return -1;
 }
-
-/* ---- the call ---- */
 
 /* Runs the kernel without the GIL, as tvm-ffi does by default. */
 KW_FUNCTION int kw_enter(kw_call *call, TVMFFIAny *result) {
@@ -134,12 +102,8 @@ KW_FUNCTION int kw_enter_stream(kw_call *call, TVMFFIAny *result) {
   return status;
 }
 
-/* With the allocator of the caller's library, if outputs have to be allocated. */
-KW_FUNCTION int kw_enter_allocating(kw_call *call, TVMFFIAny *result) {
+KW_FUNCTION int kw_enter_with_allocator(kw_call *call, TVMFFIAny *result) {
   DLPackManagedTensorAllocator before = NULL;
-  if (KW_LIKELY(call->num_values == call->kernel->num_parameters) || !call->exchange ||
-      !call->exchange->managed_tensor_allocator)
-    return kw_enter_stream(call, result);
   if (kw_ffi.TVMFFIEnvSetDLPackManagedTensorAllocator(call->exchange->managed_tensor_allocator, 0, &before)) return -1;
   int status = kw_enter_stream(call, result);
   if (before != call->exchange->managed_tensor_allocator)
@@ -147,11 +111,54 @@ KW_FUNCTION int kw_enter_allocating(kw_call *call, TVMFFIAny *result) {
   return status;
 }
 
+/* Whether the caller's stream is another than the one on which the library of the arrays would allocate. */
+KW_COLD bool kw_allocates_elsewhere(const kw_call *call) {
+  void *current = NULL;
+  return !call->exchange->current_work_stream ||
+         call->exchange->current_work_stream(call->device.device_type, call->device.device_id, &current) ||
+         current != call->stream;
+}
+
+/* An allocator takes memory to be used on the current stream of its library: what is freed goes to the next who asks there,
+ * at once. So while outputs are allocated, the caller's stream is made the current one. */
+KW_COLD int kw_enter_allocating_on(kw_call *call, TVMFFIAny *result) {
+  PyObject *entered = PyObject_CallMethod(call->self, "_enter_stream", "OiK", (PyObject *)Py_TYPE(call->exchanged),
+                                          (int)call->device.device_id, (unsigned long long)(uintptr_t)call->stream);
+  if (!entered) return -1;
+  int status = kw_enter_with_allocator(call, result);
+  if (status) kw_raise_taken(); /* what is pending there would be taken by a call that fails in __exit__ */
+  PyObject *error = PyErr_Occurred() ? kw_take_exception() : NULL;
+  PyObject *left = PyObject_CallMethod(entered, "__exit__", "OOO", Py_None, Py_None, Py_None);
+  if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+  Py_XDECREF(error);
+  Py_DECREF(entered);
+  Py_XDECREF(left);
+  return left ? status : -1;
+}
+
+/* With the allocator of the caller's library, if outputs have to be allocated. */
+KW_FUNCTION int kw_enter_allocating(kw_call *call, TVMFFIAny *result) {
+  if (KW_LIKELY(call->num_values == call->kernel->num_parameters) || !call->exchange ||
+      !call->exchange->managed_tensor_allocator)
+    return kw_enter_stream(call, result);
+  if (KW_UNLIKELY(call->has_stream) && kw_allocates_elsewhere(call)) return kw_enter_allocating_on(call, result);
+  return kw_enter_with_allocator(call, result);
+}
+
 KW_FUNCTION PyObject *kw_run(kw_call *call) {
   TVMFFIAny result = {.type_index = kTVMFFINone};
   if (KW_UNLIKELY(call->has_stream && call->device.device_type == kDLCPU)) return kw_raise_cpu_stream(call), NULL;
   if (KW_UNLIKELY(kw_enter_allocating(call, &result))) return kw_raise_taken(), NULL;
   return kw_make_result(call, &result);
+}
+
+/* The same; inputs of JAX are given back when the kernel is done, or has failed in the middle. */
+KW_COLD PyObject *kw_run_and_wait(kw_call *call) {
+  PyObject *result = kw_run(call), *error = result ? NULL : kw_take_exception();
+  if (kw_call_on_stream(call, "kw_synchronize")) Py_CLEAR(result);
+  if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+  Py_XDECREF(error);
+  return result;
 }
 
 /* Calls a kernel.
@@ -166,15 +173,17 @@ KW_FUNCTION PyObject *kw_call_kernel(PyObject *self, const kw_kernel *kernel, Py
   call.self = self;
   call.kernel = kernel;
   call.num_values = call.num_tensors = 0;
-  call.has_stream = call.sets_stream = false;
+  call.has_stream = stream != Py_None;
+  call.sets_stream = call.waits = false;
   call.stream = NULL;
   call.device = (DLDevice){kDLCPU, 0};
   call.exchange = NULL;
-  call.first = NULL;
+  call.stream_object = call.exchanged = call.first = NULL;
   if (KW_UNLIKELY(!kernel->entry)) return PyErr_SetString(PyExc_RuntimeError, "this kernel was not loaded"), NULL;
-  if (KW_UNLIKELY(stream != Py_None && kw_take_stream(&call, stream))) return NULL;
-  if (KW_UNLIKELY(kw_bind(&call, positional, named))) return NULL;
-  PyObject *result = KW_UNLIKELY(kw_convert(&call)) ? NULL : kw_run(&call);
+  PyObject *result = NULL;
+  bool is_taken = !call.has_stream || KW_LIKELY(!kw_take_stream(&call, stream));
+  if (KW_LIKELY(is_taken && !kw_bind(&call, positional, named) && !kw_convert(&call)))
+    result = KW_UNLIKELY(call.waits) ? kw_run_and_wait(&call) : kw_run(&call);
   kw_release(&call);
   return result;
 }
@@ -192,7 +201,7 @@ KW_COLD int kw_load(kw_kernel *kernel, const char *runtime, const char *library,
 
 /* Calls a service of the library (exports.h) with integers; what it returns is an int, a str or None. */
 KW_COLD PyObject *kw_call_service(const kw_kernel *kernel, const char *name, const int64_t *numbers, int32_t count) {
-  TVMFFIAny arguments[2], result = {.type_index = kTVMFFINone};
+  TVMFFIAny arguments[3], result = {.type_index = kTVMFFINone};
   char symbol[64];
   snprintf(symbol, sizeof symbol, "__tvm_ffi_%s", name);
   kw_entry entry = (kw_entry)kw_find(kernel->library, kernel->name, symbol);

@@ -92,10 +92,12 @@ KW_COLD bool kw_is_read_only(PyObject *object) {
   return read_only;
 }
 
-KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor);
+KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *type,
+                           kw_tensor *tensor);
 
 /* What has no buffer may have DLPack, or a better word on why it has not. */
-KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *known,
+                         kw_tensor *tensor) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   bool read_only = parameter->is_written && kw_is_read_only(object);
@@ -104,18 +106,108 @@ KW_COLD int kw_no_buffer(kw_call *call, const kw_parameter *parameter, PyObject 
   if (!read_only && !has_dlpack) return kw_refuse(call, parameter, object);
   PyErr_Clear();
   if (read_only) return kw_refuse_writing(call, parameter, "a read-only array");
-  return kw_take_dlpack(call, parameter, object, tensor);
+  return kw_take_dlpack(call, parameter, object, known, tensor);
 }
 
-KW_FUNCTION int kw_take_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+KW_FUNCTION int kw_take_buffer(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *known,
+                               kw_tensor *tensor) {
   int flags = parameter->is_written ? PyBUF_RECORDS : PyBUF_RECORDS_RO;
   if (KW_UNLIKELY(PyObject_GetBuffer(object, &tensor->buffer, flags)))
-    return kw_no_buffer(call, parameter, object, tensor);
+    return kw_no_buffer(call, parameter, object, known, tensor);
   tensor->holds = KW_HOLDS_BUFFER;
   if (KW_LIKELY(!kw_take_buffer_of(tensor))) return 0;
   tensor->holds = KW_HOLDS_NOTHING;
   PyBuffer_Release(&tensor->buffer);
-  return kw_no_buffer(call, parameter, object, tensor);
+  return kw_no_buffer(call, parameter, object, known, tensor);
+}
+
+/* ---- where a call is, and on which stream ---- */
+
+/* The number that an object has for a stream: the protocol __cuda_stream__, which returns (version, handle), or the
+ * attribute of PyTorch or that of CuPy. Owned; null, where it has none of them, without an exception. */
+KW_COLD PyObject *kw_stream_number(PyObject *stream) {
+  PyObject *pair = kw_has((PyObject *)Py_TYPE(stream), "__cuda_stream__")
+                       ? PyObject_CallMethod(stream, "__cuda_stream__", NULL)
+                       : NULL;
+  if (pair) {
+    PyObject *number = PySequence_GetItem(pair, 1);
+    Py_DECREF(pair);
+    return number;
+  }
+  if (PyErr_Occurred()) return NULL;
+  PyObject *number = PyObject_GetAttrString(stream, "cuda_stream");
+  if (!number) PyErr_Clear(), number = PyObject_GetAttrString(stream, "ptr");
+  if (!number) PyErr_Clear();
+  return number;
+}
+
+/* Whether a number can be a stream's handle, which then is the call's. */
+KW_COLD bool kw_take_handle(kw_call *call, PyObject *number) {
+  if (!number || !PyLong_Check(number) || PyBool_Check(number)) return false;
+  unsigned long long handle = PyLong_AsUnsignedLongLong(number);
+  call->stream = (void *)(uintptr_t)handle;
+  if (handle != ULLONG_MAX || !PyErr_Occurred()) return true;
+  PyErr_Clear(); /* it is negative, or too large */
+  return false;
+}
+
+/* Takes a stream, which is held until the call is over. Integers may be those of NumPy. */
+KW_COLD int kw_take_stream(kw_call *call, PyObject *stream) {
+  bool is_number = PyIndex_Check(stream) && !PyBool_Check(stream);
+  PyObject *number = is_number ? PyNumber_Index(stream) : kw_stream_number(stream);
+  if (!kw_take_handle(call, number) && !PyErr_Occurred())
+    PyErr_Format(PyExc_TypeError,
+                 "kernel '%s': the stream is %R\n"
+                 "  remedy: pass a stream of PyTorch or CuPy, an object with __cuda_stream__, or its handle as an int",
+                 call->kernel->name, stream);
+  Py_XDECREF(number);
+  call->stream_object = Py_NewRef(stream);
+  call->sets_stream = true;
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The stream that the kernel is launched on. */
+KW_FUNCTION void *kw_stream_of(const kw_call *call) {
+  if (call->sets_stream) return call->stream;
+  return kw_ffi.TVMFFIEnvGetStream(call->device.device_type, call->device.device_id);
+}
+
+/* Asks the array's library for its current stream in Python; the kernel object knows how, or says None. */
+KW_COLD int kw_ask_stream(kw_call *call, PyObject *object) {
+  PyObject *stream = PyObject_CallMethod(call->self, "_current_stream", "Oi", (PyObject *)Py_TYPE(object),
+                                         (int)call->device.device_id);
+  int status = !stream ? -1 : stream == Py_None ? 0 : kw_take_stream(call, stream);
+  Py_XDECREF(stream);
+  return status;
+}
+
+/* The stream is that which the caller gave, or else the current one of the library of the first array on a GPU. */
+KW_FUNCTION int kw_note_device(kw_call *call, const kw_type *type, PyObject *object, DLDevice device) {
+  if (KW_LIKELY(device.device_type == kDLCPU) || call->device.device_type != kDLCPU) return 0;
+  call->device = device;
+  if (call->has_stream) return 0;
+  if (!type->exchange || !type->exchange->current_work_stream)
+    return device.device_type == kDLCUDA ? kw_ask_stream(call, object) : 0;
+  call->sets_stream = true;
+  return type->exchange->current_work_stream(device.device_type, device.device_id, &call->stream);
+}
+
+KW_COLD PyObject *kw_call_service(const kw_kernel *kernel, const char *name, const int64_t *numbers, int32_t count);
+
+/* Calls a service with the place of the launch: device and stream. */
+KW_COLD int kw_call_on_stream(const kw_call *call, const char *name) {
+  int64_t place[2] = {call->device.device_id, (int64_t)(intptr_t)kw_stream_of(call)};
+  PyObject *none = kw_call_service(call->kernel, name, place, 2);
+  Py_XDECREF(none);
+  return none ? 0 : -1;
+}
+
+/* JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it: it is not told of the
+ * launch, so the call has to wait for it. */
+KW_FUNCTION int kw_note_input(kw_call *call, const kw_type *type, DLDevice device) {
+  if (KW_LIKELY(!type->is_immutable) || device.device_type != kDLCUDA || call->waits) return 0;
+  call->waits = true;
+  return kw_call_on_stream(call, "kw_refuse_captured");
 }
 
 /* ---- DLPack ---- */
@@ -123,7 +215,7 @@ KW_FUNCTION int kw_take_buffer(kw_call *call, const kw_parameter *parameter, PyO
 /* By the C functions of the array's type. */
 KW_FUNCTION int kw_take_exchange(kw_call *call, const kw_parameter *parameter, PyObject *object,
                                  const DLPackExchangeAPI *exchange, kw_tensor *tensor) {
-  if (!call->exchange) call->exchange = exchange;
+  if (!call->exchange) call->exchange = exchange, call->exchanged = object;
   if (KW_LIKELY(exchange->dltensor_from_py_object_no_sync != NULL)) {
     if (KW_LIKELY(!exchange->dltensor_from_py_object_no_sync(object, &tensor->tensor))) return 0;
     return kw_refuse(call, parameter, object);
@@ -152,7 +244,7 @@ KW_COLD int kw_device_of(PyObject *object, DLDevice *device) {
 KW_COLD PyObject *kw_dlpack_arguments(const kw_call *call, DLDevice device, bool newest) {
   PyObject *arguments = newest ? Py_BuildValue("{s(ii)}", "max_version", 1, 0) : PyDict_New();
   if (!arguments || (device.device_type != kDLCUDA && device.device_type != kDLCUDAManaged)) return arguments;
-  void *stream = call->sets_stream ? call->stream : kw_ffi.TVMFFIEnvGetStream(kDLCUDA, device.device_id);
+  void *stream = kw_stream_of(call);
   PyObject *number = PyLong_FromVoidPtr(stream ? stream : (void *)1);
   if (!number || PyDict_SetItemString(arguments, "stream", number)) Py_CLEAR(arguments);
   Py_XDECREF(number);
@@ -188,12 +280,14 @@ KW_COLD int kw_open_capsule(PyObject *capsule, kw_tensor *tensor) {
 }
 
 /* By __dlpack__; libraries that do not know `max_version` raise TypeError. */
-KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, kw_tensor *tensor) {
+KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *type,
+                           kw_tensor *tensor) {
   DLDevice device;
   if (kw_device_of(object, &device)) { /* the export has a better word on why there is none */
     PyErr_Clear();
     device = (DLDevice){kDLCPU, 0};
   }
+  if (kw_note_device(call, type, object, device) || kw_note_input(call, type, device)) return -1;
   PyObject *capsule = kw_export(call, object, device, true);
   if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();
@@ -208,16 +302,6 @@ KW_COLD int kw_take_dlpack(kw_call *call, const kw_parameter *parameter, PyObjec
 
 /* ---- any argument ---- */
 
-/* Notes where the call is, and which library its arrays are from. */
-KW_FUNCTION int kw_note_tensor(kw_call *call, const kw_type *type, PyObject *object, const DLTensor *tensor) {
-  if (!call->first) call->first = object;
-  if (KW_LIKELY(tensor->device.device_type == kDLCPU) || call->device.device_type != kDLCPU) return 0;
-  call->device = tensor->device;
-  if (call->has_stream || !type->exchange || !type->exchange->current_work_stream) return 0;
-  call->sets_stream = true;
-  return type->exchange->current_work_stream(tensor->device.device_type, tensor->device.device_id, &call->stream);
-}
-
 KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyObject *object, const kw_type *known,
                                TVMFFIAny *value) {
   kw_type type = *known; /* it may be forgotten as soon as Python code runs */
@@ -227,12 +311,15 @@ KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyO
   if (KW_UNLIKELY(type.is_immutable && parameter->is_written))
     return kw_refuse_writing(call, parameter, "an array of JAX, which is immutable");
   if (type.kind == KW_AS_EXCHANGE) status = kw_take_exchange(call, parameter, object, type.exchange, tensor);
-  else if (type.kind == KW_AS_BUFFER) status = kw_take_buffer(call, parameter, object, tensor);
-  else status = kw_take_dlpack(call, parameter, object, tensor);
+  else if (type.kind == KW_AS_BUFFER) status = kw_take_buffer(call, parameter, object, &type, tensor);
+  else status = kw_take_dlpack(call, parameter, object, &type, tensor);
   if (KW_UNLIKELY(status)) return -1;
+  if (!call->first) call->first = object;
   value->type_index = kTVMFFIDLTensorPtr;
   value->v_ptr = &tensor->tensor;
-  return kw_note_tensor(call, &type, object, &tensor->tensor);
+  if (KW_LIKELY(type.kind != KW_AS_EXCHANGE)) return 0;
+  DLDevice device = tensor->tensor.device;
+  return kw_note_device(call, &type, object, device) || kw_note_input(call, &type, device) ? -1 : 0;
 }
 
 KW_FUNCTION int kw_take_int(PyObject *object, TVMFFIAny *value) {
@@ -309,6 +396,7 @@ KW_FUNCTION void kw_release(kw_call *call) {
       tensor->versioned->deleter(tensor->versioned);
     else if (tensor->holds == KW_HOLDS_MANAGED && tensor->managed->deleter) tensor->managed->deleter(tensor->managed);
   }
+  Py_XDECREF(call->stream_object);
 }
 
 #endif

@@ -1,7 +1,10 @@
 # The part of an extension module that is the same for every kernel: the types on which its Function is built.
 
+cimport cython
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
+
+import threading
 
 
 cdef extern from "python/call.h":
@@ -40,7 +43,7 @@ cdef extern from "python/call.h":
     int kw_set_provider(const kw_kernel *kernel, provider) except -1
     void kw_keep(void *tensor)
     void kw_drop(void *tensor)
-    object (*kw_new_output)(void *tensor)
+    object (*kw_new_output)(void *tensor, object kernel, object stream, object kept)
 
 
 cdef class Kernel:
@@ -53,8 +56,8 @@ cdef class Kernel:
         kw_load(&self.kernel, runtime, library, symbol)
 
     def _service(self, bytes name, *numbers):
-        """Call a service of the kernel's library with up to two integers."""
-        cdef int64_t[2] values = [0, 0]
+        """Call a service of the kernel's library with up to three integers."""
+        cdef int64_t[3] values = [0, 0, 0]
         cdef int count = 0
         for number in numbers:
             values[count] = number
@@ -66,10 +69,12 @@ cdef class Kernel:
         kw_set_provider(&self.kernel, provider)
 
 
+@cython.no_gc
 cdef class Output:
     """A new array, which any library with DLPack can take without a copy."""
 
     cdef void *tensor
+    cdef object kernel, stream, kept, thread  # None on the CPU
 
     def __dealloc__(self):
         kw_drop(self.tensor)
@@ -80,17 +85,25 @@ cdef class Output:
         return device.device_type, device.device_id
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """A capsule, in the form of DLPack 1 if `max_version` is that or later."""
+        """A capsule, in the form of DLPack 1 if `max_version` is that or later.
+
+        On a GPU the stream is made to wait for the kernel that writes the array. Without one the kernel is waited for.
+        """
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a new output of a kernel is exported where it is, and not copied")
+        if self.kernel is not None:
+            self.kernel._hand_over(self.__dlpack_device__()[1], self.stream, stream, self.thread)
         return kw_capsule_of(self.tensor, max_version is not None and max_version[0] >= 1)
 
 
-cdef object new_output(void *tensor):
+cdef object new_output(void *tensor, object kernel, object stream, object kept):
     """An output that shares a tensor of TVM-FFI."""
     cdef Output output = Output.__new__(Output)
     kw_keep(tensor)
     output.tensor = tensor
+    output.kernel, output.stream, output.kept = kernel, stream, kept
+    if kernel is not None:
+        output.thread = threading.get_ident()
     return output
 
 

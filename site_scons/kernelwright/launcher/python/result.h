@@ -48,12 +48,36 @@ KW_FUNCTION PyObject *kw_exchange_output(const DLPackExchangeAPI *exchange, TVMF
   return NULL;
 }
 
-/* Makes an object with DLPack that shares the tensor; the extension module sets it. */
-static PyObject *(*kw_new_output)(TVMFFIObjectHandle tensor);
+/* Makes an object with DLPack that shares the tensor; the extension module sets it. On a GPU the object is told the kernel
+ * object, which can order streams, the stream of the launch, and what keeps that alive; otherwise None. */
+static PyObject *(*kw_new_output)(TVMFFIObjectHandle tensor, PyObject *kernel, PyObject *stream, PyObject *kept);
+
+KW_COLD PyObject *kw_new_cuda_output(const kw_call *call, TVMFFIObjectHandle tensor) {
+  PyObject *stream = PyLong_FromVoidPtr(kw_stream_of(call));
+  PyObject *kept = call->stream_object ? call->stream_object : Py_None;
+  PyObject *output = stream ? kw_new_output(tensor, call->self, stream, kept) : NULL;
+  Py_XDECREF(stream);
+  return output;
+}
+
+/* The C functions know no order. With a stream that the caller gave, the current one of the library is made to wait for
+ * an output that the library has not allocated itself. */
+KW_COLD int kw_order_taker(const kw_call *call) {
+  const DLPackExchangeAPI *exchange = call->exchange;
+  void *current = NULL;
+  if (exchange->managed_tensor_allocator || !exchange->current_work_stream) return 0;
+  if (exchange->current_work_stream(call->device.device_type, call->device.device_id, &current)) return -1;
+  int64_t numbers[3] = {call->device.device_id, (int64_t)(intptr_t)call->stream, (int64_t)(intptr_t)current};
+  PyObject *none = kw_call_service(call->kernel, "kw_order", numbers, 3);
+  Py_XDECREF(none);
+  return none ? 0 : -1;
+}
 
 KW_FUNCTION PyObject *kw_make_output(const kw_call *call, TVMFFIObjectHandle tensor) {
+  if (KW_UNLIKELY(call->has_stream) && call->exchange && kw_order_taker(call)) return NULL;
   if (call->exchange) return kw_exchange_output(call->exchange, tensor);
-  PyObject *output = kw_new_output(tensor);
+  PyObject *output = call->device.device_type == kDLCPU ? kw_new_output(tensor, Py_None, Py_None, Py_None)
+                                                        : kw_new_cuda_output(call, tensor);
   if (!output || !call->first) return output;
   PyObject *adopted = PyObject_CallMethod(call->self, "_adopt", "OO", output, (PyObject *)Py_TYPE(call->first));
   Py_DECREF(output);

@@ -62,10 +62,13 @@ typedef struct kw_call {
   TVMFFIAny values[KW_MAX_ARGUMENTS];
   kw_tensor tensors[KW_MAX_ARGUMENTS];
   int32_t num_values, num_tensors;
-  bool has_stream, sets_stream;  /* the caller gave a stream; the device that the call is on has to be told one */
+  bool has_stream, sets_stream; /* the caller gave a stream; the device that the call is on has to be told one */
+  bool waits;                   /* before it returns, because an input may be freed as soon as it has */
   void *stream;
+  PyObject *stream_object;           /* what had that number, and keeps the stream alive; owned, or null */
   DLDevice device;                   /* the first that is not the CPU, otherwise the CPU */
   const DLPackExchangeAPI *exchange; /* of the first tensor that has one; it makes outputs */
+  PyObject *exchanged;               /* that tensor, borrowed */
   PyObject *first;                   /* the first tensor, borrowed */
 } kw_call;
 

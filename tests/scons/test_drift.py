@@ -1,0 +1,258 @@
+"""What is said in two places agrees: stages, settings, options, commands, requirements, benchmarks and their docs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright import backends, kernel
+from kernelwright.cli import TOOLS
+from kernelwright.compare import TOLERANCES
+from kernelwright.cutedsl import VERSION as CUTEDSL
+from kernelwright.declare import RESERVED
+from kernelwright.memory import DEFAULT_KIB
+from kernelwright.package.loader import SCHEMA
+from kernelwright.report.timeline import COLOURS
+from kernelwright.scons.graph import UNRELATED
+from kernelwright.scons.stage import CODE
+from kernelwright.scons.tool import OPTIONS
+from kernelwright.settings import HELP, Settings
+from kernelwright.trace import STAGES
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "site_scons/kernelwright"
+
+
+def doc(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def section(name: str, heading: str) -> str:
+    """A part of a page of the docs, up to the next heading of the same depth."""
+    text = doc(name).partition(f"\n{heading}\n")[2]
+    assert text, f"{name} has no {heading}"
+    return re.split(rf"\n{heading.split()[0]} ", text, maxsplit=1)[0]
+
+
+def first_cells(text: str) -> list[str]:
+    """The names in backticks in the first cells of all tables."""
+    cells = re.findall(r"^\| (`[^|]*?) \|", text, re.M)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def requirements(extra: str) -> dict[str, Requirement]:
+    listed = project()["optional-dependencies"][extra] if extra else project()["dependencies"]
+    return {found.name: found for found in map(Requirement, listed)}
+
+
+def calls(name: str) -> Iterator[ast.Call]:
+    """All calls of a function or method of that name in the package."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == name:
+                yield node
+
+
+# Stages.
+
+
+def test_the_report_knows_every_stage_and_has_a_colour_for_it():
+    assert set(STAGES) == {"PROBE", *CODE}
+    made = {call.args[0].value for call in calls("Stage") if isinstance(call.args[0], ast.Constant)}
+    assert made | {"CUBIN", "PTX"} == set(CODE), "CUBIN and PTX are made by one call, with a variable"
+    style = (PACKAGE / "report/page.css").read_text()
+    for number in range(COLOURS):
+        assert len(re.findall(rf"--c{number}: #[0-9a-f]{{6}};", style)) == 2, "for a light and a dark page"
+        assert f".c{number} {{ --c: var(--c{number}); }}" in style
+    assert f"--c{COLOURS}:" not in style
+
+
+def test_the_docs_list_every_stage():
+    assert set(first_cells(section("architecture.md", "## Stages").partition("### Why")[0])) == set(CODE)
+    shown = re.findall(r"`\[ (\w+) \]", section("reference.md", "## The command line of scons"))
+    assert set(shown) == {*CODE, "CACHED"}
+
+
+def test_code_of_stages_exists_and_all_other_modules_are_known_to_decide_nothing():
+    found = {pattern: set(PACKAGE.glob(pattern)) for patterns in CODE.values() for pattern in patterns}
+    assert [pattern for pattern, paths in found.items() if not paths] == []
+    deciding = {path.relative_to(PACKAGE).as_posix() for paths in found.values() for path in paths}
+    modules = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    others = {name for name in modules - deciding if not name.startswith(("report/", "template/"))}
+    assert others == DECIDING_NOTHING
+
+
+DECIDING_NOTHING = {
+    *("__init__.py", "__main__.py", "build.py", "cache.py", "cli.py", "errors.py", "init.py", "memory.py"),
+    *("plan.py", "private.py", "records.py", "runner.py", "settings.py", "settled.py", "trace.py", "version.py"),
+    *("launcher/__init__.py", "scons/__init__.py", "scons/graph.py", "scons/partial.py", "scons/progress.py"),
+    *("scons/run.py", "scons/signatures.py", "scons/stage.py", "scons/tool.py", "workers/__init__.py"),
+    *("workers/forkserver.py", "workers/pool.py", "workers/processes.py", "workers/protocol.py", "workers/tools.py"),
+}
+"""Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
+the options of the stage (settings, plan, the version)."""
+
+
+def test_the_docs_list_every_module():
+    listed = re.findall(r"`([\w/]+)`", section("architecture.md", "## Modules"))
+    tops = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__", "version"}
+    folders = {f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert sorted((tops | folders) - set(listed)) == []
+    assert {path.stem for path in (PACKAGE / "scons").glob("*.py")} - {"__init__"} <= set(listed)
+
+
+# Compilers.
+
+
+def test_memory_has_a_first_estimate_for_every_kind_of_run():
+    kinds = {k.value.value for call in calls("run") for k in call.keywords if k.arg == "kind"}  # type: ignore[attr-defined]
+    assert kinds == set(DEFAULT_KIB)
+
+
+# Settings, options, commands, arguments.
+
+
+def test_the_docs_list_every_setting_with_its_default():
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section("reference.md", "## Settings"), re.M)
+    assert {name for name, _ in rows} == set(HELP) == {field.name for field in fields(Settings)}
+    for name, shown in rows:
+        default = getattr(Settings(), name)
+        listed = ", ".join(default) if isinstance(default, tuple) else str(default)
+        plain = re.sub(r"[`\"]", "", shown).strip()
+        assert plain == {"": "empty", "None": "none"}.get(listed, listed.removesuffix(".0")), name
+
+
+def test_the_docs_name_the_settings_that_change_nothing():
+    text = section("reference.md", "## Settings")
+    sentence = re.search(r"[^.|]*do not change what is built", text)
+    assert sentence and set(re.findall(r"`(\w+)`", sentence[0].rpartition("1.5G`. ")[2] or sentence[0])) >= set(
+        UNRELATED
+    ) - {"max_wheel_size"}
+
+
+def test_the_docs_list_every_option_command_and_tool():
+    commands = section("reference.md", "## The command line of scons")
+    for name in OPTIONS:
+        assert f"| `scons --{name}` |" in commands
+    tools = section("reference.md", "## The command kernelwright")
+    parser = {call.args[0].value for call in calls("add_parser")}  # type: ignore[attr-defined]
+    assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == parser
+    row = re.search(r"^\| `kernelwright tool NAME`.*$", tools, re.M)
+    assert row and set(re.findall(r"`(\w+)`", row[0])) == set(TOOLS)
+
+
+def test_the_docs_list_every_argument_of_the_decorator():
+    named = [n for n, p in inspect.signature(kernel).parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    text = section("reference.md", "## Declaring kernels").partition("\n### ")[0]
+    assert sorted(first_cells(text)) == sorted(named)
+    reserved = re.search(r"or be one of (.*?)\.\n", text, re.S)
+    assert reserved and set(re.findall(r"`(\w+)`", reserved[1])) == RESERVED
+
+
+def test_the_docs_list_every_tolerance():
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", section("reference.md", "## What is checked"), re.M)
+    assert {name: float(value) for name, value in rows} == TOLERANCES
+
+
+def test_the_docs_list_every_variable_of_the_environment():
+    sources = [p.read_text() for p in (PACKAGE / "launcher").rglob("*.h")]
+    found = [name for text in sources for name in re.findall(r'"(KERNELWRIGHT_\w+)"', text)]
+    documented = set(first_cells(section("reference.md", "## Environment variables")))
+    assert found and set(found) <= documented
+
+
+# Backends and what is installed for them.
+
+
+def test_the_docs_list_every_backend():
+    names = set(backends.names())
+    word = re.search(r"^\| backend \| .*$", doc("architecture.md"), re.M)
+    assert word and set(re.findall(r"`(\w+)`", word[0])) == names
+    table = re.findall(r"^\| \[?`(\w+)`\]?[^|]*\|", doc("backends.md"), re.M)
+    assert set(table) >= names
+    row = re.search(r"^\| `backends` \| list \|.*$", section("reference.md", "## Settings"), re.M)
+    assert row and set(re.findall(r"`(\w+)`", row[0])) >= names
+    assert f"`schema` is {SCHEMA}" in doc("manifest.md")
+
+
+@pytest.mark.parametrize("name", backends.names())
+def test_what_is_installed_for_tests_and_builds_suits_what_backends_need(name):
+    backend = backends.get(name)
+    known = requirements("") | requirements("frameworks") | requirements("cython") | requirements("test")
+    for need in (*backend.run_needs, *backend.build_needs):
+        mine = Requirement(need.requirement)
+        if mine.name not in known:
+            assert mine.name in ("cuda-core", "cuda-bindings") and "cuda-python" in known
+            continue
+        theirs = known[mine.name].specifier
+        lowest = next(s.version for s in theirs if s.operator in (">=", "=="))
+        assert mine.specifier.contains(lowest), f"{need.requirement}, and pyproject.toml allows {theirs}"
+        if need.module == "jax":
+            assert f"`jax` {lowest} or newer" in doc("backends-jax.md")
+
+
+def test_parts_of_cuda_are_pinned_together_and_docs_name_the_pins():
+    cuda, nvrtc = requirements("cuda"), requirements("nvrtc")
+    assert {name: str(nvrtc[name]) for name in cuda.keys() & nvrtc.keys()} == {
+        name: str(cuda[name]) for name in cuda.keys() & nvrtc.keys()
+    }
+    assert str(requirements("cutedsl")["nvidia-cutlass-dsl"].specifier) == f"=={CUTEDSL}"
+    pinned = str(requirements("")["apache-tvm-ffi"])
+    for page in (ROOT / "docs").glob("*.md"):
+        for found in re.findall(r"apache-tvm-ffi==[\w.]+", page.read_text(encoding="utf-8")):
+            assert found == pinned, page.name
+    extras = set(project()["optional-dependencies"])
+    texts = [p.read_text(encoding="utf-8") for p in (*PACKAGE.rglob("*.py"), *(ROOT / "docs").glob("*.md"))]
+    asked = {e for text in texts for listed in re.findall(r"kernelwright\[([\w,]+)\]", text) for e in listed.split(",")}
+    assert asked and asked <= extras
+
+
+# Benchmarks.
+
+
+def test_every_benchmark_has_a_row_and_a_result():
+    sys.path.insert(0, str(ROOT))
+    try:
+        from benchmarks.suite import MODULES
+    finally:
+        sys.path.remove(str(ROOT))
+    text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8").partition("## What is measured")[2]
+    assert set(first_cells(text.partition("\n## ")[0])) == set(MODULES)
+    results = {path.stem: json.loads(path.read_text()) for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert set(results) == set(MODULES) - WITHOUT_RESULT.keys()
+    assert all(document["benchmark"] == name and document["rows"] for name, document in results.items())
+
+
+WITHOUT_RESULT = {"gpu": "no machine with a GPU has run it yet"}
+"""Benchmark -> why no result of it is kept."""
+
+
+def test_every_statement_of_the_security_page_names_tests_that_exist():
+    rows = [line for line in doc("security.md").splitlines() if line.startswith("|") and not line.startswith("|---")]
+    named = 0
+    for row in rows:
+        *_, last, _ = row.split("|")
+        found = re.findall(r"`([\w/]+\.py)::(\w+)`", last)
+        assert found or last.strip() == "test", row
+        for file, name in found:
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file} has no {name}"
+        named += len(found)
+    assert named

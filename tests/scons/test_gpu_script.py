@@ -1,0 +1,328 @@
+"""The script for a machine with a GPU does what it says, where the CPU plays the GPU and the library is a small one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+GPU = ROOT / "tests" / "gpu"
+KERNELS = "rope,row_sum,saxpy"
+"""An output in place, a reduction, and the kernel that the experiments call."""
+
+BACKENDS = "tvm_ffi,torch,jax,nvrtc"
+
+MISSING = [name for name in ("torch", "jax", "jax_tvm_ffi", "cuda") if importlib.util.find_spec(name) is None]
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imports() -> Any:
+    """The modules of tests/gpu can be imported, and nothing else is changed by it."""
+    sys.path.insert(0, str(GPU))
+    yield
+    sys.path.remove(str(GPU))
+
+
+def child(*words: str | Path, ok: bool | None = True, **more: str) -> str:
+    """What a program prints on both streams; ``ok`` says whether it is expected to succeed, None: either."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=ROOT,
+        env=kept | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable} | more,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert ok is None or (done.returncode == 0) == ok, done.stdout
+    return done.stdout
+
+
+def make_wheel(folder: Path, name: str, file: str) -> None:
+    """A wheel with one file."""
+    folder.mkdir(exist_ok=True)
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(file, "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a small library for the CPU, with one wheel."""
+    folder = tmp_path_factory.mktemp("gpu") / "bundle"
+    small = ("--archs", "x86-64-v3,compute_80", "--backends", BACKENDS, "--kernels", KERNELS)
+    said = child(sys.executable, GPU / "pack.py", folder, *small, "--no-wheels")
+    assert re.search(r"bytes  packages\n.*bytes  the repository's files\n.*bytes  all\n", said, re.S), said
+    make_wheel(folder / "wheels", "demo_of_a_wheel", "demo_of_a_wheel.py")
+    make_wheel(folder / "wheels", "nvidia_demo", "nvidia/cu13/bin/compute-sanitizer")
+    return folder
+
+
+def run_all(bundle: Path, out: Path, *words: str, ok: bool | None = None) -> tuple[str, dict[str, Any]]:
+    """What a dry run prints, and its result."""
+    said = child(GPU / "run_all.sh", "--dry-run", "--bundle", bundle, "--out", out, *words, ok=ok)
+    return said, json.loads((out / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def dry(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Path]:
+    out = tmp_path_factory.mktemp("gpu_results")
+    return *run_all(bundle, out), out
+
+
+def test_a_dry_run_goes_through_every_part(dry: tuple[str, dict[str, Any], Path]) -> None:
+    said, result, out = dry
+    names = [part["name"] for part in result["parts"]]
+    tests = [f"tests, {name}" for name in ("tvm_ffi", "torch", "jax")]
+    experiments = ["experiments", "experiments, stand-in"]
+    assert names == ["wheels", "tools", *tests, *experiments, "benchmarks", "sanitizer, none"]
+    assert {part["status"] for part in result["parts"]} == {"passed"}, said
+    assert result["passed"] and "\nPASSED: " in said
+    assert (out / "log.txt").stat().st_size > 0
+
+
+def test_every_backend_has_called_every_variant(dry: tuple[str, dict[str, Any], Path], bundle: Path) -> None:
+    index = json.loads((bundle / "cases" / "index.json").read_text())
+    counts = {part["name"]: part["counts"] for part in dry[1]["parts"]}
+    assert {case["kernel"] for case in index} == set(KERNELS.split(","))
+    for backend in ("tvm_ffi", "torch", "jax"):
+        tested = counts[f"tests, {backend}"]
+        assert tested["passed"] >= len(index) and not tested["failed"] and not tested["skipped"]
+    assert counts["sanitizer, none"]["variants"] == len({(case["kernel"], case["index"]) for case in index})
+
+
+def words_of(experiments: Any, name: str) -> dict[str, Any]:
+    return dict(getattr(experiments.EXPERIMENTS[name].run, "keywords", {}))
+
+
+def test_all_experiments_that_the_cpu_can_play_have_run(dry: tuple[str, dict[str, Any], Path]) -> None:
+    experiments = importlib.import_module("experiments")
+    on_cpu = {name for name, one in experiments.EXPERIMENTS.items() if not one.only_cuda}
+    expected = {name for name in on_cpu if words_of(experiments, name).get("backend") != "cython"}
+    found = dry[1]["experiments"]
+    assert set(found) == expected and len(expected) > 30
+    assert {re.sub(r"\w+: ", "", text) for one in found.values() for text in one["got"].split("; ")} == {"right values"}
+
+
+def test_experiments_of_cuda_have_run_with_the_driver_that_stands_in(dry: tuple[str, dict[str, Any], Path]) -> None:
+    found = dry[1]["experiments_with_standin"]
+    wanted = ("PTX only, cold", "PTX only, too new", "PTX only, damaged", "PTX only, altered", "a fork after use")
+    wanted += ("a fork before the first use", "a new thread", "no context", "capture, first call, over 48 kB shared")
+    for backend in ("tvm_ffi", "nvrtc"):
+        assert {f"{name}, {backend}" for name in wanted} <= set(found)
+    assert all(one["passed"] for one in found.values())
+    assert "kernel 'staged'" in found["PTX only, too new, nvrtc"]["got"]
+
+
+def test_every_experiment_that_is_asked_for_is_there() -> None:
+    names = set(importlib.import_module("experiments").EXPERIMENTS)
+    backends = ("tvm_ffi", "cython", "nvrtc")
+    sizes = ("small", "over 48 kB shared", "workspace", "outputs left out")
+    graphs = {
+        f"capture, {first}, {what}, {backend}"
+        for first in ("preloaded", "first call")
+        for what in sizes
+        for backend in (*backends, "torch")
+    }
+    orders = {f"order of outputs, {b}, inputs of {kind}" for b in backends for kind in ("plain", "jax", "cupy")}
+    lives = {f"life of inputs, {b}, {library}" for b in backends for library in ("torch", "jax", "cupy")}
+    ptx = {f"PTX only, {how}, {b}" for how in ("cold", "warm", "damaged", "too new") for b in ("tvm_ffi", "nvrtc")}
+    contexts = ("no context", "a foreign context", "a new thread", "a fork after use", "a fork before the first use")
+    places = {f"{what}, {backend}" for what in contexts for backend in backends}
+    compilers = {"torch.compile, reduce-overhead, first call", "jax.jit, an input that is written, donated"}
+    assert graphs | orders | lives | ptx | places | compilers <= names
+
+
+def test_the_benchmark_has_rows_of_every_kernel_and_of_launches(dry: tuple[str, dict[str, Any], Path]) -> None:
+    document = json.loads((dry[2] / "gpu.json").read_text())
+    shown = " ".join(row["what"] for row in document["rows"])
+    assert all(f"{name} " in shown for name in KERNELS.split(","))
+    assert all(f"a launch of three arrays, {name}" in shown for name in ("tvm_ffi", "torch", "jax"))
+    assert document["details"]["problems"] == []
+    assert all(row["peers"] and row["ours"] > 0 for row in document["rows"])
+
+
+def test_every_kernel_of_the_library_has_a_workload() -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks" / "children"))
+    try:
+        workloads = importlib.import_module("gpu_workloads")
+    finally:
+        sys.path.pop(0)
+    library = {path.stem for path in (ROOT / "kernels").glob("[!_]*.py")}
+    assert set(workloads.SIZES) == library
+    made = list(workloads.Maker("cpu", tiny=True).all(library))
+    assert {one.kernel for one in made} == library
+    assert all(one.bytes > 0 and one.peers and all(call() is not None for call in one.peers.values()) for one in made)
+
+
+def test_without_time_nothing_runs_and_that_is_no_success(bundle: Path, tmp_path: Path) -> None:
+    said, result = run_all(bundle, tmp_path, "--budget", "0", ok=False)
+    assert {(part["status"], part["message"]) for part in result["parts"]} == {
+        ("not run", "no time was left of the budget")
+    }
+    assert not result["passed"] and "NOT PASSED" in said
+
+
+def test_a_part_that_takes_too_long_is_killed_and_the_others_run(bundle: Path, tmp_path: Path) -> None:
+    session = make_session(bundle, tmp_path)
+    part = importlib.import_module("run_all").Part
+    endless = [
+        sys.executable,
+        "-c",
+        "import subprocess as s, sys\ns.run([sys.executable, '-c', 'while True: pass'])",
+    ]
+    short = [sys.executable, "-c", "print('done')"]
+
+    def read(status: int, text: str) -> tuple[bool, dict[str, int], str]:
+        return status == 0, {}, text.strip()
+
+    session.run([part("endless", endless, 0.5, read), part("short", short, 60, read)])
+    found = {one["name"]: one for one in json.loads((tmp_path / "out" / "result.json").read_text())["parts"]}
+    assert found["endless"]["status"] == "timed out"
+    assert (found["short"]["status"], found["short"]["message"]) == ("passed", "done")
+
+
+def make_session(bundle: Path, folder: Path) -> Any:
+    script = importlib.import_module("run_all")
+    options = script.parsed(["--dry-run", "--bundle", str(bundle), "--out", str(folder / "out")])
+    (folder / "work").mkdir()
+    return script.Session(options, folder / "work")
+
+
+def test_a_result_that_cannot_be_read_fails_its_own_part_only(bundle: Path, tmp_path: Path) -> None:
+    session = make_session(bundle, tmp_path)
+    part = importlib.import_module("run_all").Part
+    command = [sys.executable, "-c", ""]
+    session.run(
+        [
+            part("broken", command, 60, lambda status, text: json.loads(text)),
+            part("sound", command, 60, lambda status, text: (True, {}, "")),
+            part("absent", [], 60, lambda status, text: (True, {}, ""), problem="there is none"),
+        ]
+    )
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [(one["name"], one["status"]) for one in found["parts"]] == [
+        ("absent", "not run"),
+        ("broken", "failed"),
+        ("sound", "passed"),
+    ]
+    assert not found["passed"]
+
+
+def test_tools_are_found_and_hide_no_package_of_the_machine(bundle: Path, tmp_path: Path) -> None:
+    session = make_session(bundle, tmp_path)
+    session.run(session._wheels())
+    assert (session.site / "demo_of_a_wheel.py").is_file() and not (session.site / "nvidia").exists()
+    assert session.sanitizer() is not None
+    assert str(session.tools) not in session.environment()["PYTHONPATH"]
+
+
+def test_a_wrong_kernel_fails_the_run(bundle: Path, tmp_path: Path) -> None:
+    """One expected value of one case is changed: the tests say which, and the sanitizer's program ends, too."""
+    import numpy as np
+
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    for name in ("packages", "wheels"):
+        (folder / name).symlink_to(bundle / name)
+    (folder / "cases").mkdir()
+    listed = json.loads((bundle / "cases" / "index.json").read_text())
+    index = [case for case in listed if case["kernel"] == "saxpy" and case["sizes"]["n"]][:1]
+    (folder / "cases" / "index.json").write_text(json.dumps(index))
+    with np.load(bundle / "cases" / index[0]["file"]) as stored:
+        arrays = dict(stored)
+    arrays["out_z"] = arrays["out_z"] + 1
+    np.savez(folder / "cases" / index[0]["file"], **arrays)
+    session = make_session(folder, tmp_path)
+    session.run([session._tests("tvm_ffi"), session._sanitizer("none")])
+    tests, program = json.loads((tmp_path / "out" / "result.json").read_text())["parts"]
+    assert tests["status"] == program["status"] == "failed"
+    assert "test_variant_agrees_with_its_reference" in tests["message"] and "z at" in tests["message"]
+    assert tests["counts"]["failed"] >= 1 and tests["counts"]["passed"] >= 1
+
+
+def test_with_a_gpu_required_a_skipped_test_has_failed(tmp_path: Path) -> None:
+    command = (sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/gpu/test_kernels.py")
+    more = {"KERNELWRIGHT_TEST_PACKAGES": str(tmp_path), "KERNELWRIGHT_TEST_DEVICE": "cpu"}
+    said = child(*command, ok=True, **more)
+    assert re.search(r"\b\d+ skipped", said) and "failed" not in said
+    required = child(*command, ok=False, **more, KERNELWRIGHT_TEST_GPU="1")
+    assert "KERNELWRIGHT_TEST_GPU=1 allows no skipped test" in required
+    assert "no packages in" in required and " skipped" not in required.splitlines()[-1]
+
+
+def test_packing_says_why_a_build_failed(tmp_path: Path) -> None:
+    definition = tmp_path / "broken.py"
+    definition.write_text("raise RuntimeError('on purpose')\n")
+    pack = importlib.import_module("pack")
+    with pytest.raises(SystemExit) as caught:
+        pack.build(tmp_path / "work", "demo", [definition], pack.parsed(["--backends", "tvm_ffi"]), "x86-64-v3")
+    assert "kernels/broken.py:1" in str(caught.value) and "on purpose" in str(caught.value)
+
+
+def test_a_bundle_that_is_too_large_is_an_error(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack = importlib.import_module("pack")
+    assert pack.report(bundle, pack.LIMIT) == 0
+    assert pack.report(bundle, 1000) == 1
+    assert "remedy: fewer archs" in capsys.readouterr().out
+    assert pack.report(bundle, pack.LIMIT) == 0  # and the record says so again
+
+
+def test_what_a_sanitizer_says_is_understood() -> None:
+    read = importlib.import_module("run_all").read_sanitizer
+    sound = '========= COMPUTE-SANITIZER\n{"variants": 49}\n========= ERROR SUMMARY: 0 errors\n'
+    assert read(0, sound) == (True, {"variants": 49, "errors": 0}, "")
+    wrong = sound.replace("0 errors", "3 errors")
+    assert read(99, wrong)[:2] == (False, {"variants": 49, "errors": 3})
+    races = '{"variants": 49}\n========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n'
+    assert read(0, races)[0]
+    assert not read(0, '{"variants": 49}\n========= Error: Device not supported\n')[0]
+    assert not read(0, "")[0]
+
+
+@pytest.mark.parametrize("edit", ["newer", "damaged"])
+def test_ptx_is_spoilt_so_that_only_the_driver_can_see_it(tmp_path: Path, edit: str) -> None:
+    pack = importlib.import_module("pack")
+    from kernelwright.package.loader import read_manifest
+    from kernelwright.package.manifest import sealed_manifest
+
+    package = tmp_path / "demo"
+    image = package / "_images" / "scale" / "compute_80.ptx"
+    image.parent.mkdir(parents=True)
+    image.write_text(".version 9.0\n.target sm_80\nst.global.f32 [%rd1], %f1;\n")
+    digest = sha256(image.read_bytes()).hexdigest()
+    content = json.dumps({"schema": 3, "kernels": {"scale": digest}}, indent=1).removesuffix("\n}")
+    (package / "manifest.json").write_text(sealed_manifest(content))
+    before = image.read_text()
+    pack.edit_ptx(package, getattr(pack, edit), seal=True)
+    assert image.read_text() != before
+    assert read_manifest(package / "manifest.json")["kernels"]["scale"] == sha256(image.read_bytes()).hexdigest()
+
+
+def test_everything_that_the_gpu_is_asked_for_exists_in_pytorch() -> None:
+    """The calls of PyTorch that no test can make without a GPU: their names are in its build for the CPU, too."""
+    import torch
+
+    text = "".join(path.read_text() for path in [*GPU.glob("*.py"), ROOT / "benchmarks/children/gpu.py"])
+    names = set(re.findall(r"\btorch\.(cuda\.\w+)", text))
+    assert {"cuda.Stream", "cuda.CUDAGraph", "cuda._sleep", "cuda.Event"} <= names
+    missing = [name for name in names if not hasattr(torch.cuda, name.removeprefix("cuda."))]
+    assert missing == []

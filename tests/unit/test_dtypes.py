@@ -1,0 +1,149 @@
+"""The bits of dtypes, and the alignment of data that follows from them: the same wherever it is asked for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from kernelwright import backends
+from kernelwright.backends import library
+from kernelwright.dtypes import CODES, Dtype, alignment_of, bytes_of
+from kernelwright.errors import KernelwrightError, Where
+from kernelwright.package import nvrtc_arrays
+from launcher_build import signature, tensor
+from nvrtc_package import plan_of
+
+WHERE = Where("k")
+
+ALIGNMENTS = {
+    "bool": 1,
+    "int1": 1,
+    "uint4": 1,
+    "int4x2": 1,
+    "int4x4": 2,
+    "int4x8": 4,
+    "int4x16": 8,
+    "float4_e2m1fn": 1,
+    "float4_e2m1fnx2": 1,
+    "float4_e2m1fnx4": 2,
+    "float6_e3m2fn": 1,
+    "float6_e3m2fnx4": 1,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnx4": 4,
+    "int8x3": 1,
+    "float16": 2,
+    "bfloat16x2": 4,
+    "float32": 4,
+    "float32x3": 4,
+    "float32x4": 16,
+    "int64": 8,
+}
+"""dtype -> alignment of an element. The vector types have that of CUDA's, such as char3, float3 and float4."""
+
+
+@pytest.mark.parametrize(("dtype", "alignment"), ALIGNMENTS.items())
+def test_an_element_is_aligned_to_the_power_of_two_in_its_size(dtype: str, alignment: int) -> None:
+    found = Dtype.parse(dtype, WHERE)
+    assert found.alignment == alignment_of(found.bits * found.lanes) == alignment
+    assert bytes_of(found.bits * found.lanes) % alignment == 0
+
+
+def cuda_data(dtype: str, **more: Any) -> dict[str, Any]:
+    data = signature("k", [{**tensor("x", dtype, ["n"]), **more}], target="cuda", arch="sm_80", symbols={"n": "int32"})
+    launch = {"kernel": "f", "params": [{"tensor": "x"}], "grid": ["n", 1, 1], "block": [1, 1, 1], "shared": 0}
+    return {**data, "launches": [launch]}
+
+
+@pytest.mark.parametrize(("dtype", "alignment"), ALIGNMENTS.items())
+def test_library_module_and_lowering_agree_about_the_alignment(dtype: str, alignment: int) -> None:
+    from kernelwright.frontends.tir_alignment import element_alignment
+    from tvm import tirx
+
+    (unit,) = plan_of([cuda_data(dtype)]).units
+    row = library._argument(unit.arguments[0], WHERE)
+    assert re.findall(r"\.alignment = (\d+)", row) == [str(alignment)]
+    assert alignments_of(cuda_data(dtype)) == {"default": (alignment,)}
+    assert element_alignment(tirx.decl_buffer((8,), dtype, "x")) == alignment
+
+
+def alignments_of(data: dict[str, Any]) -> Any:
+    """What the module of the nvrtc backend says."""
+    (text,) = backends.get("nvrtc").emit(plan_of([data])).values()
+    return eval(text.partition("ALIGNMENTS = ")[2].partition('"""')[0])
+
+
+def test_a_demanded_alignment_goes_before_that_of_the_elements() -> None:
+    assert alignments_of(cuda_data("float32", alignment=16)) == {"default": (16,)}
+
+
+PACKED = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((64,), "{dtype}"), y: T.Buffer((64,), "{dtype}")):
+    for b in T.thread_binding({blocks}, thread="threadIdx.x"):
+        for v in {loop}:
+            with T.sblock("y"):
+                i = T.axis.spatial(64, b * {step} + v)
+                y[i] = x[i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "alignment"),
+    [
+        ("int4x8", 1, 4),
+        ("float4_e2m1fnx2", 1, 1),
+        ("float4_e2m1fn", 8, 4),
+        ("int8", 4, 4),
+        ("float32", 1, 4),
+        ("float32x4", 1, 16),
+        ("float32", 4, 16),
+        ("float32", 8, 16),
+    ],
+)
+def test_the_demand_of_code_for_the_gpu_counts_bits(dtype: str, step: int, alignment: int, tmp_path: Any) -> None:
+    import linecache
+
+    from kernelwright.frontends.tir_alignment import required_alignment
+
+    loop = f"T.vectorized({step})" if step > 1 else "range(1)"
+    source = PACKED.format(dtype=dtype, step=step, blocks=64 // step, loop=loop)
+    name = str(tmp_path / "packed.py")
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    made: dict[str, Any] = {"__name__": "packed"}
+    exec(compile(source, name, "exec"), made)
+    found = [required_alignment(made["main"], parameter, gpu=True) for parameter in made["main"].params]
+    assert found == [alignment, alignment]
+
+
+def test_what_ships_in_packages_has_the_same_codes() -> None:
+    assert {name: code for code, name in nvrtc_arrays._CODES.items()} == CODES
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch has made some dtypes obsolete
+def test_tensors_of_pytorch_have_the_dtype_that_dlpack_says() -> None:
+    torch = pytest.importorskip("torch")
+    compared = set()
+    for kind in {found for found in vars(torch).values() if isinstance(found, torch.dtype)}:
+        try:
+            capsule = torch.empty(4, dtype=kind).__dlpack__(max_version=(1, 1))
+        except (BufferError, RuntimeError):
+            continue  # PyTorch does not export it
+        address = nvrtc_arrays._pointer_in(capsule, b"dltensor_versioned")
+        found = nvrtc_arrays._VersionedTensor.from_address(address).tensor
+        text = nvrtc_arrays._dtype_text(found.code, found.bits, found.lanes)
+        assert nvrtc_arrays._torch_dtype(kind) == text
+        assert nvrtc_arrays._torch_dtype(nvrtc_arrays.torch_dtype(text)) == text
+        compared.add(text)
+    assert compared >= {"float16", "int8", "bool", "complex64"}
+    for text in ("int4", "float32x4", "no_grad", "int5"):
+        with pytest.raises(TypeError, match="no such dtype"):
+            nvrtc_arrays.torch_dtype(text)
+
+
+@pytest.mark.parametrize("text", ["float32x", "float32xx4", "floatx4", "int4y8", "float4_e2m1fnx12345", ""])
+def test_what_is_no_dtype_is_refused(text: str) -> None:
+    with pytest.raises(KernelwrightError, match="cannot be an argument"):
+        Dtype.parse(text, WHERE)

@@ -1,0 +1,633 @@
+"""Streams of calls through the backends tvm_ffi and cython: what waits for what, on a driver that stands in."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from extension_build import Built, Loader, build_both
+from kernelwright.package import cython_kernel
+from kernelwright.package import kernel as tvm_ffi_kernel
+from launcher_build import FakeTensor, cuda_unit, plan, scalar, signature, tensor
+from test_cython import STANDIN, OnCuda, scale_function
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+jax_tvm_ffi = pytest.importorskip("jax_tvm_ffi")
+jax_kernel = pytest.importorskip("kernelwright.package.jax_kernel")
+
+BACKENDS = ("tvm_ffi", "cython")
+LINE = re.compile(r"^(launch|record|wait|synchronize) .*?stream (\S+)(?: on cuda:(\d))?", re.M)
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A kernel for CUDA: x, [y], alpha."""
+    folder = tmp_path_factory.mktemp("order")
+    subprocess.run(["gcc", "-shared", "-fPIC", str(STANDIN), "-o", str(folder / "libstandin.so")], check=True)
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
+    data = signature("scale", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
+    return build_both(folder, plan("scale", cuda_unit(folder, scale_function(), data, ["sm_80"]), outputs=["y"]))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine with the stand-in driver, and the kernel there through both backends."""
+
+    kernels: dict[str, Any]
+    log: Path
+
+    def call(self, backend: str, stream: int, *arguments: Any, device: int = 0) -> Any:
+        """Call the kernel on a stream."""
+        if backend == "cython":
+            return self.kernels[backend](*arguments, stream=stream)
+        with tvm_ffi.use_raw_stream(tvm_ffi.device(f"cuda:{device}"), stream):
+            return self.kernels[backend](*arguments)
+
+    def events(self) -> list[str]:
+        """What the driver was asked for since the last look, such as ``launch 0x5``."""
+        text = self.log.read_text() if self.log.exists() else ""
+        self.log.unlink(missing_ok=True)
+        return [f"{what} {int(stream, 16):#x}" for what, stream, _ in LINE.findall(text)]
+
+
+@pytest.fixture
+def machine(scale: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(scale.folder / "libstandin.so"))
+    monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
+    shutil.copytree(scale.folder / "backends", tmp_path / "backends")
+    library = shutil.copy(scale.folder / "scale.so", tmp_path)
+    entry = dict(scale.entry)
+    kernels = {
+        "tvm_ffi": tvm_ffi_kernel.load_kernel("scale", entry, Path(library)),
+        "cython": cython_kernel.load(Loader(tmp_path), "scale", entry),
+    }
+    return Machine(kernels, tmp_path / "log")
+
+
+# ---- outputs
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("launched", "taken", "events"),
+    [
+        (0x50, 0x70, ["record 0x50", "wait 0x70"]),
+        (0x50, 1, ["record 0x50", "wait 0x0"]),
+        (0x50, 2, ["record 0x50", "wait 0x2"]),
+        (0, 0x70, ["record 0x0", "wait 0x70"]),
+        (0x50, None, ["synchronize 0x50"]),
+        (0, None, ["synchronize 0x0"]),
+        (0x50, 0x50, []),
+        (0, 1, []),
+        (0x50, -1, []),
+    ],
+)
+def test_who_takes_an_output_waits_for_its_kernel(
+    machine: Machine, backend: str, launched: int, taken: int | None, events: list[str]
+) -> None:
+    output = machine.call(backend, launched, OnCuda(), 1.0)
+    assert machine.events() == [f"launch {launched:#x}"]
+    for version, name in ((None, '"dltensor"'), ((1, 0), '"dltensor_versioned"')):
+        assert name in repr(output.__dlpack__(stream=taken, max_version=version))
+        assert machine.events() == events
+
+
+def in_another_thread(work: Any) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("taken", [2, 0x70, None, -1])
+def test_another_threads_default_stream_has_no_handle_so_the_device_is_waited_for(
+    machine: Machine, backend: str, taken: int | None
+) -> None:
+    outputs: list[Any] = []
+    in_another_thread(lambda: outputs.append(machine.call(backend, 2, OnCuda(), 1.0)))
+    machine.log.unlink()
+    outputs[0].__dlpack__(stream=taken)
+    lines = machine.log.read_text().splitlines() if machine.log.exists() else []
+    assert lines == ([] if taken == -1 else ["push cuda:0", "wait for cuda:0", "pop cuda:0"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_threads_own_default_stream_is_ordered_like_any_other(machine: Machine, backend: str) -> None:
+    output = machine.call(backend, 2, OnCuda(), 1.0)
+    output.__dlpack__(stream=2)
+    output.__dlpack__(stream=0x70)
+    assert machine.events() == ["launch 0x2", "record 0x2", "wait 0x70"]
+
+
+def test_an_output_of_another_threads_default_stream_is_waited_for_by_a_kernel(machine: Machine) -> None:
+    output = machine.call("tvm_ffi", 2, OnCuda(), 1.0)
+    machine.log.unlink()
+    in_another_thread(lambda: machine.call("tvm_ffi", 2, output, OnCuda(), 1.0))
+    lines = [line.split(" scale")[0] for line in machine.log.read_text().splitlines()]
+    assert [line for line in lines if line.startswith(("wait", "launch"))] == ["wait for cuda:0", "launch"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_for_the_device_that_fails_is_an_error(
+    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs: list[Any] = []
+    in_another_thread(lambda: outputs.append(machine.call(backend, 2, OnCuda(), 1.0)))
+    monkeypatch.setenv("STANDIN_FAIL", "cuCtxSynchronize=700")
+    with pytest.raises(RuntimeError, match="kernel 'scale': waiting for cuda:0 failed with CUDA_ERROR_ILLEGAL_ADDRESS"):
+        outputs[0].__dlpack__(stream=1)
+
+
+@pytest.mark.parametrize("stream", [-1, 2**64, -(2**70), np.int64(-1)], ids=repr)
+def test_what_is_no_handle_launches_nothing(machine: Machine, stream: Any) -> None:
+    with pytest.raises(TypeError, match=r"^kernel 'scale': the stream is (.|\n)*remedy: pass a stream of PyTorch"):
+        machine.kernels["cython"](OnCuda(), OnCuda(), 1.0, stream=stream)
+    assert machine.events() == []
+
+
+@pytest.mark.parametrize("stream", [np.int64(5), np.uint64(2**64 - 1), 2**64 - 1], ids=repr)
+def test_integers_of_numpy_are_handles_as_well(machine: Machine, stream: Any) -> None:
+    machine.kernels["cython"](OnCuda(), OnCuda(), 1.0, stream=stream)
+    assert machine.events() == [f"launch {int(stream):#x}"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_no_stream_takes_no_output(machine: Machine, backend: str) -> None:
+    output = machine.call(backend, 0x50, OnCuda(), 1.0)
+    for stream in (0, -2, True, "x", 1.5):
+        with pytest.raises(BufferError, match=r"kernel 'scale': an output was asked for on the stream .*\n  remedy: "):
+            output.__dlpack__(stream=stream)
+    for named in ({"copy": True}, {"dl_device": (1, 0)}):
+        with pytest.raises(BufferError, match="is exported where it is"):
+            output.__dlpack__(**named)
+    assert machine.events() == ["launch 0x50"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_streams_are_ordered_on_the_device_of_the_output(machine: Machine, backend: str) -> None:
+    output = machine.call(backend, 0x50, OnCuda(1), 1.0, device=1)
+    machine.log.unlink()
+    output.__dlpack__(stream=0x70)
+    assert machine.log.read_text().splitlines() == [
+        "push cuda:1",
+        "record in stream 0x50",
+        "wait in stream 0x70",
+        "pop cuda:1",
+    ]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_captured_stream_sees_no_event_and_is_not_waited_for(
+    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = machine.call(backend, 0x50, OnCuda(), 1.0)
+    monkeypatch.setenv("STANDIN_CAPTURE", "0x50")
+    output.__dlpack__(stream=0x50)
+    machine.call(backend, 0x50, output, OnCuda(), 1.0)
+    assert machine.events() == ["launch 0x50", "launch 0x50"]
+    with pytest.raises(RuntimeError, match=r"wait for stream 0x50 of cuda:0, which is being captured(.|\n)*remedy: "):
+        output.__dlpack__()
+    assert machine.events() == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_of_the_driver_is_raised_where_an_output_is_taken(
+    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = machine.call(backend, 0x50, OnCuda(), 1.0)
+    monkeypatch.setenv("STANDIN_FAIL", "cuEventRecord=700")
+    with pytest.raises(RuntimeError, match=r"kernel 'scale': making stream 0x70 of cuda:0 wait for stream 0x50 failed"):
+        output.__dlpack__(stream=0x70)
+    monkeypatch.setenv("STANDIN_FAIL", "cuStreamSynchronize=700")
+    with pytest.raises(RuntimeError, match=r"kernel 'scale': waiting for stream 0x50 of cuda:0 failed"):
+        output.__dlpack__()
+
+
+@pytest.mark.parametrize("maker", BACKENDS)
+@pytest.mark.parametrize("user", BACKENDS)
+def test_a_kernel_that_gets_an_output_waits_if_it_is_on_another_stream(machine: Machine, maker: str, user: str) -> None:
+    output = machine.call(maker, 0x50, OnCuda(), 1.0)
+    machine.events()
+    machine.call(user, 0x60, output, OnCuda(), 1.0)
+    other_library = user == "tvm_ffi" and maker == "cython"  # which tvm-ffi asks for what is finished
+    order = ["synchronize 0x50"] if other_library else ["record 0x50", "wait 0x60"]
+    assert machine.events() == [*order, "launch 0x60"]
+    machine.call(user, 0x50, output, OnCuda(), 1.0)
+    assert machine.events() == [*(order if other_library else []), "launch 0x50"]
+
+
+def test_an_output_among_tensors_of_pytorch_is_waited_for_on_its_stream(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x800 + device))
+    output = machine.call("tvm_ffi", 0x50, OnCuda(1), 1.0, device=1)
+    machine.events()
+    assert isinstance(output.__tvm_ffi_object__(), tvm_ffi.Tensor)
+    assert machine.events() == ["record 0x50", "wait 0x0", "record 0x50", "wait 0x801"]
+
+
+def test_an_output_of_tvm_ffi_has_what_its_tensors_have(machine: Machine) -> None:
+    output = machine.call("tvm_ffi", 0x50, OnCuda(), 1.0)
+    assert (output.shape, output.dtype, output.ndim, output.strides) == ((8,), "float32", 1, (1,))
+    assert str(output.device) == "cuda:0" and output.is_contiguous() and output.data_ptr() > 0
+    assert repr(output) == "<output of kernel scale: float32[8] on cuda:0>"
+    with pytest.raises(AttributeError):
+        _ = output._to_dlpack
+    assert copy.copy(output).data_ptr() == output.data_ptr()
+    machine.events()
+    assert tvm_ffi.from_dlpack(output).data_ptr() == output.data_ptr()
+    assert machine.events() == ["synchronize 0x50"]
+
+
+def test_several_outputs_on_a_gpu_all_remember_the_stream(machine: Machine) -> None:
+    kernel = machine.kernels["tvm_ffi"]
+    tensors = [tvm_ffi.from_dlpack(OnCuda()), tvm_ffi.from_dlpack(OnCuda())]
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x50):
+        outputs = kernel._with_stream(tvm_ffi.Array(tensors))
+    for output in outputs:
+        output.__dlpack__(stream=0x70)
+    assert machine.events() == ["record 0x50", "wait 0x70"] * 2
+
+
+def test_outputs_on_the_cpu_are_tensors_of_tvm_ffi(machine: Machine) -> None:
+    kernel = machine.kernels["tvm_ffi"]
+    for result in (tvm_ffi.from_dlpack(np.zeros(2)), tvm_ffi.Array([tvm_ffi.from_dlpack(np.zeros(2))]), None):
+        assert kernel._with_stream(result) is result
+
+
+# ---- arrays of JAX
+
+
+class OfJax(OnCuda):
+    """An array of JAX on a GPU."""
+
+
+OfJax.__module__ = "jaxlib._jax"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_call_with_inputs_of_jax_waits_before_they_may_be_freed(machine: Machine, backend: str) -> None:
+    machine.call(backend, 0x50, OfJax(), OnCuda(), 1.0)
+    machine.call(backend, 0x50, OnCuda(), OnCuda(), 1.0)
+    assert machine.events() == ["launch 0x50", "synchronize 0x50", "launch 0x50"]
+    machine.kernels[backend](OfJax(), OnCuda(), 1.0)
+    assert machine.events() == ["launch 0x0", "synchronize 0x0"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_of_jax_are_kept_when_a_call_fails_in_the_middle(
+    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
+    with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
+        machine.call(backend, 0x50, OfJax(), OnCuda(), 1.0)
+    assert machine.events() == ["synchronize 0x50"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_inputs_of_jax_are_refused_while_a_graph_is_captured(
+    machine: Machine, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_CAPTURE", "0x50")
+    x = OfJax()
+    with pytest.raises(RuntimeError, match=r"kernel 'scale': the call would have to wait for stream 0x50(.|\n)*JAX"):
+        machine.call(backend, 0x50, x, OnCuda(), 1.0)
+    assert machine.events() == [] and x.asked == []
+
+
+def test_pytorchs_stream_is_waited_for_where_tensors_of_pytorch_are_passed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tvm-ffi launches there."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x800))
+    kernel, on_cuda = machine.kernels["tvm_ffi"], type("Tensor", (torch.Tensor,), {"is_cuda": True})
+    assert kernel._stream_of_call(0, (OfJax(), on_cuda())) == 0x800
+    assert kernel._stream_of_call(0, (OfJax(), torch.ones(2))) == 0
+
+
+# ---- the current streams of other libraries, in calls through cython
+
+
+class OfCupy(OnCuda):
+    """An array of CuPy."""
+
+
+OfCupy.__module__ = "cupy"
+
+
+class CupyStream:
+    """A stream of CuPy, which has no other attribute before version 14."""
+
+    def __init__(self, ptr: int) -> None:
+        self.ptr = ptr
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What is used of CuPy; its streams by device."""
+
+    def from_dlpack(array: Any) -> Any:
+        _, device = array.__dlpack_device__()
+        array.__dlpack__(stream=streams[device].ptr or 1, max_version=(1, 0), copy=None)
+        return array
+
+    streams = {0: CupyStream(0x100), 1: CupyStream(0x101)}
+    module = SimpleNamespace(
+        cuda=SimpleNamespace(get_current_stream=lambda device: streams[device]),
+        from_dlpack=from_dlpack,
+        streams=streams,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    return module
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_arrays_of_cupy_are_used_on_its_stream_of_their_device(machine: Machine, cupy: Any, device: int) -> None:
+    x = OfCupy(device)
+    machine.kernels["cython"](x, OfCupy(device), 1.0)
+    assert x.asked == [{"max_version": (1, 0), "stream": 0x100 + device}]
+    machine.kernels["cython"](OfCupy(device), 1.0)
+    assert machine.events() == [f"launch {0x100 + device:#x}"] * 2
+
+
+def test_cupy_takes_outputs_of_a_stream_that_is_given_in_order(machine: Machine, cupy: Any) -> None:
+    machine.kernels["cython"](OfCupy(), 1.0, stream=0x50)
+    assert machine.events() == ["launch 0x50", "record 0x50", "wait 0x100"]
+
+
+def test_an_output_keeps_the_stream_of_its_launch(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA must not see the handle of a stream that was destroyed."""
+    stream = CupyStream(0x50)
+    alive = weakref.ref(stream)
+    output = machine.kernels["cython"](OnCuda(), 1.0, stream=stream)
+    del stream
+    gc.collect()
+    assert alive() is not None
+    output.__dlpack__(stream=0x70)
+    del output
+    gc.collect()
+    assert alive() is None
+
+
+class OfTorch(OnCuda):
+    """A tensor of a PyTorch without a C interface for DLPack."""
+
+
+class Parameter(OfTorch):
+    """One of its subclasses, from somewhere else."""
+
+
+OfTorch.__module__ = "torch"
+
+
+@pytest.mark.parametrize("kind", [OfTorch, Parameter])
+def test_an_older_pytorch_is_asked_for_its_stream(
+    machine: Machine, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0x200 + device))
+    x = kind(1)
+    machine.kernels["cython"](x, kind(1), 1.0)
+    assert machine.events() == ["launch 0x201"] and x.asked[0]["stream"] == 0x201
+    machine.kernels["cython"](kind(1), kind(1), 1.0, stream=0x50)
+    assert machine.events() == ["launch 0x50"]
+
+
+def test_arrays_of_jax_are_used_on_the_default_stream_and_told_so(machine: Machine, cupy: Any) -> None:
+    x = OfJax()
+    machine.kernels["cython"](x, OfCupy(), 1.0)
+    assert machine.events() == ["launch 0x0", "synchronize 0x0"] and x.asked[0]["stream"] == 1
+
+
+def test_an_error_of_a_library_that_is_asked_is_raised(
+    machine: Machine, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(cupy.streams, 1)
+    with pytest.raises(KeyError):
+        machine.kernels["cython"](OfCupy(1), OfCupy(1), 1.0)
+    assert machine.events() == []
+
+
+# ---- a given stream and the allocator of the arrays' library
+
+
+class ExchangeApi(ctypes.Structure):
+    """DLPackExchangeAPI of dlpack.h."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    )
+
+
+def pointer_in(capsule: Any, name: bytes) -> int:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return get(capsule, name)
+
+
+def taken(capsule: Any) -> int:
+    """The managed tensor of a capsule, which from then on is the caller's."""
+    rename = ctypes.pythonapi.PyCapsule_SetName
+    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    managed = pointer_in(capsule, b"dltensor_versioned")
+    rename(capsule, b"used_dltensor_versioned")
+    return managed
+
+
+class Allocating:
+    """A library with a C interface, whose allocator notes which stream is its current one."""
+
+    def __init__(self, module: str) -> None:
+        self.stream = 0x300
+        self.allocations: list[int] = []
+        of_tvm_ffi = tvm_ffi.core.DLTensorTestWrapper
+        self.api = ExchangeApi.from_buffer_copy(
+            ctypes.string_at(
+                pointer_in(of_tvm_ffi.__dlpack_c_exchange_api__, b"dlpack_exchange_api"), ctypes.sizeof(ExchangeApi)
+            )
+        )
+        integer, pointer = ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)
+        self.callbacks = (
+            ctypes.CFUNCTYPE(integer, ctypes.c_void_p, pointer, ctypes.c_void_p, ctypes.c_void_p)(self.allocate),
+            ctypes.CFUNCTYPE(integer, integer, ctypes.c_int32, pointer)(self.current_stream),
+        )
+        self.api.allocate, self.api.current_stream = (
+            ctypes.cast(callback, ctypes.c_void_p) for callback in self.callbacks
+        )
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        self.name = ctypes.c_char_p(b"dlpack_exchange_api")
+        capsule = make(ctypes.addressof(self.api), self.name, None)
+        self.kind = type("Tensor", (of_tvm_ffi,), {"__dlpack_c_exchange_api__": capsule, "__module__": module})
+
+    def allocate(self, prototype: int, made: Any, context: int, fail: int) -> int:
+        self.allocations.append(self.stream)
+        made[0] = taken(tvm_ffi.from_dlpack(FakeTensor((8,), device=(2, 0))).__dlpack__(max_version=(1, 0)))
+        return 0
+
+    def current_stream(self, kind: int, device: int, stream: Any) -> int:
+        stream[0] = self.stream
+        return 0
+
+    def array(self) -> Any:
+        return self.kind(tvm_ffi.from_dlpack(OnCuda()))
+
+    @contextmanager
+    def use(self, stream: int) -> Iterator[None]:
+        """What ``torch.cuda.stream`` does."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Allocating:
+    """PyTorch, with its C interface."""
+    library = Allocating("torch")
+    monkeypatch.setattr(torch.cuda, "stream", library.use)
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: handle)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: 0)
+    return library
+
+
+@pytest.mark.parametrize(("stream", "current"), [(0x50, 0x50), (0, 0), (1, 0), (0x300, 0x300)])
+def test_outputs_are_allocated_for_the_stream_that_is_given(
+    machine: Machine, library: Allocating, stream: int, current: int
+) -> None:
+    kernel = machine.kernels["cython"]
+    kernel(library.array(), 1.0, stream=stream)
+    kernel(library.array(), 1.0)
+    assert machine.events() == [f"launch {stream:#x}", "launch 0x300"]
+    assert library.allocations == [current, 0x300] and library.stream == 0x300
+
+
+def test_pytorchs_stream_is_restored_after_a_failed_call(
+    machine: Machine, library: Allocating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
+    with pytest.raises(RuntimeError, match="launching device function"):
+        machine.kernels["cython"](library.array(), 1.0, stream=0x50)
+    assert library.allocations == [0x50] and library.stream == 0x300
+
+
+class FailingInside:
+    """A block of PyTorch's whose end calls a function of tvm-ffi that fails, as a hook of an application may."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        with pytest.raises(TypeError):
+            self.function(1, 2, 3, 4, 5)
+
+
+def test_the_error_of_a_call_is_not_that_of_what_runs_after_it(
+    machine: Machine, library: Allocating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: FailingInside(machine.kernels["tvm_ffi"].function))
+    monkeypatch.setenv("STANDIN_FAIL", "cuLaunchKernelEx=700")
+    with pytest.raises(RuntimeError, match="kernel 'scale': launching device function"):
+        machine.kernels["cython"](library.array(), 1.0, stream=0x50)
+
+
+def test_a_library_whose_stream_cannot_be_set_allocates_no_output_for_a_given_one(machine: Machine) -> None:
+    library = Allocating("paddle")
+    kernel = machine.kernels["cython"]
+    with pytest.raises(ValueError, match=r"kernel 'scale': a stream was given, and outputs were left out(.|\n)*remedy"):
+        kernel(library.array(), 1.0, stream=0x50)
+    assert machine.events() == [] and library.allocations == []
+    assert kernel(library.array(), library.array(), 1.0, stream=0x50) is None
+    kernel(library.array(), 1.0, stream=0x300)
+    assert machine.events() == ["launch 0x50", "launch 0x300"]
+
+
+def test_a_library_that_allocates_nothing_takes_outputs_of_a_given_stream_in_order(machine: Machine) -> None:
+    x = tvm_ffi.core.DLTensorTestWrapper(tvm_ffi.from_dlpack(OnCuda()))
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x70):  # which is that library's current stream
+        machine.kernels["cython"](x, 1.0, stream=0x50)
+        assert machine.events() == ["launch 0x50", "record 0x50", "wait 0x70"]
+        machine.kernels["cython"](x, 1.0)
+        assert machine.events() == ["launch 0x70"]
+
+
+# ---- XLA
+
+
+@pytest.fixture(scope="module")
+def xla(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What calls a handler of jax-tvm-ffi as XLA does on a GPU."""
+    library = tmp_path_factory.mktemp("xla") / "libxla.so"
+    folder = jax.ffi.include_dir()
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-I{folder}", str(STANDIN.parent / "xla.c"), "-o", library], check=True)
+    function = ctypes.CDLL(str(library)).call_handler
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    return function
+
+
+def handler(function: Any, places: list[str]) -> int:
+    """The handler that jax-tvm-ffi has for a function on GPUs."""
+    registered = jax_tvm_ffi._LIB.register_tvm_ffi_handler(function, places, 2, 0, False, False)
+    return ctypes.cast(registered, ctypes.c_void_p).value or 0
+
+
+@pytest.mark.parametrize("before", [0, 0x50])
+def test_xlas_stream_does_not_stay_the_current_one(
+    machine: Machine, xla: Any, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax-tvm-ffi itself is called, with the function that the jax backend registers."""
+    kernel = machine.kernels["tvm_ffi"]
+    registered: list[Any] = []
+    monkeypatch.setattr(jax_tvm_ffi, "register_ffi_target", lambda *given, **_: registered.append(given))
+    monkeypatch.setattr(jax_tvm_ffi, "_kernelwright", {}, raising=False)
+    jax_kernel.JaxKernel(SimpleNamespace(package="acme", version="1"), dict(kernel._entry), kernel, None)
+    ((_, function, places, platform),) = registered
+    assert (places, platform) == (["args", "rets", "attrs.alpha"], "gpu")
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), before):
+        assert xla(handler(function, places), 0x999, 0x10000, 0x20000, 8) == 0
+        kernel(OnCuda(), OnCuda(), 1.0)
+    assert machine.events() == ["launch 0x999", f"launch {before:#x}"]
+
+
+def test_jax_tvm_ffi_leaves_its_stream_behind_which_is_why_it_is_guarded(machine: Machine, xla: Any) -> None:
+    """When this fails, the guard can go."""
+    kernel = machine.kernels["tvm_ffi"]
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0):
+        assert xla(handler(kernel.function, ["args", "rets", "attrs.alpha"]), 0x999, 0x10000, 0x20000, 8) == 0
+        kernel(OnCuda(), OnCuda(), 1.0)
+    assert machine.events() == ["launch 0x999", "launch 0x999"]
+
+
+def test_an_error_passes_through_the_function_for_xla(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = machine.kernels["tvm_ffi"]
+    with pytest.raises(TypeError, match="kernel 'scale': takes 3 arguments"):
+        kernel.for_xla(kernel.function)(1)
+    with pytest.raises(TypeError, match="kw_for_xla takes a function"):
+        kernel.for_xla(1)
