@@ -20,7 +20,7 @@ from kernelwright.report.data import collect
 from kernelwright.report.markup import duration, size
 from kernelwright.report.page import embedded_json, render
 from kernelwright.report.timeline import colours
-from kernelwright.trace import RunSummary, Span, Trace
+from kernelwright.trace import STAGES, RunSummary, Span, Trace
 
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
@@ -590,7 +590,7 @@ def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
 @needs_browser
 def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
     everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
-    x, y = shared_browser.middle("#chart .bar.c8")
+    x, y = shared_browser.middle(f"#chart .bar.c{STAGES.index('LINK')}")
     shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
     shared_browser.mouse("mouseMoved", x, y, "left")
     shared_browser.mouse("mouseMoved", x + 20, y, "left")
