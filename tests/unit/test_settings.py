@@ -27,6 +27,11 @@ def test_lists_may_be_strings(text):
     assert settings({"targets": text}).targets == ("llvm", "cuda")
 
 
+def test_duplicates_are_dropped():
+    assert settings({"archs": "sm_90,sm_80,sm_90"}).archs == ("sm_90", "sm_80")
+    assert settings({"targets": ["llvm", "llvm"]}).targets == ("llvm",)
+
+
 def test_flags_are_split_at_blanks_only_and_keep_order_and_repetition():
     assert settings({"nvcc_flags": "-Xptxas -O3,-v -Xptxas"}).nvcc_flags == ("-Xptxas", "-O3,-v", "-Xptxas")
 
