@@ -28,8 +28,8 @@ def test_lists_may_be_strings(text):
 
 
 def test_duplicates_are_dropped():
-    assert settings({"archs": "sm_90,sm_80,sm_90"}).archs == ("sm_90", "sm_80")
-    assert settings({"targets": ["llvm", "llvm"]}).targets == ("llvm",)
+    assert settings({"targets": "cuda", "archs": "sm_90,sm_80,sm_90"}).archs == ("sm_90", "sm_80")
+    assert settings({"targets": ["cuda", "cuda"]}).targets == ("cuda",)
 
 
 def test_flags_are_split_at_blanks_only_and_keep_order_and_repetition():
