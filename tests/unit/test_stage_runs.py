@@ -261,6 +261,15 @@ def test_outputs_that_are_not_what_was_built_are_removed_and_others_stay(run):
     assert not first.exists() and second.read_text() == "2"
 
 
+def test_outputs_of_a_killed_run_of_which_nothing_is_known_are_removed(run):
+    stage = a_stage(run, must_not_run)
+    for path in map(Path, stage.paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    run.add(stage)
+    assert contents(stage) == {}
+
+
 @pytest.mark.parametrize("mode", ["help", "clean", "no_exec", "question"])
 def test_a_run_that_only_shows_something_removes_nothing_and_takes_no_lock(run, monkeypatch, mode):
     monkeypatch.setattr("SCons.Script.GetOption", lambda name: name == mode)

@@ -145,7 +145,7 @@ def test_steps_before_the_start_move_the_origin(tmp_path: Path):
 def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Path):
     trace = Trace(start=0.0)
     for number in range(50):  # 0.1 + 0.2 != 0.3
-        trace.span("LOWER", str(number), number * 0.1, (number + 1) * 0.1)
+        trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
     trace.write(tmp_path / "trace.json", SUMMARY)
     assert {span.lane for span in read_trace(tmp_path / "trace.json").spans} == {0}
 
