@@ -26,6 +26,9 @@ from kernelwright.settled import (
 OLD_S = 978_307_200
 """The year 2001."""
 
+LATER_NS = 1 << 62
+"""So late that a stamp of today is certain on every kind of disk."""
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -58,7 +61,8 @@ def trusted(tmp_path: Path) -> bool:
 # --- What a stamp tells
 
 
-def test_an_edit_of_equal_size_whose_time_was_set_back_is_seen(tmp_path, file):
+def test_an_edit_of_equal_size_whose_time_was_set_back_is_seen(tmp_path, file, at):
+    at(LATER_NS)
     os.utime(file, (OLD_S, OLD_S))
     stamps = stamps_of(str(tmp_path), [str(file)])
     assert list(stamps) == ["a.py"] and is_current(str(tmp_path), stamps)
@@ -71,13 +75,15 @@ def test_an_edit_of_equal_size_whose_time_was_set_back_is_seen(tmp_path, file):
 
 
 @pytest.mark.parametrize("part", ["size", "time of the content", "time of the inode", "inode"])
-def test_every_part_of_a_stamp_counts(tmp_path, file, part):
+def test_every_part_of_a_stamp_counts(tmp_path, file, at, part):
+    at(LATER_NS)
     stamps = stamps_of(str(tmp_path), [str(file)])
     stamps["a.py"][["size", "time of the content", "time of the inode", "inode"].index(part)] += 1
     assert not is_current(str(tmp_path), stamps)
 
 
-def test_a_file_that_is_gone_or_appears_is_seen(tmp_path, file):
+def test_a_file_that_is_gone_or_appears_is_seen(tmp_path, file, at):
+    at(LATER_NS)
     top = str(tmp_path)
     assert is_current(top, {"absent.py": None}) and is_current(top, {"a\0b": None})
     assert not is_current(top, {"a.py": None})
