@@ -322,7 +322,7 @@ def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_pro
 
 
 def test_a_partial_package_stays_when_one_kernel_is_built(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.write("kernels/add_one.py", GONE.replace("gone", "add_one"))
     cpu_project.scons("-j2", "--partial", ok=False)
     before = cpu_project.files("build/demo")
@@ -399,7 +399,7 @@ def test_a_linked_folder_of_logs_is_refused(cpu_project, tmp_path_factory):
 
 
 def test_logs_go_when_what_failed_is_mended(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/demo", "build/kernels")
     cpu_project.write("kernels/scale.py", BAD_SCALE)
     cpu_project.write("kernels/gone.py", GONE)
