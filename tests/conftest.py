@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -296,7 +297,7 @@ class Project:
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
 
-    def built(self, *arguments: str) -> Run:
+    def built(self, *arguments: str, ok: bool = True) -> Run:
         """As ``scons``, for a first build: of equal projects one is built in a test run and the others are copies."""
         sources = self.files(".")
         assert not any(name.startswith("build/") for name in sources), "built() is for the first build of a project"
@@ -304,11 +305,14 @@ class Project:
 
         def build(folder: Path) -> None:
             original = Project(Path(shutil.copytree(self.folder, folder / "project", symlinks=True)))
-            (folder / "output").write_text(original.scons(*arguments).output)
+            run = original.scons(*arguments, ok=ok)
+            (folder / "run.json").write_text(json.dumps([run.status, run.output]))
 
         made = once_in(self.shared, key, build)
         shutil.copytree(made / "project", self.folder, symlinks=True, dirs_exist_ok=True)
-        return Run(0, (made / "output").read_text().replace(str(made / "project"), str(self.folder)))
+        status, output = json.loads((made / "run.json").read_text())
+        assert (status == 0) == ok, output
+        return Run(status, output.replace(str(made / "project"), str(self.folder)))
 
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output."""
