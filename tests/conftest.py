@@ -224,9 +224,11 @@ def _make_compiler(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
     if real is not None:
-        constants = f"#!{sys.executable} -IS\nCOMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}\n"
         text = (ROOT / "tests/standin/remembering_cc.py").read_text()
-        (folder / "bin/cc").write_text(constants + text)
+        places = f"COMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}"
+        assert 'COMPILER = MEMORY = ""' in text
+        text = text.replace('COMPILER = MEMORY = ""', places)
+        (folder / "bin/cc").write_text(f"#!{sys.executable} -IS\n{text}")
         (folder / "bin/cc").chmod(0o755)
 
 
