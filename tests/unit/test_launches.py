@@ -313,6 +313,27 @@ def test_an_assertion_under_a_condition_is_a_check_under_it(project: Project) ->
     assert {n: eval(check["passes"], {}, {"n": n}) for n in (3, 4, 5)} == {3: True, 4: True, 5: False}
 
 
+def test_a_choice_takes_the_value_of_its_condition(project: Project) -> None:
+    text = definition(copying("T.if_then_else(n > 100, n // 2, n) + T.Select(n < 4, 1000, n % 5)"))
+    (launch,) = lowered(project, "chosen", text)["launches"]
+    assert [eval(launch["grid"][0], {}, {"n": n}) for n in (2, 8, 202)] == [1002, 11, 103]
+
+
+def test_memory_that_blocks_share_and_ask_for_at_the_launch_is_asked_for(project: Project) -> None:
+    body = """
+for i in T.thread_binding(n, thread="blockIdx.x"):
+    with T.sblock("shares"):
+        T.reads(x[0:n])
+        T.writes(y[0:n])
+        shared = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+        for t in T.thread_binding(32, thread="threadIdx.x"):
+            shared[t] = x[i]
+            y[i] = shared[0]
+"""
+    (launch,) = lowered(project, "sharing", definition(body))["launches"]
+    assert launch["shared"] == 128
+
+
 def test_divisions_that_round_towards_zero_do_so(project: Project) -> None:
     text = definition(copying("T.truncdiv(q, 3) + T.truncmod(q, 5) + 20"), TENSORS + ", q: T.int32")
     (launch,) = lowered(project, "truncated", text)["launches"]
@@ -373,8 +394,9 @@ def test_a_loop_of_launches_is_no_data(project: Project) -> None:
     assert signature["host_logic"].startswith("the host code has a loop around what it launches: for step in range(n)")
 
 
-def test_strides_of_an_argument_are_no_data(project: Project) -> None:
-    parameters = 'x: T.Buffer((n, 4), "float32", strides=(8, 1)), y: T.Buffer((n,), "float32")'
+@pytest.mark.parametrize("layout", ["strides=(8, 1)", "elem_offset=4"])
+def test_strides_and_offsets_of_an_argument_are_no_data(project: Project, layout: str) -> None:
+    parameters = f'x: T.Buffer((n, 4), "float32", {layout}), y: T.Buffer((n,), "float32")'
     signature = lowered(project, "strided", definition(copying().replace("x[k]", "x[k, 0]"), parameters))
     assert signature["launches"] is None
     assert signature["host_logic"] == "the host code takes argument 'x' with strides or an offset of its own"

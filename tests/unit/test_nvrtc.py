@@ -539,6 +539,16 @@ def test_headers_that_include_each_other_are_found_once(tmp_path: Path) -> None:
 # Finding it.
 
 
+def test_its_parts_are_what_it_loads_and_the_headers_of_each_package(tmp_path: Path) -> None:
+    headers = ["crt/mma.h", "cccl/cuda/std/__cccl/version.h", "cuda_fp16.hpp", "cuda_runtime_api.h"]
+    names = ["lib/libnvrtc.so.13", "lib/libnvrtc-builtins.so.13.0", *(f"include/{name}" for name in headers)]
+    for path in (tmp_path / name for name in [*names, "include/other.h", "lib/libnvrtc.alt.so.13"]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    parts = nvrtc_library.nvrtc_parts(tmp_path / "lib/libnvrtc.so.13")
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in parts) == sorted(names)
+
+
 def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc_library, "_library_folders", lambda environment: [tmp_path])
     with pytest.raises(ToolchainError, match="no NVRTC") as caught:

@@ -283,11 +283,11 @@ def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_p
 def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def install(folder: Path, digest: str, noise: str) -> Path:
-        for name in ("nvidia_cutlass_dsl", "nvidia_cutlass_dsl_libs_base"):
+    def install(folder: Path, digest: str, noise: str, libraries: str = "x") -> Path:
+        for name, content in {"nvidia_cutlass_dsl": digest, "nvidia_cutlass_dsl_libs_base": libraries}.items():
             record = folder / f"{name}-4.8.1.dist-info" / "RECORD"
             record.parent.mkdir(parents=True)
-            record.write_text(f"cutlass/a.py,sha256={digest},1\n{noise}.pyc,,\n")
+            record.write_text(f"cutlass/a.py,sha256={content},1\n{noise}.pyc,,\n")
         (folder / "nvidia_cutlass_dsl").mkdir()
         return folder
 
@@ -299,6 +299,7 @@ def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
     assert first.version == "4.8.1"
     assert probed(install(tmp_path / "b", "x", "two")) == first
     assert probed(install(tmp_path / "c", "y", "one")).identity != first.identity
+    assert probed(install(tmp_path / "d", "x", "one", "y")).identity != first.identity
     absent = probed(tmp_path / "empty")
     assert absent.version == "absent"
     assert absent.identity != first.identity

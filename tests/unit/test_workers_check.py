@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,13 @@ def test_an_input_must_not_change_by_less_than_the_tolerance_either() -> None:
     assert check._case(lambda x: None, {"n": 7}, inputs, leave_out=False) == 0.0
     with pytest.raises(CheckError, match="x changed, and the reference does not say so"):
         check._case(change, {"n": 7}, inputs, leave_out=False)
+
+
+def test_a_tolerance_is_that_of_floating_point_numbers_only() -> None:
+    check = prepared(["n"], ["n"])
+    check._request = replace(check._request, tolerance=2.0)
+    tolerances = {dtype: check.tolerance(dtype) for dtype in ("float32", "bfloat16", "int32", "uint8", "bool")}
+    assert tolerances == {"float32": 2.0, "bfloat16": 2.0, "int32": 0.0, "uint8": 0.0, "bool": 0.0}
 
 
 def test_a_reference_may_change_the_arrays_that_it_gets() -> None:
