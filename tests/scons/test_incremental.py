@@ -53,7 +53,7 @@ def test_null_build_starts_no_worker_and_imports_no_tvm(project):
 
 
 def test_comment_lowers_that_file_again_and_stops_there(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", "    return main", "    # a comment\n    return main")
     run = project.scons("-j2")
     assert run.stages == [
@@ -65,7 +65,7 @@ def test_comment_lowers_that_file_again_and_stops_there(project):
 
 
 def test_constant_rebuilds_that_kernel_only(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     run = project.scons("-j2")
     assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1}
@@ -77,7 +77,7 @@ def test_constant_rebuilds_that_kernel_only(project):
 
 
 def test_same_size_edit_within_a_second_is_seen(cpu_project):
-    cpu_project.scons()
+    cpu_project.built("-j2")
     path = cpu_project.folder / "kernels/scale.py"
     status = path.stat()
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(7.0")
@@ -86,7 +86,7 @@ def test_same_size_edit_within_a_second_is_seen(cpu_project):
 
 
 def test_added_config_builds_that_variant_and_links(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", '"float16"]', '"float16", "float64"]')
     run = project.scons("-j2")
     built = [stage for stage in run.stages if not stage.startswith("LOWER")]
@@ -95,7 +95,7 @@ def test_added_config_builds_that_variant_and_links(project):
 
 
 def test_removed_config_goes_from_the_build_folder(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", ', "float16"]', "]")
     project.scons("-j2")
     assert not (project.folder / "build/kernels/demo/scale/dtype-float16").exists()
@@ -103,7 +103,7 @@ def test_removed_config_goes_from_the_build_folder(project):
 
 
 def test_added_arch_compiles_for_that_arch_only(project):
-    project.scons("-j2")
+    project.built("-j2")
     run = project.scons("-j2", "ARCHS=sm_80,sm_90a")
     assert run.labels == {"CC": 2, "CUBIN": 3, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
     assert all("sm_90a" in stage for stage in run.stages if stage.startswith("CUBIN"))
@@ -126,7 +126,7 @@ def test_changed_helper_rebuilds_the_kernels_that_import_it(cpu_project):
 
 
 def test_changed_flag_runs_nvcc_and_what_follows(project):
-    project.scons("-j2")
+    project.built("-j2")
     # Line information changes every cubin; fast math would not change those of kernels as simple as these.
     run = project.scons("-j2", "NVCC_FLAGS=-lineinfo")
     assert run.labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1}
@@ -200,7 +200,7 @@ def built_project(built_folder):
 
 
 def test_removed_definition_goes_with_its_artifacts_and_its_entry(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     (cpu_project.folder / "kernels/add_one.py").unlink()
     run = cpu_project.scons("-j2")
     assert run.stages == ["PACKAGE demo"]
@@ -211,7 +211,7 @@ def test_removed_definition_goes_with_its_artifacts_and_its_entry(cpu_project):
 
 
 def test_explain_names_the_reason(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     run = cpu_project.scons("-j2", "--debug=explain")
     assert "because `kernels/scale.py' changed" in run.output.replace("\n", " ").replace("  ", " ")
@@ -224,7 +224,7 @@ def test_kernel_alias_builds_that_kernel_only(cpu_project):
 
 
 def test_check_runs_again_only_after_a_change(cpu_project):
-    assert cpu_project.scons("-j2", "check").labels["CHECK"] == 3
+    assert cpu_project.built("-j2", "check").labels["CHECK"] == 3
     assert "CHECK" not in cpu_project.scons("-j2", "check").labels
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(2.5")
     run = cpu_project.scons("-j2", "check", ok=False)
@@ -232,13 +232,13 @@ def test_check_runs_again_only_after_a_change(cpu_project):
 
 
 def test_clean_removes_everything(cpu_project):
-    cpu_project.scons("-j2", "check")
+    cpu_project.built("-j2", "check")
     cpu_project.scons("-c")
     assert cpu_project.files("build") == {}
 
 
 def test_moved_tree_rebuilds_nothing(cpu_project, tmp_path):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     moved = tmp_path.parent / (tmp_path.name + "-moved")
     cpu_project.folder.rename(moved)
     assert Project(moved).scons("-j2").stages == []
@@ -271,7 +271,7 @@ def test_edit_under_an_old_unchanged_time_is_seen(cpu_project):
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, ending):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     slow = ADD.replace("add_one", "zz_slow").replace("    n = te", "    import time; time.sleep(60)\n    n = te")
     cpu_project.write("kernels/zz_slow.py", slow)
@@ -328,7 +328,7 @@ def start_over(project, cache: str | None = None) -> None:
 
 
 def test_build_cache_gives_back_what_was_built(project):
-    project.scons("-j2")
+    project.built("-j2")
     before = project.files("build/kernels", "build/demo")
     start_over(project)
     run = project.scons("-j2")
@@ -339,7 +339,7 @@ def test_build_cache_gives_back_what_was_built(project):
 
 
 def test_reverted_edit_comes_from_the_cache(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     cpu_project.scons("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
@@ -354,7 +354,7 @@ def cached_project(cpu_project):
 
 
 def test_cache_dir_of_the_build_file_is_the_build_cache(cached_project):
-    cached_project.scons("-j2")
+    cached_project.built("-j2")
     assert not (cached_project.folder / "build/.kernelwright/cache").exists()
     start_over(cached_project, "cache")
     assert cached_project.scons("-j2").labels == {"CACHED": 10, "PACKAGE": 1}
@@ -369,7 +369,7 @@ def test_cache_can_be_left_out(cpu_project):
 
 
 def test_damaged_cache_entry_is_a_miss(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/kernels", "build/demo")
     start_over(cpu_project)
     for entry in (cpu_project.folder / "build/.kernelwright/cache").glob("??/*"):
@@ -485,7 +485,7 @@ def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
 
 
 def test_clean_tree_at_another_place_with_other_times_is_up_to_date(cpu_project, tmp_path_factory):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     copy = Project(tmp_path_factory.mktemp("copy"))
     shutil.copytree(cpu_project.folder, copy.folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
     assert copy.scons("-j2").stages == []
@@ -579,7 +579,7 @@ def test_compile_commands_lists_every_run_of_a_compiler(project):
 
 
 def test_timeline_and_report_of_a_build(project):
-    project.scons("-j2")
+    project.built("-j2")
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert sorted({event["cat"] for event in spans}) == [
@@ -599,7 +599,7 @@ def test_timeline_and_report_of_a_build(project):
 
 
 def test_a_run_that_does_not_make_the_package_leaves_it_as_it_is(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/demo")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     cpu_project.replace("kernels/scale.py", "x * 2", "x * 3")
