@@ -251,6 +251,9 @@ def test_integers_of_any_library_are_compared_with_their_type(kind):
     for level, text in ((128, "'level' is 128, which does not fit int8"), (2**62, f"is {2**62}, which does not fit")):
         with pytest.raises(ValueError, match=text):
             kernel.choose([on, Described(value=kind(level)), Described(value=0), x])
+    for count in (256, -1):
+        with pytest.raises(ValueError, match=f"'count' is {count}, which does not fit uint8"):
+            kernel.choose([on, Described(value=0), Described(value=kind(count)), x])
     assert kernel.choose([on, Described(value=kind(-128)), Described(value=kind(255)), x]).index == 0
 
 
