@@ -1,4 +1,4 @@
-"""Operators of the torch backend without a library: what a second try may copy, and which variant fake tensors get."""
+"""Operators of the torch backend without a library: what a second try may copy, and what a traced call gets."""
 
 from __future__ import annotations
 
@@ -70,26 +70,32 @@ def test_data_is_aligned_as_the_variant_needs_that_asks_for_most() -> None:
         made.repeat(FAILED, torch.zeros(4), odd)
 
 
-def test_fake_tensors_get_the_variant_that_is_built_for_their_device() -> None:
-    made = operators("fake", (x_and_y("n * 2"), "llvm"), (x_and_y("n * 3"), "cuda"))
-    with torch._subclasses.FakeTensorMode():
-        on_cpu, on_cuda = made._fake(torch.empty(4)), made._fake(torch.empty(4, device="cuda"))
-        assert (tuple(on_cpu.shape), on_cpu.device.type) == ((8,), "cpu")
-        assert (tuple(on_cuda.shape), on_cuda.device.type) == ((12,), "cuda")
-        one = operators("fake_cpu", (x_and_y("n * 2"), "llvm"))
-        with pytest.raises(ValueError, match="kernel 'fake_cpu': it cannot run on cuda: it was built for llvm only"):
-            one._fake(torch.empty(4, device="cuda"))
+class OnCuda(torch.Tensor):
+    """What a tensor on a GPU says of itself; its data is not looked at where shapes are asked for."""
+
+    device = torch.device("cuda", 0)
 
 
-def test_fake_tensors_that_are_written_are_compared_and_nothing_is_returned() -> None:
-    made = operators("fake_out", (x_and_y("n * 2"), "llvm"))
-    with torch._subclasses.FakeTensorMode():
-        x = torch.empty(4)
-        assert made._fake(x, torch.empty(8)) is None
+def on_cuda(size: int) -> torch.Tensor:
+    return torch.empty(size).as_subclass(OnCuda)
+
+
+def test_a_traced_call_gets_the_variant_that_is_built_for_its_device() -> None:
+    made = operators("traced", (x_and_y("n * 2"), "llvm"), (x_and_y("n * 3"), "cuda"))
+    assert tuple(made._fake(torch.empty(4)).shape) == (8,)
+    assert made._fake(torch.empty(4), torch.empty(8)) is made._fake(on_cuda(4), on_cuda(12)) is None
+    for call in ((torch.empty(4), torch.empty(12)), (on_cuda(4), on_cuda(8))):
         with pytest.raises(ValueError, match=r"Mismatched y\.shape\[0\] on argument #1"):
-            made._fake(x, torch.empty(9))
-        with pytest.raises(TypeError, match="no built variant accepts"):
-            made._fake(x, torch.empty(8, dtype=torch.float16))
+            made._fake(*call)
+    on_cpu = operators("traced_on_cpu", (x_and_y(), "llvm"))
+    with pytest.raises(ValueError, match="kernel 'traced_on_cpu': it cannot run on cuda: it was built for llvm only"):
+        on_cpu._fake(on_cuda(4))
+
+
+def test_outputs_of_a_traced_call_that_are_passed_have_the_right_dtype() -> None:
+    made = operators("traced_out", (x_and_y(), "llvm"))
+    with pytest.raises(TypeError, match="no built variant accepts"):
+        made._fake(torch.empty(4), torch.empty(4, dtype=torch.float16))
 
 
 def test_a_variant_has_a_name_of_its_own() -> None:
