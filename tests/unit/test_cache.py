@@ -40,8 +40,8 @@ def fetched(tmp_path, key=KEY, current=lambda name: "", files=FILES):
 
 
 def entries(tmp_path):
-    """The files in the cache, the newest last."""
-    return sorted((tmp_path / "cache").glob("??/*"), key=lambda path: path.stat().st_mtime_ns)
+    """The files in the cache."""
+    return sorted((tmp_path / "cache").glob("??/*"))
 
 
 def store(tmp_path, made, later=None):
@@ -209,15 +209,26 @@ def test_lists_of_a_stage_are_bounded_and_the_newest_stay(tmp_path, made):
     assert found == [None] * 3 + stored[3:]
 
 
-def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads_to(tmp_path, made):
+def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads_to(tmp_path, made, monkeypatch):
     store(tmp_path, made, {"a" * 1000: "there"})
     (made / "a.cubin").write_bytes(b"")
     store(tmp_path, made, {"b" * 1000: "there"})
     total = sum(path.stat().st_size for path in entries(tmp_path))
     outputs = [path for path in entries(tmp_path) if b'"files"' in path.read_bytes()]
     (listed,) = set(entries(tmp_path)) - set(outputs)
+    assert len(outputs) == 2
+    touch, used = os.utime, []
+
+    def note(path, times=None):
+        """Give each file that is used a time of its own."""
+        used.append(path)
+        touch(path, times or (len(used), len(used)))
+
+    for path in (listed, *outputs):
+        touch(path, (0, 0))
+    monkeypatch.setattr(os, "utime", note)
     fetched(tmp_path, current=lambda name: "there" if name[0] == "a" else "")
-    assert listed.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in outputs)
+    assert len(used) == 2 and used[0] in outputs and used[1] == listed
     full = cache(tmp_path, limit=total)
     full._stored = True
     full.trim()
