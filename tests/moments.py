@@ -1,8 +1,8 @@
 """Moments that a test makes on purpose, so that it depends on no machine's speed.
 
 A test waits until something is so, however long that takes, and stops others at a gate until it lets them go on. The
-one limit of time here ends a test that would hang. What is never to end by itself waits for a signal (``signal.pause()``
-in Python), or is :data:`ENDLESS`.
+one limit of time here ends a test that would hang. What is never to end by itself is :data:`ENDLESS`, or in Python waits
+for a signal (``signal.pause()``).
 """
 
 from __future__ import annotations
@@ -101,12 +101,11 @@ class Gate:
 class Clock:
     """In the place of the module ``time``: goes on like the real one, and as far ahead as a test sets it.
 
-    Arguments:
-        step: seconds by which each look at it sets it ahead.
+    ``step`` is by how many seconds each look at it sets it ahead.
     """
 
-    def __init__(self, step: float = 0.0) -> None:
-        self.ahead, self.step = 0.0, step
+    def __init__(self) -> None:
+        self.ahead, self.step = 0.0, 0.0
 
     def monotonic(self) -> float:
         self.ahead += self.step
