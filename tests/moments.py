@@ -1,8 +1,8 @@
 """Moments that a test makes on purpose, so that it depends on no machine's speed.
 
 A test waits until something is so, however long that takes, and stops others at a gate until it lets them go on. The
-one limit of time here ends a test that would hang. What is never to end by itself is :data:`ENDLESS`, or in Python waits
-for a signal (``signal.pause()``).
+one limit of time here ends a test that would hang. What is never to end by itself is :data:`ENDLESS`, or waits for a
+signal (``signal.pause()`` in Python).
 """
 
 from __future__ import annotations

@@ -738,6 +738,7 @@ def test_a_wheel_of_device_code_that_is_too_large_names_the_kernels_with_the_mos
     graph: Any = SimpleNamespace(settings=settings, folder=named["demo"], work=work)
     wheel = wheels_of(split)["sm_90a"]
     code = [path.stat().st_size for path in (split.folder / "build/kernels/demo/scale").rglob("sm_90a.cubin")]
+    assert code
     with pytest.raises(
         KernelwrightError, match=rf"the wheel {wheel.name} has [\d,]+ bytes, and max_wheel_size is 3K"
     ) as e:
