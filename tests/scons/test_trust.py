@@ -823,24 +823,26 @@ class Coarse:
 
     def stat(self, path):
         found = os.stat(path)
-        times = dict.fromkeys(("st_mtime_ns", "st_ctime_ns"), 1_000_000_000)
+        second = 9_000_000_000 if "/build/" not in str(path) else 1_000_000_000
+        times = dict.fromkeys(("st_mtime_ns", "st_ctime_ns"), second)
         return types.SimpleNamespace(st_size=found.st_size, st_ino=found.st_ino, **times)
 
 files.os = settled.os = Coarse()
 files.time = settled.time = types.SimpleNamespace(time_ns=lambda: int(open("now").read()))
 """
-"""Beginning of a build file: for Kernelwright, all that happens to files happens within one second, on a file system
-that counts times, the inodes' too, in full seconds. What time it is now, a file says."""
+"""Beginning of a build file: for Kernelwright, all that happens to outputs happens within one second, and all that
+happens to definitions within a later one, on a file system that counts times, the inodes' too, in full seconds. What
+time it is now, a file says."""
 
-WITHIN, LATER = "1500000000", "9000000000"
-"""That second, and one that is later, in ns."""
+OF_OUTPUTS, OF_DEFINITIONS, LATER = "1500000000", "9500000000", "20000000000"
+"""Times in these seconds, and one after them, in ns."""
 
 
 @pytest.fixture
 def coarse(tree: Tree) -> Tree:
     """The tree on such a file system."""
     tree.write("SConstruct", COARSE + SCONSTRUCT)
-    tree.write("now", WITHIN)
+    tree.write("now", OF_OUTPUTS)
     tree.build()
     return tree
 
@@ -859,6 +861,8 @@ def test_output_changed_in_the_second_in_which_it_was_made_is_made_again(coarse)
 def test_edit_that_a_coarse_file_system_gives_the_same_stamp_is_seen(clean, coarse):
     path = coarse.folder / "kernels/scale.py"
     status = path.stat()
+    coarse.write("now", OF_DEFINITIONS)
+    coarse.build()
     for old, new in (("2.0", "3.0"), ("3.0", "2.0")):
         edit(coarse, old, new)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
