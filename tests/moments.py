@@ -46,6 +46,19 @@ def wait_until_gone(pid: int) -> None:
     wait_for(lambda: not running(pid), f"process {pid} is still there")
 
 
+def rewrite(path: Path, content: bytes, times_ns: tuple[int, int] | None = None) -> None:
+    """Write a file anew, and give it times. Its inode gets another time, also where the clock of files is coarse."""
+    before = path.stat().st_ctime_ns
+
+    def has_moved_on() -> bool:
+        path.write_bytes(content)
+        if times_ns is not None:
+            os.utime(path, ns=times_ns)
+        return path.stat().st_ctime_ns != before
+
+    wait_for(has_moved_on, "the clock of the file system stands still")
+
+
 class Gate:
     """Where processes stop until the test lets them go on.
 

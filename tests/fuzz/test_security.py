@@ -388,7 +388,7 @@ def test_a_package_executes_its_own_libraries_and_nothing_else(built: Project, t
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
-from moments import Gate, wait_for
+from moments import Gate, rewrite, wait_for
 
 SHOW_WORKERS = """
 import atexit
@@ -177,7 +177,7 @@ def test_damaged_output_is_restored(built_project, output, damage):
     if damage == "delete":
         path.unlink()
     else:
-        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        rewrite(path, before[:-1] + bytes([before[-1] ^ 1]))
     run = built_project.scons("-j2")
     assert path.read_bytes() == before
     assert run.stages

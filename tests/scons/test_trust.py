@@ -25,7 +25,7 @@ import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.glibc import LIBRARIES
 from kernelwright.toolchain import find_host_compiler, find_nvcc
-from moments import ENDLESS, HANGS_AFTER_S, Gate, wait_for
+from moments import ENDLESS, HANGS_AFTER_S, Gate, rewrite, wait_for
 
 OUTPUTS = ("build/kernels", "build/demo")
 WORK = "build/kernels/demo/scale"
@@ -312,9 +312,7 @@ def damage(path: Path, kind: str, keep_times: bool = False) -> bool:
             path.mkdir()
         return True
     after = {"flipped": flip(before), "half": before[: len(before) // 2], "empty": b""}[kind]
-    path.write_bytes(after)
-    if keep_times:
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    rewrite(path, after, (status.st_atime_ns, status.st_mtime_ns) if keep_times else None)
     return after != before
 
 

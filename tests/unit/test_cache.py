@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -380,13 +381,15 @@ def test_files_of_others_do_not_count(tmp_path, made):
     assert entry.exists()
 
 
-def test_half_written_files_of_killed_processes_go_after_a_day(tmp_path, made):
+def test_half_written_files_of_killed_processes_go_after_a_day(tmp_path, made, monkeypatch):
     entry = store(tmp_path, made)
     old, new = (entry.with_name(f".scratch-{number}-abcdefgh") for number in (1, 2))
     for path in (old, new):
         path.write_bytes(b"half")
-    status = new.stat()
-    os.utime(old, (status.st_atime, status.st_mtime - 2 * STALE_S))
+    now = 1_000_000_000.0
+    os.utime(old, (now - STALE_S - 1, now - STALE_S - 1))
+    os.utime(new, (now - STALE_S + 1, now - STALE_S + 1))
+    monkeypatch.setattr(time, "time", lambda: now)
     trimmed = cache(tmp_path)
     trimmed._stored = True
     trimmed.trim()

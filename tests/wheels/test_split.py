@@ -104,7 +104,7 @@ class Machine:
         code = CALL.format(tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)], loaded=loaded)
         run = [python, "-c", code]
         done = subprocess.run(
-            run, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120
+            run, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
         )
         assert done.returncode == 0 and "Traceback" not in done.stdout, done.stdout
         return done.stdout
