@@ -77,7 +77,7 @@ class Jobs:
             return sum(job.began.is_set() for job in self._jobs) + len(change._waiters) == len(self._jobs)
 
 
-def test_what_runs_together_never_needs_more_than_the_budget_and_leaves_no_room(measurements: Measurements) -> None:
+def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measurements) -> None:
     peaks = {f"s{n}": 10 * n for n in range(1, 10)}
     jobs = Jobs(measurements, 100, **peaks)
     chance = random.Random(1)
