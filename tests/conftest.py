@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +126,54 @@ def inputs(rng, n):
 '''
 
 
+LONGEST = (
+    "scons/test_incremental.py",
+    "scons/test_trust.py",
+    "scons/test_partial.py",
+    "scons/test_backends.py",
+    "unit/test_torch_backend.py",
+    "scons/test_package.py",
+    "scons/test_nvrtc_builds.py",
+    "wheels/test_wheel.py",
+    "drills/test_crash.py",
+    "wheels/test_backends_wheel.py",
+    "scons/test_library_backends.py",
+    "scons/test_build_file.py",
+    "scons/test_isolation.py",
+    "scons/test_gpu_script.py",
+    "wheels/test_split.py",
+)
+"""The files that take longest; they come first, so that at the end no process is alone with a long one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give whole files to the processes of ``-n``, so that what the tests of a file share is made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.option.dist != "load":
+        return None
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+WITHOUT_TORCH = """
+import sys
+class _WithoutTorch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, _WithoutTorch)
+"""
+"""tvm-ffi imports PyTorch where it is installed, which takes two seconds; few programs have a use for it."""
+
+
 FUZZED: Counter[str] = Counter()
 """Fuzz test -> cases that it has run in the processes of pytest-xdist."""
 
@@ -150,6 +203,45 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if cases:
         profile = os.environ.get("KERNELWRIGHT_FUZZ", "default")
         terminalreporter.write_line(f"fuzz: {cases.total()} cases ({profile} profile)")
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that one of the processes of a test run makes, and all of them read."""
+    base = factory.getbasetemp()
+    return once_in(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base, name, make)
+
+
+def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder below ``top`` that the first process that asks for it makes."""
+    folder, finished = top / name, top / f"{name}.finished"
+    with (top / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            finished.touch()
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the projects of a test run share: those that were built, and a C compiler that compiles nothing twice."""
+    Project.shared = once(tmp_path_factory, "shared", _make_compiler)
+
+
+def _make_compiler(folder: Path) -> None:
+    """Write ``bin/cc``; nothing if there is no C compiler."""
+    real = shutil.which("cc")
+    (folder / "bin").mkdir()
+    (folder / "objects").mkdir()
+    if real is not None:
+        text = (ROOT / "tests/standin/remembering_cc.py").read_text()
+        places = f"COMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}"
+        assert 'COMPILER = MEMORY = ""' in text
+        text = text.replace('COMPILER = MEMORY = ""', places)
+        (folder / "bin/cc").write_text(f"#!{sys.executable} -IS\n{text}")
+        (folder / "bin/cc").chmod(0o755)
 
 
 @dataclass(frozen=True)
@@ -182,6 +274,9 @@ class Run:
 class Project:
     """A project in a folder of its own."""
 
+    shared: Path
+    """Where built projects are kept for other tests of the run."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -201,7 +296,7 @@ class Project:
         """Run ``scons`` in the project; ``ok`` says whether it is expected to succeed."""
         command = [sys.executable, "-m", "SCons", *arguments]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
-        variables |= {"PYTHONPATH": str(SITE_SCONS)} | (env or {})
+        variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"} | (env or {})
         done = subprocess.run(
             command,
             cwd=self.folder,
@@ -216,11 +311,29 @@ class Project:
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
 
+    def built(self, *arguments: str, ok: bool = True) -> Run:
+        """As ``scons``, for a first build: of equal projects one is built in a test run and the others are copies."""
+        sources = self.files(".")
+        assert not any(name.startswith("build/") for name in sources), "built() is for the first build of a project"
+        key = hashlib.sha256(repr((sources, arguments)).encode()).hexdigest()
+
+        def build(folder: Path) -> None:
+            original = Project(Path(shutil.copytree(self.folder, folder / "project", symlinks=True)))
+            run = original.scons(*arguments, ok=ok)
+            (folder / "run.json").write_text(json.dumps([run.status, run.output]))
+
+        made = once_in(self.shared, key, build)
+        shutil.copytree(made / "project", self.folder, symlinks=True, dirs_exist_ok=True)
+        status, output = json.loads((made / "run.json").read_text())
+        assert (status == 0) == ok, output
+        return Run(status, output.replace(str(made / "project"), str(self.folder)))
+
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output."""
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
+        program = textwrap.dedent(code)
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
+            [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],
             cwd=self.folder,
             env=variables,
             stdout=subprocess.PIPE,

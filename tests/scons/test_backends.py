@@ -24,7 +24,7 @@ def images(project: Project) -> dict[str, bytes]:
 
 
 def test_choosing_another_backend_runs_no_lowering_and_no_compiler(project: Project) -> None:
-    project.scons("-j2")
+    project.built("-j2")
     libraries = images(project)
     run = project.scons("-j2", BOTH)
     assert run.labels == {"PACKAGE": 1, "WRAP": 2}
@@ -37,7 +37,7 @@ def test_choosing_another_backend_runs_no_lowering_and_no_compiler(project: Proj
 
 
 def test_images_in_files_are_made_by_no_further_compilation(project: Project) -> None:
-    project.scons("-j2")
+    project.built("-j2")
     run = project.scons("-j2", "BACKENDS=tvm_ffi,nvrtc")
     assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 4}, "the libraries are linked without their images"
     cubin = "scale/dtype-float16/cuda/sm_80.cubin"

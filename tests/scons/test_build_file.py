@@ -212,7 +212,7 @@ def test_name_that_looks_like_a_setting_is_pointed_at(cpu_project):
 
 
 def test_clean_of_one_kernel(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.scons("-c", "add_one")
     assert not (cpu_project.folder / "build/kernels/demo/add_one").exists()
     assert (cpu_project.folder / "build/kernels/demo/scale").exists()

@@ -54,7 +54,7 @@ def test_null_build_starts_no_worker_and_imports_no_tvm(project):
 
 
 def test_comment_lowers_that_file_again_and_stops_there(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", "    return main", "    # a comment\n    return main")
     run = project.scons("-j2")
     assert run.stages == [
@@ -66,7 +66,7 @@ def test_comment_lowers_that_file_again_and_stops_there(project):
 
 
 def test_constant_rebuilds_that_kernel_only(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     run = project.scons("-j2")
     assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1}
@@ -78,7 +78,7 @@ def test_constant_rebuilds_that_kernel_only(project):
 
 
 def test_same_size_edit_within_a_second_is_seen(cpu_project):
-    cpu_project.scons()
+    cpu_project.built("-j2")
     path = cpu_project.folder / "kernels/scale.py"
     status = path.stat()
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(7.0")
@@ -87,7 +87,7 @@ def test_same_size_edit_within_a_second_is_seen(cpu_project):
 
 
 def test_added_config_builds_that_variant_and_links(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", '"float16"]', '"float16", "float64"]')
     run = project.scons("-j2")
     built = [stage for stage in run.stages if not stage.startswith("LOWER")]
@@ -96,7 +96,7 @@ def test_added_config_builds_that_variant_and_links(project):
 
 
 def test_removed_config_goes_from_the_build_folder(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.replace("kernels/scale.py", ', "float16"]', "]")
     project.scons("-j2")
     assert not (project.folder / "build/kernels/demo/scale/dtype-float16").exists()
@@ -104,7 +104,7 @@ def test_removed_config_goes_from_the_build_folder(project):
 
 
 def test_added_arch_compiles_for_that_arch_only(project):
-    project.scons("-j2")
+    project.built("-j2")
     run = project.scons("-j2", "ARCHS=sm_80,sm_90a")
     assert run.labels == {"CC": 2, "CUBIN": 3, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
     assert all("sm_90a" in stage for stage in run.stages if stage.startswith("CUBIN"))
@@ -127,7 +127,7 @@ def test_changed_helper_rebuilds_the_kernels_that_import_it(cpu_project):
 
 
 def test_changed_flag_runs_nvcc_and_what_follows(project):
-    project.scons("-j2")
+    project.built("-j2")
     # Line information changes every cubin; fast math would not change those of kernels as simple as these.
     run = project.scons("-j2", "NVCC_FLAGS=-lineinfo")
     assert run.labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1}
@@ -201,7 +201,7 @@ def built_project(built_folder):
 
 
 def test_removed_definition_goes_with_its_artifacts_and_its_entry(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     (cpu_project.folder / "kernels/add_one.py").unlink()
     run = cpu_project.scons("-j2")
     assert run.stages == ["PACKAGE demo"]
@@ -212,7 +212,7 @@ def test_removed_definition_goes_with_its_artifacts_and_its_entry(cpu_project):
 
 
 def test_explain_names_the_reason(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     run = cpu_project.scons("-j2", "--debug=explain")
     assert "because `kernels/scale.py' changed" in run.output.replace("\n", " ").replace("  ", " ")
@@ -225,7 +225,7 @@ def test_kernel_alias_builds_that_kernel_only(cpu_project):
 
 
 def test_check_runs_again_only_after_a_change(cpu_project):
-    assert cpu_project.scons("-j2", "check").labels["CHECK"] == 3
+    assert cpu_project.built("-j2", "check").labels["CHECK"] == 3
     assert "CHECK" not in cpu_project.scons("-j2", "check").labels
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(2.5")
     run = cpu_project.scons("-j2", "check", ok=False)
@@ -233,13 +233,13 @@ def test_check_runs_again_only_after_a_change(cpu_project):
 
 
 def test_clean_removes_everything(cpu_project):
-    cpu_project.scons("-j2", "check")
+    cpu_project.built("-j2", "check")
     cpu_project.scons("-c")
     assert cpu_project.files("build") == {}
 
 
 def test_moved_tree_rebuilds_nothing(cpu_project, tmp_path):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     moved = tmp_path.parent / (tmp_path.name + "-moved")
     cpu_project.folder.rename(moved)
     assert Project(moved).scons("-j2").stages == []
@@ -291,7 +291,7 @@ def start(project, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, gate, ending):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     library = cpu_project.folder / "build/kernels/demo/scale/scale.so"
     before = library.read_bytes()
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
@@ -344,7 +344,7 @@ def start_over(project, cache: str | None = None) -> None:
 
 
 def test_build_cache_gives_back_what_was_built(project):
-    project.scons("-j2")
+    project.built("-j2")
     before = project.files("build/kernels", "build/demo")
     start_over(project)
     run = project.scons("-j2")
@@ -355,7 +355,7 @@ def test_build_cache_gives_back_what_was_built(project):
 
 
 def test_reverted_edit_comes_from_the_cache(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     cpu_project.scons("-j2")
     cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
@@ -370,7 +370,7 @@ def cached_project(cpu_project):
 
 
 def test_cache_dir_of_the_build_file_is_the_build_cache(cached_project):
-    cached_project.scons("-j2")
+    cached_project.built("-j2")
     assert not (cached_project.folder / "build/.kernelwright/cache").exists()
     start_over(cached_project, "cache")
     assert cached_project.scons("-j2").labels == {"CACHED": 10, "PACKAGE": 1}
@@ -385,7 +385,7 @@ def test_cache_can_be_left_out(cpu_project):
 
 
 def test_damaged_cache_entry_is_a_miss(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/kernels", "build/demo")
     start_over(cpu_project)
     entries = [*(cpu_project.folder / "build/.kernelwright/cache").glob("??/*")]
@@ -484,6 +484,10 @@ def test_settled_kernels_have_no_nodes(cpu_project):
     assert "kernelwright.scons.stages" not in imported(cpu_project.scons("scale", env=profile))
     path = "build/kernels/demo/scale/scale.so"
     assert "kernelwright.scons.stages" in imported(cpu_project.scons(path, env=profile)), "a path needs its node"
+    cpu_project.write("kernels/other.py", SCALE)
+    run = cpu_project.scons(ok=False)
+    assert run.status == 2 and "a kernel named 'scale' is also defined at kernels/scale.py" in run.output
+    assert run.stages == []
 
 
 def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
@@ -495,7 +499,7 @@ def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
 
 
 def test_clean_tree_at_another_place_with_other_times_is_up_to_date(cpu_project, tmp_path_factory):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     copy = Project(tmp_path_factory.mktemp("copy"))
     shutil.copytree(cpu_project.folder, copy.folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
     assert copy.scons("-j2").stages == []
@@ -578,7 +582,7 @@ def test_compile_commands_lists_every_run_of_a_compiler(project):
 
 
 def test_timeline_and_report_of_a_build(project):
-    project.scons("-j2")
+    project.built("-j2")
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert sorted({event["cat"] for event in spans}) == [
@@ -598,7 +602,7 @@ def test_timeline_and_report_of_a_build(project):
 
 
 def test_a_run_that_does_not_make_the_package_leaves_it_as_it_is(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/demo")
     cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     cpu_project.replace("kernels/scale.py", "x * 2", "x * 3")

@@ -65,7 +65,7 @@ def mend_it(project: Project) -> None:
 
 def test_what_is_well_becomes_a_package_that_says_what_it_lacks(cpu_project):
     break_it(cpu_project)
-    run = cpu_project.scons("-j2", "--partial", ok=False)
+    run = cpu_project.built("-j2", "--partial", ok=False)
     assert run.status == 2 and run.counts[2] == 3
     assert "kernelwright: demo is built partially; manifest.json lists what it lacks" in run.output
     manifest = manifest_of(cpu_project)
@@ -155,7 +155,7 @@ def test_a_kernel_without_its_backward_kernel_is_called_without_gradients(cpu_pr
 
 def test_another_error_of_the_same_variant_is_told_by_the_library_too(cpu_project):
     cpu_project.write("kernels/scale.py", BAD_SCALE)
-    cpu_project.scons("-j2", "--partial", ok=False)
+    cpu_project.built("-j2", "--partial", ok=False)
     cpu_project.replace("kernels/scale.py", "on purpose", "by mistake")
     assert cpu_project.scons("-j2", "--partial", ok=False).labels["LINK"] == 1
     assert b"by mistake" in (cpu_project.folder / "build/demo/_lib/scale.so").read_bytes()
@@ -169,10 +169,10 @@ def test_mended_it_is_the_package_that_a_first_build_makes(cpu_project, tmp_path
         project.write("kernels/add_one.py", ADD)
         break_it(project)
     mend_it(complete)
-    complete.scons("-j2")
+    complete.built("-j2")
     # Built partially from nothing, built partially over a complete package, and again.
-    for _ in range(2):
-        cpu_project.scons("-j2", "--partial", ok=False)
+    for start in (cpu_project.built, cpu_project.scons):
+        start("-j2", "--partial", ok=False)
         mend_it(cpu_project)
         cpu_project.scons("-j2")
         assert cpu_project.files("build/demo", "build/kernels") == complete.files("build/demo", "build/kernels")
@@ -189,7 +189,7 @@ def test_mended_it_is_the_package_that_a_first_build_makes(cpu_project, tmp_path
 
 def test_the_same_failure_gives_the_same_package_and_is_tried_again(cpu_project):
     break_it(cpu_project)
-    cpu_project.scons("-j2", "--partial", ok=False)
+    cpu_project.built("-j2", "--partial", ok=False)
     first = cpu_project.files("build/demo", "build/kernels")
     run = cpu_project.scons("-j2", "--partial", ok=False)
     assert run.status == 2 and set(run.labels) == {"DISCOVER", "LOWER"} and run.counts[2] == 3
@@ -322,7 +322,7 @@ def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_pro
 
 
 def test_a_partial_package_stays_when_one_kernel_is_built(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     cpu_project.write("kernels/add_one.py", GONE.replace("gone", "add_one"))
     cpu_project.scons("-j2", "--partial", ok=False)
     before = cpu_project.files("build/demo")
@@ -349,7 +349,7 @@ def test_a_complete_kernel_has_nothing_of_a_failure_of_another_file_in_it(cpu_pr
 @pytest.mark.parametrize("option", ["-k", "--partial"])
 def test_an_error_of_a_file_is_shown_whatever_is_asked_for(cpu_project, option):
     (cpu_project.folder / "kernels/broken.py").write_text(ADD.replace("add_one", "lost") + "\ndef f(:\n")
-    cpu_project.scons("-j2", "-k", "add_one", ok=False)
+    cpu_project.built("-j2", "-k", "add_one", ok=False)
     for target in ("check", "add_one", "scale", "lost"):
         run = cpu_project.scons("-j2", option, target, ok=False)
         assert run.status == 2 and "kernels/broken.py:17 [discover]: SyntaxError" in run.output
@@ -399,7 +399,7 @@ def test_a_linked_folder_of_logs_is_refused(cpu_project, tmp_path_factory):
 
 
 def test_logs_go_when_what_failed_is_mended(cpu_project):
-    cpu_project.scons("-j2")
+    cpu_project.built("-j2")
     before = cpu_project.files("build/demo", "build/kernels")
     cpu_project.write("kernels/scale.py", BAD_SCALE)
     cpu_project.write("kernels/gone.py", GONE)

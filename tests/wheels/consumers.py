@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import Project
+from conftest import Project, once
 
 SCONSTRUCT = """\
 from kernelwright.scons import generate
@@ -76,21 +74,6 @@ def accumulate():
 '''
 
 NEEDED = ("numpy", "apache-tvm-ffi")
-
-
-def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that one of the processes of a test run makes, and all of them read."""
-    base = factory.getbasetemp()
-    top = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder, finished = top / name, top / f"{name}.finished"
-    with (top / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not finished.exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            make(folder)
-            finished.touch()
-    return folder
 
 
 def build(folder: Path, package: str, kernels: Mapping[str, str], version: str = "1.0") -> Path:

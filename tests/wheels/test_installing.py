@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from consumers import NEEDED, build, environment, install, once, run
+from conftest import once
+from consumers import NEEDED, build, environment, install, run
 
 SCALE = '''\
 from kernelwright import kernel

@@ -16,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from consumers import once, wheel_in
+from conftest import ROOT, once
+from consumers import wheel_in
 
 INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
 """The one command of the tutorial that a test cannot run as it stands."""
