@@ -41,13 +41,17 @@ class Job:
         assert self.began.is_set() and not self._thread.is_alive()
 
 
+def governor_with(measurements: Measurements, budget_kib: int, **peaks: int) -> MemoryGovernor:
+    for subject, peak in peaks.items():
+        measurements.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
+    return MemoryGovernor(budget_kib, measurements)
+
+
 class Jobs:
     """Jobs of one governor, and which of them have begun."""
 
     def __init__(self, measurements: Measurements, budget_kib: int, **peaks: int) -> None:
-        for subject, peak in peaks.items():
-            measurements.learn("nvcc", subject, Measurement(peak, 1.0, 1.0))
-        self.governor = MemoryGovernor(budget_kib, measurements)
+        self.governor = governor_with(measurements, budget_kib, **peaks)
         self._jobs: list[Job] = []
 
     def start(self, subject: str) -> Job:
@@ -135,7 +139,7 @@ def test_small_runs_do_not_overtake_a_large_one_that_waits(measurements: Measure
 
 
 def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> None:
-    governor = Jobs(measurements, 100, large=90).governor
+    governor = governor_with(measurements, 100, large=90)
     for _ in range(3):
         with pytest.raises(KeyError), governor.reserve("nvcc", "large"):
             raise KeyError
