@@ -4,9 +4,11 @@
 
 A moment is a random time in a build, and a victim: scons itself (SIGKILL or SIGINT), a worker, or a compiler (both
 SIGKILL). Every fortieth is in a build from nothing; before the others two random kernels and the build cache are
-removed, so that one takes seconds instead of a minute. After each moment this must hold:
+removed, so that one takes seconds instead of a minute. A moment that comes too late, after the end of the build, does
+not count, and the next ones come earlier; at least one has to come after the end of a stage. So it does not matter how
+fast the machine is. After each moment this must hold:
 
-- no process of the build is left after five seconds;
+- no process of the build is left;
 - a plain ``scons`` succeeds, and all outputs are byte-identical to those of a clean build;
 - no stage that had finished was made again: the entries of the build cache are the same files as before;
 - a further ``scons`` has nothing to do.
@@ -40,8 +42,8 @@ from kernelwright.scons import generate
 env = Environment(tools=[generate])
 env.Default(env.KernelPackage("{PACKAGE}", env.Glob("kernels/*.py")))
 """
-PATIENCE_S = 5.0
-"""How long a process of an ended build may live on."""
+HANGS_AFTER_S = 300.0
+"""After so long a process of an ended build is taken for one that stays."""
 
 
 class DrillError(Exception):
@@ -53,13 +55,15 @@ class Tally:
     """What the drills came to."""
 
     moments: Counter[str] = field(default_factory=Counter)
+    too_late: int = 0
     kept: int = 0
     made_after: int = 0
 
     def __str__(self) -> str:
         moments = ", ".join(f"{count} {victim}" for victim, count in sorted(self.moments.items()))
         return (
-            f"drill: {sum(self.moments.values())} moments ({moments}), all byte-identical to a clean build; "
+            f"drill: {self.moments.total()} moments ({moments}; {self.too_late} more came too late), "
+            "all byte-identical to a clean build; "
             f"{self.kept} finished stages kept, 0 made again, {self.made_after} unfinished ones made"
         )
 
@@ -159,8 +163,9 @@ class Drill:
             raise DrillError(f"a further scons had something to do:\n{again}")
         made = re.search(r"(\d+) built(?: \((\d+) from the cache\))?", output)
         self.tally.made_after += int(made[1]) - int(made[2] or 0) if made else 0
-        self.tally.kept += len(entries)
-        self.tally.moments[victim if struck else "too late"] += 1
+        self.tally.kept += len(entries) if struck else 0
+        self.tally.moments[victim] += struck
+        self.tally.too_late += not struck
         print(f"{number}: {victim}, then {output.splitlines()[-1]} ({time.monotonic() - start:.1f} s)", flush=True)
 
     def _wait(self, process: subprocess.Popen[str], seconds: float) -> None:
@@ -200,7 +205,7 @@ class Drill:
                 yield int(entry.name), words
 
     def _require_no_process(self) -> None:
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + HANGS_AFTER_S
         while left := list(self.processes()):
             if time.monotonic() > end:
                 raise DrillError(f"left behind: {left}")
@@ -228,7 +233,9 @@ class Drill:
         self.seconds["all"] = time.monotonic() - start
         self.seconds["some"] = min(self.seconds["all"], 1 + 2 * self.seconds["all"] / len(self.kernels))
         clean = self.digests()
-        for number in range(1, moments + 1):
+        number = 0
+        while self.tally.moments.total() < moments or not self.tally.kept:
+            number += 1
             self.moment(number, clean)
         return self.tally
 

@@ -1,9 +1,8 @@
-"""Messages of any form, and processes that send them: a WorkerError, always, soon, and without leftovers."""
+"""Messages of any form, and processes that send them: a WorkerError, always, and without leftovers."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerKind, WorkerPool
 from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.workers.tools import _members as members_of_session
+from moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
 
 from .harness import fuzz
 from .strategies import as_json, damaged, json_values, nested, restructured
@@ -138,32 +138,18 @@ ENDS = {
     "fails": "exit 3",
     "dies": "kill -9 $$",
     "crashes": "kill -11 $$",
-    "hangs": "sleep 60",
-    "closes": "exec 1>&-; sleep 60",
-    "leaves a child": "sleep 60 & exit 0",
+    "hangs": ENDLESS,
+    "closes": f"exec 1>&-; {ENDLESS}",
+    "leaves a child": f"{ENDLESS} & exit 0",
     "repeats": 'while :; do cat "$0/answer" || exit; done',
 }
 GREETING = protocol.encode_hello({"python": "3"})
 GOOD = protocol.encode_result(1, {"cuda": []})
 
 
-def running(pid: int) -> list[int]:
-    return [member for member in members_of_session(pid) if not is_zombie(member)]
-
-
 def wait_until_gone(session: int) -> None:
     """Processes were killed; that takes the system a moment."""
-    end = time.monotonic() + 5
-    while session and (left := running(session)):
-        assert time.monotonic() < end, left
-        time.sleep(0.002)
-
-
-def is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    wait_for(lambda: not any(map(running, members_of_session(session))), "a process is left")
 
 
 @pytest.fixture
@@ -177,12 +163,11 @@ def open_descriptors() -> list[str]:
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, timeout_s: float) -> Any:
+def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, timeout_s: float = HANGS_AFTER_S) -> Any:
     """What a pool makes of a process that sends these bytes; an error, or a result."""
     for name, content in (("greeting", greeting), ("answer", answer), ("end", ENDS[end].encode())):
         (folder / name).write_bytes(content)
     (folder / "pid").unlink(missing_ok=True)
-    start = time.monotonic()
     try:
         with WorkerPool(1, folder, timeout_s, python="/bin/sh", kind=FAKE) as pool:
             return pool.call(request)
@@ -190,10 +175,9 @@ def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, t
         require_shown(error)
         return error
     finally:
-        assert time.monotonic() - start < timeout_s + 5
         assert pool.started == 0
-        if (folder / "pid").is_file():
-            wait_until_gone(int((folder / "pid").read_text() or 0))
+        if (folder / "pid").is_file() and (pid := (folder / "pid").read_text()):
+            wait_until_gone(int(pid))
 
 
 @fuzz(
@@ -209,7 +193,8 @@ def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, t
 def test_a_pool_with_a_process_that_sends_anything(
     tmp_path: Path, open_files: None, greeting: bytes, answer: bytes, end: str, request: Any
 ) -> None:
-    got = call(tmp_path, greeting, answer, end, request, timeout_s=0.4)
+    # Only a greeting without an end is waited for until the time limit, and then in vain.
+    got = call(tmp_path, greeting, answer, end, request, HANGS_AFTER_S if b"\n" in greeting else 0.4)
     assert isinstance(got, (dict, KernelwrightError))
     if (
         isinstance(got, WorkerError)
@@ -222,7 +207,7 @@ def test_a_pool_with_a_process_that_sends_anything(
 @pytest.mark.parametrize("end", ["hangs", "closes", "repeats", "leaves a child"])
 @fuzz(3, factor=5, answer=lines(ANSWERS) | st.just(ANSWERS[0]))
 def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: None, end: str, answer: bytes) -> None:
-    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], timeout_s=0.3)
+    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], timeout_s=0.3)  # whatever is done within it
     assert isinstance(got, (dict, KernelwrightError))
 
 
@@ -264,41 +249,49 @@ def test_a_result_of_a_wrong_form_is_an_error_with_its_place(request_: Any, resu
 
 def test_a_pool_does_not_pass_on_a_result_of_a_wrong_form(tmp_path: Path) -> None:
     request = LowerRequest("k.py", "k", "s", {}, "llvm", "x86-64-v3", "/o")
-    got = call(tmp_path, GREETING, protocol.encode_result(1, {}), "exits", request, timeout_s=30.0)
+    got = call(tmp_path, GREETING, protocol.encode_result(1, {}), "exits", request)
     assert isinstance(got, WorkerError) and got.where == Where("k", "s", "lower", "k.py")
     assert "dependencies" in got.message and "defect" in str(got.remedy)
 
 
 def test_a_process_that_has_done_nothing_and_says_that_it_is_spent_is_an_error(tmp_path: Path) -> None:
-    got = call(tmp_path, GREETING, protocol.encode_spent(1), "hangs", REQUESTS[0], timeout_s=30.0)
+    got = call(tmp_path, GREETING, protocol.encode_spent(1), "hangs", REQUESTS[0])
     assert isinstance(got, WorkerError) and "refused its first request" in got.message
 
 
 def test_a_process_that_ended_and_left_a_child_with_its_pipes_is_not_late(tmp_path: Path) -> None:
-    got = call(tmp_path, GREETING, b"", "leaves a child", REQUESTS[0], timeout_s=120.0)
+    got = call(tmp_path, GREETING, b"", "leaves a child", REQUESTS[0])
     assert isinstance(got, WorkerError) and "ended with exit status 0" in got.message
 
 
-def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path) -> None:
-    got = call(tmp_path, GREETING, ANSWERS[0] * 500, "repeats", REQUESTS[0], timeout_s=0.5)
-    assert isinstance(got, WorkerError) and "took longer than 0.5 s" in str(got)
+def test_progress_without_end_is_ended_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, note = Clock(), pool_module._Worker._note
+
+    def noted(worker: Any, progress: protocol.Progress) -> None:
+        clock.step = 10.0  # from the first progress on, time passes with each look at the clock
+        note(worker, progress)
+
+    monkeypatch.setattr(pool_module, "time", clock)
+    monkeypatch.setattr(pool_module._Worker, "_note", noted)
+    got = call(tmp_path, GREETING, ANSWERS[0] * 500, "repeats", REQUESTS[0])
+    assert isinstance(got, WorkerError) and f"took longer than {HANGS_AFTER_S:g} s while scheduling" in str(got)
 
 
 def test_a_line_without_end_is_ended_at_some_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "LONGEST_LINE", 1 << 20)
-    got = call(tmp_path, GREETING, b"x" * 100_000, "repeats", REQUESTS[0], timeout_s=30.0)
+    got = call(tmp_path, GREETING, b"x" * 100_000, "repeats", REQUESTS[0])
     assert isinstance(got, WorkerError) and "a line of more than" in str(got)
 
 
 def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(tmp_path: Path) -> None:
-    deaf = WorkerKind("a worker", ("-c", 'cat "$0/greeting"; exec sleep 60'), "", "", "")
+    deaf = WorkerKind("a worker", ("-c", f'cat "$0/greeting"; exec {ENDLESS}'), "", "", "")
     (tmp_path / "greeting").write_bytes(GREETING)
     request = CheckRequest("k.py", "k", "s", "/lib.so", 0, {"padding": "x" * 10**6}, "cpu", None)
-    with (
-        WorkerPool(1, tmp_path, 0.5, python="/bin/sh", kind=deaf) as pool,
-        pytest.raises(WorkerError, match="longer than"),
-    ):
-        pool.call(request)
+    with WorkerPool(1, tmp_path, HANGS_AFTER_S, python="/bin/sh", kind=deaf) as pool:
+        pool._start_one()
+        pool.timeout_s = 0.5
+        with pytest.raises(WorkerError, match=r"longer than 0\.5 s while working on check"):
+            pool.call(request)
 
 
 @pytest.mark.parametrize("seconds", [3e6, 1e12, 1e300])

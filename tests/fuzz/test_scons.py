@@ -366,7 +366,9 @@ def test_damaged_state_does_no_harm(tmp_path: Path, built: Project, data: Any) -
     shutil.copytree(built.folder, sandbox.project, symlinks=True)
     state = sandbox.project / "build/.kernelwright"
     patterns = data.draw(st.lists(st.sampled_from(STATE_FILES), min_size=1, max_size=4, unique=True))
-    for path in sorted(path for pattern in patterns for path in state.glob(pattern)):
+    groups = [sorted(state.glob(pattern)) for pattern in patterns]
+    assert all(groups)
+    for path in sorted(path for paths in groups for path in paths):
         path.write_bytes(data.draw(damaged(path.read_bytes())))
     if data.draw(st.booleans()):
         shutil.rmtree(sandbox.project / "build/kernels")
@@ -378,6 +380,7 @@ def test_damaged_state_does_no_harm(tmp_path: Path, built: Project, data: Any) -
         for path in (built.folder / "build/demo").rglob("*")
         if path.is_file()
     }
+    assert Path("build/demo/_lib/add_one.so") in expected
     for relative, content in expected.items():
         assert (sandbox.project / relative).read_bytes() == content, relative
     assert json.loads((sandbox.project / "build/demo/manifest.json").read_text())["schema"]

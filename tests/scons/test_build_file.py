@@ -248,13 +248,13 @@ def test_worker_timeout_of_the_most_patient_package_counts(cpu_project):
         from kernelwright.scons import generate
         from kernelwright.scons.run import begun_run
         env = Environment(tools=[generate])
-        env.KernelPackage("first", ["kernels/scale.py"], worker_timeout=100)
-        env.KernelPackage("second", ["kernels/add_one.py"], worker_timeout=200)
-        env.KernelPackage("third", ["kernels/add_one.py"], worker_timeout=150)
+        env.KernelPackage("first", ["kernels/scale.py"], worker_timeout=1000)
+        env.KernelPackage("second", ["kernels/add_one.py"], worker_timeout=2000)
+        env.KernelPackage("third", ["kernels/add_one.py"], worker_timeout=1500)
         print("timeout:", begun_run(env).pool.timeout_s)
         """,
     )
-    assert "timeout: 200" in cpu_project.scons("-n").output
+    assert "timeout: 2000" in cpu_project.scons("-n").output
 
 
 def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
@@ -266,8 +266,8 @@ def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
         [tool.kernelwright]
         package = "demo"
         targets = ["llvm"]
-        worker_timeout = 10
-        tool_timeout = 20
+        worker_timeout = 1000
+        tool_timeout = 2000
         memory_limit = "3M"
         nvcc_memory = "2M"
         cache_dir = "kept"
@@ -290,7 +290,7 @@ def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
     )
     for target in ([], ["wheel"]):
         output = cpu_project.scons("-n", *target).output
-        assert f"shared: 10.0 20.0 {3 << 10} {2 << 10}" in output
+        assert f"shared: 1000.0 2000.0 {3 << 10} {2 << 10}" in output
         assert f"cache: {cpu_project.folder / 'kept'} {5 << 20}" in output
 
 

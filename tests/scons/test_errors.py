@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import ADD
+from conftest import ADD, SCONSTRUCT
 
 PRELUDE = "from kernelwright import grid, kernel\nfrom tvm.script import tirx as T\nfrom tvm import te\n"
 
@@ -216,10 +216,19 @@ def test_without_nvcc_scons_says_how_to_get_it(project):
     assert project.scons("-j2", "NVCC=nvcc-that-is-not-there", "TARGETS=llvm").labels["LINK"] == 2
 
 
-def test_worker_timeout_is_an_error_that_names_the_setting(cpu_project):
-    cpu_project.write("kernels/bad.py", PRELUDE + "@kernel\ndef bad():\n    while True: pass\n")
-    run = cpu_project.scons("-j2", "WORKER_TIMEOUT=20", ok=False)
-    assert "bad" in run.output and "worker_timeout" in run.output
+def test_worker_timeout_is_an_error_that_names_the_setting(cpu_project, tmp_path_factory):
+    begun = tmp_path_factory.mktemp("begun") / "begun"
+    body = f"    open({str(begun)!r}, 'w').close()\n    while True: pass\n"
+    cpu_project.write("kernels/bad.py", f"{PRELUDE}@kernel\ndef bad():\n{body}")
+    # Much time passes at the moment at which the endless loop begins.
+    clock = f"""\
+import os, time, types
+from kernelwright.workers import pool
+pool.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * os.path.exists({str(begun)!r}))
+"""
+    cpu_project.write("SConstruct", clock + SCONSTRUCT)
+    run = cpu_project.scons("bad", "WORKER_TIMEOUT=400", ok=False)
+    assert "bad/default [lower]: a worker took longer than 400 s" in run.output and "worker_timeout" in run.output
 
 
 def test_keep_going_reports_all_kinds_of_bad_definitions_at_once(cpu_project):

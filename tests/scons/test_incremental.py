@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
+from moments import Gate, rewrite, wait_for
 
 SHOW_WORKERS = """
 import atexit
@@ -176,7 +177,7 @@ def test_damaged_output_is_restored(built_project, output, damage):
     if damage == "delete":
         path.unlink()
     else:
-        path.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        rewrite(path, before[:-1] + bytes([before[-1] ^ 1]))
     run = built_project.scons("-j2")
     assert path.read_bytes() == before
     assert run.stages
@@ -269,25 +270,40 @@ def test_edit_under_an_old_unchanged_time_is_seen(cpu_project):
     assert value(cpu_project) == "[4.]"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, ending):
-    cpu_project.built("-j2")
-    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    slow = ADD.replace("add_one", "zz_slow").replace("    n = te", "    import time; time.sleep(60)\n    n = te")
-    cpu_project.write("kernels/zz_slow.py", slow)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "SCons", "-Q", "-j2"],
-        cwd=cpu_project.folder,
+@pytest.fixture
+def gate(tmp_path_factory):
+    """A gate for definitions, outside of the project."""
+    with Gate(tmp_path_factory.mktemp("gate") / "gate") as gate:
+        yield gate
+
+
+def start(project, *arguments: str) -> subprocess.Popen[str]:
+    """Start ``scons``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "SCons", "-Q", *arguments],
+        cwd=project.folder,
         env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
-    for line in process.stdout:
-        if "zz_slow" in line:
-            process.send_signal(ending)
-            break
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_outputs_of_a_run_that_was_ended_are_not_taken_for_those_of_the_run_before(cpu_project, gate, ending):
+    cpu_project.built("-j2")
+    library = cpu_project.folder / "build/kernels/demo/scale/scale.so"
+    before = library.read_bytes()
+    cpu_project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
+    stops = ADD.replace("add_one", "zz_stops").replace("    n = te", f"    {gate.python}\n    n = te")
+    cpu_project.write("kernels/zz_stops.py", stops)
+    process = start(cpu_project, "-j2")
+    gate.wait()
+    wait_for(lambda: library.exists() and library.read_bytes() != before, "the other kernel is not built")
+    process.send_signal(ending)
     process.communicate()
-    (cpu_project.folder / "kernels/zz_slow.py").unlink()
+    assert process.returncode == (2 if ending == signal.SIGINT else -ending)
+    (cpu_project.folder / "kernels/zz_stops.py").unlink()
     cpu_project.replace("kernels/scale.py", "T.cast(3.0", "T.cast(2.0")
     cpu_project.scons("-j2")
     assert value(cpu_project) == "[2.]"
@@ -372,7 +388,9 @@ def test_damaged_cache_entry_is_a_miss(cpu_project):
     cpu_project.built("-j2")
     before = cpu_project.files("build/kernels", "build/demo")
     start_over(cpu_project)
-    for entry in (cpu_project.folder / "build/.kernelwright/cache").glob("??/*"):
+    entries = [*(cpu_project.folder / "build/.kernelwright/cache").glob("??/*")]
+    assert len(entries) >= 10
+    for entry in entries:
         content = bytearray(entry.read_bytes())
         content[len(content) // 2] ^= 1
         entry.write_bytes(content)
@@ -431,22 +449,18 @@ def test_cache_in_a_folder_with_other_things_in_it_is_refused_and_nothing_goes(c
     assert cpu_project.files("py", "notes") == dict.fromkeys(("py/precious.txt", "notes/ab/precious.txt"), b"mine")
 
 
-def test_second_scons_in_a_tree_waits_for_the_first(cpu_project):
-    cpu_project.write(
-        "kernels/slow.py",
-        ADD.replace("add_one", "slow").replace("    n = te", "    import time; time.sleep(8)\n    n = te"),
-    )
-    command = [sys.executable, "-m", "SCons", "-Q"]
-    env = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
-    first = subprocess.Popen(command, cwd=cpu_project.folder, env=env, stdout=subprocess.PIPE, text=True)
-    for line in first.stdout:
-        if "slow" in line:
-            break
-    second = cpu_project.scons("-Q")
+def test_second_scons_in_a_tree_waits_for_the_first(cpu_project, gate):
+    cpu_project.replace("kernels/add_one.py", "    n = te", f"    {gate.python}\n    n = te")
+    first = start(cpu_project)
+    gate.wait()
+    second = start(cpu_project)
+    said = [next(line for line in second.stdout if "another scons works in this tree, waiting" in line)]
+    assert first.poll() is None
+    gate.open()
     first.communicate()
-    assert first.returncode == 0
-    assert "another scons works in this tree, waiting" in second.output
-    assert second.stages == []
+    said += second.communicate()[0].splitlines()
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert not [line for line in said if line.startswith("[ ")]
 
 
 def test_question_mode_removes_nothing(built_project):
@@ -478,7 +492,7 @@ def test_settled_kernels_have_no_nodes(cpu_project):
 
 def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
     cpu_project.scons("-j2")
-    os.utime(cpu_project.folder / "kernels/scale.py")
+    os.utime(cpu_project.folder / "kernels/scale.py", (1_000_000_000, 1_000_000_000))
     run = cpu_project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert run.counts == (0, 11, 0)
     assert "kernelwright.scons.stages" in imported(run)
@@ -515,26 +529,15 @@ def test_new_file_that_a_glob_of_the_definition_matches_is_noticed(cpu_project):
 
 
 @pytest.mark.parametrize("edited", ["finished", "half-written"])
-def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project, edited):
-    wait = "    import time\n    time.sleep(3)\n\n"
-    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"{wait}    @T.prim_func")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "SCons", "-Q", "scale"],
-        cwd=cpu_project.folder,
-        env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    seen = ""
-    for line in process.stdout:
-        seen += line
-        if "LOWER" in line and "add_one" not in line:
-            before = (cpu_project.folder / "kernels/scale.py").read_text()
-            now = before.replace("T.cast(2.0", "T.cast(9.0") if edited == "finished" else before[:200]
-            (cpu_project.folder / "kernels/scale.py").write_text(now)
-            break
-    seen += process.communicate()[0]
+def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signature(cpu_project, gate, edited):
+    cpu_project.replace("kernels/scale.py", "    @T.prim_func", f"    {gate.python}\n\n    @T.prim_func")
+    process = start(cpu_project, "scale")
+    gate.wait()
+    before = (cpu_project.folder / "kernels/scale.py").read_text()
+    now = before.replace("T.cast(2.0", "T.cast(9.0") if edited == "finished" else before[:200]
+    (cpu_project.folder / "kernels/scale.py").write_text(now)
+    gate.open()
+    seen = process.communicate()[0]
     cpu_project.write("kernels/scale.py", before)
     cpu_project.scons("-j2")
     assert value(cpu_project) == "[2.]"

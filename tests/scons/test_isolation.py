@@ -84,7 +84,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, in
     """What is built of the innocent file where there is no other one."""
     project = make(tmp_path_factory.mktemp("alone"))
     project.scons(*ALL)
-    return files_of(project)
+    files = files_of(project)
+    assert {Path(name).name for name in files} > {"innocent.so", "device.cu", "host.o", "signature.json"}
+    return files
 
 
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])

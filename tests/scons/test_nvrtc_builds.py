@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from elftools.elf.elffile import ELFFile
 from kernelwright.errors import ToolchainError
 from kernelwright.nvrtc_library import find_nvrtc
 from kernelwright.toolchain import find_nvcc
+from moments import Gate, wait_for
 
 NO_NVCC = "NVCC=/nonexistent/nvcc"
 """Where NVRTC compiles nobody looks for it; where nvcc does this is an error."""
@@ -207,25 +207,37 @@ def processes_in(folder: Path) -> list[int]:
     return found
 
 
-def test_a_killed_build_leaves_no_process_and_the_next_one_finishes(project: Project) -> None:
+STOPPED = """\
+import sys
+from kernelwright import nvrtc
+nvrtc.compiler_process = lambda: [sys.executable, {program!r}]
+"""
+"""Beginning of a build file: runs another program in place of the one that runs NVRTC."""
+
+
+def test_a_killed_build_leaves_no_process_and_the_next_one_finishes(
+    project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     command = [sys.executable, "-m", "SCons", "-j2", "--cache-disable"]
     env = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
-    process = subprocess.Popen(
-        command, cwd=project.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 120
-    running: list[int] = []
-    # The probe does not run in the project, the compilations do.
-    while not (running := processes_in(project.folder)) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert running, "it was killed while NVRTC ran"
-    deadline = time.monotonic() + 20
-    while processes_in(project.folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert processes_in(project.folder) == []
+    folder = tmp_path_factory.mktemp("stopped")
+    text = (project.folder / "SConstruct").read_text()
+    with Gate(folder / "gate") as gate:
+        (folder / "nvrtc_compile.py").write_text(gate.python)
+        project.write("SConstruct", STOPPED.format(program=str(folder / "nvrtc_compile.py")) + text)
+        process = subprocess.Popen(
+            command, cwd=project.folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        gate.wait()
+        assert processes_in(project.folder)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        wait_for(lambda: not processes_in(project.folder), "a process is left")
+    # What such a process may leave.
+    (project.folder / "build/.kernelwright/pch").mkdir(exist_ok=True)
+    (project.folder / f"build/.kernelwright/pch/.scratch-{process.pid}-x.pch").write_text("half")
     assert not (project.folder / "build/demo/manifest.json").exists()
+    project.write("SConstruct", text)
     run = project.scons("-j2", "--cache-disable")
     assert run.labels["CUBIN"] == run.labels["PTX"] == 1
     assert [name for name in headers(project) if not name.endswith(".pch") or name.startswith(".")] == []

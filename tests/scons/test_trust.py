@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -17,15 +18,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
-from kernelwright.files import file_stamp
 from kernelwright.glibc import LIBRARIES
 from kernelwright.toolchain import find_host_compiler, find_nvcc
+from moments import ENDLESS, HANGS_AFTER_S, Gate, rewrite, wait_for
 
 OUTPUTS = ("build/kernels", "build/demo")
 WORK = "build/kernels/demo/scale"
@@ -63,7 +63,14 @@ exec "$real" "$@"
 OUT = 'out=; for word; do [ "$before" != -o ] || out="$word"; before="$word"; done\n'
 """Part of a hook: sets ``out`` to the file that the tool is to make."""
 
-HANG = 'touch "$top/begun"; sh -c \'"$0/sleeper" 601 & wait\' "$top" & "$top/sleeper" 600; exit 1\n'
+SLEEPER = ENDLESS.replace("tail", '"$top/sleeper"')
+"""A shell command that does not end by itself; its path is one of the tree."""
+
+HANG = f"""\
+{SLEEPER} &
+sh -c '{SLEEPER.replace("$top", "$0")} & touch "$0/begun"; wait' "$top" &
+wait; exit 1
+"""
 """A hook of a tool that hangs, with a child and a grandchild that do so too."""
 
 ONLY_LINK = 'case "$*" in *-shared*) ;; *) exec "$real" "$@" ;; esac\n'
@@ -86,7 +93,7 @@ class Tree(Project):
     def attempt(self, *arguments: str, command: tuple[str, ...] = ()) -> Run:
         """The same for a run that may fail, or that another program starts."""
         process = self.start(*arguments, command=command)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=HANGS_AFTER_S)
         assert 'File "' not in output, output
         return Run(process.returncode, output)
 
@@ -134,13 +141,6 @@ class Tree(Project):
         return subprocess.run(["pgrep", "-af", f"{self.folder}/|{self.folder}$"], capture_output=True, text=True).stdout
 
 
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     """The built project; its cache has the outputs for the factor 3 as well. Tests only read it."""
@@ -153,7 +153,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     settings = f'archs = ["x86-64-v3", "sm_80", "compute_80"]\nnvcc = "{tools}/nvcc"\nhost_compiler = "{tools}/cc"\n'
     tree.write("pyproject.toml", f"[tool.kernelwright]\n{settings}")
     tree.write("kernels/scale.py", SCALE.replace(', "float16"', ""))
-    (tree.folder / "sleeper").symlink_to(shutil.which("sleep") or "/bin/sleep")
+    (tree.folder / "sleeper").symlink_to(shutil.which("tail") or "/usr/bin/tail")
     for factor in ("3.0", "2.0"):
         tree.write("kernels/scale.py", re.sub(r"T.cast\(\d.0", f"T.cast({factor}", SCALE.replace(', "float16"', "")))
         tree.build()
@@ -312,9 +312,7 @@ def damage(path: Path, kind: str, keep_times: bool = False) -> bool:
             path.mkdir()
         return True
     after = {"flipped": flip(before), "half": before[: len(before) // 2], "empty": b""}[kind]
-    path.write_bytes(after)
-    if keep_times:
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    rewrite(path, after, (status.st_atime_ns, status.st_mtime_ns) if keep_times else None)
     return after != before
 
 
@@ -560,28 +558,46 @@ def test_emptied_or_replaced_file_of_a_shipped_package_is_an_import_error_that_n
 
 
 def test_output_that_was_being_written_when_the_build_was_killed_is_not_there(clean, tree):
-    tree.hook("nvcc", OUT + 'head -c 99 /dev/zero > "$out"; touch "$top/begun"; "$top/sleeper" 600\n')
+    tree.hook("nvcc", f'{OUT}head -c 99 /dev/zero > "$out"; touch "$top/begun"; {SLEEPER}\n')
     tree.remove(CUBIN)
     run = tree.start("CACHE_DIR=")
     tree.appears("begun")
     run.kill()
     run.communicate()
     assert not (tree.folder / CUBIN).exists()
-    wait_for(lambda: not tree.processes(), "a process is left", 5)
+    wait_for(lambda: not tree.processes(), "a process is left")
     tree.remove("nvcc.hook")
     assert "CUBIN scale/dtype-float32 sm_80" in tree.build("CACHE_DIR=").stages
     assert tree.outputs() == clean.outputs()
     assert not [*(tree.folder / STATE / "scratch").iterdir()]
 
 
+KILLED = """\
+import os, signal, sys
+left = [int(open("moment").read())]
+def kill(event, arguments):
+    if event == "os.rename":
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+"""
+"""Beginning of a build file: has scons killed when it is about to give a file that it has written its name, as it does
+with each output and each record; which one, a file says."""
+
+
 def test_build_that_is_killed_again_and_again_ends_well(clean, tree):
-    for tenths in (1.5, 2, 2.5, 3, 3.5, 4):
+    tree.write("SConstruct", KILLED + SCONSTRUCT)
+    endings = []
+    for moment in itertools.accumulate(range(1, 100)):  # 1, 3, 6, 10, ..., until a build ends before that
         tree.remove("build/demo", WORK)
+        tree.write("moment", str(moment))
         run = tree.start("-j2")
-        time.sleep(tenths / 10)
-        run.kill()
-        run.communicate()
-    tree.build("-j2")
+        output, _ = run.communicate(timeout=HANGS_AFTER_S)
+        endings.append(run.returncode)
+        if run.returncode != -signal.SIGKILL:
+            break
+    assert endings == [-signal.SIGKILL] * (len(endings) - 1) + [0] and len(endings) > 4, output
     assert tree.outputs() == clean.outputs()
     assert tree.build().stages == []
 
@@ -599,7 +615,7 @@ def test_tool_that_succeeds_without_making_its_output_fails_the_build(clean, tre
 
 
 def test_lock_of_a_killed_run_passes_on_at_once_and_no_wait_fails_meanwhile(clean, tree):
-    tree.hook("nvcc", '[ -e "$top/begun" ] || { touch "$top/begun"; "$top/sleeper" 600; }\n')
+    tree.hook("nvcc", f'[ -e "$top/begun" ] || {{ touch "$top/begun"; {SLEEPER}; }}\n')
     tree.remove(CUBIN)
     first = tree.start("CACHE_DIR=")
     tree.appears("begun")
@@ -613,7 +629,7 @@ def test_lock_of_a_killed_run_passes_on_at_once_and_no_wait_fails_meanwhile(clea
     assert first.poll() is None
     first.kill()
     first.communicate()
-    output, _ = second.communicate(timeout=30)
+    output, _ = second.communicate(timeout=HANGS_AFTER_S)
     assert second.returncode == 0, output
     assert tree.outputs() == clean.outputs()
 
@@ -628,7 +644,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         tree.remove(*OUTPUTS)
     runs = [tree.start(*arguments) for tree in trees]
     for run in runs:
-        output, _ = run.communicate(timeout=300)
+        output, _ = run.communicate(timeout=HANGS_AFTER_S)
         assert run.returncode == 0 and "could not be" not in output, output
     entries = [*cache.glob("??/*")]
     assert len(entries) == 11, "four stages of add_one, the wrapper of scale, glibc, and two stages for each factor"
@@ -770,7 +786,7 @@ def test_definition_that_may_not_be_read_is_an_error_that_names_it(clean, tree):
 
 
 def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
-    future, past = time.time() + 5_000_000, time.time() - 5_000_000
+    future, past = 4_000_000_000, 1_000_000_000
     for path in [tree.folder / "kernels/scale.py", *everything(tree), *(tree.folder / name for name in tree.outputs())]:
         os.utime(path, (future, future))
     tree.build()
@@ -785,7 +801,7 @@ def test_edit_under_a_clock_that_was_set_back_is_seen(clean, tree):
 
 def test_edit_of_equal_size_within_the_same_full_second_is_seen(clean, tree):
     path = tree.folder / "kernels/scale.py"
-    second = int(time.time()) - 60
+    second = 1_000_000_000
     os.utime(path, (second, second))
     tree.build()
     for old, new in (("2.0", "3.0"), ("3.0", "2.0")):
@@ -795,62 +811,61 @@ def test_edit_of_equal_size_within_the_same_full_second_is_seen(clean, tree):
         assert tree.outputs() == expected(clean, new)
 
 
+COARSE = """\
+import os, types
+from kernelwright import files, settled
+
+class Coarse:
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def stat(self, path):
+        found = os.stat(path)
+        second = 9_000_000_000 if "/build/" not in str(path) else 1_000_000_000
+        times = dict.fromkeys(("st_mtime_ns", "st_ctime_ns"), second)
+        return types.SimpleNamespace(st_size=found.st_size, st_ino=found.st_ino, **times)
+
+files.os = settled.os = Coarse()
+files.time = settled.time = types.SimpleNamespace(time_ns=lambda: int(open("now").read()))
+"""
+"""Beginning of a build file: for Kernelwright, all that happens to outputs happens within one second, and all that
+happens to definitions within a later one, on a file system that counts times, the inodes' too, in full seconds. What
+time it is now, a file says."""
+
+OF_OUTPUTS, OF_DEFINITIONS, LATER = "1500000000", "9500000000", "20000000000"
+"""Times in these seconds, and one after them, in ns."""
+
+
 @pytest.fixture
-def coarse_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk whose file system counts times, the inodes' too, in full seconds."""
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        pytest.skip("only root can mount a disk, and mkfs.ext4 is needed")
-    image, top = tmp_path / "image", tmp_path / "coarse"
-    top.mkdir()
-    with image.open("wb") as stream:
-        stream.truncate(24 << 20)
-    # Inodes of 128 bytes have no room for fractions of a second.
-    subprocess.run(["mkfs.ext4", "-q", "-I", "128", image], check=True, capture_output=True)
-    done = subprocess.run(["mount", "-o", "loop", image, top], capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"no disk image can be mounted: {done.stderr.strip()}")
-    try:
-        yield top
-    finally:
-        subprocess.run(["umount", "-l", top], check=True)
-
-
-def test_output_changed_in_the_second_in_which_it_was_made_is_made_again(clean, coarse_disk):
-    tree = Tree(copied(clean, coarse_disk / "tree"))
+def coarse(tree: Tree) -> Tree:
+    """The tree on such a file system."""
+    tree.write("SConstruct", COARSE + SCONSTRUCT)
+    tree.write("now", OF_OUTPUTS)
     tree.build()
-    whole = tree.outputs()
-    for _ in range(20):
-        wait_for(lambda: time.time() % 1 < 0.1, "no second begins")
-        tree.remove(CUBIN)
-        tree.build()
-        before = file_stamp(tree.folder / CUBIN)
-        damage(tree.folder / CUBIN, "flipped")
-        if file_stamp(tree.folder / CUBIN) == before:
-            break
-        tree.build()
-    else:
-        pytest.skip("a build takes longer than a second")
-    assert tree.build().labels == {"CACHED": 1}
-    assert tree.outputs() == whole
+    return tree
 
 
-def test_edit_that_a_coarse_file_system_gives_the_same_stamp_is_seen(clean, coarse_disk):
-    tree = Tree(copied(clean, coarse_disk / "tree"))
-    path = tree.folder / "kernels/scale.py"
-    tree.build()
-    for _ in range(20):
-        wait_for(lambda: time.time() % 1 < 0.1, "no second begins")
-        path.write_text(path.read_text())  # such as an edit that is taken back
-        before = file_stamp(path)
-        tree.build()
-        edit(tree, "2.0", "3.0")
-        if file_stamp(path) == before:
-            break
-        edit(tree, "3.0", "2.0")
-    else:
-        pytest.skip("a build takes longer than a second")
-    tree.build()
-    assert tree.outputs() == expected(clean, "3.0")
+def test_output_changed_in_the_second_in_which_it_was_made_is_made_again(coarse):
+    whole = coarse.outputs()
+    damage(coarse.folder / CUBIN, "flipped")
+    assert coarse.build().labels == {"CACHED": 1}
+    assert coarse.outputs() == whole
+    coarse.write("now", LATER)
+    assert coarse.build().stages == coarse.build().stages == []
+    damage(coarse.folder / CUBIN, "flipped")
+    assert coarse.build().stages == [], "later than that the time is believed, which moves on with a change"
+
+
+def test_edit_that_a_coarse_file_system_gives_the_same_stamp_is_seen(clean, coarse):
+    path = coarse.folder / "kernels/scale.py"
+    status = path.stat()
+    coarse.write("now", OF_DEFINITIONS)
+    coarse.build()
+    for old, new in (("2.0", "3.0"), ("3.0", "2.0")):
+        edit(coarse, old, new)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        coarse.build()
+        assert coarse.outputs() == expected(clean, new)
 
 
 # --- Tools that hang, die or need much memory
@@ -860,12 +875,16 @@ def test_edit_that_a_coarse_file_system_gives_the_same_stamp_is_seen(clean, coar
 def test_tool_that_hangs_is_ended_with_all_that_it_started(clean, tree, tool, stage):
     tree.hook(tool, (ONLY_LINK if tool == "cc" else "") + HANG)
     tree.remove(CUBIN if tool == "nvcc" else f"{WORK}/scale.so")
-    run = tree.build("CACHE_DIR=", "TOOL_TIMEOUT=1", ok=False)
-    assert run.status == 2
     place = "scale/dtype-float32 [nvcc]" if tool == "nvcc" else "scale [link]"
-    assert f"{place}: {tool} took longer than 1 s, and was ended" in run.output
-    assert f"/{tool} " in run.output and "remedy: raise the setting tool_timeout" in run.output
-    assert tree.processes() == ""
+    for limit in (1, 8, 64, 512):  # nothing has to be done within it but to start the children
+        run = tree.build("CACHE_DIR=", f"TOOL_TIMEOUT={limit}", ok=False)
+        assert run.status == 2
+        assert f"{place}: {tool} took longer than {limit} s, and was ended" in run.output
+        assert f"/{tool} " in run.output and "remedy: raise the setting tool_timeout" in run.output
+        wait_for(lambda: not tree.processes(), "a process is left")
+        if (tree.folder / "begun").exists():
+            return
+    pytest.fail("the tool does not start its children")
 
 
 @pytest.mark.parametrize("ending", ["Ctrl-C", "SIGKILL"])
@@ -874,13 +893,13 @@ def test_nothing_of_an_ended_build_is_left(tree, ending):
     tree.remove(CUBIN)
     run = tree.start("CACHE_DIR=")
     tree.appears("begun")
-    wait_for(lambda: tree.processes().count("/sleeper 60") >= 2, "the tool has not started its children")
+    wait_for(lambda: tree.processes().count("/sleeper --pid") >= 2, "the tool has not started its children")
     if ending == "Ctrl-C":
         os.killpg(run.pid, signal.SIGINT)
     else:
         run.kill()
-    wait_for(lambda: not tree.processes(), "a process is left", 5)
-    run.communicate(timeout=30)
+    wait_for(lambda: not tree.processes(), "a process is left")
+    run.communicate(timeout=HANGS_AFTER_S)
     assert run.returncode == (2 if ending == "Ctrl-C" else -signal.SIGKILL)
     assert not (tree.folder / CUBIN).exists()
 
@@ -895,40 +914,47 @@ def test_tool_that_the_system_killed_is_an_error_that_says_what_to_do(tree):
 
 ARCHS = "ARCHS=x86-64-v3,sm_80,sm_86,sm_89,sm_90a"
 
-TIMED = f"""\
-{OUT}
-begin=$(date +%s.%N); touch "$top/begun-$$"
-for tick in $(seq {{ticks}}); do [ "$(ls "$top" | grep -c ^begun-)" -ge 3 ] && break; sleep 0.05; done
-echo > "$out"; echo "$begin $(date +%s.%N)" >> "$top/times"; exit 0
+WATCHED = """\
+from kernelwright import memory
+
+class Watched(memory.MemoryGovernor):
+    def _fits(self, needed_kib):
+        fits, size_kib = super()._fits(needed_kib), self.estimate_kib("nvcc", "another one")
+        if not fits and self._used_kib >= size_kib:
+            with open("waits", "w") as stream:
+                stream.write(str(self._used_kib // size_kib))
+        return fits
+
+memory.MemoryGovernor = Watched
 """
-"""A hook of nvcc that makes something useless, and notes when; it waits a while for two other runs to begin."""
+"""Beginning of a build file: when a run has to wait for others of nvcc, a file says how many of these go on."""
 
 
-def times_of_three_runs(tree: Tree, *arguments: str, patience_s: float) -> list[list[float]]:
-    """When three runs of nvcc that SCons could do at once began and ended, in order."""
-    tree.hook("nvcc", TIMED.format(ticks=int(patience_s * 20)))
-    tree.remove("times", *(f"{CUDA}/{arch}.cubin" for arch in ("sm_86", "sm_89", "sm_90a")))
-    tree.remove(*(path.name for path in tree.folder.glob("begun-*")))
-    tree.build("-j4", "CACHE_DIR=", ARCHS, *arguments)
-    lines = (tree.folder / "times").read_text().splitlines()
-    times = sorted([float(text) for text in line.split()] for line in lines)
-    assert len(times) == 3
-    return times
+def at_once(tree: Tree, folder: Path, *arguments: str) -> int:
+    """How many of three runs of nvcc go on together; none ends before all have begun, or the next one has to wait."""
+    tree.remove("waits", *(f"{CUDA}/{arch}.cubin" for arch in ("sm_86", "sm_89", "sm_90a")))
+    tree.write("SConstruct", WATCHED + SCONSTRUCT)
+    waits = tree.folder / "waits"
+    with Gate(folder) as gate:
+        tree.hook("nvcc", f'{OUT}echo > "$out"; {gate.shell}; exit 0\n')
+        run = tree.start("-j4", "CACHE_DIR=", ARCHS, *arguments)
+        wait_for(lambda: gate.count == 3 or (waits.exists() and waits.read_text()), "no run waits")
+        count = int(waits.read_text()) if waits.exists() else 3
+        gate.open()
+        output, _ = run.communicate(timeout=HANGS_AFTER_S)
+        assert run.returncode == 0 and gate.count == 3, output
+    return count
 
 
-def test_runs_that_do_not_fit_into_the_memory_together_wait_for_each_other(tree):
-    times = times_of_three_runs(tree, "MEMORY_LIMIT=1500M", "NVCC_MEMORY=1G", patience_s=0.5)
-    assert times[0][1] <= times[1][0] and times[1][1] <= times[2][0]
-    times = times_of_three_runs(tree, "MEMORY_LIMIT=3G", "NVCC_MEMORY=1G", patience_s=20)
-    assert times[2][0] < times[0][1], "without need they do not wait"
+def test_runs_that_do_not_fit_into_the_memory_together_wait_for_each_other(tree, tmp_path):
+    assert at_once(tree, tmp_path / "few", "MEMORY_LIMIT=1500M", "NVCC_MEMORY=1G") == 1
+    assert at_once(tree, tmp_path / "all", "MEMORY_LIMIT=4G", "NVCC_MEMORY=1G") == 3, "without need they do not wait"
 
 
-def test_what_a_run_needed_is_known_to_the_next_build(tree):
+def test_what_a_run_needed_is_known_to_the_next_build(tree, tmp_path):
     tree.remove(f"{STATE}/measurements.json")
-    times = times_of_three_runs(tree, "MEMORY_LIMIT=600M", patience_s=0.5)
-    assert times[0][1] <= times[1][0], "the first run is taken to need 512 MiB"
-    times = times_of_three_runs(tree, "MEMORY_LIMIT=600M", patience_s=20)
-    assert times[2][0] < times[0][1]
+    assert at_once(tree, tmp_path / "first", "MEMORY_LIMIT=600M") == 1, "the first run is taken to need 512 MiB"
+    assert at_once(tree, tmp_path / "second", "MEMORY_LIMIT=600M") == 3
     learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())["runs"]["nvcc"]
     assert set(learnt) >= {f"scale/dtype-float32 {arch}" for arch in ("sm_86", "sm_89", "sm_90a")}
 

@@ -24,6 +24,7 @@ from kernelwright.workers.definitions import kernels_of
 from kernelwright.workers.protocol import CheckRequest
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[!_]*.py"))
+assert "gemm" in KERNELS
 KERNELS += ["accumulate", "cube", "cube_backward", "product", "product_backward"]
 """What the built library has: the kernels of this repository, and those that the tests add."""
 

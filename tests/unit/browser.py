@@ -43,7 +43,7 @@ def find_browser() -> str | None:
 def dump_dom(browser: str, page: Path, profile: Path) -> str:
     """The document after its scripts ran."""
     command = [browser, *SWITCHES, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
 
 
 class Browser:
@@ -85,7 +85,7 @@ class Browser:
         with contextlib.suppress(AssertionError, OSError):
             self.command("Browser.close")
         try:
-            self._process.wait(10)
+            self._process.wait(120)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

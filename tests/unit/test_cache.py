@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,8 @@ def fetched(tmp_path, key=KEY, current=lambda name: "", files=FILES):
 
 
 def entries(tmp_path):
-    """The files in the cache, the newest last."""
-    return sorted((tmp_path / "cache").glob("??/*"), key=lambda path: path.stat().st_mtime_ns)
+    """The files in the cache."""
+    return sorted((tmp_path / "cache").glob("??/*"))
 
 
 def store(tmp_path, made, later=None):
@@ -209,15 +210,26 @@ def test_lists_of_a_stage_are_bounded_and_the_newest_stay(tmp_path, made):
     assert found == [None] * 3 + stored[3:]
 
 
-def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads_to(tmp_path, made):
+def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads_to(tmp_path, made, monkeypatch):
     store(tmp_path, made, {"a" * 1000: "there"})
     (made / "a.cubin").write_bytes(b"")
     store(tmp_path, made, {"b" * 1000: "there"})
     total = sum(path.stat().st_size for path in entries(tmp_path))
     outputs = [path for path in entries(tmp_path) if b'"files"' in path.read_bytes()]
     (listed,) = set(entries(tmp_path)) - set(outputs)
+    assert len(outputs) == 2
+    touch, used = os.utime, []
+
+    def note(path, times=None):
+        """Give each file that is used a time of its own."""
+        used.append(path)
+        touch(path, times or (len(used), len(used)))
+
+    for path in (listed, *outputs):
+        touch(path, (0, 0))
+    monkeypatch.setattr(os, "utime", note)
     fetched(tmp_path, current=lambda name: "there" if name[0] == "a" else "")
-    assert listed.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in outputs)
+    assert len(used) == 2 and used[0] in outputs and used[1] == listed
     full = cache(tmp_path, limit=total)
     full._stored = True
     full.trim()
@@ -369,13 +381,15 @@ def test_files_of_others_do_not_count(tmp_path, made):
     assert entry.exists()
 
 
-def test_half_written_files_of_killed_processes_go_after_a_day(tmp_path, made):
+def test_half_written_files_of_killed_processes_go_after_a_day(tmp_path, made, monkeypatch):
     entry = store(tmp_path, made)
     old, new = (entry.with_name(f".scratch-{number}-abcdefgh") for number in (1, 2))
     for path in (old, new):
         path.write_bytes(b"half")
-    status = new.stat()
-    os.utime(old, (status.st_atime, status.st_mtime - 2 * STALE_S))
+    now = 1_000_000_000.0
+    os.utime(old, (now - STALE_S - 1, now - STALE_S - 1))
+    os.utime(new, (now - STALE_S + 1, now - STALE_S + 1))
+    monkeypatch.setattr(time, "time", lambda: now)
     trimmed = cache(tmp_path)
     trimmed._stored = True
     trimmed.trim()

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kernelwright import memory
 from kernelwright.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib, parse_size
+from moments import HANGS_AFTER_S, wait_for
 
 MIB = 1 << 10
 
@@ -26,21 +25,19 @@ class Job:
     """A thread that reserves memory, and holds it until it is told to let go."""
 
     def __init__(self, governor: MemoryGovernor, subject: str) -> None:
+        self.subject = subject
         self.began, self._done = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(governor, subject))
+        self._thread = threading.Thread(target=self._run, args=(governor,), daemon=True)
         self._thread.start()
 
-    def _run(self, governor: MemoryGovernor, subject: str) -> None:
-        with governor.reserve("nvcc", subject):
+    def _run(self, governor: MemoryGovernor) -> None:
+        with governor.reserve("nvcc", self.subject):
             self.began.set()
-            self._done.wait(20)
-
-    def waits(self) -> bool:
-        return not self.began.wait(0.1)
+            self._done.wait()
 
     def end(self) -> None:
         self._done.set()
-        self._thread.join(20)
+        self._thread.join(HANGS_AFTER_S)
         assert self.began.is_set() and not self._thread.is_alive()
 
 
@@ -50,28 +47,55 @@ def governor_with(measurements: Measurements, budget_kib: int, **peaks: int) -> 
     return MemoryGovernor(budget_kib, measurements)
 
 
+class Jobs:
+    """Jobs of one governor, and which of them have begun."""
+
+    def __init__(self, measurements: Measurements, budget_kib: int, **peaks: int) -> None:
+        self.governor = governor_with(measurements, budget_kib, **peaks)
+        self._jobs: list[Job] = []
+
+    def start(self, subject: str) -> Job:
+        """One more, which runs or is in line."""
+        self._jobs.append(Job(self.governor, subject))
+        assert len(self.running) + len(self.waiting) == len(self._jobs)
+        return self._jobs[-1]
+
+    def end(self, job: Job) -> None:
+        self._jobs.remove(job)
+        job.end()
+
+    @property
+    def running(self) -> list[Job]:
+        """Those that have begun, when each of the others has looked whether it may, and sleeps."""
+        wait_for(self._is_settled, "a job neither begins nor waits")
+        return [job for job in self._jobs if job.began.is_set()]
+
+    @property
+    def waiting(self) -> list[Job]:
+        running = self.running
+        return [job for job in self._jobs if job not in running]
+
+    def _is_settled(self) -> bool:
+        change = self.governor._change
+        with change:  # a thread that was told of a change is no longer among the condition's waiters
+            return sum(job.began.is_set() for job in self._jobs) + len(change._waiters) == len(self._jobs)
+
+
 def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measurements) -> None:
     peaks = {f"s{n}": 10 * n for n in range(1, 10)}
-    governor = governor_with(measurements, 100, **peaks)
-    lock = threading.Lock()
-    used, most, together = 0, 0, 0
-    running = 0
-
-    def job(subject: str) -> None:
-        nonlocal used, most, running, together
-        with governor.reserve("nvcc", subject) as needed:
-            assert needed == peaks[subject]
-            with lock:
-                used, running = used + needed, running + 1
-                most, together = max(most, used), max(together, running)
-            time.sleep(0.001)
-            with lock:
-                used, running = used - needed, running - 1
-
-    subjects = random.Random(1).choices(list(peaks), k=400)
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(job, subjects))
-    assert 80 <= most <= 100 and together > 1
+    jobs = Jobs(measurements, 100, **peaks)
+    chance = random.Random(1)
+    together = set()
+    for _ in range(100):
+        while len(jobs.waiting) < 3:
+            jobs.start(chance.choice(list(peaks)))
+        used = sum(peaks[job.subject] for job in jobs.running)
+        assert used <= 100 < used + peaks[jobs.waiting[0].subject], "the first in line does not fit"
+        together.add(len(jobs.running))
+        jobs.end(chance.choice(jobs.running))
+    assert max(together) > 2
+    while jobs.running:
+        jobs.end(jobs.running[0])
 
 
 def test_runs_that_fill_the_budget_exactly_run_together(measurements: Measurements) -> None:
@@ -91,31 +115,27 @@ def test_what_a_run_reserved_is_given_back_whatever_was_learnt_meanwhile(measure
 
 
 def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> None:
-    governor = governor_with(measurements, 100, huge=500, small=1)
-    huge = Job(governor, "huge")
-    assert huge.began.wait(5)
-    small = Job(governor, "small")
-    assert small.waits()
-    huge.end()
-    assert small.began.wait(5)
-    second = Job(governor, "huge")
-    assert second.waits()
-    small.end()
-    second.end()
+    jobs = Jobs(measurements, 100, huge=500, small=1)
+    huge, small = jobs.start("huge"), jobs.start("small")
+    assert jobs.running == [huge]
+    jobs.end(huge)
+    assert jobs.running == [small]
+    second = jobs.start("huge")
+    assert jobs.running == [small]
+    jobs.end(small)
+    assert jobs.running == [second]
+    jobs.end(second)
 
 
 def test_small_runs_do_not_overtake_a_large_one_that_waits(measurements: Measurements) -> None:
-    governor = governor_with(measurements, 100, large=90, small=20)
-    first = Job(governor, "small")
-    assert first.began.wait(5)
-    large = Job(governor, "large")
-    assert large.waits()
-    second = Job(governor, "small")
-    assert second.waits(), "it would fit, but the large one was first"
-    first.end()
-    assert large.began.wait(5) and second.waits()
-    large.end()
-    second.end()
+    jobs = Jobs(measurements, 100, large=90, small=20)
+    first, large, second = jobs.start("small"), jobs.start("large"), jobs.start("small")
+    assert jobs.running == [first], "the second small one would fit, but the large one was first"
+    jobs.end(first)
+    assert jobs.running == [large]
+    jobs.end(large)
+    assert jobs.running == [second]
+    jobs.end(second)
 
 
 def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> None:
@@ -128,15 +148,13 @@ def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> N
 
 
 def test_a_run_that_waits_begins_when_runs_of_its_kind_turn_out_to_need_less(measurements: Measurements) -> None:
-    governor = governor_with(measurements, memory.DEFAULT_KIB["nvcc"] + 10 * MIB)
-    first = Job(governor, "new 0")
-    assert first.began.wait(5)
-    second = Job(governor, "new 1")
-    assert second.waits()
-    governor.learn("nvcc", "new 2", 10 * MIB, 0.1, 0.1)
-    assert second.began.wait(5)
-    first.end()
-    second.end()
+    jobs = Jobs(measurements, memory.DEFAULT_KIB["nvcc"] + 10 * MIB)
+    first, second = jobs.start("new 0"), jobs.start("new 1")
+    assert jobs.running == [first]
+    jobs.governor.learn("nvcc", "new 2", 10 * MIB, 0.1, 0.1)
+    assert jobs.running == [first, second]
+    jobs.end(first)
+    jobs.end(second)
 
 
 def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_default(

@@ -159,7 +159,7 @@ def test_a_run_without_such_flags_reports_no_headers_and_what_it_took(bench):
     compiled, cubin = bench.compile()
     assert cubin.startswith(b"\x7fELF") and compiled.headers == ()
     assert 20 << 10 < compiled.result.peak_kib < 1 << 20
-    assert 0 < compiled.result.cpu_seconds < 60 and compiled.result.seconds > 0.05
+    assert compiled.result.cpu_seconds > 0 and compiled.result.seconds > 0
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "compute_80"])

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from kernelwright import runner as runner_module
 from kernelwright.errors import KernelwrightError, ToolchainError, ToolError, Where, WorkerError
 from kernelwright.memory import Measurements, MemoryGovernor
 from kernelwright.runner import ToolResult, ToolRunner
+from kernelwright.workers import pool as pool_module
 from kernelwright.workers import protocol, tools
+from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, running, wait_for, wait_until_gone
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
 WHERE = Where("gemm", "m-64", "nvcc", "kernels/gemm.py:3")
@@ -30,28 +33,42 @@ OTHER_GROUP = """\
 import os
 os.setpgid(0, 0)
 open('other-group', 'w').write(f'{os.getpid()}' + chr(10))
-os.execlp('sleep', 'sleep', '600')
-"""
+open('all-there', 'w').close()
+os.execlp('sh', 'sh', '-c', 'exec ENDLESS')
+""".replace("ENDLESS", ENDLESS)
 
 FAMILY = f"""\
-echo $PPID > runner; echo $$ > tool
-sleep 600 & echo $! > child
-sh -c 'echo $$ > grandchild; sleep 600; true' &
+echo $PPID > runner; echo $$ > tool; mkfifo all-there
+{ENDLESS} & echo $! > child
+sh -c 'echo $$ > grandchild; {ENDLESS}; true' &
 {sys.executable} -I -S -c "{OTHER_GROUP}" &
-while [ ! -s other-group ]; do sleep 0.01; done
+cat all-there
 """
-"""A tool with children, a grandchild, and a child in a process group of its own; it writes their numbers to files."""
+"""A tool with children, a grandchild, and a child in a process group of its own; it writes their numbers to files. None
+of them ends by itself."""
 
 MEMBERS = ("tool", "child", "grandchild", "other-group")
+
+
+LATER = """\
+import os, runpy, time
+now = time.monotonic
+time.monotonic = lambda: now() + (1e6 if os.path.exists({late!r}) else 0)
+runpy.run_path({program!r}, run_name="__main__")
+"""
+"""A runner for which much time has passed as soon as there is a certain file."""
 
 
 class Bench:
     """A runner, and a folder in which tools run."""
 
-    def __init__(self, folder: Path, size: int = 1, timeout_s: float = 60.0, budget_kib: int = 64 * GIB) -> None:
+    def __init__(
+        self, folder: Path, size: int = 1, timeout_s: float = HANGS_AFTER_S, budget_kib: int = 64 * GIB
+    ) -> None:
         self.folder = folder
         self.measurements = Measurements(folder / "measurements.json")
-        self.runner = ToolRunner(size, folder, timeout_s, MemoryGovernor(budget_kib, self.measurements))
+        self.governor = MemoryGovernor(budget_kib, self.measurements)
+        self.runner = ToolRunner(size, folder, timeout_s, self.governor)
 
     def run(self, *command: str, subject: str = "gemm/m-64 sm_80") -> ToolResult:
         return self.runner.run(command, self.folder, self.folder, WHERE, "mend it", kind="nvcc", subject=subject)
@@ -79,6 +96,10 @@ class Bench:
         thread.start()
         return thread, errors
 
+    def wait_for_line(self, count: int) -> None:
+        """Wait until so many calls have no runner yet."""
+        wait_for(lambda: len(self.runner._pool._line) == count, f"{count} calls do not wait in line")
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
@@ -87,25 +108,9 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.runner.close()
 
 
-def running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
-
-
-def all_gone(bench: Bench, seconds: float = 5.0) -> None:
+def all_gone(bench: Bench) -> None:
     for name in MEMBERS:
-        pid = bench.pid(name)
-        wait_for(lambda pid=pid: not running(pid), f"the {name} is still there", seconds)
+        wait_until_gone(bench.pid(name))
 
 
 def test_the_environment_is_the_fixed_one_and_stdin_is_empty(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,18 +139,22 @@ def test_a_very_long_output_keeps_its_ends(bench: Bench) -> None:
 
 
 def test_time_and_memory_are_those_of_the_whole_tree(bench: Bench) -> None:
-    busy = "import time\ndata = bytearray(200 << 20)\nwhile time.process_time() < 0.5: pass"
-    result = bench.sh(f"sleep 0.3; {sys.executable} -I -S -c '{busy}'; true")
+    work = "data = bytearray(200 << 20); sum(range(10_000_000))"  # so much work takes more than to start a shell
+    code = f"import time; begin = time.monotonic(); {work}; print(time.process_time(), time.monotonic() - begin)"
+    begin = time.monotonic()
+    result = bench.sh(f"{sys.executable} -I -S -c '{code}'; true")
+    longest = time.monotonic() - begin
+    used, shortest = map(float, result.output.split())
     assert 200 << 10 <= result.peak_kib < 250 << 10
-    assert 0.5 <= result.cpu_seconds < 1.0
-    assert result.seconds >= 0.8
-    small = bench.sh("sleep 0.3")
+    assert 0.9 * used <= result.cpu_seconds, "that of the child counts"
+    assert 0.9 * shortest <= result.seconds <= longest + 0.001, "it lies within, however long that was"
+    small = bench.sh("true")
     assert small.peak_kib < 20 << 10, "what the tool before it took does not count"
-    assert small.cpu_seconds < 0.1 and 0.3 <= small.seconds < 2
+    assert small.cpu_seconds < result.cpu_seconds
 
 
 def test_what_a_run_took_is_learnt_and_kept(bench: Bench) -> None:
-    result = bench.sh("sleep 0.1", subject="gemm/m-64 sm_90a")
+    result = bench.sh("true", subject="gemm/m-64 sm_90a")
     with pytest.raises(ToolError):
         bench.sh("exit 1", subject="broken sm_90a")
     bench.runner.save()
@@ -188,40 +197,55 @@ def test_a_tool_that_is_missing_or_has_no_folder_is_an_error_with_its_place(benc
         bench.sh("true")
 
 
-def test_a_tool_that_takes_too_long_is_ended_with_its_family_and_the_runner_stays(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, timeout_s=1.0)
+def test_a_tool_that_takes_too_long_is_ended_with_its_family_and_the_runner_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, program = tmp_path / "late", tmp_path / "later.py"
+    program.write_text(LATER.format(late=str(late), program=tools.__file__))
+    kind = replace(runner_module.RUNNER, arguments=("-I", "-S", "-B", str(program)))
+    monkeypatch.setattr(runner_module, "RUNNER", kind)
+    bench = Bench(tmp_path)
     before = bench.sh("echo $PPID").output
-    start = time.monotonic()
-    with pytest.raises(KernelwrightError, match="sh took longer than 1 s, and was ended\\n") as caught:
-        bench.sh(FAMILY + "echo last words; wait")
-    assert 1.0 <= time.monotonic() - start < 4.0
+    with pytest.raises(KernelwrightError, match=f"sh took longer than {HANGS_AFTER_S:g} s, and was ended\\n") as caught:
+        bench.sh(FAMILY + "touch late; echo last words; wait")
     assert caught.value.where == WHERE and "tool_timeout" in str(caught.value.remedy)
     assert "$ /bin/sh -c" in str(caught.value.detail) and "last words" in str(caught.value.detail)
     all_gone(bench)
+    late.unlink()
     assert bench.sh("echo $PPID").output == before
     bench.runner.close()
 
 
+def test_a_tool_that_says_nothing_is_ended_at_the_time_limit(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, timeout_s=0.2)  # nothing has to be done within it
+    with pytest.raises(KernelwrightError, match=r"sh took longer than 0\.2 s, and was ended"):
+        bench.sh(ENDLESS)
+    bench.runner.close()
+
+
 def test_a_longer_time_may_be_given_later(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, timeout_s=0.2)
-    bench.runner.timeout_s = 60.0
-    bench.sh("sleep 0.5")
+    bench = Bench(tmp_path, timeout_s=1e-9)
+    bench.runner.timeout_s = HANGS_AFTER_S
+    with Gate(tmp_path / "gate") as gate:
+        thread, errors = bench.in_thread(gate.shell)
+        gate.wait()
+        gate.open()
+        thread.join(HANGS_AFTER_S)
+    assert errors == []
     bench.runner.close()
 
 
 def test_what_a_tool_leaves_running_is_ended_and_not_waited_for(bench: Bench) -> None:
-    start = time.monotonic()
-    assert bench.sh(FAMILY + "echo done").output == "done\n"
-    assert time.monotonic() - start < 1.5
+    assert bench.sh(FAMILY + "echo done").output == "done\n"  # what is left would never end by itself
     all_gone(bench)
 
 
-@pytest.mark.parametrize("does", ["exec sleep 600", "exec yes"])
+@pytest.mark.parametrize("does", [f"exec {ENDLESS}", "exec yes"])
 def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(bench: Bench, does: str) -> None:
-    daemon = f"setsid sh -c 'echo $$ > daemon; {does}' & while [ ! -s daemon ]; do sleep 0.01; done; echo done"
-    output = bench.sh(daemon).output
+    daemon = f"setsid sh -c 'echo $$ > daemon; cat go; echo y; echo > up; {does}' &"
+    output = bench.sh(f"mkfifo go up; {daemon} echo done; echo > go; cat up").output
     os.kill(bench.pid("daemon"), signal.SIGKILL)
-    assert "done" in output and bench.sh("echo next").output == "next\n"
+    assert output.startswith("done\n") and bench.sh("echo next").output == "next\n"
 
 
 BUILD = """
@@ -233,7 +257,7 @@ from kernelwright.runner import ToolRunner
 folder = Path(sys.argv[1])
 if "ignore" in sys.argv:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-runner = ToolRunner(1, folder, 600.0, MemoryGovernor(1 << 20, Measurements(folder / "m.json")))
+runner = ToolRunner(1, folder, 900.0, MemoryGovernor(1 << 20, Measurements(folder / "m.json")))
 result = runner.run(["/bin/sh", "-c", sys.argv[2]], folder, folder, Where(), "", kind="nvcc", subject="s")
 print(result.output)
 runner.close()
@@ -250,22 +274,25 @@ def test_no_process_outlives_a_build_that_is_killed(tmp_path: Path, ending: sign
     build.send_signal(ending)
     build.wait()
     all_gone(bench)
-    wait_for(lambda: not running(bench.pid("runner")), "the runner is still there", 5)
+    wait_until_gone(bench.pid("runner"))
 
 
 def test_a_build_that_was_started_with_sigchld_ignored_runs_tools(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BUILD, str(tmp_path), "echo fine; exec echo twice", "ignore"]
     environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGS_AFTER_S)
     assert (done.returncode, done.stdout.split()) == (0, ["fine", "twice"]), done.stderr
 
 
-def test_a_killed_runner_is_one_clear_error_and_leaves_no_process(bench: Bench) -> None:
+def test_a_killed_runner_is_one_clear_error_and_leaves_no_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     thread, errors = bench.in_thread(FAMILY + "wait")
     for name in MEMBERS:
         assert running(bench.pid(name))
     os.kill(bench.pid("runner"), signal.SIGKILL)
-    thread.join(10)
+    thread.join(HANGS_AFTER_S)
     (error,) = errors
     assert isinstance(error, WorkerError) and error.where == WHERE
     assert error.message == "the process that runs compilers was ended by SIGKILL while running sh"
@@ -274,23 +301,23 @@ def test_a_killed_runner_is_one_clear_error_and_leaves_no_process(bench: Bench) 
     assert bench.sh("echo next").output == "next\n"
 
 
-def test_a_runner_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "GRACE_S", 0.5)
-    bench = Bench(tmp_path, timeout_s=1.0)
+def test_a_runner_that_does_not_answer_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pool_module, "time", clock)
     thread, errors = bench.in_thread(FAMILY + "wait")
     bench.pid("other-group")
     os.kill(bench.pid("runner"), signal.SIGSTOP)
-    thread.join(10)
-    assert "took longer than 1.5 s while running sh, and was ended" in errors[0].message
+    clock.ahead = HANGS_AFTER_S + runner_module.GRACE_S
+    thread.join(HANGS_AFTER_S)
+    assert f"took longer than {clock.ahead:g} s while running sh, and was ended" in errors[0].message
     all_gone(bench)
-    bench.runner.close()
 
 
 def test_closing_ends_what_runs_and_refuses_more(bench: Bench) -> None:
     thread, errors = bench.in_thread(FAMILY + "wait")
     bench.pid("other-group")
     bench.runner.close()
-    thread.join(10)
+    thread.join(HANGS_AFTER_S)
     assert "the build is ending" in errors[0].message and errors[0].where == WHERE
     all_gone(bench)
     with pytest.raises(WorkerError, match="the build is ending"):
@@ -300,19 +327,26 @@ def test_closing_ends_what_runs_and_refuses_more(bench: Bench) -> None:
 def test_threads_get_their_own_answers_and_there_are_never_more_runs_than_places(tmp_path: Path) -> None:
     bench = Bench(tmp_path, size=3)
     (tmp_path / "now").mkdir()
-    text = "touch now/$$; ls now | wc -l >> counts; sleep 0.05; rm now/$$; echo {}"
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda n: bench.sh(text.format(n)).output, range(24)))
-    assert answers == [f"{n}\n" for n in range(24)]
-    assert 1 < max(int(line) for line in (tmp_path / "counts").read_text().split()) <= 3
+    with ThreadPoolExecutor(8) as threads, Gate(tmp_path / "gate") as gate:
+        text = f"touch now/$$; ls now | wc -l >> counts; {gate.shell}; rm now/$$; echo "
+        answers = threads.map(lambda n: bench.sh(f"{text}{n}").output, range(24))
+        gate.wait(3)
+        bench.wait_for_line(5)
+        gate.open()
+        assert list(answers) == [f"{n}\n" for n in range(24)]
+    assert max(int(line) for line in (tmp_path / "counts").read_text().split()) == 3
     bench.runner.close()
 
 
 def test_runs_wait_for_memory(tmp_path: Path) -> None:
     bench = Bench(tmp_path, size=4, budget_kib=1)  # nothing fits beside another
     (tmp_path / "now").mkdir()
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: bench.sh("touch now/$$; ls now | wc -l >> counts; sleep 0.05; rm now/$$"), range(6)))
+    with ThreadPoolExecutor(4) as threads, Gate(tmp_path / "gate") as gate:
+        text = f"touch now/$$; ls now | wc -l >> counts; {gate.shell}; rm now/$$"
+        runs = threads.map(lambda _: bench.sh(text), range(6))
+        wait_for(lambda: len(bench.governor._waiting) == 3, "three do not wait for the first")
+        gate.open()
+        assert len(list(runs)) == 6
     assert (tmp_path / "counts").read_text().split() == ["1"] * 6
     bench.runner.close()
 
@@ -320,8 +354,8 @@ def test_runs_wait_for_memory(tmp_path: Path) -> None:
 def test_a_runner_that_does_not_lead_a_session_harms_nobody() -> None:
     command = [sys.executable, tools.__file__]
     # In a session of its own, for the case that this fails.
-    script = ["/bin/sh", "-c", f"sleep 600 & {shlex.join(command)} < /dev/null; kill $! && echo all there"]
-    done = subprocess.run(script, start_new_session=True, capture_output=True, text=True, timeout=60)
+    script = ["/bin/sh", "-c", f"{ENDLESS} & {shlex.join(command)} < /dev/null; kill $! && echo all there"]
+    done = subprocess.run(script, start_new_session=True, capture_output=True, text=True, timeout=HANGS_AFTER_S)
     assert done.stdout.endswith("all there\n"), done
 
 

@@ -14,6 +14,7 @@ import SCons.Node.FS
 import SCons.SConsign
 from kernelwright.files import file_stamp
 from kernelwright.scons.signatures import Journal, entry_from_json, entry_to_json
+from moments import HANGS_AFTER_S, rewrite
 
 
 def entry(signature: str):
@@ -90,8 +91,7 @@ def test_content_without_its_signature_does_not_count(tmp_path, output):
 def test_edit_of_the_same_size_and_mtime_is_found(tmp_path, output):
     made(tmp_path, output)
     status = output.stat()
-    output.write_bytes(b"CONTENT")
-    os.utime(output, ns=(status.st_atime_ns, status.st_mtime_ns))
+    rewrite(output, b"CONTENT", (status.st_atime_ns, status.st_mtime_ns))
     assert not journal(tmp_path).intact(str(output))
 
 
@@ -309,7 +309,7 @@ def test_what_is_no_journal_is_replaced_and_nothing_is_written_through_it(tmp_pa
     found: list[bool] = []
     reader = threading.Thread(target=lambda: found.append(journal(tmp_path).intact(str(output))), daemon=True)
     reader.start()
-    reader.join(120)
+    reader.join(HANGS_AFTER_S)
     assert found == [False]
     made(tmp_path, output).close()
     assert journal(tmp_path).intact(str(output))

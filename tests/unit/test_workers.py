@@ -9,17 +9,18 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from kernelwright.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
+from kernelwright.workers import pool as pool_module
 from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerPool
 from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.workers.tools import OUTPUT_LIMIT
+from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for, wait_until_gone
 from workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
@@ -32,14 +33,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
 
 
-def running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Number and command line of all processes."""
     for entry in Path("/proc").glob("[0-9]*"):
@@ -49,11 +42,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
             continue
 
 
-def wait_until_gone(pid: int) -> None:
-    end = time.monotonic() + 10
-    while running(pid):
-        assert time.monotonic() < end, f"process {pid} is still there"
-        time.sleep(0.02)
+def started(file: Path) -> list[int]:
+    """The numbers of processes that a definition writes to a file, with a dot behind them, once they are there."""
+    wait_for(lambda: file.exists() and file.read_text().endswith("."), "the definition does not begin")
+    return [int(pid) for pid in file.read_text().strip(".").split()]
 
 
 def test_importing_the_client_side_imports_neither_tvm_nor_numpy_nor_scons() -> None:
@@ -206,15 +198,18 @@ def test_the_worker_that_was_idle_for_longest_makes_room(tmp_path: Path) -> None
 def test_calls_for_other_files_wait_in_line_and_none_waits_for_ever(tmp_path: Path) -> None:
     project = Project(tmp_path, size=1)
     first, second = project.copy("first"), project.copy("second")
-    done = threading.Event()
+    begun, done = threading.Semaphore(0), threading.Event()
     with project.pool, ThreadPoolExecutor(3) as threads:
 
         def repeat() -> None:
             while not done.is_set():
                 project.discover(first)
+                begun.release()
 
         busy = [threads.submit(repeat) for _ in range(2)]
         try:
+            for _ in busy:
+                assert begun.acquire(timeout=HANGS_AFTER_S)
             for _ in range(5):
                 assert project.discover(second)["kernels"][0]["name"] == "second"
         finally:
@@ -266,7 +261,11 @@ def test_a_worker_loads_pytorch_only_if_a_definition_does(shared: Project) -> No
         ("import os; os.closerange(3, 1000)", "while"),
     ],
 )
-def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared: Project, crash: str, how: str) -> None:
+def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(
+    shared: Project, crash: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "closerange" not in crash:  # it does not end by itself
+        monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     file = shared.empty("crashing", body=f"{crash}\nreturn None")
     shared.discover(file)
     with pytest.raises(WorkerError) as caught:
@@ -281,25 +280,28 @@ def test_a_dying_worker_is_one_clear_error_and_the_next_call_works(shared: Proje
     assert shared.discover(shared.copy("survivor"))
 
 
-def test_a_request_that_takes_too_long_is_ended_together_with_its_children(tmp_path: Path) -> None:
+def test_a_request_that_takes_too_long_is_ended_together_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pool_module, "time", clock)
     project = Project(tmp_path)
-    top = """
-    import os, subprocess, sys, time
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    open("pids", "w").write(f"{os.getpid()} {child.pid}")
+    top = f"""
+    import os, shlex, signal, subprocess
+    child = subprocess.Popen(shlex.split({ENDLESS!r}))
     print("the last words", flush=True)
-    while True: time.sleep(1)
+    open("pids", "w").write(f"{{os.getpid()}} {{child.pid}}.")
+    while True: signal.pause()
     """
-    with project.pool:
-        file = project.empty("endless", top)
-        project.discover(project.copy("quick"))  # TVM is imported now
-        project.pool.timeout_s = 4.0
-        with pytest.raises(WorkerError, match="longer than 4 s") as caught:
-            project.discover(file)
+    with project.pool, ThreadPoolExecutor(1) as threads:
+        call = threads.submit(project.discover, project.empty("endless", top))
+        pids = started(tmp_path / "pids")
+        clock.ahead = project.pool.timeout_s
+        with pytest.raises(WorkerError, match=f"longer than {project.pool.timeout_s:g} s") as caught:
+            call.result(HANGS_AFTER_S)
         assert "worker_timeout" in str(caught.value.remedy) and "the last words" in str(caught.value.detail)
-        for pid in (tmp_path / "pids").read_text().split():
-            wait_until_gone(int(pid))
-        project.pool.timeout_s = 120.0
+        for pid in pids:
+            wait_until_gone(pid)
         assert project.discover(project.copy("next"))
 
 
@@ -340,9 +342,12 @@ def parents(folder: Path) -> dict[int, set[int]]:
 def test_one_process_imports_tvm_and_the_workers_are_its_forks(tmp_path: Path) -> None:
     project = Project(tmp_path, size=3)
     (tmp_path / "parents").mkdir()
-    files = [project.empty(f"k{n}", PARENT + "import time; time.sleep(0.3)") for n in range(6)]
-    with project.pool, ThreadPoolExecutor(6) as threads:
-        list(threads.map(project.discover, files))
+    with project.pool, ThreadPoolExecutor(6) as threads, Gate(tmp_path.with_name(f"{tmp_path.name}-gate")) as gate:
+        files = [project.empty(f"k{n}", PARENT + gate.python) for n in range(6)]
+        answers = threads.map(project.discover, files)
+        gate.wait(3)
+        gate.open()
+        assert len(list(answers)) == 6
         ((server, workers),) = parents(tmp_path).items()
         assert len(workers) == 6
         libraries = Path(f"/proc/{server}/maps").read_text()
@@ -371,23 +376,22 @@ def test_workers_outlive_their_fork_server_and_the_next_one_gets_another(tmp_pat
 def test_closing_the_pool_ends_workers_without_a_fork_server(tmp_path: Path) -> None:
     project = Project(tmp_path, size=1)
     (tmp_path / "parents").mkdir()
-    file = project.empty("endless", PARENT + "import time; time.sleep(600)")
+    file = project.empty("endless", PARENT + "import signal; signal.pause()")
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(project.discover, file)
-        while not parents(tmp_path):
-            time.sleep(0.05)
+        wait_for(lambda: parents(tmp_path), "the definition does not begin")
         ((server, workers),) = parents(tmp_path).items()
         os.kill(server, signal.SIGKILL)
         project.pool.close()
         with pytest.raises(WorkerError, match="the build is ending"):
-            call.result(10)
+            call.result(HANGS_AFTER_S)
     for pid in workers:
         wait_until_gone(pid)
 
 
 def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    file = project.empty("endless", "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    file = project.empty("endless", "import os, signal\nopen('pid', 'w').write(f'{os.getpid()}.')\nsignal.pause()")
     errors: list[WorkerError] = []
 
     def call() -> None:
@@ -397,12 +401,11 @@ def test_closing_the_pool_ends_calls_in_flight_and_refuses_new_ones(tmp_path: Pa
 
     thread = threading.Thread(target=call)
     thread.start()
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        time.sleep(0.05)
+    (pid,) = started(tmp_path / "pid")
     project.pool.close()
-    thread.join(10)
+    thread.join(HANGS_AFTER_S)
     assert "the build is ending" in errors[0].message
-    wait_until_gone(int((tmp_path / "pid").read_text()))
+    wait_until_gone(pid)
     with pytest.raises(WorkerError, match="the build is ending"):
         project.discover(file)
 
@@ -427,10 +430,10 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_outlives_the_build(tmp_path: Path, ending: signal.Signals) -> None:
     project = Project(tmp_path)
-    top = """
-    import os, subprocess, sys, time
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    open("pids", "w").write(f"{os.getpid()} {child.pid}.")
+    top = f"""
+    import os, shlex, subprocess
+    child = subprocess.Popen(shlex.split({ENDLESS!r}))
+    open("pids", "w").write(f"{{os.getpid()}} {{child.pid}}.")
     while True: pass
     """
     project.empty("endless", top)
@@ -440,14 +443,12 @@ def test_no_process_outlives_the_build(tmp_path: Path, ending: signal.Signals) -
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
-    pids = tmp_path / "pids"
-    while not pids.exists() or not pids.read_text().endswith("."):
-        time.sleep(0.05)
+    pids = started(tmp_path / "pids")
     os.killpg(build.pid, ending)  # as the terminal does for Ctrl-C: to the whole group
-    output, _ = build.communicate(timeout=20)
+    output, _ = build.communicate(timeout=HANGS_AFTER_S)
     assert (b"interrupted" in output) == (ending == signal.SIGINT)
-    for pid in pids.read_text().strip(".").split():
-        wait_until_gone(int(pid))
+    for pid in pids:
+        wait_until_gone(pid)
 
 
 def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path) -> None:
@@ -475,7 +476,9 @@ def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path) -> None:
 def test_a_fork_server_that_imports_ends_with_the_build(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     slow.mkdir()
-    (slow / "tvm_ffi.py").write_text(f"open({str(tmp_path / 'importing')!r}, 'w').close()\nimport time; time.sleep(60)")
+    (slow / "tvm_ffi.py").write_text(
+        f"open({str(tmp_path / 'importing')!r}, 'w').close()\nimport signal\nsignal.pause()"
+    )
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{slow}:$PYTHONPATH" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -495,10 +498,7 @@ WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
             pid for pid, words in commands() if "kernelwright.workers.forkserver" in words and str(tmp_path) in words
         ]
 
-    end = time.monotonic() + 60
-    while not (tmp_path / "importing").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    wait_for((tmp_path / "importing").exists, "TVM is not imported")
     (server,) = servers()
     build.kill()
     build.wait()
@@ -573,7 +573,7 @@ def test_control_characters_that_a_definition_prints_or_raises_are_shown_escaped
 
 
 DAEMON = """
-import os, time
+import os, signal
 started = os.pipe()
 if os.fork() == 0:
     os.setsid()
@@ -588,9 +588,12 @@ def end_daemon(project: Project) -> None:
     os.kill(int((project.folder / "daemon").read_text()), signal.SIGKILL)
 
 
-def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_holds_its_pipes(tmp_path: Path) -> None:
+def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_holds_its_pipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     project = Project(tmp_path)
-    file = project.empty("k", DAEMON.replace("DOES", "time.sleep(600)") + "os._exit(3)")
+    file = project.empty("k", DAEMON.replace("DOES", "signal.pause()") + "os._exit(3)")
     with project.pool:
         with pytest.raises(WorkerError, match="a worker ended with exit status 3 while working on discover") as caught:
             project.discover(file)
@@ -600,7 +603,10 @@ def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_h
 
 
 @pytest.mark.parametrize("end", ["", "os._exit(3)"])
-def test_a_process_that_prints_for_ever_does_not_hold_a_worker_up(tmp_path: Path, end: str) -> None:
+def test_a_process_that_prints_for_ever_does_not_hold_a_worker_up(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     project = Project(tmp_path)
     file = project.empty("k", DAEMON.replace("DOES", "os.write(1, b'y' * 999)") + end)
     with project.pool:

@@ -13,9 +13,11 @@ import pytest
 from kernelwright import kernel
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.errors import CheckError, DefinitionError, WorkerError
+from kernelwright.workers import pool as pool_module
 from kernelwright.workers.check import Check, size_sets
 from kernelwright.workers.protocol import CheckRequest
 from launcher_build import build, plan
+from moments import HANGS_AFTER_S
 from workers_project import Project
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -348,7 +350,8 @@ def test_an_error_of_the_library_is_shown_with_the_sizes(project: Project) -> No
         check(project, statement='assert vi < 5, "refused"\n                ' + STATEMENT)
 
 
-def test_a_kernel_that_crashes_is_one_error(project: Project) -> None:
+def test_a_kernel_that_crashes_is_one_error(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     file = project.copy("after")
     with pytest.raises(WorkerError, match=r"was ended by SIG(SEGV|BUS) while running it with n=33") as caught:
         check(project, statement="y[vi * 100000000, vj] = alpha * x[vi, vj]")

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelwright.workers.pool import WorkerPool
 from kernelwright.workers.protocol import DiscoverRequest, LowerRequest
+from moments import HANGS_AFTER_S
 
 COPY = """\
 from kernelwright import kernel
@@ -37,7 +38,7 @@ def {name}():
 class Project:
     """A folder with definition files, and a pool of workers for it."""
 
-    def __init__(self, folder: Path, size: int = 1, timeout_s: float = 120.0) -> None:
+    def __init__(self, folder: Path, size: int = 1, timeout_s: float = HANGS_AFTER_S) -> None:
         self.folder = folder
         self.printed: list[str] = []
         self.pool = WorkerPool(size, folder, timeout_s, on_output=lambda request, text: self.printed.append(text))

@@ -132,7 +132,7 @@ def test_two_packages_and_two_versions_in_processes_at_one_time(made: Path) -> N
     ]
     printed = [process.stdout.readline() for process in running if process.stdout]
     for process in running:
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=300)
     assert printed == [f"{line}\n" for _, _, line in wanted]
     assert [process.returncode for process in running] == [0, 0, 0]
 

@@ -152,7 +152,9 @@ class Reader:
         elif block.language == "python":
             self.converse(block.text)
         elif "$ " in block.text:
-            for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
+            commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M)
+            assert commands, block
+            for command, expected in commands:
                 self.type(command, expected)
         elif block.text.startswith("build/"):
             self.look(block.text)

@@ -529,6 +529,7 @@ def test_a_wheel_that_is_too_large_is_an_error_that_names_the_largest_kernels(ma
     output = project.scons("wheel", "MAX_WHEEL_SIZE=1M").output
     work = project.folder / "build/kernels/demo/scale"
     size = sum(path.stat().st_size for path in work.rglob("sm_90a.cubin"))
+    assert size > 0
     assert re.search(r"^  kernel +x86-64-v3 +sm_80 +sm_90a +compute_80 +library$", output, re.M)
     assert re.search(rf"^  scale +[\d,]+ +[\d,]+ +{size:,} +[\d,]+ +[\d,]+$", output, re.M)
     assert re.search(r"^  total +", output, re.M)

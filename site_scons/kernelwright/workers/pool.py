@@ -37,6 +37,9 @@ LOOK_S = 0.5
 """Seconds between two looks whether a worker that says nothing has ended. The end of its pipe does not always tell: a
 process that it has left behind may have that open."""
 
+REAP_S = 1.0
+"""Seconds that a worker may take to end after its pipe did. One that takes longer is said to have closed its pipe."""
+
 LAST_GRACE_S = 0.5
 """Seconds that a fork server may take at the end of a build."""
 
@@ -478,7 +481,7 @@ class _Worker:
         """The error that explains why the worker is gone."""
         if self._ended_by_us:
             return _ending(where)
-        status = self._process.reap(timeout_s=1.0)  # end of file comes a moment before the process can be reaped
+        status = self._process.reap(REAP_S)  # end of file comes a moment before the process can be reaped
         message = f"{self._kind.name} {describe_status(status)} while {self._doing}"
         return WorkerError(message, where, self._remedy(self._kind.remedy(status)), self._tail())
 
