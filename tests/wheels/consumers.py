@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -92,28 +94,63 @@ def wheel_in(folder: Path) -> Path:
     return found
 
 
-def environment(home: Path, *requirements: str | Path) -> Path:
+def environment(home: Path, *requirements: str | Path, python: str = sys.executable) -> Path:
     """A fresh virtual environment with these distributions and what they need."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    # Without pip, whose installation takes longer than all else: that of the tests installs here.
+    subprocess.run([python, "-m", "venv", "--without-pip", str(home)], check=True)
     # Where a test asks for it, what the environment of the tests has comes after what is installed: PyTorch and JAX
     # are too large to be installed for a test.
     line = "import os, sys; sys.path.extend(filter(None, os.environ.get('ALSO_FROM', '').split(':')))\n"
-    (next(home.glob("lib/python*/site-packages")) / "also.pth").write_text(line)
-    install(home, *requirements)
+    (site_of(home) / "also.pth").write_text(line)
+    if requirements:
+        install(home, *requirements)
     return home
 
 
+def site_of(home: Path) -> Path:
+    """Where an environment has its packages."""
+    return next(home.glob("lib/python*/site-packages"))
+
+
+def linked(home: Path, copy: Path) -> Path:
+    """A copy of an environment that shares its files: installers replace files, and write into none."""
+    subprocess.run(["cp", "-al", str(home), str(copy)], check=True)
+    return copy
+
+
 def install(home: Path, *requirements: str | Path) -> None:
+    """Install with pip; a requirement may also be one of its options."""
     command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-q"]
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [*command, "install", *map(str, requirements)],
+        [*command, "install", "--no-compile", *map(str, requirements)],
         env=variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
     assert done.returncode == 0, done.stdout
+
+
+@functools.cache
+def python_of(minor: int) -> str:
+    """An interpreter of Python 3.<minor>; empty if there is none."""
+    if minor == sys.version_info.minor:
+        return sys.executable
+    candidates = [*Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3"), shutil.which(f"python3.{minor}")]
+    works = (str(path) for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0)
+    return next(works, "")
+
+
+def needed(factory: pytest.TempPathFactory) -> Path:
+    """An environment with what packages for the CPU need, and nothing else."""
+
+    def make(folder: Path) -> None:
+        environment(folder / "home", *NEEDED)
+        # Compiled to bytecode here, and not in each copy.
+        run(folder / "home", "import numpy, tvm_ffi")
+
+    return once(factory, "needed", make) / "home"
 
 
 def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | None = None) -> str:
@@ -138,6 +175,6 @@ def acme(factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         wheel = build(folder / "project", "acme_kernels", {"axpy": AXPY, "accumulate": ACCUMULATE})
-        environment(folder / "home", wheel, *NEEDED)
+        install(linked(needed(factory), folder / "home"), "--no-index", wheel)
 
     return once(factory, "acme", make) / "home"
