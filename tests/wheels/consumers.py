@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -118,13 +120,13 @@ def linked(home: Path, copy: Path) -> Path:
     return copy
 
 
-def install(home: Path, *requirements: str | Path) -> None:
+def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None = None) -> None:
     """Install with pip; a requirement may also be one of its options."""
     command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-q"]
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [*command, "install", "--no-compile", *map(str, requirements)],
-        env=variables,
+        env={**variables, **(env or {})},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -153,14 +155,17 @@ def needed(factory: pytest.TempPathFactory) -> Path:
     return once(factory, "needed", make) / "home"
 
 
+def variables_of(also: bool) -> dict[str, str]:
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    return {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else ""}
+
+
 def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | None = None) -> str:
     """What a program prints that runs in an environment and sees nothing else; ``also``: but the tests' packages."""
-    installed = [path for path in sys.path if path.endswith("site-packages")]
-    variables = {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else "", **(env or {})}
     done = subprocess.run(
         [str(home / "bin/python"), "-I", "-c", code],
         cwd=home,
-        env=variables,
+        env={**variables_of(also), **(env or {})},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -168,6 +173,59 @@ def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | N
     )
     assert done.returncode == 0, f"{code}\nended with {done.returncode}:\n{done.stdout}"
     return done.stdout
+
+
+SERVE = """
+import contextlib, io, json, sys, traceback
+for line in sys.stdin:
+    output, ended = io.StringIO(), "well"
+    try:
+        with contextlib.redirect_stdout(output):
+            exec(compile(json.loads(line), "<program>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        ended = traceback.format_exc()
+    print("[end of program]", json.dumps([ended, output.getvalue()]), flush=True)
+"""
+
+
+class Interpreter:
+    """A Python of an environment that runs one program after the other, each with variables of its own.
+
+    It is for programs that import what takes long. What one of them imports, the next ones find imported.
+    """
+
+    def __init__(self, home: Path, *, also: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [str(home / "bin/python"), "-I", "-c", SERVE],
+            cwd=home,
+            env=variables_of(also),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, code: str) -> str:
+        """What a program prints."""
+        assert self._process.stdin and self._process.stdout
+        limit = threading.Timer(300, self._process.kill)
+        limit.start()
+        try:
+            self._process.stdin.write(json.dumps(code) + "\n")
+            self._process.stdin.flush()
+            lines: list[str] = []
+            for line in self._process.stdout:
+                if line.startswith("[end of program] "):
+                    ended, output = json.loads(line.removeprefix("[end of program] "))
+                    assert ended == "well", f"{code}\nended with {ended}\n{output}"
+                    return str(output)
+                lines.append(line)
+        finally:
+            limit.cancel()
+        raise AssertionError(f"{code}\nended its process: {''.join(lines)}")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=300)
 
 
 def acme(factory: pytest.TempPathFactory) -> Path:

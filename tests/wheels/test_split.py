@@ -16,8 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT, SITE_SCONS, Project
-from consumers import once
+from conftest import ROOT, SITE_SCONS, Project, once
 from test_wheel import (
     build_environment,
     changed,

@@ -15,8 +15,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
-from consumers import environment, install, linked, needed, once, python_of, site_of
+from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, once
+from consumers import environment, install, linked, needed, python_of, site_of
 from kernelwright.backends.tvm_ffi import TvmFfi
 from packaging.requirements import Requirement
 
@@ -239,7 +239,7 @@ def elsewhere(factory: pytest.TempPathFactory) -> Project:
             done = subprocess.run(
                 [*user, sys.executable, "-m", "SCons", "-j8", "wheel", "CACHE_DIR="],
                 cwd=other.folder,
-                env={**os.environ, **build_environment(), **person},
+                env={**os.environ, "PYTHONPATH": str(SITE_SCONS), **person},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -347,7 +347,8 @@ def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(
 
 
 def build_environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(SITE_SCONS)}
+    """This Kernelwright, and the C compiler of all other builds of the test run."""
+    return {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{Project.shared}/bin:{os.environ['PATH']}"}
 
 
 def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_path: Path) -> None:
@@ -429,7 +430,7 @@ def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path
     # What the environment of the tests has is there too, as it is for a user who installs into one with Kernelwright.
     (site / "tests.pth").write_text("\n".join([str(SITE_SCONS), *(p for p in sys.path if p.endswith("site-packages"))]))
     python = home / "bin/python"
-    install(home, "--no-build-isolation", "--no-deps", "-e", project.folder)
+    install(home, "--no-build-isolation", "--no-deps", "-e", project.folder, env={"PATH": build_environment()["PATH"]})
     # tvm-ffi would import PyTorch, which takes seconds.
     code = "import sys; sys.modules['torch'] = None\nimport demo, numpy as np\n"
     run = [python, "-c", code + "print(np.from_dlpack(demo.scale(np.ones(1, 'f4'))))"]
