@@ -29,10 +29,12 @@ def measure(bench: Bench) -> Result:
     starts = interleave(
         bench.rounds_or(41),
         {"empty": lambda: project.python("pass"), "import": lambda: project.python(IMPORT)},
-        warm_up=3,
+        warm_up=0 if bench.small else 3,
     )
     first = interleave(
-        bench.rounds_or(11), {"ours": lambda: _call(project, "ours"), "raw": lambda: _call(project, "raw")}, warm_up=1
+        bench.rounds_or(11),
+        {"ours": lambda: _call(project, "ours"), "raw": lambda: _call(project, "raw")},
+        warm_up=0 if bench.small else 1,
     )
     calls = 200 if bench.small else 20000
     steady = interleave(bench.rounds_or(5), {"call": lambda: _call(project, "steady", calls)})["call"]
