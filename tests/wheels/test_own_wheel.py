@@ -31,19 +31,15 @@ assert test.examples
 sys.exit(doctest.DocTestRunner().run(test).failed > 0)
 """
 
-PYTHON = """\
-#!/bin/sh
-# Python, which gives each environment the pip of the tests: to install one takes seconds.
-[ "$1 $2 $#" = "-m venv 3" ] || exec {python} "$@"
-{python} -m venv --without-pip "$3" || exit
-ln -s {pip} "$3"/lib/python3*/site-packages/pip
-cat > "$3/bin/pip" << end
-#!$PWD/$3/bin/python
-import sys
-from pip._internal.cli.main import main
-sys.exit(main())
-end
-chmod +x "$3/bin/pip"
+PYTHON = """
+python3() {{
+    [ "$1 $2 $#" = "-m venv 3" ] || {{ command python3 "$@"; return; }}
+    # Each environment gets the pip of the tests: to install one takes seconds.
+    command python3 -m venv --without-pip "$3" && ln -s {pip} "$3"/lib/python3*/site-packages/ || return
+    echo "#!$PWD/$3/bin/python" > "$3/bin/pip"
+    echo "import sys; from pip._internal.cli.main import main; sys.exit(main())" >> "$3/bin/pip"
+    chmod +x "$3/bin/pip"
+}}
 """
 
 REQUIREMENTS = """
@@ -110,8 +106,7 @@ class Shell:
         programs = folder / "programs"
         programs.mkdir()
         pip = Path(importlib.util.find_spec("pip").origin).parent  # type: ignore[union-attr,arg-type]
-        (programs / "python3").write_text(PYTHON.format(python=os.path.realpath(sys.executable), pip=pip))
-        (programs / "python3").chmod(0o755)
+        (programs / "python3").symlink_to(os.path.realpath(sys.executable))
         path = f"{programs}:{Project.shared}/bin:/usr/local/bin:/usr/bin:/bin"
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
@@ -122,6 +117,8 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        assert self._bash.stdin
+        self._bash.stdin.write(PYTHON.format(pip=pip))
 
     def run(self, command: str) -> tuple[int, str]:
         """Exit status and output of a command."""
