@@ -239,7 +239,7 @@ def elsewhere(factory: pytest.TempPathFactory) -> Project:
             done = subprocess.run(
                 [*user, sys.executable, "-m", "SCons", "-j8", "wheel", "CACHE_DIR="],
                 cwd=other.folder,
-                env={**os.environ, "PYTHONPATH": str(SITE_SCONS), **person},
+                env={**os.environ, **build_environment(), **person},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
