@@ -29,13 +29,15 @@ def measure(bench: Bench) -> Result:
     starts = interleave(
         bench.rounds_or(41),
         {"empty": lambda: project.python("pass"), "import": lambda: project.python(IMPORT)},
-        warm_up=3,
+        warm_up=0 if bench.small else 3,
     )
     first = interleave(
-        bench.rounds_or(11), {"ours": lambda: _call(project, "ours"), "raw": lambda: _call(project, "raw")}, warm_up=1
+        bench.rounds_or(11),
+        {"ours": lambda: _call(bench, project, "ours"), "raw": lambda: _call(bench, project, "raw")},
+        warm_up=0 if bench.small else 1,
     )
     calls = 200 if bench.small else 20000
-    steady = interleave(bench.rounds_or(5), {"call": lambda: _call(project, "steady", calls)})["call"]
+    steady = interleave(bench.rounds_or(5), {"call": lambda: _call(bench, project, "steady", calls)})["call"]
     return _result(starts, first, steady)
 
 
@@ -45,10 +47,11 @@ def _foreign_modules(project: Project) -> list[str]:
     return sorted(loaded - {project.package} - set(sys.stdlib_module_names))
 
 
-def _call(project: Project, what: str, calls: int = 1) -> dict[str, float]:
+def _call(bench: Bench, project: Project, what: str, calls: int = 1) -> dict[str, float]:
     build = project.folder / "build"
     library = build / project.package / "_lib" / "saxpy.so"
     command = [sys.executable, str(CHILDREN / "call_cost.py"), what, str(library), str(calls)]
+    command += ["without-torch"] if bench.small else []
     return dict(json.loads(run(command, project.folder, {"PYTHONPATH": str(build)}).output))
 
 

@@ -94,9 +94,9 @@ class Project:
 
 
 def library(bench: Bench) -> Project:
-    """A copy of this repository's library with the SConstruct and settings; in small mode two kernels of it."""
+    """A copy of this repository's library with the SConstruct and settings; in small mode one kernel of it."""
     folder = bench.work / ("library-small" if bench.small else "library")
-    names = ("saxpy.py", "row_sum.py", "_*.py") if bench.small else ("*.py",)
+    names = ("saxpy.py", "_*.py") if bench.small else ("*.py",)
     kernels = [file for name in names for file in sorted((ROOT / "kernels").glob(name))]
     others = [ROOT / "SConstruct", ROOT / "pyproject.toml"]
     state = _digest([*kernels, *others, *sources_of(bench.site_scons)])

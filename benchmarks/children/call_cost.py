@@ -1,7 +1,8 @@
-"""Times the first call and steady calls of saxpy: ``call_cost.py ours|raw|steady LIBRARY CALLS``.
+"""Times the first call and steady calls of saxpy: ``call_cost.py ours|raw|steady LIBRARY CALLS [without-torch]``.
 
 ``ours`` and ``raw`` print the seconds from before the import to the return of the first call, through the package or
 through tvm-ffi alone. ``steady`` prints the ns of a call through each, in turn. NumPy is imported before.
+With ``without-torch`` tvm-ffi does not find PyTorch, whose import would take most of the time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Any
 import numpy as np
 
 BATCHES = 41
+
+if sys.argv[4:] == ["without-torch"]:
+    sys.modules["torch"] = None  # type: ignore[assignment]
 
 
 def ours() -> Any:

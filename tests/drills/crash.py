@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,10 +76,19 @@ class Drill:
         kernels: names of the definition files to take; empty: all.
         jobs: for ``-j``.
         seed: of the random moments.
+        settings: further words for scons, such as ``ARCHS=sm_80``.
     """
 
-    def __init__(self, folder: Path, kernels: list[str], jobs: int, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kernels: list[str],
+        jobs: int,
+        seed: int,
+        settings: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
+        self.settings = settings
         self.jobs = jobs
         self.random = random.Random(seed)
         self.tally = Tally()
@@ -99,7 +108,7 @@ class Drill:
 
     def start(self) -> subprocess.Popen[str]:
         """A build that runs on its own."""
-        command = [sys.executable, "-m", "SCons", "-Q", f"-j{self.jobs}"]
+        command = [sys.executable, "-m", "SCons", "-Q", f"-j{self.jobs}", *self.settings]
         variables = {**os.environ, "PYTHONPATH": str(ROOT / "site_scons")}
         return subprocess.Popen(
             command,
@@ -145,13 +154,13 @@ class Drill:
     def moment(self, number: int, clean: dict[str, str]) -> None:
         """One crash, and everything that must hold after it."""
         size = self.prepare(number)
-        victim = self.random.choice(VICTIMS)
+        victim = self.victim(number)
         process = self.start()
-        self._wait(process, self.random.uniform(0.1, self.seconds[size]))
+        self.wait(process, size)
         struck = self._strike(process, victim)
         process.communicate()
         self._require_no_process()
-        entries = self._entries()
+        entries = self.entries()
         start = time.monotonic()
         output = self.build()
         if not struck:
@@ -168,8 +177,13 @@ class Drill:
         self.tally.too_late += not struck
         print(f"{number}: {victim}, then {output.splitlines()[-1]} ({time.monotonic() - start:.1f} s)", flush=True)
 
-    def _wait(self, process: subprocess.Popen[str], seconds: float) -> None:
-        end = time.monotonic() + seconds
+    def victim(self, number: int) -> str:
+        """Whom a crash ends, and how."""
+        return self.random.choice(VICTIMS)
+
+    def wait(self, process: subprocess.Popen[str], size: str) -> None:
+        """Let a build go on until the moment of its crash."""
+        end = time.monotonic() + self.random.uniform(0.1, self.seconds[size])
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.01)
 
@@ -211,11 +225,12 @@ class Drill:
                 raise DrillError(f"left behind: {left}")
             time.sleep(0.02)
 
-    def _entries(self) -> dict[Path, int]:
+    def entries(self) -> dict[Path, int]:
+        """The finished stages: files of the build cache, and which files they are."""
         return {path: path.stat().st_ino for path in self.cache.glob("??/*") if not path.name.startswith(".")}
 
     def _require_kept(self, before: dict[Path, int]) -> None:
-        after = self._entries()
+        after = self.entries()
         again = [path.name for path, inode in before.items() if after.get(path) != inode]
         if again:
             raise DrillError(f"{len(again)} finished stages were made again")

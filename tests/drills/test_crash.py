@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
-from crash import Drill
+import os
+import subprocess
+import time
+
+from conftest import Project
+from crash import VICTIMS, Drill
 
 
-def test_builds_that_are_killed_end_as_clean_ones(tmp_path):
-    tally = Drill(tmp_path, ["saxpy", "transpose"], jobs=2, seed=7).run(moments=6)
+class ShortDrill(Drill):
+    """The moments are numbers of finished stages instead of times, so that they are the same on a slow machine."""
+
+    stages = 0
+    """Those of a clean build."""
+
+    chosen = ""
+    """The victim of the moment."""
+
+    def prepare(self, number: int) -> str:
+        self.stages = self.stages or len(self.entries())
+        return super().prepare(number)
+
+    def victim(self, number: int) -> str:
+        self.chosen = VICTIMS[number % len(VICTIMS)]
+        return self.chosen
+
+    def wait(self, process: subprocess.Popen[str], size: str) -> None:
+        # Workers and compilers run early in a build.
+        finished = self.random.randrange(1, self.stages) if "scons" in self.chosen else self.random.randrange(2)
+        while process.poll() is None and len(self.entries()) < finished:
+            time.sleep(0.005)
+
+
+def test_builds_that_are_killed_end_as_clean_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Project.shared}/bin:{os.environ['PATH']}")
+    settings = ["ARCHS=x86-64-v3,sm_80"]
+    drill = ShortDrill(tmp_path, ["saxpy"], jobs=2, seed=7, settings=settings)
+    tally = drill.run(moments=6)
     assert tally.moments.total() >= 6 and tally.kept > 0

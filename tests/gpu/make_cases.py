@@ -54,23 +54,38 @@ def coarse(value: Any) -> Any:
 
 
 def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, Any]]:
-    """The cases of a variant as arrays, smallest first."""
+    """The cases of a variant as arrays, smallest first: all small ones, or one that has elements if there is none."""
     variant = kernel.variants[index]
     signature = {key: built[key] for key in ("arguments", "symbols")}
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
     meta = described(kernel, built, index, check)
-    found = []
+
+    def case(sizes: dict[str, int], inputs: dict[str, Any]) -> dict[str, Any]:
+        arrays = {f"in_{name}": storable(value) for name, value in inputs.items()}
+        arrays |= {f"out_{name}": storable(value) for name, value in check.expected(inputs).items()}
+        return {"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays}
+
+    found, large = [], []
     for sizes in size_sets(list(built["symbols"])):
         inputs = check.inputs(sizes)
         if inputs is None:
             continue
-        if sum(np.asarray(value).nbytes for value in inputs.values()) > LARGEST:
-            inputs = {name: coarse(value) for name, value in inputs.items()}
-        arrays = {f"in_{name}": storable(value) for name, value in inputs.items()}
-        arrays |= {f"out_{name}": storable(value) for name, value in check.expected(inputs).items()}
-        found.append({"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays})
-    return sorted(found, key=size)
+        count = sum(np.asarray(value).nbytes for value in inputs.values())
+        if count <= LARGEST:
+            found.append((all(sizes.values()), case(sizes, inputs)))
+        elif all(sizes.values()):
+            large.append((count, len(large), sizes))
+    small = [(is_full, one) for is_full, one in found if size(one) < LARGEST]
+    if any(is_full for is_full, _ in small):
+        return sorted((one for _, one in small), key=size)
+    full = [one for is_full, one in found if is_full]
+    if not full and large:
+        sizes = min(large)[2]
+        inputs = check.inputs(sizes)
+        assert inputs is not None
+        full = [case(sizes, {name: coarse(value) for name, value in inputs.items()})]
+    return sorted(full, key=size)[:1]
 
 
 def described(kernel: Kernel, built: dict[str, Any], index: int, check: Check) -> dict[str, Any]:
@@ -100,10 +115,7 @@ def write_cases(kernel: Kernel, entry: dict[str, Any], folder: Path) -> list[dic
     """
     written = []
     for index, built in enumerate(entry["variants"]):
-        listed = cases(kernel, built, index)
-        small = [case for case in listed if size(case) < LARGEST]
-        full = [case for case in listed if all(json.loads(str(case["meta"]))["sizes"].values())]
-        for number, case in enumerate(small if set(map(id, small)) & set(map(id, full)) else full[:1]):
+        for number, case in enumerate(cases(kernel, built, index)):
             file = f"{kernel.name}-{index}-{number}.npz"
             np.savez_compressed(folder / file, **case)
             written.append({"file": file, "bytes": size(case), **json.loads(str(case["meta"]))})

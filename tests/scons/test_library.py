@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
-from conftest import ROOT, SCONSTRUCT, Project
+from conftest import Project
+from kernel_library import build_kernel_library
 
 EXPECTED = {
     "saxpy",
@@ -32,10 +32,7 @@ EXPECTED = {
 def checked(tmp_path_factory):
     """The library built for the CPU and checked, in a folder of its own."""
     project = Project(tmp_path_factory.mktemp("library"))
-    shutil.copytree(ROOT / "kernels", project.folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    project.run = project.scons("-j2", "build/demo", "check")
+    project.run = build_kernel_library(project.folder)
     return project
 
 

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
-
-BACKENDS = {"tvm_ffi": "tvm_ffi", "cython": "Cython", "torch": "torch", "jax": "jax_tvm_ffi"}
-"""Backend -> what has to be installed to test it."""
+from conftest import ROOT, SITE_SCONS
+from kernel_library import BACKENDS, build_kernel_library
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The library built for all backends, and the folder of its cases."""
-    installed = [name for name, module in BACKENDS.items() if importlib.util.find_spec(module) is not None]
-    project = Project(tmp_path_factory.mktemp("library"))
-    shutil.copytree(ROOT / "kernels", project.folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    project.scons("-j2", f"BACKENDS={','.join(installed)}")
-    package, folder = project.folder / "build/demo", project.folder / "cases"
+    project = tmp_path_factory.mktemp("library")
+    build_kernel_library(project)
+    package, folder = project / "build/demo", project / "cases"
     child("tests/gpu/make_cases.py", str(folder), str(package))
     return package, folder
 

@@ -67,6 +67,28 @@ def require_headers(project: Project, count: int, output: str) -> None:
     assert missing == 0 or (missing > 0 and "kernelwright: a precompiled header is not made: " in output)
 
 
+BUILD = ("-j2", NO_NVCC)
+"""The first build of most tests."""
+
+DEVICE_CODE = ("sm_80.cubin", "sm_80.json", "compute_80.ptx", "compute_80.json")
+
+
+def lowered(project: Project) -> None:
+    """Have everything of the project but its device code, what is made of that, and all that could replace it."""
+    project.built(*BUILD)
+    remove_device_code(project)
+    for name in ("cache", "pch"):
+        shutil.rmtree(project.folder / "build/.kernelwright" / name)
+
+
+def remove_device_code(project: Project) -> None:
+    """And the library and the package, which are made of it."""
+    (project.folder / "build/kernels/demo/add_one/add_one.so").unlink()
+    for name in DEVICE_CODE:
+        (project.folder / "build/kernels/demo/add_one/default/cuda" / name).unlink()
+    shutil.rmtree(project.folder / "build/demo")
+
+
 def needs_nvcc() -> None:
     try:
         find_nvcc("", {})
@@ -75,7 +97,7 @@ def needs_nvcc() -> None:
 
 
 def test_a_package_is_built_without_nvcc_and_then_nothing_is_left_to_do(project: Project) -> None:
-    run = project.scons("-j2", NO_NVCC)
+    run = project.built(*BUILD)
     assert run.labels["CUBIN"] == run.labels["PTX"] == 1
     require_headers(project, 2, run.output)
     tools = json.loads((project.folder / "build/demo/manifest.json").read_text())["tools"]
@@ -89,28 +111,30 @@ def test_a_package_is_built_without_nvcc_and_then_nothing_is_left_to_do(project:
 
 def test_the_compiler_is_part_of_the_signature(project: Project) -> None:
     needs_nvcc()
-    project.scons("-j2", "--cache-disable")
+    project.built(*BUILD)
     run = project.scons("-j2", "--cache-disable", "CUDA_COMPILER=nvcc")
     assert run.labels == {"CUBIN": 1, "PTX": 1, "LINK": 1, "PACKAGE": 1}
     assert project.scons("-j2", "--cache-disable").labels["CUBIN"] == 1
 
 
 def test_neither_jobs_nor_place_nor_precompiled_headers_change_a_byte(project: Project, tmp_path: Path) -> None:
+    lowered(project)
     project.scons("-j1", "PCH_SIZE=")
     assert headers(project) == []
     plain = project.files("build/demo", "build/kernels")
     for folder, rounds in (("another place", 1), ("third", 2)):
         other = Project(tmp_path / folder)
-        shutil.copytree(project.folder, other.folder, ignore=shutil.ignore_patterns("build", folder, "another place"))
+        shutil.copytree(project.folder, other.folder, ignore=shutil.ignore_patterns(folder, "another place"))
         for _ in range(rounds):
-            for name in ("kernels", "demo"):
-                shutil.rmtree(other.folder / "build" / name, ignore_errors=True)
+            remove_device_code(other)
             output = other.scons("-j4", "--cache-disable").output
         assert other.files("build/demo", "build/kernels") == plain
         require_headers(other, 2, output)
 
 
 def test_a_header_of_the_project_that_changes_is_noticed(project: Project) -> None:
+    project.built(*BUILD)
+    shutil.rmtree(project.folder / "build/.kernelwright/pch")
     project.write("inc/mine.h", "#define NOTHING 1\n")
     flags = f"NVCC_FLAGS=-I {project.folder}/inc -include mine.h"
     assert project.scons(flags).labels["CUBIN"] == 1
@@ -121,6 +145,7 @@ def test_a_header_of_the_project_that_changes_is_noticed(project: Project) -> No
 
 
 def test_a_folder_for_headers_that_cannot_be_written_is_said_once(project: Project) -> None:
+    lowered(project)
     project.write("build/.kernelwright/pch", "a file")
     run = project.scons("-j1")
     assert run.output.count("kernelwright: precompiled headers are not used: ") == 1
@@ -128,11 +153,12 @@ def test_a_folder_for_headers_that_cannot_be_written_is_said_once(project: Proje
 
 
 def test_damaged_headers_are_said_and_made_again(project: Project) -> None:
+    lowered(project)
     project.scons("-j2", "--cache-disable")
     before = project.files("build/demo")
     for name in headers(project):
         (project.folder / "build/.kernelwright/pch" / name).write_bytes(b"damaged")
-    shutil.rmtree(project.folder / "build/kernels")
+    remove_device_code(project)
     run = project.scons("-j2", "--cache-disable")
     assert "kernelwright: a precompiled header is damaged; it is made again" in run.output
     assert project.files("build/demo") == before
@@ -140,6 +166,7 @@ def test_damaged_headers_are_said_and_made_again(project: Project) -> None:
 
 
 def test_a_flag_that_nvrtc_lacks_is_named_with_the_kernel_and_others_are_built(project: Project) -> None:
+    lowered(project)
     project.write(
         "kernels/bad.py", ADD.replace("add_one", "bad").replace("@kernel(", '@kernel(flags=["-Xcompiler=-O1"], ', 1)
     )
@@ -150,6 +177,7 @@ def test_a_flag_that_nvrtc_lacks_is_named_with_the_kernel_and_others_are_built(p
 
 
 def test_an_error_in_the_source_names_line_kernel_and_variant(project: Project) -> None:
+    project.built(*BUILD)
     project.write("kernels/bad.py", BAD)
     run = project.scons("-j2", ok=False)
     assert run.status == 2 and "bad/default [nvrtc]: NVRTC ended with exit status 1" in run.output
@@ -176,6 +204,7 @@ def test_a_missing_wheel_says_how_to_install_it(project: Project) -> None:
 
 
 def test_compress_needs_the_fatbinary_of_nvcc(project: Project) -> None:
+    lowered(project)
     run = project.scons("COMPRESS=size", NO_NVCC, ok=False)
     assert "compress = 'size' needs fatbinary, which comes with nvcc" in run.output and "COMPRESS=none" in run.output
     needs_nvcc()
@@ -218,8 +247,9 @@ nvrtc.compiler_process = lambda: [sys.executable, {program!r}]
 def test_a_killed_build_leaves_no_process_and_the_next_one_finishes(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    lowered(project)
     command = [sys.executable, "-m", "SCons", "-j2", "--cache-disable"]
-    env = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
+    env = os.environ | {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{project.shared}/bin:{os.environ['PATH']}"}
     folder = tmp_path_factory.mktemp("stopped")
     text = (project.folder / "SConstruct").read_text()
     with Gate(folder / "gate") as gate:
@@ -257,14 +287,16 @@ def test_kernels_of_the_library_have_the_code_and_registers_of_nvcc(project: Pro
     """Where both address shared memory alike; the benchmark ``nvrtc`` does it with all of them."""
     needs_nvcc()
     (project.folder / "kernels/add_one.py").unlink()
-    for name in ("_common", "saxpy", "row_sum", "softmax", "layer_norm"):
+    for name in ("_common", "saxpy", "softmax", "layer_norm"):
         shutil.copy(ROOT / "kernels" / f"{name}.py", project.folder / "kernels")
     text = (project.folder / "SConstruct").read_text()
     project.write("SConstruct", text.replace("kernels/*.py", "kernels/[!_]*.py"))
     code, usage = {}, {}
     for compiler in ("nvrtc", "nvcc"):
         same = "NVCC_FLAGS=-Xcudafe --sharedmem32=0"
-        project.scons("-j2", "--cache-disable", "ARCHS=sm_80,sm_90a", same, f"CUDA_COMPILER={compiler}")
+        project.scons(
+            "-j2", "--cache-disable", "ARCHS=sm_80,sm_90a", "BACKENDS=nvrtc", same, f"CUDA_COMPILER={compiler}"
+        )
         code[compiler] = machine_code(project)
         files = project.files("build/kernels").items()
         usage[compiler] = {name: json.loads(data) for name, data in files if "/sm_" in name and name.endswith(".json")}

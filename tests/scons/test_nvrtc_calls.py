@@ -59,7 +59,9 @@ def loads(log: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 def test_kernels_are_launched_from_the_images_of_the_package(project: Project, driver: Path, split: bool) -> None:
-    project.scons("-j2", *SETTINGS, *(["SPLIT=arch"] if split else []))
+    project.built("-j2", *SETTINGS)
+    if split:
+        project.scons("-j2", *SETTINGS, "SPLIT=arch")
     printed, log = call(project, driver)
     assert printed == "(100,) None True\n", log
     launches = [line.split(" stream")[0] for line in log if line.startswith("launch")]
@@ -75,6 +77,7 @@ def test_a_module_says_what_its_images_need_of_a_driver(project: Project, driver
         found = re.findall(r"^(DRIVER|TOOLKIT) = (\d+)$", module.read_text(), re.M)
         return {name: int(number) for name, number in found}
 
+    project.built("-j2", *SETTINGS)
     project.scons("-j2", *SETTINGS, "COMPRESS=speed")
     compiler = json.loads((project.folder / "build/demo/manifest.json").read_text())["tools"]["nvcc"]["version"]
     major, minor = map(int, compiler.split(".")[:2])
@@ -85,7 +88,7 @@ def test_a_module_says_what_its_images_need_of_a_driver(project: Project, driver
 
 
 def test_what_is_wrong_with_a_package_is_said(project: Project, driver: Path) -> None:
-    project.scons("-j2", *SETTINGS)
+    project.built("-j2", *SETTINGS)
     assert (
         "RuntimeError: kernel 'scale': cuda:0 is an sm_75, and variant dtype-"
         in call(project, driver, capability=75)[0]
@@ -103,6 +106,8 @@ def test_what_is_wrong_with_a_package_is_said(project: Project, driver: Path) ->
 
 
 def test_host_code_that_is_no_data_fails_the_build_with_its_place(project: Project) -> None:
+    for path in (project.folder / "kernels").iterdir():
+        path.unlink()
     project.write(
         "kernels/looping.py",
         """

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import CUBE, ROOT, SCONSTRUCT, Project
+from conftest import ROOT
+from kernel_library import build_kernel_library
 from kernelwright.backends import get
 from kernelwright.backends.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.declare import Kernel
@@ -29,67 +30,6 @@ KERNELS += ["accumulate", "cube", "cube_backward", "product", "product_backward"
 """What the built library has: the kernels of this repository, and those that the tests add."""
 
 PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
-
-# Its backward kernel computes the gradient of one input only.
-PRODUCT = '''\
-from kernelwright import kernel
-from tvm import te
-
-
-def vector(name):
-    return te.placeholder((4,), "float32", name=name)
-
-
-@kernel(outputs=["y"])
-def product():
-    """y = x * w"""
-    x, w = vector("x"), vector("w")
-    return te.create_prim_func([x, w, te.compute((4,), lambda i: x[i] * w[i], name="y")])
-
-
-@product.reference
-def _(x, w):
-    return x * w
-
-
-@product.backward(outputs=["grad_x"])
-def _():
-    w, grad = vector("w"), vector("grad_y")
-    return te.create_prim_func([w, grad, te.compute((4,), lambda i: grad[i] * w[i], name="grad_x")])
-
-
-@product.backward_kernel.reference
-def _(w, grad_y):
-    return grad_y * w
-'''
-
-# It has an output, and writes an input.
-ACCUMULATE = '''\
-from kernelwright import kernel
-from tvm.script import tirx as T
-from tvm.tirx import Var
-
-
-@kernel(outputs=["y"])
-def accumulate():
-    """total += x, and y = 2 * total, as it is then"""
-    n = Var("n", "int32")
-
-    @T.prim_func(s_tir=True)
-    def main(total: T.Buffer((n,), "float32"), x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")):
-        for i in T.serial(n):
-            with T.sblock("total"):
-                vi = T.axis.spatial(n, i)
-                total[vi] = total[vi] + x[vi]
-                y[vi] = total[vi] * T.float32(2)
-
-    return main
-
-
-@accumulate.reference
-def _(total, x):
-    return {"total": total + x, "y": 2 * (total + x)}
-'''
 
 INIT = """\
 from .loader_for_tests import TestLoader as _Loader
@@ -204,14 +144,7 @@ def imported(package: Path, backend: str) -> Any:
 
 def build_library(folder: Path) -> Path:
     """Build the kernels of this repository, and one with a backward kernel, for the CPU; the package of the build."""
-    project = Project(folder)
-    shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    project.write("kernels/cube.py", CUBE)
-    project.write("kernels/product.py", PRODUCT)
-    project.write("kernels/accumulate.py", ACCUMULATE)
-    project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    project.scons("-j2", "build/demo")
+    build_kernel_library(folder)
     return folder / "build/demo"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -92,23 +96,37 @@ def wheel_in(folder: Path) -> Path:
     return found
 
 
-def environment(home: Path, *requirements: str | Path) -> Path:
+def environment(home: Path, *requirements: str | Path, python: str = sys.executable) -> Path:
     """A fresh virtual environment with these distributions and what they need."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    # Without pip, whose installation takes longer than all else: that of the tests installs here.
+    subprocess.run([python, "-m", "venv", "--without-pip", str(home)], check=True)
     # Where a test asks for it, what the environment of the tests has comes after what is installed: PyTorch and JAX
     # are too large to be installed for a test.
     line = "import os, sys; sys.path.extend(filter(None, os.environ.get('ALSO_FROM', '').split(':')))\n"
-    (next(home.glob("lib/python*/site-packages")) / "also.pth").write_text(line)
-    install(home, *requirements)
+    (site_of(home) / "also.pth").write_text(line)
+    if requirements:
+        install(home, *requirements)
     return home
 
 
-def install(home: Path, *requirements: str | Path) -> None:
+def site_of(home: Path) -> Path:
+    """Where an environment has its packages."""
+    return next(home.glob("lib/python*/site-packages"))
+
+
+def linked(home: Path, copy: Path) -> Path:
+    """A copy of an environment that shares its files: installers replace files, and write into none."""
+    subprocess.run(["cp", "-al", str(home), str(copy)], check=True)
+    return copy
+
+
+def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None = None) -> None:
+    """Install with pip; a requirement may also be one of its options."""
     command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-q"]
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [*command, "install", *map(str, requirements)],
-        env=variables,
+        [*command, "install", "--no-compile", *map(str, requirements)],
+        env={**variables, **(env or {})},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -116,14 +134,38 @@ def install(home: Path, *requirements: str | Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@functools.cache
+def python_of(minor: int) -> str:
+    """An interpreter of Python 3.<minor>; empty if there is none."""
+    if minor == sys.version_info.minor:
+        return sys.executable
+    candidates = [*Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3"), shutil.which(f"python3.{minor}")]
+    works = (str(path) for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0)
+    return next(works, "")
+
+
+def needed(factory: pytest.TempPathFactory) -> Path:
+    """An environment with what packages for the CPU need, and nothing else."""
+
+    def make(folder: Path) -> None:
+        environment(folder / "home", *NEEDED)
+        # Compiled to bytecode here, and not in each copy.
+        run(folder / "home", "import numpy, tvm_ffi")
+
+    return once(factory, "needed", make) / "home"
+
+
+def variables_of(also: bool) -> dict[str, str]:
+    installed = [path for path in sys.path if path.endswith("site-packages")]
+    return {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else ""}
+
+
 def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | None = None) -> str:
     """What a program prints that runs in an environment and sees nothing else; ``also``: but the tests' packages."""
-    installed = [path for path in sys.path if path.endswith("site-packages")]
-    variables = {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else "", **(env or {})}
     done = subprocess.run(
         [str(home / "bin/python"), "-I", "-c", code],
         cwd=home,
-        env=variables,
+        env={**variables_of(also), **(env or {})},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -133,11 +175,64 @@ def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | N
     return done.stdout
 
 
+SERVE = """
+import contextlib, io, json, sys, traceback
+for line in sys.stdin:
+    output, ended = io.StringIO(), "well"
+    try:
+        with contextlib.redirect_stdout(output):
+            exec(compile(json.loads(line), "<program>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        ended = traceback.format_exc()
+    print("[end of program]", json.dumps([ended, output.getvalue()]), flush=True)
+"""
+
+
+class Interpreter:
+    """A Python of an environment that runs one program after the other, each with variables of its own.
+
+    It is for programs that import what takes long. What one of them imports, the next ones find imported.
+    """
+
+    def __init__(self, home: Path, *, also: bool = False) -> None:
+        self._process = subprocess.Popen(
+            [str(home / "bin/python"), "-I", "-c", SERVE],
+            cwd=home,
+            env=variables_of(also),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, code: str) -> str:
+        """What a program prints."""
+        assert self._process.stdin and self._process.stdout
+        limit = threading.Timer(300, self._process.kill)
+        limit.start()
+        try:
+            self._process.stdin.write(json.dumps(code) + "\n")
+            self._process.stdin.flush()
+            lines: list[str] = []
+            for line in self._process.stdout:
+                if line.startswith("[end of program] "):
+                    ended, output = json.loads(line.removeprefix("[end of program] "))
+                    assert ended == "well", f"{code}\nended with {ended}\n{output}"
+                    return str(output)
+                lines.append(line)
+        finally:
+            limit.cancel()
+        raise AssertionError(f"{code}\nended its process: {''.join(lines)}")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=300)
+
+
 def acme(factory: pytest.TempPathFactory) -> Path:
     """An environment with the package ``acme_kernels`` (axpy, accumulate) and NumPy."""
 
     def make(folder: Path) -> None:
         wheel = build(folder / "project", "acme_kernels", {"axpy": AXPY, "accumulate": ACCUMULATE})
-        environment(folder / "home", wheel, *NEEDED)
+        install(linked(needed(factory), folder / "home"), "--no-index", wheel)
 
     return once(factory, "acme", make) / "home"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import SITE_SCONS, Project
-from test_wheel import kernelwright, pip, pythons, wheel_of, write
+from conftest import Project
+from consumers import linked, site_of
+from test_wheel import build_environment, copy_of, installed_on, kernelwright, made_for, pip, wheel_of
 
 RUN = """
 import array, sys
@@ -31,10 +33,21 @@ def metadata_of(wheel: Path) -> str:
         return archive.read(name).decode()
 
 
+def made_again(factory: pytest.TempPathFactory, folder: Path) -> Project:
+    """A copy of the project with what is lowered and compiled for devices; all that is made for a backend is not."""
+    project = copy_of(made_for(factory), folder)
+    for name in (".git", "dist", "build/demo", "build/wheels", "build/.kernelwright/cache"):
+        shutil.rmtree(folder / name)
+    for path in (folder / "build/kernels/demo").glob("*/*"):
+        if path.is_file():
+            path.unlink()
+    return project
+
+
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A wheel for the CPU with four backends."""
-    project = write(tmp_path_factory.mktemp("both"))
+    project = made_again(tmp_path_factory, tmp_path_factory.mktemp("both") / "copy")
     project.scons("-j2", "TARGETS=llvm", "BACKENDS=tvm_ffi,cython,torch,jax", "wheel")
     return project
 
@@ -55,34 +68,38 @@ def test_the_wheel_is_well(both: Project) -> None:
     assert done.returncode == 0 and done.stdout == f"{wheel.name}: all well\n", done.stdout
 
 
-def installed(wheel: Path, folder: Path, minor: int, *others: str) -> Path:
-    """A new environment of Python 3.<minor> with the wheel and tvm-ffi, and nothing else but ``others``."""
-    python = pythons()[minor - 10]
-    if not python:
-        pytest.skip(f"there is no Python 3.{minor} here")
-    subprocess.run([python, "-m", "venv", folder / "home"], check=True)
-    pip(folder / "home/bin/python", "install", "--no-deps", str(wheel), "apache-tvm-ffi>=0.1.13,<0.2", *others)
-    return folder / "home/bin/python"
+def installed(wheel: Path, folder: Path, minor: int, factory: pytest.TempPathFactory, *others: str) -> Path:
+    """Python 3.<minor> of a new environment with the wheel and tvm-ffi, and nothing else but ``others``."""
+    home = linked(installed_on(minor, factory), folder / "home")
+    site, kept = site_of(home), ("apache_tvm_ffi", "tvm_ffi", *others)
+    for path in site.iterdir():
+        if not path.name.startswith(kept):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return home / "bin/python"
 
 
 @pytest.mark.parametrize("minor", [11, 12, 13])
-def test_one_extension_runs_on_every_python(both: Project, tmp_path: Path, minor: int) -> None:
-    python = installed(wheel_of(both), tmp_path, minor)
+def test_one_extension_runs_on_every_python(
+    both: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
+) -> None:
+    python = installed(wheel_of(both), tmp_path, minor, tmp_path_factory)
     done = subprocess.run([python, "-I", "-c", RUN], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"(3, {minor})\n", done.stderr
 
 
-def test_an_older_python_is_told(both: Project, tmp_path: Path) -> None:
-    python = installed(wheel_of(both), tmp_path, 10, "numpy", "typing_extensions")
+def test_an_older_python_is_told(both: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    python = installed(wheel_of(both), tmp_path, 10, tmp_path_factory, "numpy", "typing_extensions")
     code = "try:\n    from demo.backends.cython import scale\nexcept ImportError as error:\n    print(error)\n"
     code += "import numpy, demo\nprint(numpy.from_dlpack(demo.scale(numpy.ones(1, 'float32'))))"
     done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert "3.11" in done.stdout and done.stdout.endswith("[2.]\n"), done.stdout + done.stderr
 
 
-def test_a_package_of_pure_python_is_for_any_machine(tmp_path: Path) -> None:
+def test_a_package_of_pure_python_is_for_any_machine(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Only the backend nvrtc: no library, no compiler of host code, the device code in files."""
-    project = write(tmp_path / "pure")
+    project = made_again(tmp_path_factory, tmp_path / "pure")
     run = project.scons("-j2", "TARGETS=cuda", "ARCHS=sm_80,compute_80", "BACKENDS=nvrtc", "wheel")
     assert not {"CC", "LINK", "EXT"} & run.labels.keys()
     wheel = wheel_of(project)
@@ -106,8 +123,10 @@ def test_a_package_of_pure_python_is_for_any_machine(tmp_path: Path) -> None:
     assert done.stdout == "['nvrtc'] ['cuda'] False\n", done.stderr
 
 
-def test_a_package_with_libraries_and_images_says_nothing_of_the_images(tmp_path: Path) -> None:
-    project = write(tmp_path / "mixed")
+def test_a_package_with_libraries_and_images_says_nothing_of_the_images(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = made_again(tmp_path_factory, tmp_path / "mixed")
     run = project.scons("-j2", "ARCHS=sm_80", "BACKENDS=tvm_ffi,nvrtc", "wheel")
     assert "ignoring" not in run.output and "unknown" not in run.output
     assert (
@@ -116,8 +135,8 @@ def test_a_package_with_libraries_and_images_says_nothing_of_the_images(tmp_path
     )
 
 
-def test_an_image_of_another_arch_is_named(tmp_path: Path) -> None:
-    project = write(tmp_path / "pure")
+def test_an_image_of_another_arch_is_named(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project = made_again(tmp_path_factory, tmp_path / "pure")
     project.scons("-j2", "TARGETS=cuda", "ARCHS=sm_80,sm_90a", "BACKENDS=nvrtc", "wheel")
     wheel = wheel_of(project)
     with zipfile.ZipFile(wheel) as archive:
@@ -138,13 +157,13 @@ def test_an_image_of_another_arch_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1 and "has code for sm_90, and the manifest says sm_80" in done.stdout, done.stdout
 
 
-def test_pip_gives_the_same_pure_wheel(tmp_path: Path) -> None:
-    project = write(tmp_path / "pure")
+def test_pip_gives_the_same_pure_wheel(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project = made_again(tmp_path_factory, tmp_path / "pure")
     project.replace(
         "pyproject.toml", 'package = "demo"\n', 'package = "demo"\ntargets = ["cuda"]\nbackends = ["nvrtc"]\n'
     )
     project.scons("-j2", "wheel")
     out = tmp_path / "out"
-    path = {"PYTHONPATH": str(SITE_SCONS)}
+    path = build_environment()
     pip(sys.executable, "wheel", "--no-build-isolation", "--no-deps", "-w", str(out), str(project.folder), env=path)
     assert (out / wheel_of(project).name).read_bytes() == wheel_of(project).read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,8 @@ from kernelwright.errors import SettingsError, ToolchainError
 from kernelwright.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
 from kernelwright.toolchain import Nvcc
 from kernelwright.wheel.verify import device_archs
-from test_split import Machine, commit, driver, inside, machine, unpack, wheels_of  # noqa: F401
-from test_wheel import changed, copy_of, kernelwright, write
+from test_split import Machine, driver, inside, machine, unpack, wheels_of  # noqa: F401
+from test_wheel import changed, copy_of, kernelwright, made_for
 
 ARCHS = ("sm_80", "sm_90a", "compute_80")
 CUDA = "build/kernels/demo/scale/dtype-float32/cuda"
@@ -25,8 +26,8 @@ CUDA = "build/kernels/demo/scale/dtype-float32/cuda"
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A committed project whose wheel was built with the least compression; tests must not change it."""
-    project = write(tmp_path_factory.mktemp("packed"))
-    commit(project.folder)
+    project = copy_of(made_for(tmp_path_factory), tmp_path_factory.mktemp("packed") / "copy")
+    shutil.rmtree(project.folder / "dist")
     project.scons("-j2", "wheel", "COMPRESS=speed")
     return project
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from consumers import acme, run
+from consumers import Interpreter, acme, run
 
 PRELUDE = """
 import contextlib, sys
@@ -39,6 +40,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return acme(tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def alone(home: Path) -> Iterator[Interpreter]:
+    """A Python that has the package, NumPy and tvm-ffi."""
+    interpreter = Interpreter(home)
+    yield interpreter
+    interpreter.close()
+
+
+@pytest.fixture(scope="module")
+def everything(home: Path) -> Iterator[Interpreter]:
+    """A Python that has PyTorch and JAX as well."""
+    interpreter = Interpreter(home, also=True)
+    yield interpreter
+    interpreter.close()
+
+
 # ---- what is imported
 
 
@@ -58,7 +75,7 @@ print(sorted({"torch", "jax", "numpy", "tvm_ffi", "typing", "json"} & sys.module
 # ---- NumPy
 
 
-def test_numpy_results_equal_a_reference(home: Path) -> None:
+def test_numpy_results_equal_a_reference(alone: Interpreter) -> None:
     code = """
 for dtype, tolerance in (("float32", 1e-6), ("float16", 1e-3)):
     for rows, columns in ((5, 7), (1, 1), (33, 130)):
@@ -76,10 +93,10 @@ assert accumulate(x, y) is None
 np.testing.assert_array_equal(x, expected)
 assert "torch" not in sys.modules and "jax" not in sys.modules
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_numpy_arrays_without_elements_are_computed(home: Path) -> None:
+def test_numpy_arrays_without_elements_are_computed(alone: Interpreter) -> None:
     code = """
 for rows, columns in ((0, 7), (5, 0), (0, 0)):
     x, y = matrices(rows=rows, columns=columns)
@@ -89,10 +106,10 @@ for rows, columns in ((0, 7), (5, 0), (0, 0)):
     axpy(1.5, x.T, y.T, z.T)
 accumulate(np.empty(0, "float32"), np.empty(0, "float32"))
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_numpy_arrays_that_are_not_compact_are_refused_and_nothing_is_written(home: Path) -> None:
+def test_numpy_arrays_that_are_not_compact_are_refused_and_nothing_is_written(alone: Interpreter) -> None:
     code = """
 x, y = matrices()
 z = np.full((5, 14), 9, "float32")
@@ -110,10 +127,10 @@ np.testing.assert_allclose(np.from_dlpack(axpy(1.5, x[1:3], y[1:3])), np.float32
 with refused(ValueError, "axpy", "'x'", "aligned"):
     axpy(1.5, np.frombuffer(bytearray(4 * 35 + 1), "uint8")[1:].view("float32").reshape(5, 7), y)
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_numpy_arrays_that_no_variant_takes_are_refused(home: Path) -> None:
+def test_numpy_arrays_that_no_variant_takes_are_refused(alone: Interpreter) -> None:
     code = """
 x, y = matrices()
 with refused(TypeError, "axpy", "x = float64[5, 7] on cpu"):
@@ -128,10 +145,10 @@ with refused(TypeError, "axpy", "alpha = a ffi.Tensor"):
     axpy(np.array(1.5), x, y)
 np.from_dlpack(axpy(np.float32(1.5), x, y))
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_read_only_arrays_are_inputs_that_are_not_written(home: Path, tmp_path: Path) -> None:
+def test_read_only_arrays_are_inputs_that_are_not_written(alone: Interpreter, tmp_path: Path) -> None:
     code = f"""
 x, y = matrices()
 expected = np.float32(1.5) * x + y
@@ -150,10 +167,10 @@ total = np.ones(35, "float32")
 accumulate(total, x.ravel())
 np.testing.assert_array_equal(total, 1 + x.ravel())
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_the_function_of_a_kernel_leaves_read_only_arrays_to_numpy(home: Path) -> None:
+def test_the_function_of_a_kernel_leaves_read_only_arrays_to_numpy(alone: Interpreter) -> None:
     code = """
 x, y = matrices()
 np.testing.assert_array_equal(np.from_dlpack(axpy.function(1.5, x, y)), np.from_dlpack(axpy(1.5, x, y)))
@@ -165,10 +182,10 @@ except BufferError as error:
 else:
     raise AssertionError
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
-def test_read_only_arrays_are_refused_where_a_kernel_writes(home: Path) -> None:
+def test_read_only_arrays_are_refused_where_a_kernel_writes(alone: Interpreter) -> None:
     code = """
 x, y = matrices()
 z = np.full_like(x, 9)
@@ -187,14 +204,14 @@ except TypeError as error:
 else:
     raise AssertionError
 """
-    run(home, PRELUDE + code)
+    alone.run(PRELUDE + code)
 
 
 # ---- PyTorch
 
 
 @needs_torch
-def test_torch_results_equal_a_reference_and_are_tensors(home: Path) -> None:
+def test_torch_results_equal_a_reference_and_are_tensors(everything: Interpreter) -> None:
     code = """
 import torch
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)):
@@ -215,11 +232,11 @@ assert type(mixed) is torch.Tensor and (mixed == 2.5).all()
 untracked = axpy(1.5, torch.ones(5, 7, requires_grad=True), torch.ones(5, 7))
 assert not untracked.requires_grad and (untracked == 2.5).all()
 """
-    run(home, PRELUDE + code, also=True)
+    everything.run(PRELUDE + code)
 
 
 @needs_torch
-def test_torch_tensors_that_cannot_be_computed_with_are_refused(home: Path) -> None:
+def test_torch_tensors_that_cannot_be_computed_with_are_refused(everything: Interpreter) -> None:
     code = """
 import torch, warnings
 warnings.simplefilter("ignore")
@@ -247,14 +264,14 @@ with refused(TypeError, "axpy", "alpha = a ffi.Tensor"):
     axpy(torch.tensor(1.5), x, y)
 assert (z == 9).all()
 """
-    run(home, PRELUDE + code, also=True)
+    everything.run(PRELUDE + code)
 
 
 # ---- JAX
 
 
 @needs_jax
-def test_jax_results_equal_a_reference(home: Path) -> None:
+def test_jax_results_equal_a_reference(everything: Interpreter) -> None:
     code = """
 import jax, jax.numpy as jnp
 for dtype, tolerance in ((jnp.float32, 1e-6), (jnp.float16, 1e-3), (jnp.bfloat16, 8e-3)):
@@ -272,11 +289,11 @@ shape = jax.ShapeDtypeStruct((5, 7), "float32")
 inside = jax.jit(lambda a, b: jax.pure_callback(lambda *rows: np.from_dlpack(axpy(1.5, *rows)), shape, a, b))
 np.testing.assert_allclose(inside(x, y), z, 1e-6, 1e-6)
 """
-    run(home, PRELUDE + code, also=True)
+    everything.run(PRELUDE + code)
 
 
 @needs_jax
-def test_jax_arrays_are_never_written_and_what_is_no_array_yet_is_refused(home: Path) -> None:
+def test_jax_arrays_are_never_written_and_what_is_no_array_yet_is_refused(everything: Interpreter) -> None:
     code = """
 import jax, jax.numpy as jnp
 x, y, z = jnp.ones((5, 7)), jnp.ones((5, 7)), jnp.full((5, 7), 9.0)
@@ -301,7 +318,7 @@ with refused(TypeError, "axpy", "'y' is a jaxlib.", "not deleted"):
     y.delete()
     axpy(1.5, x, y)
 """
-    run(home, PRELUDE + code, also=True)
+    everything.run(PRELUDE + code)
 
 
 # ---- all of them
@@ -309,7 +326,7 @@ with refused(TypeError, "axpy", "'y' is a jaxlib.", "not deleted"):
 
 @needs_torch
 @needs_jax
-def test_arrays_of_all_libraries_meet_in_one_call(home: Path) -> None:
+def test_arrays_of_all_libraries_meet_in_one_call(everything: Interpreter) -> None:
     code = """
 import torch, jax.numpy as jnp
 x, y = matrices()
@@ -319,4 +336,4 @@ z = torch.empty(5, 7)
 axpy(1.5, x, jnp.asarray(y), z)
 np.testing.assert_allclose(z.numpy(), expected, 1e-6, 1e-6)
 """
-    run(home, PRELUDE + code, also=True)
+    everything.run(PRELUDE + code)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import once
-from consumers import NEEDED, build, environment, install, run
+from consumers import build, install, linked, needed, run
 
 SCALE = '''\
 from kernelwright import kernel
@@ -60,10 +61,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         first = {"scale": SCALE.replace("FACTOR", "2.0"), "negate": PARALLEL}
         alpha = build(folder / "alpha", "alpha", first)
+        for name in ("alpha-2", "beta"):
+            # What is the same in them is not built again.
+            shutil.copytree(folder / "alpha", folder / name)
+            shutil.rmtree(folder / name / "dist")
+        (folder / "alpha-2/kernels/negate.py").unlink()
         newer = build(folder / "alpha-2", "alpha", {"scale": SCALE.replace("FACTOR", "3.0")}, "2.0")
         beta = build(folder / "beta", "beta", {**first, "scale": SCALE.replace("FACTOR", "5.0")})
-        environment(folder / "both", alpha, beta, *NEEDED)
-        environment(folder / "newer", newer, *NEEDED)
+        for name, wheels in (("both", (alpha, beta)), ("newer", (newer,))):
+            install(linked(needed(tmp_path_factory), folder / name), "--no-index", *wheels)
 
     return once(tmp_path_factory, "installing", make)
 
@@ -147,9 +153,11 @@ def test_versions_in_two_folders_are_chosen_by_the_path(made: Path, tmp_path: Pa
         assert run(made / "both", code) == f"{line}\n"
 
 
-def test_an_upgrade_replaces_a_package_and_leaves_the_other(made: Path, tmp_path: Path) -> None:
+def test_an_upgrade_replaces_a_package_and_leaves_the_other(
+    made: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     wheels = [next((made / project / "dist").iterdir()) for project in ("alpha", "beta", "alpha-2")]
-    home = environment(tmp_path / "home", *NEEDED)
+    home = linked(needed(tmp_path_factory), tmp_path / "home")
     install(home, *wheels[:2])
     shown = "import importlib.metadata, alpha; print(importlib.metadata.version('alpha'), *alpha.manifest()['kernels'])"
     assert run(home, shown) == "1.0 negate scale\n"

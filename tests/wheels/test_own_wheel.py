@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, once
+from conftest import ROOT, Project, once
 from consumers import wheel_in
 
 INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
@@ -24,9 +25,21 @@ INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
 
 DOCTEST = """
 import doctest, sys
+sys.modules["torch"] = None  # tvm-ffi would import it, which takes seconds
 test = doctest.DocTestParser().get_doctest({text!r}, {{}}, "tutorial.md", None, 0)
 assert test.examples
 sys.exit(doctest.DocTestRunner().run(test).failed > 0)
+"""
+
+PYTHON = """
+python3() {{
+    [ "$1 $2 $#" = "-m venv 3" ] || {{ command python3 "$@"; return; }}
+    # Each environment gets the pip of the tests: to install one takes seconds.
+    command python3 -m venv --without-pip "$3" && ln -s {pip} "$3"/lib/python3*/site-packages/ || return
+    echo "#!$PWD/$3/bin/python" > "$3/bin/pip"
+    echo "import sys; from pip._internal.cli.main import main; sys.exit(main())" >> "$3/bin/pip"
+    chmod +x "$3/bin/pip"
+}}
 """
 
 REQUIREMENTS = """
@@ -92,16 +105,20 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         programs = folder / "programs"
         programs.mkdir()
+        pip = Path(importlib.util.find_spec("pip").origin).parent  # type: ignore[union-attr,arg-type]
         (programs / "python3").symlink_to(os.path.realpath(sys.executable))
+        path = f"{programs}:{Project.shared}/bin:/usr/local/bin:/usr/bin:/bin"
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
             cwd=folder,
-            env={**without_path(), "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""},
+            env={**without_path(), "PATH": path, "CUDA_VISIBLE_DEVICES": "", "PIP_NO_COMPILE": "1"},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        assert self._bash.stdin
+        self._bash.stdin.write(PYTHON.format(pip=pip))
 
     def run(self, command: str) -> tuple[int, str]:
         """Exit status and output of a command."""

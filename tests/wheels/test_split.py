@@ -16,8 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT, SITE_SCONS, Project
-from test_wheel import build_environment, changed, commit, copy_of, git, kernelwright, pip, write
+from conftest import ROOT, SITE_SCONS, Project, once
+from test_wheel import (
+    build_environment,
+    changed,
+    committed_copy,
+    copy_of,
+    elsewhere,
+    git,
+    kernelwright,
+    made_for,
+    pip,
+)
 
 ARCHS = ("sm_80", "sm_90a", "compute_80")
 SPLIT = 'split = "arch"\n'
@@ -25,9 +35,10 @@ ENDING = {"sm_80": "cubin", "sm_90a": "cubin", "compute_80": "ptx"}
 
 CALL = """
 import sys
+before = "importlib.metadata" in sys.modules  # a .pth file of the environment may have imported it
 sys.modules["torch"] = None  # tvm-ffi would import it, which takes a second
 import demo
-assert "importlib.metadata" not in sys.modules or {loaded}
+assert "importlib.metadata" not in sys.modules or before
 import numpy as np
 x = np.arange(8, dtype="float32").reshape(2, 4)
 np.testing.assert_array_equal(np.from_dlpack(demo.add_one(x)), x + 1)
@@ -44,14 +55,19 @@ print("supported:", demo.scale.supported("cuda"))
 """
 
 
+def committed_split(project: Project, folder: Path) -> Project:
+    """A committed copy with another setting; what was built for the wheel that is not split is there."""
+    return committed_copy(project, folder, 'package = "demo"\n', f'package = "demo"\n{SPLIT}')
+
+
 @pytest.fixture(scope="session")
 def split(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A committed project whose wheels were built, one for each arch; tests must not change it."""
-    project = write(tmp_path_factory.mktemp("split"))
-    project.replace("pyproject.toml", 'package = "demo"\n', f'package = "demo"\n{SPLIT}')
-    commit(project.folder)
-    project.scons("-j2", "wheel")
-    return project
+
+    def make(folder: Path) -> None:
+        committed_split(made_for(tmp_path_factory), folder / "project").scons("-j2", "wheel")
+
+    return Project(once(tmp_path_factory, "split-wheels-of-demo", make) / "project")
 
 
 @pytest.fixture(scope="session")
@@ -98,10 +114,7 @@ class Machine:
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
         variables |= {"PYTHONPATH": ":".join(map(str, folders)), "KERNELWRIGHT_CUDA_DRIVER": str(self._driver)}
         variables |= {"STANDIN_LOG": str(self._log), "STANDIN_CAPABILITY": str(capability)}
-        # A .pth file of the environment may have imported it before any of ours.
-        code = "import sys; print('importlib.metadata' in sys.modules)"
-        loaded = subprocess.run([python, "-c", code], env=variables, capture_output=True, text=True).stdout.strip()
-        code = CALL.format(tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)], loaded=loaded)
+        code = CALL.format(tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)])
         run = [python, "-c", code]
         done = subprocess.run(
             run, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
@@ -195,16 +208,25 @@ def test_a_version_is_normal_wherever_it_is_named(tmp_path: Path) -> None:
     assert provider.entry_points == "[kernelwright.device_code]\ndemo_sm_100f = demo_sm_100f\n"
 
 
-def test_the_tag_is_that_of_a_package_which_is_not_split(split: Project, tmp_path: Path) -> None:
-    project = copy_of(split, tmp_path / "copy")
+@pytest.fixture(scope="module")
+def unsplit(split: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, dict[str, int]]:
+    """A copy that was built again without splitting, and how many actions of each kind ran for that."""
+    project = copy_of(split, tmp_path_factory.mktemp("unsplit") / "copy")
     shutil.rmtree(project.folder / "dist")
-    project.scons("wheel", "SPLIT=none")
-    assert [path.name for path in (project.folder / "dist").iterdir()] == [wheels_of(split)["main"].name]
+    return project, project.scons("wheel", "SPLIT=none", "CACHE_DIR=").labels
 
 
-def test_splitting_lowers_and_compiles_no_device_code_again(split: Project, tmp_path: Path) -> None:
-    project = copy_of(split, tmp_path / "copy")
-    whole = project.scons("wheel", "SPLIT=none", "CACHE_DIR=").labels
+def test_the_tag_is_that_of_a_package_which_is_not_split(
+    split: Project, unsplit: tuple[Project, dict[str, int]]
+) -> None:
+    names = [path.name for path in (unsplit[0].folder / "dist").iterdir()]
+    assert names == [wheels_of(split)["main"].name]
+
+
+def test_splitting_lowers_and_compiles_no_device_code_again(
+    split: Project, unsplit: tuple[Project, dict[str, int]], tmp_path: Path
+) -> None:
+    project, whole = copy_of(unsplit[0], tmp_path / "copy"), unsplit[1]
     assert whole == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WHEEL": 1, "WRAP": 2}
     assert not (project.folder / "build/demo/_runtime/provider.py").exists()
     assert project.scons("wheel", "CACHE_DIR=").labels == whole
@@ -212,10 +234,10 @@ def test_splitting_lowers_and_compiles_no_device_code_again(split: Project, tmp_
     assert inside(wheels_of(project)["main"]) == inside(wheels_of(split)["main"])
 
 
-def test_equal_sources_give_equal_wheels(split: Project, tmp_path: Path) -> None:
-    other = write(tmp_path / "another path")
-    other.replace("pyproject.toml", 'package = "demo"\n', f'package = "demo"\n{SPLIT}')
-    commit(other.folder)
+def test_equal_sources_give_equal_wheels(
+    split: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = committed_split(elsewhere(tmp_path_factory), tmp_path / "another path")
     other.scons("-j1", "wheel", "CACHE_DIR=", env={"TZ": "Asia/Tokyo", "HOME": str(tmp_path)})
     mine, theirs = wheels_of(split), wheels_of(other)
     assert {arch: path.name for arch, path in mine.items()} == {arch: path.name for arch, path in theirs.items()}
@@ -592,11 +614,11 @@ def test_device_code_in_the_package_that_says_it_has_none_is_named(split: Projec
 
 def test_wheels_of_two_builds_of_one_version_do_not_fit_together(split: Project, tmp_path: Path) -> None:
     project = copy_of(split, tmp_path / "copy")
-    project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
+    project.replace("kernels/add_one.py", "+ 1.0", "+ 2.0")
     project.scons("-j2", "wheel")
     mine, theirs = wheels_of(split), wheels_of(project)
     done = kernelwright("verify", "--entry-points", str(mine["main"]), str(theirs["sm_90a"]))
-    name = "scale/dtype-float32/cuda/sm_90a.cubin"
+    name = "add_one/default/cuda/sm_90a.cubin"
     assert (
         done.returncode == 1
         and f"{name} is not the one in {theirs['sm_90a'].name}: they are of different" in done.stdout

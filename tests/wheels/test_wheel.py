@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pwd
@@ -14,7 +15,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project
+from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, once
+from consumers import environment, install, linked, needed, python_of, site_of
 from kernelwright.backends.tvm_ffi import TvmFfi
 from packaging.requirements import Requirement
 
@@ -77,9 +79,10 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
 
 
-def commit(folder: Path) -> None:
+def commit(folder: Path, *names: str) -> None:
+    """Commit these files, or all."""
     git(folder, "init", "-q")
-    git(folder, "add", "-A")
+    git(folder, "add", *(names or ["-A"]))
     # The same commit each time, so that two copies are the same.
     date = "2026-01-02T03:04:05Z"
     subprocess.run(
@@ -90,13 +93,30 @@ def commit(folder: Path) -> None:
     )
 
 
+def made_for(factory: pytest.TempPathFactory) -> Project:
+    """A committed project whose wheel was built, once for all tests of wheels; they must not change it."""
+
+    def make(folder: Path) -> None:
+        project = write(folder / "project")
+        commit(project.folder)
+        project.scons("-j2", "wheel")
+
+    return Project(once(factory, "wheel-of-demo", make) / "project")
+
+
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A committed project whose wheel was built; tests must not change it."""
-    project = write(tmp_path_factory.mktemp("made"))
-    commit(project.folder)
-    project.scons("-j2", "wheel")
-    return project
+    return made_for(tmp_path_factory)
+
+
+def committed_copy(project: Project, folder: Path, old: str, new: str) -> Project:
+    """A copy with what is built, without a wheel, with another text in pyproject.toml, and one commit of that."""
+    copy = copy_of(project, folder)
+    for name in (".git", "dist"):
+        shutil.rmtree(folder / name)
+    copy.replace("pyproject.toml", old, new)
+    commit(folder, *FILES)
+    return copy
 
 
 def wheel_of(project: Project) -> Path:
@@ -177,19 +197,6 @@ def test_without_the_target_nothing_is_read_for_a_wheel(made: Project, tmp_path:
     assert project.scons().stages == []
 
 
-def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(made: Project, tmp_path: Path) -> None:
-    other = write(tmp_path / "a much longer path" / "\u00fc")
-    commit(other.folder)
-    person = {"USER": "nobody", "LOGNAME": "nobody", "HOME": str(tmp_path), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
-    before = os.umask(0o077)
-    try:
-        other.scons("-j8", "wheel", "CACHE_DIR=", env=person)
-    finally:
-        os.umask(before)
-    assert wheel_of(other).name == wheel_of(made).name
-    assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
-
-
 def other_user() -> tuple[int, str]:
     """Number and name of a user who is not the one that runs the tests."""
     return next((user.pw_uid, user.pw_name) for user in pwd.getpwall() if user.pw_uid not in (os.getuid(), 0))
@@ -203,7 +210,9 @@ def as_user(number: int) -> list[str]:
     return ["unshare", "--user", f"--map-user={number}", f"--map-group={number}"]
 
 
-def test_two_users_build_equal_wheels(made: Project, tmp_path: Path) -> None:
+@functools.cache
+def why_no_other_user() -> str:
+    """Why no process here can have another user's number; empty if one can."""
     number, name = other_user()
     code = "import getpass, os, pwd; print(os.getuid(), getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name)"
     person = {key: value for key, value in os.environ.items() if key not in ("USER", "LOGNAME", "LNAME", "USERNAME")}
@@ -211,22 +220,54 @@ def test_two_users_build_equal_wheels(made: Project, tmp_path: Path) -> None:
         command = [*as_user(number), sys.executable, "-c", code]
         done = subprocess.run(command, env=person, capture_output=True, text=True)
     except FileNotFoundError:
-        pytest.skip("there is no unshare")
+        return "there is no unshare"
     if done.returncode != 0:
-        pytest.skip(f"no user namespace can be made: {done.stderr.strip()}")
+        return f"no user namespace can be made: {done.stderr.strip()}"
     assert done.stdout == f"{number} {name} {name}\n" and number != os.getuid()
-    other = write(tmp_path / "of somebody else")
-    commit(other.folder)
-    done = subprocess.run(
-        [*as_user(number), sys.executable, "-m", "SCons", "-j2", "wheel", "CACHE_DIR="],
-        cwd=other.folder,
-        env={**person, **build_environment(), "HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert " from the cache" not in done.stdout
+    return ""
+
+
+def elsewhere(factory: pytest.TempPathFactory) -> Project:
+    """The project, built from nothing in another place, by another user if there can be one, once for all tests."""
+
+    def make(folder: Path) -> None:
+        other = write(folder / PLACE)
+        commit(other.folder)
+        person = {"USER": "nobody", "LOGNAME": "nobody", "HOME": str(folder), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+        before = os.umask(0o077)
+        try:
+            done = subprocess.run(
+                [*user, sys.executable, "-m", "SCons", "-j8", "wheel", "CACHE_DIR="],
+                cwd=other.folder,
+                env={**os.environ, **build_environment(), **person},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        finally:
+            os.umask(before)
+        assert done.returncode == 0 and "Traceback" not in done.stdout, done.stdout
+        assert " from the cache" not in done.stdout
+
+    user = [] if why_no_other_user() else as_user(other_user()[0])
+    return Project(once(factory, "wheel-of-demo-elsewhere", make) / PLACE)
+
+
+PLACE = "a much longer path/\u00fc"
+
+
+def test_equal_sources_give_equal_wheels_wherever_and_by_whomever_they_are_built(
+    made: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = elsewhere(tmp_path_factory)
+    assert wheel_of(other).name == wheel_of(made).name
+    assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
+
+
+def test_two_users_build_equal_wheels(made: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if reason := why_no_other_user():
+        pytest.skip(reason)
+    other = elsewhere(tmp_path_factory)
     assert wheel_of(other).name == wheel_of(made).name
     assert wheel_of(other).read_bytes() == wheel_of(made).read_bytes()
 
@@ -251,26 +292,23 @@ def test_source_date_epoch_is_the_time_of_all_files(made: Project, tmp_path: Pat
 # ---- installed
 
 
-def pythons() -> list[str]:
-    """Interpreters of the versions that a package supports, as far as there are any."""
-    found = []
-    for minor in range(10, 14):
-        candidates = [shutil.which(f"python3.{minor}"), *Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3")]
-        works = (
-            str(path) for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0
-        )
-        found += [next(works, "")] if minor != sys.version_info.minor else [sys.executable]
-    return found
+def installed_on(minor: int, factory: pytest.TempPathFactory) -> Path:
+    """An environment of Python 3.<minor> with the wheel and what pip installs with it, once for all tests."""
+    python = python_of(minor)
+    if not python:
+        pytest.skip(f"there is no Python 3.{minor} here")
+
+    def make(folder: Path) -> None:
+        environment(folder / "home", wheel_of(made_for(factory)), python=python)
+
+    return once(factory, f"wheel-of-demo-on-3.{minor}", make) / "home"
 
 
 @pytest.mark.parametrize("minor", range(10, 14))
-def test_installed_with_its_dependencies_only_it_runs(made: Project, tmp_path: Path, minor: int) -> None:
-    python = pythons()[minor - 10]
-    if not python:
-        pytest.skip(f"there is no Python 3.{minor}")
-    home = tmp_path / "with blank and \u00e9"
-    subprocess.run([python, "-m", "venv", home], check=True)
-    pip(home / "bin/python", "install", str(wheel_of(made)))
+def test_installed_with_its_dependencies_only_it_runs(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
+) -> None:
+    home = linked(installed_on(minor, tmp_path_factory), tmp_path / "with blank and \u00e9")
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     for path in [home, *home.rglob("*")]:
@@ -294,21 +332,23 @@ def test_installed_with_its_dependencies_only_it_runs(made: Project, tmp_path: P
 OLDEST_TVM_FFI = "0.1.13.post2"
 
 
-def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(made: Project, tmp_path: Path) -> None:
+def test_it_runs_with_the_oldest_tvm_ffi_that_it_accepts(
+    made: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     accepted = Requirement(TvmFfi.run_needs[0].requirement).specifier
     assert OLDEST_TVM_FFI in accepted and "0.1.12" not in accepted, "then another one is the oldest"
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "home"], check=True)
-    python = tmp_path / "home/bin/python"
-    pip(python, "install", str(wheel_of(made)), f"apache-tvm-ffi=={OLDEST_TVM_FFI}")
+    home = linked(needed(tmp_path_factory), tmp_path / "home")
+    install(home, wheel_of(made), f"apache-tvm-ffi=={OLDEST_TVM_FFI}")
     code = RUN + f'import tvm_ffi; assert tvm_ffi.__version__ == "{OLDEST_TVM_FFI}", tvm_ffi.__version__'
-    subprocess.run([python, "-I", "-c", code], cwd=tmp_path, check=True)
+    subprocess.run([home / "bin/python", "-I", "-c", code], cwd=tmp_path, check=True)
 
 
 # ---- pip, sdist, editable
 
 
 def build_environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(SITE_SCONS)}
+    """This Kernelwright, and the C compiler of all other builds of the test run."""
+    return {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{Project.shared}/bin:{os.environ['PATH']}"}
 
 
 def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_path: Path) -> None:
@@ -329,6 +369,8 @@ def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_
         listed = sorted(archive.getnames())
         archive.extractall(tmp_path / "unpacked", filter="data")
     base = "demo_kernels-1.2rc1"
+    # What the stages made is in the cache of this tree as well.
+    shutil.copytree(made.folder / "build/.kernelwright", tmp_path / "unpacked" / base / "build/.kernelwright")
     assert listed == sorted(f"{base}/{file}" for file in [*FILES, "PKG-INFO", "kernelwright-source.json"])
     pip(
         sys.executable,
@@ -383,17 +425,18 @@ def test_config_settings_are_settings_and_unknown_ones_are_listed(made: Project,
 def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path) -> None:
     project = copy_of(made, tmp_path / "copy")
     home = tmp_path / "home"
-    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], check=True)
-    site = next(home.glob("lib/python*/site-packages"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", home], check=True)
+    site = site_of(home)
     # What the environment of the tests has is there too, as it is for a user who installs into one with Kernelwright.
     (site / "tests.pth").write_text("\n".join([str(SITE_SCONS), *(p for p in sys.path if p.endswith("site-packages"))]))
     python = home / "bin/python"
-    pip(python, "install", "--no-build-isolation", "--no-deps", "-e", ".", cwd=project.folder)
-    code = "import demo, numpy as np; print(np.from_dlpack(demo.scale(np.ones(1, 'f4'))))"
-    run = [python, "-c", code]
+    install(home, "--no-build-isolation", "--no-deps", "-e", project.folder, env={"PATH": build_environment()["PATH"]})
+    # tvm-ffi would import PyTorch, which takes seconds.
+    code = "import sys; sys.modules['torch'] = None\nimport demo, numpy as np\n"
+    run = [python, "-c", code + "print(np.from_dlpack(demo.scale(np.ones(1, 'f4'))))"]
     assert subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == "[2.]\n"
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
-    project.scons("-j2")
+    project.scons("-j2", "TARGETS=llvm")
     assert subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, text=True).stdout == "[3.]\n"
     assert (
         subprocess.run([python, "-c", "import kernels"], cwd=tmp_path, check=False, capture_output=True).returncode == 1
