@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conftest import CUBE, ROOT, SCONSTRUCT, Project
+import pytest
+from conftest import CUBE, ROOT, SCONSTRUCT, Project, once
 from kernelwright.backends import get
 from kernelwright.backends.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.declare import Kernel
@@ -201,8 +202,13 @@ def imported(package: Path, backend: str) -> Any:
         sys.path.remove(str(package.parent))
 
 
-def build_library(folder: Path) -> Path:
-    """Build the kernels of this repository, and one with a backward kernel, for the CPU; the package of the build."""
+def shared_library(factory: pytest.TempPathFactory) -> Path:
+    """The package that ``build_library`` makes, built once for all test files. They do not change it."""
+    return once(factory, "kernels_for_the_cpu", build_library) / "build/demo"
+
+
+def build_library(folder: Path) -> None:
+    """Build the kernels of this repository, and one with a backward kernel, for the CPU."""
     project = Project(folder)
     shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
     project.write("kernels/cube.py", CUBE)
@@ -211,7 +217,6 @@ def build_library(folder: Path) -> Path:
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     project.scons("-j2", "build/demo")
-    return folder / "build/demo"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Runs programs in forks of a Python process that has imported what they need, which is most of what a start takes.
 
-A program is the text after ``python -c``, and runs as that does: from a module ``__main__`` of its own to the end of the
-interpreter, with arguments, environment and output of its own. What it imports further is its own, too. Only variables
-that are read when a process starts, such as ``LD_LIBRARY_PATH``, are those of the process that is forked.
+A program is the text after ``python -c``, and runs as that does: from a module ``__main__`` of its own to the end of
+the interpreter, with arguments, environment and output of its own. What it imports further is its own, too. Only
+variables that are read when a process starts, such as ``LD_LIBRARY_PATH``, are those of the process that is forked.
 """
 
 from __future__ import annotations

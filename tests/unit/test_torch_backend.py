@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_package import KERNELS, build_library, cases, imported, make
-from conftest import SCONSTRUCT, SITE_SCONS, Project
+from backend_package import KERNELS, cases, imported, make, shared_library
+from conftest import SCALE, SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.backends import get
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
@@ -76,7 +76,7 @@ def test_name_that_a_namespace_of_pytorch_has_for_itself_is_refused():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("library"))
+    return shared_library(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +190,17 @@ def layer(kernels):
     return Layer()
 
 
+@pytest.fixture
+def inductor(monkeypatch, tmp_path):
+    """Inductor compiles in this process and in a folder of its own, and does without what pays with many programs."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    # Neither does it compile PyTorch's headers ahead, nor programs that find out what the CPU can do.
+    settings = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False, "compile_threads": 1}
+    with torch._inductor.config.patch(settings):
+        yield
+
+
+@pytest.mark.usefixtures("inductor")
 def test_inductor_compiles_a_module_and_reuses_it_for_other_sizes(kernels):
     module = layer(kernels)
     counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
@@ -363,6 +374,7 @@ def test_operators_with_gradients_pass_opcheck(kernels):
     assert set(every.values()) == {"SUCCESS"} and len(every) == 4
 
 
+@pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_gradients_are_those_of_eager_mode(kernels, backend):
     def loss(x, w):
@@ -506,10 +518,7 @@ def test_cuda_call_without_a_driver_is_an_exception(tmp_path):
     project = Project(tmp_path)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64", "sm_80"]\n')
-    project.write(
-        "kernels/scale.py",
-        (Path(__file__).parent.parent / "conftest.py").read_text().split("'''\\\n")[1].split("'''")[0],
-    )
+    project.write("kernels/scale.py", SCALE.replace('"float32", "float16"', '"float16"'))
     project.scons("build/demo")
     module = imported(make(tmp_path / "made", tmp_path / "build/demo", "torch", "cuda_torch"), "torch")
     assert module.scale.devices == {"cpu", "cuda"}
