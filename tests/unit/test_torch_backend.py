@@ -157,17 +157,24 @@ def test_operators_pass_opcheck(kernels, library, name):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_operators_compile_without_a_graph_break(kernels, library, name, dynamic):
-    for case in library[name]:
-        torch._dynamo.reset()
-        compiled = torch.compile(case.of(getattr(kernels, name)), backend="aot_eager", fullgraph=True, dynamic=dynamic)
-        inputs = [to_torch(value) for value in case.inputs.values()]
+    """All variants in one program, which compiles in less time than a program for each."""
+    variants = library[name]
+    functions = [case.of(getattr(kernels, name)) for case in variants]
+
+    def program(calls):
+        return [function(*arguments) for function, arguments in zip(functions, calls, strict=True)]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    results = compiled([[to_torch(value) for value in case.inputs.values()] for case in variants])
+    for case, made in zip(variants, results, strict=True):
         outputs = [argument["name"] for argument in case.arguments if argument["output"]]
-        made = compiled(*inputs)
         if outputs:
             for output, tensor_ in zip(outputs, made if isinstance(made, tuple) else [made], strict=True):
                 require_close(case, output, tensor_)
-        arguments = every_argument(case)
-        compiled(*arguments)
+    calls = [every_argument(case) for case in variants]
+    assert compiled(calls) == [None] * len(variants)
+    for case, arguments in zip(variants, calls, strict=True):
         for argument, value in zip(case.arguments, arguments, strict=True):
             if argument["written"]:
                 require_close(case, argument["name"], value)
