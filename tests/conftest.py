@@ -162,6 +162,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return LoadFileScheduling(config, log)
 
 
+WITHOUT_TORCH = """
+import sys
+class _WithoutTorch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, _WithoutTorch)
+"""
+"""tvm-ffi imports PyTorch where it is installed, which takes two seconds; few programs have a use for it."""
+
+
 FUZZED: Counter[str] = Counter()
 """Fuzz test -> cases that it has run in the processes of pytest-xdist."""
 
@@ -224,9 +236,11 @@ def _make_compiler(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
     if real is not None:
-        constants = f"#!{sys.executable} -IS\nCOMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}\n"
         text = (ROOT / "tests/standin/remembering_cc.py").read_text()
-        (folder / "bin/cc").write_text(constants + text)
+        places = f"COMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}"
+        assert 'COMPILER = MEMORY = ""' in text
+        text = text.replace('COMPILER = MEMORY = ""', places)
+        (folder / "bin/cc").write_text(f"#!{sys.executable} -IS\n{text}")
         (folder / "bin/cc").chmod(0o755)
 
 
@@ -317,8 +331,9 @@ class Project:
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output."""
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
+        program = textwrap.dedent(code)
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
+            [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],
             cwd=self.folder,
             env=variables,
             stdout=subprocess.PIPE,

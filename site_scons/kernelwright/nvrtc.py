@@ -27,7 +27,7 @@ from .runner import ToolResult, Tools
 NOTE = "PCH"
 """As ``nvrtc_compile.NOTE``, which would have to be imported, with ctypes."""
 
-PCH_REVISION = 1
+PCH_REVISION = 2
 """Raise when precompiled headers are made in another way."""
 
 SMALLEST_STORE = 64 << 20

@@ -292,8 +292,9 @@ def keep(scratch: str, path: str, heap: int) -> None:
     """Put a precompiled header where other processes find it, with a checksum."""
     try:
         checksum, _ = checked(scratch)
+        size = heap.to_bytes(8, "little")
         with open(scratch, "ab") as file:  # noqa: PTH123
-            file.write(MAGIC + heap.to_bytes(8, "little") + checksum.to_bytes(4, "little"))
+            file.write(MAGIC + size + continued(checksum, size))
         os.replace(scratch, path)  # noqa: PTH105
     except OSError as error:
         note(f"is not made: {error}")
@@ -310,11 +311,12 @@ def heap_of(path: str) -> int | None:
     except (OSError, ValueError) as error:
         note(f"cannot be read: {error}")
         return None
-    if trailer[: len(MAGIC)] != MAGIC or int.from_bytes(trailer[-4:], "little") != checksum:
+    size = trailer[len(MAGIC) : -4]
+    if trailer[: len(MAGIC)] != MAGIC or trailer[-4:] != continued(checksum, size):
         note("is damaged; it is made again")
         return None
     os.utime(path)
-    return int.from_bytes(trailer[len(MAGIC) : -4], "little")
+    return int.from_bytes(size, "little")
 
 
 def checked(path: str, trailer: int = 0) -> tuple[int, bytes]:
@@ -331,6 +333,13 @@ def checked(path: str, trailer: int = 0) -> tuple[int, bytes]:
     ):
         end = max(0, len(view) - trailer)
         return zlib.crc32(view[:end]), bytes(view[end:])
+
+
+def continued(checksum: int, more: bytes) -> bytes:
+    """The CRC-32 of what has a CRC-32 and of some bytes behind it."""
+    import zlib
+
+    return zlib.crc32(more, checksum).to_bytes(4, "little")
 
 
 def discard(path: str) -> None:

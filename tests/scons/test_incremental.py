@@ -470,6 +470,10 @@ def test_settled_kernels_have_no_nodes(cpu_project):
     assert "kernelwright.scons.stages" not in imported(cpu_project.scons("scale", env=profile))
     path = "build/kernels/demo/scale/scale.so"
     assert "kernelwright.scons.stages" in imported(cpu_project.scons(path, env=profile)), "a path needs its node"
+    cpu_project.write("kernels/other.py", SCALE)
+    run = cpu_project.scons(ok=False)
+    assert run.status == 2 and "a kernel named 'scale' is also defined at kernels/scale.py" in run.output
+    assert run.stages == []
 
 
 def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):

@@ -407,6 +407,40 @@ def test_entry_with_other_files_than_the_stage_is_a_miss_and_goes(tmp_path, made
     assert not entry.exists()
 
 
+@pytest.mark.parametrize(
+    ("listed", "data"),
+    [
+        ([["a.cubin", 2], ["empty", 0]], b"xyz"),
+        ([["a.cubin", 4], ["empty", 0]], b"xyz"),
+        ([["a.cubin", 2], ["empty", 2]], b"xyz"),
+        ([["a.cubin", -1], ["empty", 3]], b"xyz"),
+    ],
+)
+def test_entry_whose_sizes_are_not_those_of_its_contents_is_a_miss_and_goes(tmp_path, made, listed, data):
+    entry = store(tmp_path, made)
+    sealed(entry, {"files": listed}, data)
+    assert fetched(tmp_path) == (None, {})
+    assert not entry.exists()
+    sealed(entry, {"files": [["a.cubin", 2], ["empty", 1]]}, b"xyz")
+    assert fetched(tmp_path) == ({}, {"a.cubin": b"xy", "empty": b"z"})
+
+
+def test_outputs_of_just_the_largest_size_are_kept(tmp_path, made, monkeypatch):
+    monkeypatch.setattr("kernelwright.cache.LARGEST_OUTPUTS", 256)
+    store(tmp_path, made)
+    assert fetched(tmp_path)[0] == {}
+    (made / "empty").write_bytes(b"1")
+    cache(tmp_path).store(key_of("larger", []), made, FILES, {})
+    assert fetched(tmp_path, key_of("larger", []))[0] is None
+
+
+def test_nothing_is_removed_by_a_run_that_stored_nothing(tmp_path, made):
+    entry = store(tmp_path, made)
+    reader = cache(tmp_path, limit=0)
+    reader.trim()
+    assert entry.exists()
+
+
 def pipe(path):
     os.mkfifo(path)
 

@@ -67,5 +67,11 @@ def test_integers_must_be_equal(dtype: str) -> None:
     assert compare(expected, expected, 0.0) == (0.0, None)
 
 
+def test_integers_that_no_float_can_tell_apart_are_not_equal() -> None:
+    expected = np.array([2**53, -(2**62)])
+    for change in (np.array([1, 0]), np.array([0, 1])):
+        assert compare(expected, expected + change, 0.0)[1] is not None
+
+
 def test_an_empty_array_is_right() -> None:
     assert compare(np.zeros((0, 3)), np.zeros((0, 3)), 0.0) == (0.0, None)

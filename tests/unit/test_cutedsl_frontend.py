@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,7 @@ from kernelwright import kernel
 from kernelwright.cutedsl import INSTALL, Program, Scalar, Tensor
 from kernelwright.errors import DefinitionError, LoweringError, ToolchainError, Where
 from kernelwright.frontends import Unit, cutedsl
+from kernelwright.frontends.cutedsl_cubin import usage_of
 
 UNIT = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
 WHERE = Where("k", "default", "lower", "k.py:3")
@@ -129,12 +132,59 @@ def test_host_code_may_differ_between_archs_in_a_message_only() -> None:
         cutedsl._require_one_host(same | {"sm_90a": compiled("sm_90a", text + "more")}, UNIT)
 
 
-def elf_header() -> bytes:
-    """A cubin without sections."""
-    ident = b"\x7fELF\x02\x01\x013\x07" + bytes(7)
-    numbers = (2).to_bytes(2, "little") + (190).to_bytes(2, "little") + (1).to_bytes(4, "little") + bytes(24)
-    sizes = bytes(4) + b"".join(n.to_bytes(2, "little") for n in (64, 56, 0, 64, 0, 0))
-    return ident + numbers + sizes
+def test_host_code_of_one_arch_launches_the_functions_of_the_others() -> None:
+    archs = {"sm_80": ("first", "second"), "sm_90a": ("first", "third")}
+    results = {
+        arch: cutedsl._Compiled(arch, elf({f".text.{name}": 8 for name in names}), "", "the same", b"")
+        for arch, names in archs.items()
+    }
+    with pytest.raises(LoweringError, match="makes for sm_90a differs from that for sm_80"):
+        cutedsl._require_one_host(results, UNIT)
 
 
-EMPTY_CUBIN = elf_header()
+def test_the_signature_says_what_the_code_expects_of_each_argument() -> None:
+    x = Tensor("float16", "m", 64, alignment=16, multiples={"m": 8})
+    program = Program(host, x=x, s=Scalar("int32"), y=Tensor("float32", "n"), z=Tensor("int8", 4, written=True), t=1)
+    signature = cutedsl._signature(program, UNIT, ["f"])
+    assert signature["arguments"] == [
+        {
+            "alignment": 16,
+            "dtype": "float16",
+            "kind": "tensor",
+            "name": "x",
+            "output": False,
+            "shape": ["m", 64],
+            "written": False,
+        },
+        {"dtype": "int32", "kind": "scalar", "name": "s", "output": False, "written": False},
+        {"dtype": "float32", "kind": "tensor", "name": "y", "output": True, "shape": ["n"], "written": True},
+        {"dtype": "int8", "kind": "tensor", "name": "z", "output": False, "shape": [4], "written": True},
+    ]
+    assert signature["symbols"] == {"m": "int32", "n": "int32"}
+
+
+@pytest.mark.parametrize(("capability", "shared"), [(80, 2048), (89, 2048), (90, 1024), (100, 1024)])
+def test_shared_memory_that_cuda_has_for_itself_does_not_count(capability: int, shared: int) -> None:
+    sections = {".text.f": 128, ".nv.shared.f": 2048, ".nv.constant0.f": 360, ".text.g": 128}
+    usage = usage_of(elf(sections), capability)
+    assert {name: (used["shared_bytes"], used["constant_bytes"]) for name, used in usage.items()} == {
+        "f": (shared, 360),
+        "g": (0, 0),
+    }
+
+
+def elf(sections: Mapping[str, int]) -> bytes:
+    """A cubin with empty sections of these names and sizes."""
+    names = b"\0" + b"".join(f"{name}\0".encode() for name in (*sections, ".shstrtab"))
+    headers = [bytes(64)]
+    for name, size in (*sections.items(), (".shstrtab", len(names))):
+        kind = 3 if name == ".shstrtab" else 8  # SHT_STRTAB, SHT_NOBITS
+        place = names.index(f"\0{name}\0".encode()) + 1
+        headers.append(struct.pack("<IIQQQQIIQQ", place, kind, 0, 0, 64, size, 0, 0, 1, 0))
+    ident, count = b"\x7fELF\x02\x01\x013\x07", len(headers)
+    numbers = (2, 190, 1, 0, 0, 64 + len(names), 0, 64, 56, 0, 64, count, count - 1)
+    head = struct.pack("<16sHHIQQQIHHHHHH", ident, *numbers)
+    return head + names + b"".join(headers)
+
+
+EMPTY_CUBIN = elf({})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
-from kernelwright import grid, kernel
+from kernelwright import declare, grid, kernel
 from kernelwright.declare import named_outputs, slugs
 from kernelwright.errors import DefinitionError, Where
 
@@ -31,6 +32,22 @@ def test_grid_rejects_bad_axes(axes, message):
     with pytest.raises(DefinitionError, match=message) as caught:
         grid(**axes)
     assert caught.value.where.location.startswith(__file__)
+
+
+def test_grid_keeps_the_largest_number_of_configs_and_refuses_one_more(monkeypatch):
+    monkeypatch.setattr(declare, "MAX_CONFIGS", 6)
+    assert len(grid(m=range(3), n=range(2))) == len(grid(m=range(9), where=lambda m: m < 6)) == 6
+    for where in (None, lambda m: m < 7):
+        with pytest.raises(DefinitionError, match="keeps more than 6 configs"):
+            grid(m=range(9), where=where)
+
+
+def test_grid_has_the_largest_number_of_points_and_refuses_one_more(monkeypatch):
+    monkeypatch.setattr(declare, "MAX_POINTS", 6)
+    assert len(grid(m=range(3), n=range(2))) == len(grid(m=range(6))) == 6
+    for axes in ({"m": range(7)}, {"m": itertools.count()}, {"m": range(3), "n": range(3)}):
+        with pytest.raises(DefinitionError, match="at most 6 are possible"):
+            grid(**axes)
 
 
 def test_grid_whose_filter_keeps_nothing_is_an_error():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kernelwright import discovery
 from kernelwright.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
 from kernelwright.files import sha256_of
 from kernelwright.workers.pool import WorkerPool
@@ -139,6 +144,18 @@ def test_one_name_in_two_files_is_an_error_that_names_both(tree: Tree) -> None:
     assert error.where.location == "kernels/b.py:3" and "kernels/a.py:3" in error.message
 
 
+def test_the_name_of_a_kernel_in_a_file_that_is_not_looked_into_is_taken(tree: Tree) -> None:
+    file = tree.copy("one")
+    tree.discover(file)  # so that the record is read, and no worker asked
+    others = {"one": "kernels/settled.py", "two": "kernels/more.py"}
+    places = (tree.folder, tree.folder / "cache")
+    (error,) = discover([tree.folder / file], *places, must_not_start, "tvm 1", others).errors
+    assert "a kernel named 'one' is also defined at kernels/settled.py" in error.message
+    assert error.where.location == "kernels/one.py:4" and error.remedy == "rename one of the two"
+    del others["one"]
+    assert not discover([tree.folder / file], *places, must_not_start, "tvm 1", others).errors
+
+
 def test_a_file_given_twice_counts_once(tree: Tree) -> None:
     file = tree.copy("one")
     found = tree.discover(file, file)
@@ -166,6 +183,77 @@ def test_files_that_only_a_request_reads_are_known_from_then_on(tree: Tree) -> N
     (record,) = tree.discover(file).records
     assert remember_dependencies(record, tree.folder, tree.folder / "cache", "one/default", {}) == {}
     assert tree.discover(file).records[0].later == {}
+
+
+def record_of(folder: Path) -> DefinitionRecord:
+    """A definition file with a kept record, which no worker has made."""
+    (folder / "k.py").write_text("")
+    answer = {"schema": 2, "file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
+    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", answer, DefinitionRecord.from_json(answer))
+    return kept_record(folder)
+
+
+def kept_record(folder: Path) -> DefinitionRecord:
+    (record,) = discover([folder / "k.py"], folder, folder / "cache", must_not_start, "").records
+    return record
+
+
+def test_what_threads_note_at_once_is_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, place = record_of(tmp_path), tmp_path / "cache"
+    requests = [f"k/m-{number} cuda" for number in range(8)]
+    settled = threading.Semaphore(0)
+    threads: list[threading.Thread] = []
+
+    def flock(stream: Any, operation: int) -> None:
+        """Wait for a lock as ever, and tell that it is waited for."""
+        try:
+            fcntl.flock(stream, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            settled.release()
+            fcntl.flock(stream, operation)
+
+    def note(request: str) -> None:
+        remember_dependencies(record, tmp_path, place, request, {f"{request}.txt": "1"})
+        settled.release()
+
+    read: Callable[..., Any] = discovery._Cache._body
+
+    def read_while_all_others_come(cache: Any, path: Path) -> Any:
+        body = read(cache, path)
+        if not threads:
+            threads.extend(threading.Thread(target=note, args=(request,)) for request in requests[1:])
+            for thread in threads:
+                thread.start()
+            for _ in threads:  # each of them waits for the lock, or has written already
+                assert settled.acquire(timeout=120)
+        return body
+
+    locks = SimpleNamespace(flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_SH=fcntl.LOCK_SH)
+    monkeypatch.setattr(discovery, "fcntl", locks)
+    monkeypatch.setattr(discovery._Cache, "_body", read_while_all_others_come)
+    note(requests[0])
+    for thread in threads:
+        thread.join(120)
+    assert len(threads) == 7
+    assert kept_record(tmp_path).later == {request: {f"{request}.txt": ""} for request in requests}
+
+
+def test_what_a_new_record_takes_over_is_not_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_of(tmp_path)
+    store: Callable[..., None] = discovery._Cache._store
+    refused = []
+
+    def store_while_it_is_locked(cache: Any, path: Path, body: Any) -> None:
+        with (tmp_path / "cache/lock").open("a") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(path.name)
+        store(cache, path, body)
+
+    monkeypatch.setattr(discovery._Cache, "_store", store_while_it_is_locked)
+    record_of(tmp_path)
+    assert refused == ["k.py"]
 
 
 GOOD_KERNEL = {

@@ -49,6 +49,10 @@ def test_an_element_is_aligned_to_the_power_of_two_in_its_size(dtype: str, align
     assert bytes_of(found.bits * found.lanes) % alignment == 0
 
 
+def test_bits_take_whole_bytes() -> None:
+    assert [bytes_of(bits) for bits in (1, 4, 8, 9, 12, 64)] == [1, 1, 1, 2, 2, 8]
+
+
 def cuda_data(dtype: str, **more: Any) -> dict[str, Any]:
     data = signature("k", [{**tensor("x", dtype, ["n"]), **more}], target="cuda", arch="sm_80", symbols={"n": "int32"})
     launch = {"kernel": "f", "params": [{"tensor": "x"}], "grid": ["n", 1, 1], "block": [1, 1, 1], "shared": 0}

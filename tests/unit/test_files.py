@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +16,20 @@ from kernelwright.discovery import _Cache
 from kernelwright.errors import KernelwrightError
 from kernelwright.files import (
     LARGEST_RECORD,
+    canonical_json,
     dependency_digest,
+    digest_of,
     linked_folder,
+    make_way,
     open_lock,
+    pretty_json,
     read_record,
+    remove_stale_scratch,
+    scratch_folder,
     sealed,
     sha256_of,
+    unsealed,
+    write_atomically,
 )
 from kernelwright.memory import Measurements
 from kernelwright.records import read_json
@@ -159,6 +169,103 @@ def test_lock_is_no_way_to_the_file_of_somebody_else(tmp_path, kind):
     assert not (tmp_path / "nothing").exists()
     if kind == "link":
         assert (tmp_path / "elsewhere").read_bytes() == b"precious"
+
+
+def test_a_reader_of_the_old_file_reads_it_to_its_end_while_a_new_one_takes_its_place(tmp_path):
+    path = tmp_path / "folder" / "x"
+    write_atomically(path, "old")
+    with path.open() as reader:
+        write_atomically(path, b"new and longer")
+        assert reader.read() == "old"
+    assert path.read_bytes() == b"new and longer"
+    assert [p.name for p in path.parent.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_a_file_is_as_readable_as_those_of_a_compiler_whatever_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "x", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_write_that_fails_leaves_nothing_and_what_was_there(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "mine").write_text("mine")
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(tmp_path / "x", "text")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"] and (tmp_path / "x" / "mine").read_text() == "mine"
+
+
+def test_only_an_empty_folder_makes_way(tmp_path):
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "full" / "mine").touch()
+    (tmp_path / "file").touch()
+    for name in ("empty", "full", "file", "absent"):
+        make_way(tmp_path / name)
+    assert {p.name for p in tmp_path.iterdir()} == {"full", "file"} and (tmp_path / "full" / "mine").exists()
+
+
+def test_scratch_of_dead_processes_goes_and_that_of_living_ones_stays(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    with scratch_folder(tmp_path) as alive:
+        (alive / "half").touch()
+        (tmp_path / f".scratch-{dead.pid}-folder" / "in").mkdir(parents=True)
+        (tmp_path / f".scratch-{dead.pid}-file").touch()
+        (tmp_path / f"scratch-{dead.pid}-mine").touch()
+        (tmp_path / ".scratch-mine").touch()
+        remove_stale_scratch(tmp_path)
+        assert {p.name for p in tmp_path.iterdir()} == {alive.name, f"scratch-{dead.pid}-mine", ".scratch-mine"}
+    assert not alive.exists()
+
+
+def test_the_digest_of_a_file_is_that_of_all_of_it(tmp_path):
+    content = bytes(3 << 20)
+    (tmp_path / "x").write_bytes(content + b"end")
+    assert sha256_of(tmp_path / "x") == hashlib.sha256(content + b"end").hexdigest()
+
+
+def test_the_digest_of_files_has_names_and_contents_and_no_order(tmp_path):
+    for folder, first, second in (("one", "1", "2"), ("two", "2", "1"), ("three", "1", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.h").write_text(first)
+        (tmp_path / folder / "b.h").write_text(second)
+    digests = [digest_of(sorted((tmp_path / name).iterdir())) for name in ("one", "two", "three")]
+    assert digests[0] == digests[2] == digest_of(sorted((tmp_path / "one").iterdir(), reverse=True))
+    assert len({*digests, digest_of([tmp_path / "one/a.h"])}) == 3
+    (tmp_path / "three" / "b.h").rename(tmp_path / "three" / "c.h")
+    assert digest_of((tmp_path / "three").iterdir()) != digests[0]
+
+
+def test_the_order_in_which_a_folder_lists_its_files_does_not_matter(tmp_path, monkeypatch):
+    names = ["b.txt", ".hidden", "a.txt", "__pycache__", "build"]
+    monkeypatch.setattr(os, "listdir", lambda path: names)
+    first, of_root = dependency_digest(tmp_path, "tables/"), dependency_digest(tmp_path, "./")
+    names.reverse()
+    assert (dependency_digest(tmp_path, "tables/"), dependency_digest(tmp_path, "./")) == (first, of_root)
+    assert first != of_root, "the folder of builds is left out in the root only"
+    names.remove(".hidden")
+    assert dependency_digest(tmp_path, "tables/") == first
+    names.append("c.txt")
+    assert dependency_digest(tmp_path, "tables/") != first
+
+
+def test_equal_data_is_equal_text():
+    assert canonical_json({"b": 1, "a": {"d": [1], "c": 2}}) == canonical_json({"a": {"c": 2, "d": [1]}, "b": 1})
+    assert canonical_json({"a": "\u00e4 \udcff"}).isascii()
+    assert pretty_json({"b": "\u00e4", "a": "\udcff"}) == '{\n "b": "\u00e4",\n "a": "\\udcff"\n}\n'
+
+
+def test_a_sealed_text_with_any_flipped_bit_is_refused():
+    content = sealed("text \udcff")
+    assert unsealed(content) == "text \udcff"
+    for position in range(len(content)):
+        with pytest.raises(ValueError, match="does not fit"):
+            unsealed(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
 
 
 def test_lock_is_made_with_its_folder(tmp_path):

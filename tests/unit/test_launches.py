@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -288,8 +289,13 @@ def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
             ),
             "has a size named 'lambda', which is no name in Python",
         ),
+        (
+            # From 2**31 on this is negative in C, and would not be in Python.
+            definition(copying("T.cast(q, 'int32')"), TENSORS + ", q: T.uint32"),
+            'computes T.Cast("int32", q)',
+        ),
     ],
-    ids=["packed", "extern", "names", "keyword"],
+    ids=["packed", "extern", "names", "keyword", "wraps"],
 )
 def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic: str) -> None:
     signature = lowered(project, "words", text)
@@ -299,6 +305,40 @@ def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic
 def test_an_assertion_of_the_definition_is_a_check(project: Project) -> None:
     signature = lowered(project, "asserting", definition(f'assert n % 4 == 0, "n is odd"\n{copying()}'))
     assert signature["host_checks"] == [{"error": "RuntimeError", "message": "n is odd", "passes": "(n % 4) == 0"}]
+
+
+def test_an_assertion_under_a_condition_is_a_check_under_it(project: Project) -> None:
+    body = f'if n > 3:\n    assert n % 4 == 0, "n is odd"\n{copying(indent="    ")}'
+    (check,) = lowered(project, "guarded", definition(body))["host_checks"]
+    assert {n: eval(check["passes"], {}, {"n": n}) for n in (3, 4, 5)} == {3: True, 4: True, 5: False}
+
+
+def test_a_choice_takes_the_value_of_its_condition(project: Project) -> None:
+    text = definition(copying("T.if_then_else(n > 100, n // 2, n) + T.Select(n < 4, 1000, n % 5)"))
+    (launch,) = lowered(project, "chosen", text)["launches"]
+    assert [eval(launch["grid"][0], {}, {"n": n}) for n in (2, 8, 202)] == [1002, 11, 103]
+
+
+def test_memory_that_blocks_share_and_ask_for_at_the_launch_is_asked_for(project: Project) -> None:
+    body = """
+for i in T.thread_binding(n, thread="blockIdx.x"):
+    with T.sblock("shares"):
+        T.reads(x[0:n])
+        T.writes(y[0:n])
+        shared = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+        for t in T.thread_binding(32, thread="threadIdx.x"):
+            shared[t] = x[i]
+            y[i] = shared[0]
+"""
+    (launch,) = lowered(project, "sharing", definition(body))["launches"]
+    assert launch["shared"] == 128
+
+
+def test_divisions_that_round_towards_zero_do_so(project: Project) -> None:
+    text = definition(copying("T.truncdiv(q, 3) + T.truncmod(q, 5) + 20"), TENSORS + ", q: T.int32")
+    (launch,) = lowered(project, "truncated", text)["launches"]
+    names = {"truncdiv": lambda a, b: int(a / b), "truncmod": math.fmod}
+    assert [eval(launch["grid"][0], names, {"q": q}) for q in (-7, 7)] == [16, 24]
 
 
 def test_sizes_of_grids_are_expressions_over_symbols(project: Project) -> None:
@@ -315,6 +355,24 @@ def test_a_condition_around_launches_is_their_condition(project: Project) -> Non
     for n in (3, 4):
         taken = [eval(launch["when"], {}, {"n": n}) for launch in (first, second)]
         assert taken == [n > 3, n <= 3]
+
+
+def test_a_condition_within_a_condition_holds_together_with_it(project: Project) -> None:
+    body = f"if n > 3:\n    if n % 2 == 0:\n{copying(indent='        ')}    else:\n{copying(indent='        ')}"
+    launches = lowered(project, "nested", definition(body))["launches"]
+    taken = {n: [eval(launch["when"], {}, {"n": n}) for launch in launches] for n in (2, 3, 4, 5)}
+    assert taken == {2: [False, False], 3: [False, False], 4: [True, False], 5: [False, True]}
+
+
+def test_temporary_memory_of_vectors_has_room_for_all_their_lanes(project: Project) -> None:
+    parameters = TENSORS.replace("float32", "float32x4")
+    body = (
+        'middle = T.alloc_buffer((n,), "float32x4")\n'
+        + copying().replace("y[k] = x[k] + T.float32(1)", "middle[k] = x[k]")
+        + copying().replace("x[k] + T.float32(1)", "middle[k]").replace('"y"', '"z"')
+    )
+    (workspace,) = lowered(project, "vectors", definition(body, parameters))["workspaces"]
+    assert eval(str(workspace["bytes"]), {}, {"n": 100}) == 1600
 
 
 def test_temporary_memory_is_a_workspace(project: Project) -> None:
@@ -336,8 +394,9 @@ def test_a_loop_of_launches_is_no_data(project: Project) -> None:
     assert signature["host_logic"].startswith("the host code has a loop around what it launches: for step in range(n)")
 
 
-def test_strides_of_an_argument_are_no_data(project: Project) -> None:
-    parameters = 'x: T.Buffer((n, 4), "float32", strides=(8, 1)), y: T.Buffer((n,), "float32")'
+@pytest.mark.parametrize("layout", ["strides=(8, 1)", "elem_offset=4"])
+def test_strides_and_offsets_of_an_argument_are_no_data(project: Project, layout: str) -> None:
+    parameters = f'x: T.Buffer((n, 4), "float32", {layout}), y: T.Buffer((n,), "float32")'
     signature = lowered(project, "strided", definition(copying().replace("x[k]", "x[k, 0]"), parameters))
     assert signature["launches"] is None
     assert signature["host_logic"] == "the host code takes argument 'x' with strides or an offset of its own"

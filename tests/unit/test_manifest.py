@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.errors import KernelwrightError
+from kernelwright.limits import USED
 from kernelwright.package.loader import DIGEST_LINE
-from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_document, sealed_manifest
+from kernelwright.package.manifest import (
+    BuiltKernel,
+    BuiltPackage,
+    BuiltUnit,
+    BuiltVariant,
+    PackagedKernel,
+    make_entry,
+    make_manifest,
+    sealed_document,
+    sealed_manifest,
+)
 from kernelwright.wheel.content import with_source
 from kernelwright.wheel.source import Source
 
@@ -45,6 +57,67 @@ def test_a_kernel_says_first_how_it_is_called(indent: int | None) -> None:
 def test_a_part_that_is_no_object_is_an_error(entry: str) -> None:
     with pytest.raises(KernelwrightError, match=r"k0 \[package\]: entry\.json is .*, expected a JSON object"):
         manifest_of(entry)
+
+
+def built(folder: Path, target: str = "cuda", tir: str = "the lowered function", **more: Any) -> dict[str, Any]:
+    """The first unit of a kernel's part, of a kernel that was built with other flags, tools and so on."""
+    (folder / "module.tir").write_text(tir)
+    archs = more.pop("archs", ("sm_80", "compute_80"))
+    for arch in archs:
+        registers = dict.fromkeys(USED, 7) | {"registers": int(arch.rpartition("_")[2])}
+        (folder / f"{arch}.json").write_text(json.dumps({"kernels": {"f": registers}}))
+        (folder / f"{arch}.bin").write_text(f"code for {arch}")
+    signature = {"target": target, "schedule": "as written", "symbols": {}, **more.pop("signature", {})}
+    signature["arguments"] = [{"name": "x", "output": False}, {"name": "y", "output": True}]
+    images = {arch: (f"f/{arch}.bin", folder / f"{arch}.bin") for arch in archs}
+    resources = {arch: folder / f"{arch}.json" for arch in archs}
+    unit = BuiltUnit(signature, folder / "module.tir", resources, archs, images)
+    given = {"flags": ("-O3",), "tools": {"nvcc": "13.0", "cutedsl": "4"}, "version": "1", **more}
+    kernel = BuiltKernel("f", "", "_lib/f.so", (BuiltVariant("v", {"size": 1}, (unit,)),), **given)
+    entry = json.loads(make_entry(kernel))
+    assert (entry["outputs"], entry["library"], entry["variants"][0]["archs"]) == (["y"], "_lib/f.so", list(archs))
+    found: dict[str, Any] = entry["variants"][0]["units"][0]
+    return found
+
+
+def test_a_unit_lists_the_image_and_the_resources_of_each_arch(tmp_path: Path) -> None:
+    unit = built(tmp_path)
+    assert unit["archs"] == ["sm_80", "compute_80"] and unit["tools"] == {"cutedsl": "4"}
+    assert unit["source_digest"] == hashlib.sha256(b"the lowered function").hexdigest()
+    for arch in unit["archs"]:
+        code = f"code for {arch}".encode()
+        image = {"file": f"f/{arch}.bin", "sha256": hashlib.sha256(code).hexdigest(), "size": len(code)}
+        assert unit["images"][arch] == image and unit["resources"][arch]["f"]["registers"] == 80
+
+
+def test_the_signature_of_a_unit_differs_with_all_that_decides_what_it_is(tmp_path: Path) -> None:
+    first = built(tmp_path)["signature"]
+    assert built(tmp_path)["signature"] == first
+    changes: list[dict[str, Any]] = [
+        {"flags": ("-O3", "--use_fast_math")},
+        {"tools": {"nvcc": "13.1", "cutedsl": "4"}},
+        {"version": "2"},
+        {"archs": ("sm_80",)},
+        {"tir": "another lowered function"},
+        {"signature": {"symbols": {"n": "int64"}}},
+    ]
+    signatures = [built(tmp_path, **change)["signature"] for change in changes]
+    assert len({first, *signatures}) == len(changes) + 1
+    on_cpu = [built(tmp_path, "llvm", flags=flags)["signature"] for flags in (("-O3",), ())]
+    assert on_cpu[0] == on_cpu[1], "nvcc has no part in it"
+
+
+def test_the_manifest_lists_every_file_of_the_package_with_its_digest() -> None:
+    products = {"_lib/f.so": ("1" * 64, 10), "backends/torch/_f.py": ("2" * 64, 20)}
+    more = {"_lib/g.so": ("3" * 64, 30)}
+    kernels = tuple(PackagedKernel(n, '{"doc": ""}', ("nvrtc",), p) for n, p in (("f", products), ("g", more)))
+    texts = {"__init__.py": "# \u00e9", "_runtime/loader.py": ""}
+    files = content_of(make_manifest(BuiltPackage("demo", "1", {}, ("nvrtc",), kernels), texts))["files"]
+    listed = {path: {"sha256": found, "size": size} for path, (found, size) in (products | more).items()}
+    for path, text in texts.items():
+        data = text.encode()
+        listed[path] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    assert files == listed and list(files) == sorted(files)
 
 
 def test_a_wheel_says_where_its_sources_are_from_in_front_of_the_tools() -> None:

@@ -74,6 +74,22 @@ def test_what_runs_together_never_needs_more_than_the_budget(measurements: Measu
     assert 80 <= most <= 100 and together > 1
 
 
+def test_runs_that_fill_the_budget_exactly_run_together(measurements: Measurements) -> None:
+    governor = governor_with(measurements, 100, half=50)
+    with governor.reserve("nvcc", "half"):
+        assert governor._fits(50) and not governor._fits(51)
+        with governor.reserve("nvcc", "half"):
+            assert governor._fits(0) and not governor._fits(1)
+    assert governor._fits(1000), "nothing runs any more"
+
+
+def test_what_a_run_reserved_is_given_back_whatever_was_learnt_meanwhile(measurements: Measurements) -> None:
+    governor = governor_with(measurements, 100, half=50)
+    with governor.reserve("nvcc", "half"):
+        governor.learn("nvcc", "half", 90, 1.0, 1.0)
+    assert (governor._running, governor._used_kib) == (0, 0)
+
+
 def test_a_run_larger_than_the_budget_runs_alone(measurements: Measurements) -> None:
     governor = governor_with(measurements, 100, huge=500, small=1)
     huge = Job(governor, "huge")

@@ -355,7 +355,7 @@ def test_no_header_is_made_where_there_is_no_room_for_one(bench: Bench) -> None:
 
 
 def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
-    store = HeaderStore(tmp_path, 250)
+    store = HeaderStore(tmp_path, 200)
     for number in range(4):
         (tmp_path / f"{number}.pch").write_bytes(bytes(100))
         os.utime(tmp_path / f"{number}.pch", (1000 + number, 1000 + number))
@@ -393,6 +393,30 @@ def test_what_was_not_used_for_longest_makes_room(tmp_path: Path) -> None:
 )
 def test_the_lines_that_can_be_a_header(source: str, lines: int) -> None:
     assert head_lines(source) == lines
+
+
+def test_everything_that_decides_a_header_is_in_its_name(tmp_path: Path) -> None:
+    def name(arch: str = "sm_80", flags: tuple[str, ...] = (), head: str = "#include <a>", **changed: str) -> str:
+        tool = Nvrtc("/lib/libnvrtc.so.13", "/include", "13.0.88", "identity", ())
+        return nvrtc_module._key(NvrtcJob(arch, flags, tmp_path, WHERE), replace(tool, **changed), head)
+
+    others = [name("sm_90"), name(flags=("-DX=1",)), name(head="#include <b>"), name(identity="another")]
+    others += [name(include="/elsewhere"), name(library="/elsewhere/libnvrtc.so.13")]
+    assert len({name(), *others}) == 7 and name() == name()
+
+
+def test_a_header_says_its_heap_and_any_byte_that_is_damaged_is_found(tmp_path: Path) -> None:
+    path, image = tmp_path / "x.pch", b"an image of memory"
+    (tmp_path / "scratch").write_bytes(image)
+    nvrtc_compile.keep(str(tmp_path / "scratch"), str(path), 3 << 28)
+    assert nvrtc_compile.heap_of(str(path)) == 3 << 28
+    content = path.read_bytes()
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert nvrtc_compile.heap_of(str(path)) is None
+    for size in range(1, len(content)):
+        path.write_bytes(content[:size])
+        assert nvrtc_compile.heap_of(str(path)) is None
 
 
 def test_both_sides_mean_the_same_lines() -> None:
@@ -513,6 +537,16 @@ def test_headers_that_include_each_other_are_found_once(tmp_path: Path) -> None:
 
 
 # Finding it.
+
+
+def test_its_parts_are_what_it_loads_and_the_headers_of_each_package(tmp_path: Path) -> None:
+    headers = ["crt/mma.h", "cccl/cuda/std/__cccl/version.h", "cuda_fp16.hpp", "cuda_runtime_api.h"]
+    names = ["lib/libnvrtc.so.13", "lib/libnvrtc-builtins.so.13.0", *(f"include/{name}" for name in headers)]
+    for path in (tmp_path / name for name in [*names, "include/other.h", "lib/libnvrtc.alt.so.13"]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    parts = nvrtc_library.nvrtc_parts(tmp_path / "lib/libnvrtc.so.13")
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in parts) == sorted(names)
 
 
 def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import pytest
 from kernelwright import backends
 from kernelwright.backends.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
 from kernelwright.errors import KernelwrightError
+from kernelwright.package.nvrtc_arrays import Array, _dtype_text
 from kernelwright.package.nvrtc_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor
 from nvrtc_package import Process, entry_of, make_driver, make_package, plan_of
@@ -322,6 +323,51 @@ def test_images_are_ranked_by_the_rules_of_the_launcher(capability: int, expecte
     assert suitable(archs, capability) == expected
 
 
+# ---- arrays as they are read
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "compact"),
+    [
+        ((3, 4), None, True),
+        ((3, 4), (4, 1), True),
+        ((3, 4), (1, 3), False),
+        ((4, 4), (1, 4), False),
+        ((3, 4), (5, 1), False),
+        ((3, 4), (4, 2), False),
+        ((3, 4), (-4, 1), False),
+        ((2, 3, 4), (12, 4, 1), True),
+        ((2, 3, 4), (4, 8, 1), False),
+        ((3, 1), (1, 7), True),
+        ((1, 4), (99, 1), True),
+        ((3, 0), (5, 2), True),
+        ((4,), (0,), False),
+        ((), (), True),
+    ],
+)
+def test_an_array_is_compact_if_its_elements_follow_one_another(shape: Any, strides: Any, compact: bool) -> None:
+    assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact
+
+
+@pytest.mark.parametrize(
+    ("codes", "dtype"),
+    [
+        ((2, 32, 1), "float32"),
+        ((2, 32, 4), "float32x4"),
+        ((0, 8, 1), "int8"),
+        ((1, 8, 1), "uint8"),
+        ((6, 8, 1), "bool"),
+        ((6, 1, 1), "bool1"),
+        ((4, 16, 1), "bfloat16"),
+        ((10, 8, 1), "float8_e4m3fn"),
+        ((12, 8, 2), "float8_e5m2x2"),
+        ((99, 8, 1), "dtype99_8"),
+    ],
+)
+def test_dtypes_of_dlpack_differ_by_kind_bits_and_lanes(codes: tuple[int, int, int], dtype: str) -> None:
+    assert _dtype_text(*codes) == dtype
+
+
 # ---- launches
 
 
@@ -503,6 +549,63 @@ def test_a_call_like_an_earlier_one_is_compared_as_well(process: Process, second
     )
     assert message in text if message else text == "nothing was raised"
     assert len(process.calls("launch")) == (2 if message else 3)
+
+
+READ_ONLY = """
+class View:
+    def __init__(self, read_only, typestr="<f2"):
+        self.__cuda_array_interface__ = {
+            "shape": (3, 64), "typestr": typestr, "data": (0x10000, read_only), "version": 3,
+        }
+
+class Exported(FakeTensor):
+    # in the form of DLPack that has flags, of which the first forbids writing
+    def __init__(self, read_only, typestr):
+        super().__init__((3, 64), CODES["float16"], device=(2, 0))
+        head = struct.pack("<IIQQQ", 1, 0, 0, 0, int(read_only))
+        tensor = ctypes.string_at(ctypes.addressof(self._managed), ctypes.sizeof(self._managed) - 16)
+        self.versioned = ctypes.create_string_buffer(head + tensor)
+
+    def __dlpack__(self, **_):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.versioned), b"dltensor_versioned", None)
+"""
+
+
+@pytest.mark.parametrize("kind", ["View", "Exported"])
+def test_memory_that_may_not_be_written_is_no_output_of_a_call_like_an_earlier_one(process: Process, kind: str) -> None:
+    code = f"""
+import ctypes, struct
+{READ_ONLY}
+norm = made.kernel("norm").variant(alignment=0)
+free, closed = ({kind}(read_only, "<f2") for read_only in (False, True))
+norm(free, free)
+for _ in range(2):
+    norm(closed, free)
+    try:
+        norm(free, closed)
+    except ValueError as error:
+        print(error)
+"""
+    lines = process.run(code).splitlines()
+    expected = "kernel 'norm': argument 'y' is a read-only array, and the kernel writes it"
+    assert [line for line in lines if "remedy" not in line] == [expected] * 2
+    assert len(process.calls("launch")) == 3
+
+
+def test_an_array_begins_where_its_offset_says(process: Process) -> None:
+    process.run(
+        """
+        x, y = (on_cuda((3, 64), data=0x10000) for _ in range(2))
+        x._managed.byte_offset, y._managed.byte_offset = 0x400, 0
+        made.kernel("norm")(x, y)
+        y._managed.byte_offset = 0x404
+        made.kernel("norm")(x, y)
+        """,
+        parameters="pp",
+    )
+    assert [line.split(" parameters ")[1] for line in process.calls("launch")] == ["0x10400 0x10000", "0x10400 0x10404"]
 
 
 def test_a_choice_for_data_that_is_aligned_less_is_not_remembered(process: Process) -> None:

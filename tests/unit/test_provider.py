@@ -19,14 +19,22 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def install(folder: Path, files: dict[str, bytes], version: str = "1.0") -> Path:
-    """Device code for sm_80, as an installed wheel has it."""
-    place = folder / "demo_sm_80"
-    for name, content in files.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_bytes(content)
-    listed = {name: {"sha256": digest(content)} for name, content in files.items()}
-    manifest = {"schema": SCHEMA, "package": "demo", "arch": "sm_80", "version": version, "files": listed}
+def install(
+    folder: Path,
+    files: dict[str, bytes],
+    version: str = "1.0",
+    *,
+    name: str = "",
+    arch: str = "sm_80",
+    of: str = "demo",
+) -> Path:
+    """Device code for an arch, as an installed wheel has it, in a folder of its own or of another name."""
+    place = folder / (name or f"demo_{arch}")
+    for path, content in files.items():
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(content)
+    listed = {path: {"sha256": digest(content)} for path, content in files.items()}
+    manifest = {"schema": SCHEMA, "package": of, "arch": arch, "version": version, "files": listed}
     (place / "manifest.json").write_text(sealed_manifest(pretty_json(manifest).removesuffix("\n}\n")))
     return place
 
@@ -68,6 +76,35 @@ def test_what_was_altered_or_removed_since_is_to_be_installed_again(tmp_path: Pa
     assert f"{place / CUBIN}: was altered" in found.find("default", "sm_80", 0, 80)
     (place / CUBIN).unlink()
     assert f"{place / CUBIN}: cannot be read (No such file or directory)" in found.find("default", "sm_80", 0, 80)
+
+
+@pytest.mark.parametrize("more", [{"of": "other"}, {"arch": "sm_90", "name": "demo_sm_80"}], ids=str)
+def test_device_code_of_another_package_or_arch_is_not_used(tmp_path: Path, more: dict[str, str]) -> None:
+    place = install(tmp_path, {CUBIN: b"code"}, **more)
+    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
+    assert answer.startswith(f" {place} is not the device code of demo for sm_80\n  remedy: pip install --force-rein")
+
+
+def test_the_first_of_the_archs_that_is_installed_is_used(tmp_path: Path) -> None:
+    found = provider(tmp_path, CUBIN, b"code")
+    other = {"file": "scale/default/cuda/sm_90.cubin", "sha256": digest(b"more")}
+    found._variants["default"]["units"][0]["images"]["sm_90"] = other
+    found._place["packages"]["sm_90"], found._place["wheels"]["sm_90"] = "demo_sm_90", "Demo-sm-90"
+    assert "is not installed: sm_90 or sm_80 (installed: none)" in found.find("default", "sm_90 sm_80", 0, 90)
+    older = install(tmp_path, {CUBIN: b"code"})
+    assert found.find("default", "sm_90 sm_80", 0, 90) == f"sm_80 {older / CUBIN}"
+    best = install(tmp_path, {other["file"]: b"more"}, arch="sm_90")
+    assert found.find("default", "sm_90 sm_80", 0, 90) == f"sm_90 {best / other['file']}"
+    (best / "manifest.json").write_text("{}")
+    assert "demo_sm_90/manifest.json: has another schema" in found.find("default", "sm_90 sm_80", 0, 90)
+
+
+@pytest.mark.parametrize("file", ["../outside.cubin", "/outside.cubin", "scale/../../outside.cubin"])
+def test_an_image_outside_of_its_package_is_refused(tmp_path: Path, file: str) -> None:
+    install(tmp_path, {CUBIN: b"code"})
+    (tmp_path / "outside.cubin").write_bytes(b"code")
+    answer = provider(tmp_path, file, b"code").find("default", "sm_80", 0, 80)
+    assert answer == f" the manifest lists {file!r}, which is no file of the package"
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:

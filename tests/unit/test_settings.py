@@ -37,6 +37,32 @@ def test_flags_are_split_at_blanks_only_and_keep_order_and_repetition():
 
 
 @pytest.mark.parametrize(
+    ("given", "limit"), [(0, 0), ("0", 0), (1, 1), ("64", 64), (10**18 - 1, 10**18 - 1), ("", None), (None, None)]
+)
+def test_a_limit_of_zero_is_a_limit_and_an_empty_text_is_none(given, limit):
+    assert settings({"max_registers": 128, "max_spills": 8}, {"max_spills": given}).max_spills == limit
+    assert settings({"max_registers": given}).max_registers == limit
+
+
+@pytest.mark.parametrize("given", [-1, 1.0, True, "1.5", "-1", "\u0665", 10**18, "9" * 19, [1]])
+def test_what_is_no_limit_is_named(given):
+    with pytest.raises(SettingsError, match=r"max_spills is .* expected a number from 0 up"):
+        settings({"max_spills": given})
+
+
+def test_a_setting_that_a_later_place_leaves_out_keeps_its_value_and_an_empty_text_is_a_value():
+    assert settings({"cache_size": "1M", "glibc": "2.31"}, {"package": "a"}).cache_size == "1M"
+    assert settings({"glibc": "2.31"}, {"glibc": ""}).glibc == ""
+    assert settings({"cache_dir": "shared"}, {"cache_dir": ""}).cache_dir == ""
+
+
+def test_the_place_of_a_bad_value_is_named_and_not_another_one():
+    with pytest.raises(SettingsError) as caught:
+        settings({"targets": ["llvm"]}, {"archs": ["sm80"]}, {"package": "a"})
+    assert caught.value.where.location == "layer 1"
+
+
+@pytest.mark.parametrize(
     ("layer", "message"),
     [
         ({"targets": ["rocm"]}, "unknown target 'rocm'"),

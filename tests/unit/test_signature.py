@@ -141,6 +141,9 @@ WRONG = [
     ("rms_norm", (f32(5, 127), f32(127))),
     ("rms_norm", (f32(5, 128), f16(128))),
     ("rms_norm", (f32(5, 128), f32(64), f32(5, 128))),
+    ("rms_norm", (f32(5, 64), f32(64), f32(5, 128))),
+    ("rms_norm", (f32(5, 64), f32(64), f16(5, 64))),
+    ("rms_norm", (f32(5, 64), f32(64), f32(5, 64, 1))),
     ("windows", (f32(9, 4), 0)),
     ("windows", (f32(1, 1), 4)),
     ("windows", (f32(9, 4), 2**31)),
@@ -184,6 +187,38 @@ def test_passed_outputs_are_compared_too():
         kernel.choose([Described(value=1.0), x, None, z])
 
 
+def out_first():
+    """y = f(x), whose output comes before its input."""
+    arguments = [tensor("y", "float32", ["n"], output=True), tensor("x", "float32", ["n"])]
+    return {"variants": [{"slug": "default", "arguments": arguments, "symbols": {"n": "int32"}}]}
+
+
+def test_sizes_are_those_of_inputs_also_where_an_output_comes_first():
+    kernel, small, large = Signatures("f", out_first()), Described("float32", (3,)), Described("float32", (4,))
+    assert kernel.choose([None, small]).symbols == kernel.choose([small, small]).symbols == {"n": 3}
+    with pytest.raises(ValueError, match="Mismatched") as error:
+        kernel.choose([large, small])
+    first, call, expected = str(error.value).splitlines()[:3]
+    assert first == "kernel 'f': Mismatched y.shape[0] on argument #0 when calling:"
+    assert call == "  `f(y: Tensor([n], float32), x: Tensor([n], float32))`,"
+    assert expected == "  expected to match x.shape[0]"
+
+
+def test_a_passed_output_is_of_the_dtype_rank_and_sizes_of_its_variant():
+    kernel = Signatures("rms_norm", entry_of("rms_norm"))
+    x, weight = Described("float32", (7, 64)), Described("float32", (64,))
+    assert kernel.choose([x, weight, x]).index == 1
+    for dtype, shape, kind in (
+        ("float16", (7, 64), TypeError),
+        ("float64", (7, 64), TypeError),
+        ("float32", (7, 64, 1), TypeError),
+        ("float32", (7, 128), ValueError),
+        ("float32", (6, 64), ValueError),
+    ):
+        with pytest.raises(kind, match="kernel 'rms_norm'"):
+            kernel.choose([x, weight, Described(dtype, shape)])
+
+
 def test_sizes_that_do_not_fit_have_the_words_of_tvm(tmp_path):
     """The real kernel's host code, for which the package adds kernel and remedy."""
     from tvm import te
@@ -216,6 +251,9 @@ def test_integers_of_any_library_are_compared_with_their_type(kind):
     for level, text in ((128, "'level' is 128, which does not fit int8"), (2**62, f"is {2**62}, which does not fit")):
         with pytest.raises(ValueError, match=text):
             kernel.choose([on, Described(value=kind(level)), Described(value=0), x])
+    for count in (256, -1):
+        with pytest.raises(ValueError, match=f"'count' is {count}, which does not fit uint8"):
+            kernel.choose([on, Described(value=0), Described(value=kind(count)), x])
     assert kernel.choose([on, Described(value=kind(-128)), Described(value=kind(255)), x]).index == 0
 
 
@@ -279,6 +317,41 @@ def test_sizes_beyond_int32_are_refused(shape, text):
     with pytest.raises(ValueError, match="argument 'x'") as error:
         Signatures("windows", entry_of("windows")).choose([Described("float32", shape), Described(value=1)])
     assert text in str(error.value)
+
+
+def product(*, wide=False):
+    """y = f(x), of n times m elements, which takes and makes vectors and matrices."""
+    arguments = [tensor("x", "bool", ["n", "m"]), tensor("y", "bool", ["n", "m"], output=True)]
+    return {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": "int64" if wide else "int32"}}]}
+
+
+@pytest.mark.parametrize("shape", [(INT32_LIMIT, 1), (INT32_LIMIT, 0), (1, INT32_LIMIT), (65536, 32767)])
+def test_as_many_elements_as_int32_allows_are_taken_and_made(shape):
+    assert (INT32_LIMIT, 65536 * 32767) == (2147418112, INT32_LIMIT)
+    kernel, x = Signatures("f", product()), Described("bool", shape)
+    assert kernel.choose([x]).outputs() == [("bool", shape)]
+    assert kernel.choose([x, x]).index == 0
+
+
+@pytest.mark.parametrize("shape", [(INT32_LIMIT + 1, 1), (INT32_LIMIT + 1, 0), (1, INT32_LIMIT + 1), (65537, 32767)])
+def test_one_element_more_than_int32_allows_is_refused(shape):
+    kernel, x, small = Signatures("f", product()), Described("bool", shape), Described("bool", (1, 1))
+    for call in ([x], [x, x], [small, x]):
+        with pytest.raises(ValueError, match=f"(beyond|than) the {INT32_LIMIT} that int32 sizes allow"):
+            kernel.choose(call)
+    assert Signatures("f", product(wide=True)).choose([x]).outputs() == [("bool", shape)]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(INT32_LIMIT, True), (INT32_LIMIT + 1, False), (0, True), (-1, False)])
+def test_an_output_has_as_many_elements_as_int32_allows_and_no_more(length, fits):
+    arguments = [scalar("length", "int32"), tensor("y", "bool", ["length"], output=True)]
+    kernel = Signatures("f", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"length": "int32"}}]})
+    chosen = kernel.choose([Described(value=length)])
+    if fits:
+        assert chosen.outputs() == [("bool", (length,))]
+    else:
+        with pytest.raises(ValueError, match=rf"output 'y' would have the shape \[{length}\], expected sizes from 0"):
+            chosen.outputs()
 
 
 def test_only_variant_is_not_left_to_the_host_code():

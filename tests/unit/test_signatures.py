@@ -12,6 +12,7 @@ pytest.importorskip("SCons")
 
 import SCons.Node.FS
 import SCons.SConsign
+from kernelwright.files import file_stamp
 from kernelwright.scons.signatures import Journal, entry_from_json, entry_to_json
 
 
@@ -98,6 +99,105 @@ def test_touched_output_with_equal_content_is_intact(tmp_path, output):
     made(tmp_path, output)
     os.utime(output, ns=(1, 1))
     assert journal(tmp_path).intact(str(output))
+
+
+def test_content_is_compared_whatever_the_stamp_says_if_that_is_asked_for(tmp_path, output):
+    made(tmp_path, output)
+    digest = journal(tmp_path).output(str(output))[1]
+    output.write_bytes(b"CONTENT")
+    forged = journal(tmp_path)
+    forged._outputs["build/out.bin"] = (file_stamp(output), digest)
+    assert forged.intact(str(output)), "a stamp that fits is believed"
+    strict = Journal(tmp_path / "journal", tmp_path, verify=True)
+    strict._outputs["build/out.bin"] = (file_stamp(output), digest)
+    assert not strict.intact(str(output))
+
+
+def test_touched_output_is_read_once_and_known_by_its_new_times_then(tmp_path, output):
+    made(tmp_path, output)
+    os.utime(output, ns=(1, 1))
+    touched = journal(tmp_path)
+    assert touched.intact(str(output))
+    touched.close()
+    assert journal(tmp_path).output(str(output))[0] == file_stamp(output)
+    assert signature_of(tmp_path, output) == "s"
+
+
+def test_output_that_a_run_went_on_without_is_not_that_of_an_earlier_run(tmp_path, output):
+    made(tmp_path, output)
+    run = journal(tmp_path)
+    run.forget([str(output)])
+    assert run.output(str(output)) is None and not run.intact(str(output))
+    run.store("build", "out.bin", entry("s"))
+    assert not journal(tmp_path).intact(str(output))
+
+
+def test_run_that_only_shows_something_writes_nothing(tmp_path, output):
+    made(tmp_path, output).close()
+    path = file_of(tmp_path)
+    before = path.read_bytes()
+    os.utime(output, ns=(1, 1))
+    shown = Journal(tmp_path / "journal", tmp_path)
+    assert shown.intact(str(output))
+    shown.store("build", "out.bin", entry("other"))
+    shown.close()
+    assert path.read_bytes() == before
+    path.write_bytes(before + b"damage\n")
+    Journal(tmp_path / "journal", tmp_path).intact(str(output))
+    shown = Journal(tmp_path / "journal", tmp_path)
+    shown.entries("build")
+    shown.close()
+    assert path.read_bytes() == before + b"damage\n"
+
+
+def test_after_damage_older_lines_of_targets_that_are_not_ours_do_not_count(tmp_path, output):
+    run = made(tmp_path, output)
+    run.store("build", "library.a", entry("old"))
+    run.store("build", "library.a", entry("new"))
+    path = file_of(tmp_path)
+    whole = path.read_bytes()
+    lines = [line for line in whole.split(b"\n") if b"library.a" in line]
+    path.write_bytes(whole.replace(lines[-1], lines[-1][:-1] + b"!"))
+    assert set(journal(tmp_path).entries("build")) == {"out.bin"}, "the older line may be of other sources"
+    assert journal(tmp_path).intact(str(output))
+    # The next run that writes leaves the damage out.
+    again = journal(tmp_path)
+    again.entries("build")
+    again.close()
+    assert b"library.a" not in path.read_bytes() and journal(tmp_path).intact(str(output))
+
+
+def test_line_of_which_only_a_part_fitted_on_the_disk_is_an_error_and_spoils_no_later_one(
+    tmp_path, output, monkeypatch
+):
+    run = made(tmp_path, output)
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda stream, data: write(stream, data[:30]))
+        run.store("build", "out.bin", entry("cut"))
+    assert isinstance(run.problem, OSError) and "space" in str(run.problem)
+    other = output.with_name("other.bin")
+    other.write_bytes(b"x")
+    run.record([str(other)])
+    run.store("build", "other.bin", entry("whole"))
+    assert signature_of(tmp_path, other) == "whole" and journal(tmp_path).intact(str(other))
+    assert signature_of(tmp_path, output) == "s"
+
+
+def test_outputs_of_one_kernel_are_in_one_file_and_those_of_others_are_spread(tmp_path):
+    run = journal(tmp_path)
+    for kernel in range(12):
+        for folder in ("", "m-1", "m-1/cuda", "m-2/llvm/x86-64-v3"):
+            path = tmp_path / f"build/kernels/demo/kernel_{kernel}" / folder / "out"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("1")
+            run.record([str(path)])
+            run.store(str(path.parent.relative_to(tmp_path)), "out", entry("s"))
+    names = [
+        {line.split('"')[1].split("/")[3] for line in path.read_text().splitlines() if '"' in line}
+        for path in (tmp_path / "journal").iterdir()
+    ]
+    assert sum(map(len, names)) == 12 and len(names) > 6
 
 
 @pytest.mark.parametrize("position", [5, 30, 60, 100, -2])

@@ -18,8 +18,9 @@ from kernelwright.errors import KernelwrightError, SettingsError
 from kernelwright.wheel import git as git_module
 from kernelwright.wheel.git import repository_of
 from kernelwright.wheel.sdist import choose_files, read_files
-from kernelwright.wheel.source import RECORD, Source, find_source
+from kernelwright.wheel.source import FIRST_ZIP_TIME, RECORD, Source, find_source
 from kernelwright.wheel.version import version_of
+from packaging.version import Version
 
 ONE = "0" * 39 + "1"
 TIME = 1_700_000_000
@@ -239,6 +240,30 @@ def test_the_version_of_a_tag_wins_over_that_of_a_record(tree: Path) -> None:
     assert version_of(tree, OF_TAG) == "2.0"
 
 
+def test_a_commit_behind_a_tag_has_a_version_of_its_own(tree: Path) -> None:
+    git(tree, "tag", "v2.0")
+    assert version_of(tree, OF_TAG) == "2.0"
+    write(tree, {"README.md": "# Another\n"})
+    git(tree, "commit", "-qam", "more")
+    later = Version(version_of(tree, OF_TAG))
+    assert later > Version("2.0") and later.local is not None and later.local in git(tree, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("1.0-rc1\n", "1.0rc1"),
+        ('needed_version = "9.9"\n__version__ = "1.2"\n', "1.2"),
+        ('# version = "9.9"\nVERSION: str = "1.3.0"  # the next is 2\n', "1.3.0"),
+        ('[tool]\nversion = "1.4"\n', "1.4"),
+    ],
+)
+def test_the_version_of_a_file_is_the_one_that_is_assigned(tmp_path: Path, text: str, version: str) -> None:
+    write(tmp_path, {"VERSION": text})
+    document = {**OF_TAG, "tool": {"kernelwright": {"version": {"file": "VERSION"}}}}
+    assert version_of(tmp_path, document) == version
+
+
 def test_a_source_distribution_has_the_commit_until_it_is_edited(tree: Path) -> None:
     source, root = find_source(tree), unpacked(tree)
     assert not source.dirty and find_source(root) == source
@@ -318,6 +343,32 @@ def test_what_git_was_told_to_overlook_makes_the_tree_dirty(tree: Path) -> None:
     git(tree, "config", "status.showUntrackedFiles", "no")
     write(tree, {"new.txt": ""})
     assert find_source(tree).dirty
+
+
+def test_a_file_that_was_replaced_by_one_of_equal_size_and_time_makes_the_tree_dirty(tree: Path) -> None:
+    path, other = tree / "kernels/scale.py", tree.parent / "other.py"
+    other.write_text(FILES["kernels/scale.py"].swapcase())
+    for file in (path, other):  # before the index was written, so that git does not look into them for that reason
+        os.utime(file, (TIME, TIME))
+    git(tree, "update-index", "--refresh")
+    git(tree, "config", "core.checkStat", "minimal")
+    git(tree, "config", "core.trustctime", "false")
+    assert not find_source(tree).dirty
+    other.rename(path)
+    assert git(tree, "status", "--porcelain") == "", "git itself does not see it"
+    assert find_source(tree).dirty
+
+
+def test_the_time_is_that_of_the_last_commit_that_changed_the_project_and_one_that_zip_can_hold(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for date, expected in ((f"@{TIME} +0900", TIME), ("@86400 +0000", FIRST_ZIP_TIME)):
+        monkeypatch.setenv("GIT_COMMITTER_DATE", date)
+        git(tree, "commit", "-q", "--amend", "-m", date)
+        assert find_source(tree).time == expected
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(TIME + 5))
+    found = find_source(tree)
+    assert (found.time, found.commit, found.dirty) == (TIME + 5, git(tree, "rev-parse", "HEAD"), False)
 
 
 def test_a_definition_that_git_ignores_makes_the_tree_dirty(tree: Path) -> None:

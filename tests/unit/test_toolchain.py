@@ -212,23 +212,82 @@ def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tm
     assert toolchain._probe_lowerer(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
 
 
-def test_identity_of_nvcc_covers_its_profile(tmp_path):
+@pytest.mark.parametrize("file", ["python/tvm/te.py", "lib/libtvm.so", "lib/libtvm.so.27", "include/tvm/ir.h"])
+@pytest.mark.parametrize("distribution", ["apache_tvm-0.27", "apache_tvm_ffi-0.1.15"])
+def test_each_file_that_decides_what_is_lowered_is_in_the_identity_of_tvm(tmp_path, file, distribution):
+    def records(digest):
+        found = []
+        for name in ("apache_tvm-0.27", "apache_tvm_ffi-0.1.15"):
+            record = tmp_path / digest / f"{name}.dist-info" / "RECORD"
+            record.parent.mkdir(parents=True)
+            record.write_text(f"other.py,sha256=o,1\n{file},sha256={digest if name == distribution else 'same'},1\n")
+            found.append(record)
+        return found
+
+    assert toolchain._probe_lowerer(records("one"))["identity"] != toolchain._probe_lowerer(records("two"))["identity"]
+
+
+PARTS = ["bin/nvcc.profile", "bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc"]
+PARTS += ["nvvm/libdevice/libdevice.10.bc", *(f"include/{name}" for name in toolchain.HEADERS)]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_identity_of_nvcc_covers_each_of_its_parts(tmp_path, part):
     nvcc = cuda(tmp_path / "cuda")
-    profile = nvcc.with_name("nvcc.profile")
-    profile.write_text('INCLUDES += "-I$(TOP)/include"\n')
+    for name in PARTS:
+        path = tmp_path / "cuda" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     before = probe(tmp_path, nvcc)
-    profile.write_text('INCLUDES += "-I$(TOP)/include" "-I/elsewhere"\n')
+    (tmp_path / "cuda" / part).write_text("another one")
     assert probe(tmp_path, nvcc).identity != before.identity
+
+
+def test_identity_of_nvcc_covers_the_compiler_that_it_calls(tmp_path):
+    nvcc = cuda(tmp_path / "cuda")
+    compiler = script(tmp_path / "cc", "one")
+    before = Toolchain(tmp_path / "cache.json", {}).nvcc(str(nvcc), HostCompiler(str(compiler), "cc 12", "one"))
+    script(compiler, "another")
+    after = Toolchain(tmp_path / "cache.json", {}).nvcc(str(nvcc), HostCompiler(str(compiler), "cc 12", "another"))
+    assert after.identity != before.identity
+
+
+def host_compiler(tmp_path: Path, answers: str = "", status: int = 0) -> HostCompiler:
+    path = script(tmp_path / "cc", f'case "$1" in --version) echo "cc 12";; esac; exit {status}\n# {answers}')
+    return Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path))
+
+
+def test_identity_of_a_compiler_covers_what_it_does_not_say_of_itself(tmp_path):
+    before = host_compiler(tmp_path, "patched")
+    after = host_compiler(tmp_path, "patched in another way")
+    assert (after.version, after.path) == (before.version, before.path)
+    assert after.identity != before.identity
+
+
+def test_a_tool_that_answers_and_fails_is_an_error(tmp_path):
+    with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
+        host_compiler(tmp_path, status=3)
+
+
+def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_path):
+    before = host_compiler(tmp_path, "one")
+    path, status = tmp_path / "cc", (tmp_path / "cc").stat()
+    other = shutil.copy(path, tmp_path / "new")
+    Path(other).write_text(path.read_text().replace("# one", "# two"))
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    Path(other).replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path)).identity != before.identity
 
 
 def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def install(folder: Path, digest: str, noise: str) -> Path:
-        for name in ("nvidia_cutlass_dsl", "nvidia_cutlass_dsl_libs_base"):
+    def install(folder: Path, digest: str, noise: str, libraries: str = "x") -> Path:
+        for name, content in {"nvidia_cutlass_dsl": digest, "nvidia_cutlass_dsl_libs_base": libraries}.items():
             record = folder / f"{name}-4.8.1.dist-info" / "RECORD"
             record.parent.mkdir(parents=True)
-            record.write_text(f"cutlass/a.py,sha256={digest},1\n{noise}.pyc,,\n")
+            record.write_text(f"cutlass/a.py,sha256={content},1\n{noise}.pyc,,\n")
         (folder / "nvidia_cutlass_dsl").mkdir()
         return folder
 
@@ -240,6 +299,7 @@ def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
     assert first.version == "4.8.1"
     assert probed(install(tmp_path / "b", "x", "two")) == first
     assert probed(install(tmp_path / "c", "y", "one")).identity != first.identity
+    assert probed(install(tmp_path / "d", "x", "one", "y")).identity != first.identity
     absent = probed(tmp_path / "empty")
     assert absent.version == "absent"
     assert absent.identity != first.identity

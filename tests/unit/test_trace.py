@@ -142,6 +142,14 @@ def test_steps_before_the_start_move_the_origin(tmp_path: Path):
     assert [(span.start, span.end) for span in read_trace(tmp_path / "trace.json").spans] == [(0, 0.5), (1, 2)]
 
 
+def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Path):
+    trace = Trace(start=0.0)
+    for number in range(50):  # 0.1 + 0.2 != 0.3
+        trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    assert {span.lane for span in read_trace(tmp_path / "trace.json").spans} == {0}
+
+
 def test_run_without_steps(tmp_path: Path):
     Trace().write(tmp_path / "trace.json", SUMMARY)
     assert read_trace(tmp_path / "trace.json").spans == ()

@@ -25,6 +25,7 @@ from kernelwright.cli import verify
 from kernelwright.errors import KernelwrightError
 from kernelwright.files import pretty_json
 from kernelwright.package.manifest import sealed_manifest
+from kernelwright.wheel import verify as verify_module
 from kernelwright.wheel.archive import write_wheel
 from kernelwright.wheel.content import BuiltFiles, Image, provider_files
 from kernelwright.wheel.project import provider_project, read_project
@@ -302,6 +303,66 @@ def test_a_digest_or_a_size_in_record_that_is_wrong_is_named(tmp_path: Path, fie
     assert verify_wheel(wheel) == [f"{CODE} is not the file that RECORD lists"]
 
 
+def without(ending: str) -> Callable[[Parts], Parts]:
+    """A file is missing, and RECORD lists it as it was."""
+
+    def change(parts: Parts) -> Parts:
+        kept = [(item, content) for item, content in parts.files if not item.filename.endswith(ending)]
+        (gone,) = [row(item.filename, content) for item, content in parts.files if item.filename.endswith(ending)]
+        return Parts(kept, [gone])
+
+    return change
+
+
+def replaced(ending: str, before: bytes, after: bytes) -> Callable[[Parts], Parts]:
+    """A file has another content, or more of it if nothing is replaced, and RECORD lists that."""
+
+    def change(parts: Parts) -> Parts:
+        changed = {i.filename: c.replace(before, after) if before else c + after for i, c in parts.files}
+        files = [(i, changed[i.filename] if i.filename.endswith(ending) else c) for i, c in parts.files]
+        assert files != parts.files
+        return Parts(files, [])
+
+    return change
+
+
+@pytest.mark.parametrize("name", [f"{INFO}/entry_points.txt", f"{INFO}/METADATA", f"{INFO}/WHEEL", CODE])
+def test_a_file_that_record_lists_and_that_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    whole = provider_wheel(tmp_path)
+    problems = verify_wheel(write_parts(whole, without(name)(parts_of(whole))))
+    assert f"{name} is in RECORD, and missing" in problems
+
+
+ALTERED: dict[str, tuple[Callable[[Parts], Parts], str]] = {
+    "code": (replaced(CODE, b"code for sm_80", b"code for sm_81"), f"{CODE} is not the file that the manifest lists"),
+    "module": (replaced("/__init__.py", b"", b"x"), "demo_sm_80/__init__.py is not the file that the manifest lists"),
+    "manifest": (replaced("/manifest.json", b"sm_80", b"sm_90"), "demo_sm_80/manifest.json is damaged: its digest"),
+    "pin": (replaced("/METADATA", b"demo==1.0", b"demo>=1.0"), "it does not depend on version 1.0 of demo"),
+    "point": (replaced("/entry_points.txt", b"demo_sm_80 =", b"demo_sm_81 ="), "it has no entry point demo_sm_80 in"),
+    "tag": (replaced("/WHEEL", b"none-any", b"none-linux_x86_64"), "WHEEL has the tags ['linux_x86_64'], the name has"),
+    "pure": (replaced("/WHEEL", b"Purelib: true", b"Purelib: false"), "WHEEL says that it is for a platform, and its"),
+    "path": (replaced("/__init__.py", b"", b"/home/me/demo"), "has a path of the machine that built it: /home/me/demo"),
+}
+
+
+@pytest.mark.parametrize("case", ALTERED)
+def test_an_altered_file_is_named_though_record_is_right(tmp_path: Path, case: str) -> None:
+    change, message = ALTERED[case]
+    whole = provider_wheel(tmp_path)
+    problems = verify_wheel(write_parts(whole, change(parts_of(whole))))
+    assert any(message in problem for problem in problems), problems
+
+
+def test_a_folder_that_is_said_to_be_private_is_named_in_no_file(tmp_path: Path) -> None:
+    whole = provider_wheel(tmp_path)
+    described = replaced("/METADATA", b"Version: 1.0", b"Version: 1.0\nKeywords: /work/of/mine")
+    wheel = write_parts(whole, described(parts_of(whole)))
+    assert verify_wheel(wheel, ["/work/of/mine"]) == [], "what people write about their project is theirs"
+    wheel = write_parts(whole, replaced("/__init__.py", b"", b"/work/of/mine/kernels")(parts_of(whole)))
+    problems = verify_wheel(wheel, ["/work/of/mine"])
+    assert "demo_sm_80/__init__.py has a path of the machine that built it: /work/of/mine" in problems[0]
+
+
 class Zip:
     """The bytes of an archive, and the places of its parts."""
 
@@ -520,6 +581,59 @@ def pure_wheel(
     return path
 
 
+HOST_CODE = b"\x7fELF\x02\x01" + bytes(12) + (62).to_bytes(2, "little") + bytes(44)
+"""The header of a library for x86-64."""
+
+
+def packed_wheel(folder: Path, tag: str, inside: str = "", content: bytes = b"text") -> Path:
+    """The wheel of a package with one file and no kernel, for a platform; WHEEL may say another one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = {"data": {"sha256": hashlib.sha256(content).hexdigest()}}
+    document = {"package": "demo", "source": Source("", False, TIME).as_json(), "files": listed, "kernels": {}}
+    files = {
+        "demo/data": content,
+        "demo/manifest.json": sealed_manifest(pretty_json(document).removesuffix("\n}\n")).encode(),
+    }
+    project = read_project(folder, {"project": {"name": "demo", "version": "1.0"}})
+    path = folder / f"demo-1.0-py3-none-{tag}.whl"
+    write_wheel(path, project, files, inside or tag, TIME)
+    return path
+
+
+def test_code_for_a_cpu_is_for_no_machine_in_particular_only_if_the_name_says_so(tmp_path: Path) -> None:
+    assert verify_wheel(packed_wheel(tmp_path, "any")) == []
+    assert verify_wheel(packed_wheel(tmp_path, "any", content=cubin(80))) == []
+    problems = verify_wheel(packed_wheel(tmp_path, "any", content=HOST_CODE))
+    assert problems == ["demo/data is code for a CPU, and the name of the wheel says any platform"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "needed", "fits"),
+    [
+        ("manylinux_2_17_x86_64", "manylinux_2_17_x86_64", True),
+        ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", True),
+        ("manylinux_2_17_x86_64", "manylinux_2_5_x86_64", True),
+        ("manylinux_2_5_x86_64", "manylinux_2_17_x86_64", False),
+        ("manylinux_2_9_x86_64", "manylinux_2_10_x86_64", False),
+        ("manylinux_2_17_x86_64", "manylinux_3_1_x86_64", False),
+        ("linux_x86_64", "manylinux_2_17_x86_64", False),
+    ],
+)
+def test_a_name_promises_no_older_system_than_the_libraries_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, needed: str, fits: bool
+) -> None:
+    monkeypatch.setattr(verify_module, "platform_tag", lambda wheel: needed)
+    problems = verify_wheel(packed_wheel(tmp_path, tag, content=HOST_CODE))
+    assert problems == ([] if fits else [f"its libraries need {needed}, its name says {tag}"])
+
+
+def test_a_tag_inside_that_differs_from_the_name_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "platform_tag", lambda wheel: "manylinux_2_17_x86_64")
+    wheel = packed_wheel(tmp_path, "manylinux_2_28_x86_64", "manylinux_2_17_x86_64")
+    (problem,) = verify_wheel(wheel)
+    assert problem == "WHEEL has the tags ['manylinux_2_17_x86_64'], the name has manylinux_2_28_x86_64"
+
+
 def test_a_package_that_would_replace_another_is_refused(tmp_path: Path) -> None:
     assert verify_wheel(pure_wheel(tmp_path, "acme.demo")) == [] == verify_wheel(pure_wheel(tmp_path, "demo"))
     for package in ("torch", "json", "kernelwright", "numpy.demo"):
@@ -634,6 +748,19 @@ def test_device_code_that_its_package_does_not_list_is_named(tmp_path: Path) -> 
     assert verify_together([package, kept]) == [] == verify_together([package]) == verify_together([kept, dropped])
     assert verify_together([dropped, package, kept]) == [
         f"{dropped.name} is of another build: {package.name} lists no device code for sm_75"
+    ]
+
+
+def test_device_code_of_another_build_of_one_version_is_named(tmp_path: Path) -> None:
+    provider = provider_wheel(tmp_path)
+    package = package_wheel(tmp_path, provider)
+    parts = replaced(CODE, b"code for sm_80", b"CODE FOR SM_80")(parts_of(provider))
+    listed = (hashlib.sha256(content).hexdigest().encode() for item, content in parts.files if item.filename == CODE)
+    with zipfile.ZipFile(provider) as archive:
+        before = hashlib.sha256(archive.read(CODE)).hexdigest().encode()
+    other = write_parts(provider, replaced("/manifest.json", before, next(listed))(parts))
+    assert verify_together([package, other]) == [
+        f"{package.name}: {CODE.partition('/')[2]} is not the one in {other.name}: they are of different builds"
     ]
 
 

@@ -182,6 +182,17 @@ def test_no_worker_is_started_before_the_first_call_and_one_does_all_of_a_file(f
     assert len(processes(project)) == 1
 
 
+def test_a_worker_sees_few_of_the_users_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TVM_NUM_THREADS", "PYTHONPATH", "PYTHONHASHSEED", "PYTHONOPTIMIZE", "LD_PRELOAD", "HOME"):
+        monkeypatch.setenv(name, "the user's")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    seen = Project(tmp_path).pool._environment()
+    assert seen.keys() - {"TMPDIR", "LD_LIBRARY_PATH"} == {
+        *("PATH", "HOME", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONUTF8")
+    }
+    assert [name for name, value in seen.items() if value == "the user's"] == ["HOME"]
+
+
 def test_a_worker_that_was_started_ahead_belongs_to_the_first_file_that_it_is_asked_about(fresh: Fresh) -> None:
     project = fresh(1)
     first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from kernelwright import kernel
 from kernelwright.backends.plan import LoweredUnit
@@ -220,17 +222,72 @@ def _(rng, n, dtype):
     assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
 
 
-def prepared(symbols: list[str], shape: list[int | str]) -> Check:
-    """A check of a kernel that is not built, with one input ``x``."""
+def prepared(symbols: list[str], shape: list[int | str], reference: Callable[[Any], Any] | None = None) -> Check:
+    """A check of a kernel that is not built, with one input ``x`` and, if it has a reference, one output ``y``."""
 
     @kernel
     def unbuilt() -> None:
         pass
 
-    argument = {"name": "x", "kind": "tensor", "dtype": "float32", "shape": shape, "output": False}
-    signature = {"arguments": [argument], "symbols": dict.fromkeys(symbols, "int32")}
+    plain = {"kind": "tensor", "dtype": "float32", "shape": shape}
+    arguments = [{**plain, "name": "x", "output": False}]
+    if reference is not None:
+        unbuilt.reference(reference)
+        arguments.append({**plain, "name": "y", "output": True})
+    signature = {"arguments": arguments, "symbols": dict.fromkeys(symbols, "int32")}
     request = CheckRequest("a.py", "unbuilt", "default", "", 0, signature, "cpu", None)
     return Check(request, unbuilt, unbuilt.variants[0], lambda what, function: function(), lambda doing: None)
+
+
+def test_an_input_must_not_change_by_less_than_the_tolerance_either() -> None:
+    check = prepared(["n"], ["n"])
+    inputs = check.inputs({"n": 7})
+    assert inputs is not None
+
+    def change(x: Any) -> None:
+        x += np.float32(1e-6)
+
+    assert check._case(lambda x: None, {"n": 7}, inputs, leave_out=False) == 0.0
+    with pytest.raises(CheckError, match="x changed, and the reference does not say so"):
+        check._case(change, {"n": 7}, inputs, leave_out=False)
+
+
+def test_a_tolerance_is_that_of_floating_point_numbers_only() -> None:
+    check = prepared(["n"], ["n"])
+    check._request = replace(check._request, tolerance=2.0)
+    tolerances = {dtype: check.tolerance(dtype) for dtype in ("float32", "bfloat16", "int32", "uint8", "bool")}
+    assert tolerances == {"float32": 2.0, "bfloat16": 2.0, "int32": 0.0, "uint8": 0.0, "bool": 0.0}
+
+
+def test_a_reference_may_change_the_arrays_that_it_gets() -> None:
+    def doubled(x: Any) -> Any:
+        x *= 2
+        return x
+
+    def kernel(x: Any, y: Any) -> None:
+        y[:] = 2 * x
+
+    check = prepared(["n"], ["n"], doubled)
+    inputs = check.inputs({"n": 7})
+    assert inputs is not None
+    assert check._case(kernel, {"n": 7}, inputs, leave_out=False) == 0.0
+
+
+def test_what_a_kernel_allocates_itself_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = prepared(["n"], ["n"], lambda x: 2 * x)
+
+    def kernel(x: Any, y: Any = None) -> Any:
+        if y is None:
+            return factor * x
+        y[:] = 2 * x
+        return None
+
+    monkeypatch.setattr(check, "_function", lambda: kernel)
+    factor = 2
+    assert check.run()["cases"] == 7
+    factor = 3
+    with pytest.raises(CheckError, match="y differs from the reference at n=33"):
+        check.run()
 
 
 def test_sizes_that_give_no_shape_are_skipped() -> None:

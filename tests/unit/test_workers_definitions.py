@@ -352,6 +352,9 @@ def test_a_module_from_another_folder_is_a_dependency_and_fresh(project: Project
     "top",
     [
         "open('tuning/data', 'r+').close()",
+        "open('tuning/data', 'a').close()\nopen('tuning/data').close()",
+        "import os\nos.close(os.open('tuning/data', os.O_WRONLY | os.O_CREAT))\nopen('tuning/data').close()",
+        "import os\nos.makedirs('tuning', exist_ok=True)\nopen('tuning/data').close()",
         "import os\nos.close(os.open('tuning/data', os.O_RDONLY))",
         "import os\nos.close(os.open('tuning/data', os.O_RDWR))",
         "import numpy\nnumpy.memmap('tuning/data')",
@@ -368,6 +371,25 @@ def test_a_file_is_seen_however_it_is_read(project: Project, top: str) -> None:
         database.execute("create table t (x)")
     database.close()
     assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/data"]
+
+
+def test_a_file_of_the_project_that_a_definition_renames_is_still_an_input(project: Project) -> None:
+    project.write("tuning/data", "1")
+    top = "import os\nos.rename('tuning/data', 'tuning/moved')\nopen('tuning/moved').close()"
+    assert deps(project, project.empty("k", top)) == ["kernels/k.py", "tuning/moved"]
+
+
+def test_what_counts_of_a_file_is_the_content_that_was_read_first(project: Project) -> None:
+    project.write("tuning/data", "1")
+    top = """
+    import os
+    open("tuning/data").close()
+    descriptor = os.open("tuning/data", os.O_WRONLY)
+    os.write(descriptor, b"2")
+    open("tuning/data").close()
+    """
+    digest = project.discover(project.empty("k", top))["dependencies"]["tuning/data"]
+    assert digest == hashlib.sha256(b"1").hexdigest()
 
 
 def test_files_that_threads_read_at_the_same_time_are_all_seen(project: Project) -> None:

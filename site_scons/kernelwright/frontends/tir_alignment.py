@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir.stmt import MatchBufferRegion
+from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..dtypes import alignment_of
 
@@ -19,10 +20,16 @@ DEFAULT = 64
 """What TVM assumes of a buffer whose definition says nothing (``runtime::kAllocAlignment``)."""
 
 LARGEST_ACCESS = 16
-"""Bytes of the largest access of one CUDA thread."""
+"""Bytes of the largest access of one CUDA thread, except by instructions of 256 bits."""
 
-ASYNC_COPIES = ("tirx.ptx.cp_async", "tirx.ptx_legacy.cp_async", "tirx.ptx.ld")
-"""Beginnings of the names of operations that move several elements from the address they are given."""
+WIDE_ACCESS = 32
+"""Bytes of an instruction of 256 bits, which must be asked for by its name, for sm_100 and later."""
+
+SEVERAL = (
+    *("tirx.ptx.cp_async", "tirx.s_tir.cp_async", "tirx.ptx.ld"),
+    *("tirx.ptx.st_vec", "tirx.ptx.red_vec", "tirx.ptx.atom_vec"),
+)
+"""Beginnings of the names of operations that move several elements from, or to, the address they are given."""
 
 
 def relaxed(function: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -100,6 +107,7 @@ def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
         return LARGEST_ACCESS
     element = _bits_of(parameter.ty.dtype.dtype)
     widths = [element]
+    demanded = [1]
 
     def note_vector_loop(loop: Any) -> None:
         vector = int(loop.kind) == tirx.ForKind.VECTORIZED and isinstance(loop.extent, tirx.IntImm)
@@ -113,14 +121,25 @@ def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
             widths.append(_bits_of(value.ty.dtype))
 
     def note_call(call: Any) -> None:
-        if str(getattr(call.op, "name", "")).startswith(ASYNC_COPIES) and _mentions(call, parameter):
-            widths.append(8 * LARGEST_ACCESS)
+        name = str(getattr(call.op, "name", ""))
+        if name.startswith(SEVERAL) and _mentions(call, parameter):
+            demanded.append(WIDE_ACCESS if "_vec256" in name else LARGEST_ACCESS)
+
+    def note_tile(tile: Any) -> None:
+        # What it becomes, such as copies of 16 bytes, is decided when it is lowered.
+        if _mentions(tile, parameter):
+            demanded.append(WIDE_ACCESS if "256" in str(tile.dispatch) else LARGEST_ACCESS)
 
     tvm_ffi.structural_walk(
         function.body,
-        [(tirx.For, note_vector_loop), ((tvm.ir.TensorLoad, tirx.BufferStore), note_access), (tvm.ir.Call, note_call)],
+        [
+            (tirx.For, note_vector_loop),
+            ((tvm.ir.TensorLoad, tirx.BufferStore), note_access),
+            (tvm.ir.Call, note_call),
+            (TilePrimitiveCall, note_tile),
+        ],
     )
-    return min(max(map(alignment_of, widths)), LARGEST_ACCESS)
+    return max(min(max(map(alignment_of, widths)), LARGEST_ACCESS), *demanded)
 
 
 def _mentions(node: Any, parameter: Any) -> bool:

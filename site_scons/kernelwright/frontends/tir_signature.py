@@ -222,6 +222,8 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
 
 def _visit_call(call: Any, note: Callable[[Any], None]) -> Any:
     name = str(getattr(call.op, "name", ""))
+    if name.startswith("tirx.ptx.") and call.args and isinstance(call.args[0], tvm.ir.TensorLoad):
+        note(call.args[0].source)  # an instruction that has a result names first where to put it
     if _READING.match(name):
         return tvm_ffi.WalkResult.SKIP
     if name == "tirx.tvm_access_ptr":

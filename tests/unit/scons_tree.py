@@ -1,0 +1,127 @@
+"""The graph of a small package, made in this process: real nodes and stages, and tools that are only named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("SCons")
+
+import SCons.Environment
+import SCons.Node
+import SCons.Node.Alias
+import SCons.Node.FS
+from kernelwright.discovery import DefinitionRecord, KernelRecord
+from kernelwright.nvrtc_library import Nvrtc
+from kernelwright.plan import select
+from kernelwright.scons import run as run_module
+from kernelwright.scons.graph import PackageGraph, Tools
+from kernelwright.scons.run import BuildRun
+from kernelwright.scons.stage import Stage, publish
+from kernelwright.scons.stages import KernelStages
+from kernelwright.settings import Settings
+from kernelwright.settled import Settled
+from kernelwright.toolchain import CuteDsl, HostCompiler, Lowerer, Nvcc
+
+FILE = "kernels/gemm.py"
+ARCHS = ("sm_80", "sm_90a", "compute_80")
+
+TOOLS = Tools(
+    Lowerer("0.27.0", "0.1.15", "identity of TVM"),
+    HostCompiler("/usr/bin/cc", "cc 12", "identity of cc"),
+    Nvcc("/cuda/bin/nvcc", "13.0.88", "identity of nvcc", ARCHS),
+)
+NVRTC = Nvrtc("/cuda/lib/libnvrtc.so.13", "/cuda/include", "13.0.88", "identity of NVRTC", ARCHS)
+
+GEMM = KernelRecord(
+    name="gemm",
+    doc="A product.",
+    location=f"{FILE}:4",
+    configs=({"m": 1}, {"m": 2}),
+    slugs=("m-1", "m-2"),
+    targets=None,
+    archs=None,
+    backends=None,
+    outputs=("c",),
+    flags=(),
+    tolerance=None,
+    has_reference=True,
+    takes_target=False,
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a package is made from.
+
+    Arguments:
+        contents: the definition's files, with their digests.
+        later: request -> file that it turned out to read -> digest.
+    """
+
+    settings: Settings = field(default_factory=lambda: Settings(package="demo"))
+    kernel: KernelRecord = GEMM
+    tools: Tools = TOOLS
+    contents: Mapping[str, str] = field(default_factory=lambda: {FILE: "1" * 64})
+    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    strict: bool = False
+
+    @property
+    def definition(self) -> DefinitionRecord:
+        return DefinitionRecord(FILE, self.contents, (self.kernel,), self.later)
+
+
+def new_run(top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> BuildRun:
+    """A run of scons in a folder, as it is before anything is built. It does nothing when this process ends."""
+    monkeypatch.setattr(SCons.Node.FS, "default_fs", SCons.Node.FS.FS(str(top)))
+    monkeypatch.setattr(SCons.Node.Alias, "default_ans", SCons.Node.Alias.AliasNameSpace())
+    monkeypatch.setattr(run_module, "atexit", SimpleNamespace(register=lambda function: None))
+    monkeypatch.setattr(
+        run_module, "gc", SimpleNamespace(**dict.fromkeys(("disable", "enable", "freeze"), lambda: None))
+    )
+    env = SCons.Environment.Environment(tools=[], platform="posix")
+    return BuildRun(env, top, settings or Settings(package="demo"))
+
+
+def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> PackageGraph:
+    """A package without kernels, whose tools are those of the inputs."""
+    run = new_run(top, monkeypatch, inputs.settings)
+    run.strict = inputs.strict
+    graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
+    known = {"tools": inputs.tools, "cutedsl": CuteDsl("absent", "absent"), "has_gpu": True, "fatbinary": "fatbinary"}
+    graph.__dict__.update(known)  # in place of what would be probed
+    return graph
+
+
+def graph_of(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> PackageGraph:
+    """A package with one kernel, and with its assembly."""
+    graph = new_graph(top, monkeypatch, inputs)
+    selection = select(inputs.kernel, inputs.settings)
+    graph.unsettled[inputs.kernel.name] = KernelStages(graph, inputs.definition, selection).add()
+    graph._assemble(Settled(""), {})
+    return graph
+
+
+def stages_of(graph: PackageGraph) -> dict[str, Stage]:
+    """The stages by their label and subject."""
+    return {f"{stage.label} {stage.subject}": stage for stage in graph.made}
+
+
+def make_all(graph: PackageGraph) -> None:
+    """Make all outputs, as far as SCons and the journal are concerned; each has its own name as content."""
+    graph.run.__dict__["cache"] = None
+    for stage in graph.made:
+
+        def make(scratch: Path, names: tuple[str, ...] = tuple(stage.targets)) -> None:
+            for name in names:
+                (scratch / name).parent.mkdir(parents=True, exist_ok=True)
+                (scratch / name).write_text(name)
+
+        stage.make = make
+        publish(stage, graph.run)
+        for node in stage.nodes:
+            node.set_state(SCons.Node.executed)

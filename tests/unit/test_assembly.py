@@ -1,0 +1,212 @@
+"""What a package gets of its kernels: when it is assembled again, what is copied, swept, and put into ``dist``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("SCons")
+
+from kernelwright.errors import KernelwrightError, Where
+from kernelwright.files import sha256_of
+from kernelwright.scons import wheel as wheel_module
+from kernelwright.scons.assembly import Assembly
+from kernelwright.scons.graph import PackageGraph
+from kernelwright.scons.wheel import put_into
+from kernelwright.settings import Settings
+from kernelwright.wheel.sizes import KernelSize
+from scons_tree import Inputs, graph_of, make_all, stages_of
+
+LIBRARY = "_lib/gemm.so"
+
+
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
+    """A package of one kernel for the CPU, which was made; its library was not copied yet."""
+    graph = graph_of(tmp_path, monkeypatch, Inputs(Settings(package="demo", targets=("llvm",))))
+    make_all(graph)
+    return graph
+
+
+def signature(graph: PackageGraph) -> str:
+    return stages_of(graph)["PACKAGE demo"].signature
+
+
+def packaged(graph: PackageGraph, tmp_path: Path) -> Any:
+    """Copy what the package gets of the kernel."""
+    (tmp_path / "scratch").mkdir(exist_ok=True)
+    return graph._assembly._packaged(graph._assembly._parts[0], tmp_path / "scratch")
+
+
+def rewrite(graph: PackageGraph, name: str, text: str) -> None:
+    """Have a stage make another content."""
+    path = Path(graph.work.get_abspath(), "gemm", name)
+    path.write_text(text)
+    graph.run.journal.record([str(path)])
+
+
+@pytest.mark.parametrize("name", ["gemm.so", "entry.json"])
+def test_another_content_of_what_a_package_gets_is_in_its_signature(graph, tmp_path, name):
+    packaged(graph, tmp_path)
+    before = signature(graph)
+    assert signature(graph) == before
+    rewrite(graph, name, "new")
+    assert signature(graph) != before
+
+
+def test_a_library_is_copied_with_its_digest_and_one_that_is_current_stays(graph, tmp_path):
+    copy = Path(graph.folder.get_abspath(), LIBRARY)
+    missing = signature(graph)
+    assert packaged(graph, tmp_path).products[LIBRARY] == (sha256_of(copy), copy.stat().st_size)
+    assert copy.read_text() == "gemm.so" and signature(graph) != missing
+    before = copy.stat()
+    packaged(graph, tmp_path)
+    assert (copy.stat().st_ino, copy.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    rewrite(graph, "gemm.so", "new")
+    assert packaged(graph, tmp_path).products[LIBRARY] == (sha256_of(copy), 3) and copy.read_text() == "new"
+
+
+def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_path):
+    packaged(graph, tmp_path)
+    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    copy.write_text("damage")
+    assert signature(graph) != whole
+    packaged(graph, tmp_path)
+    assert copy.read_text() == "gemm.so" and signature(graph) == whole
+    copy.unlink()
+    assert signature(graph) != whole
+
+
+def test_a_strict_run_reads_copies_whose_stamps_say_nothing(graph, tmp_path):
+    packaged(graph, tmp_path)
+    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    copy.write_text("damage.")
+    (_, digest) = graph._assembly.copies[LIBRARY]
+    status = copy.stat()
+    forged = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    graph._assembly.copies[LIBRARY] = forged, digest
+    assert signature(graph) == whole, "nothing else can find it"
+    graph.run.strict = True
+    assert signature(graph) != whole
+
+
+def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays(graph, tmp_path):
+    packaged(graph, tmp_path)
+    folder, work = Path(graph.folder.get_abspath()), Path(graph.work.get_abspath())
+    kept = [path for top in (folder, work) for path in top.rglob("*") if path.is_file()]
+    gone = [
+        *(folder / "_lib/old.so", folder / "_runtime/old.py", folder / "backends/cython/_old.so", folder / "cython.py"),
+        *(work / "old/old.so", work / "gemm/m-3/llvm/x86-64-v3/host.o", work / "glibc-2.17/libc.so"),
+        Path(graph.checks.get_abspath(), "old/default.cpu.json"),
+    ]
+    mine = [folder / "mine.txt", folder / "data/mine.txt"]
+    for path in (*gone, *mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    graph._assembly._sweep()
+    assert [path for path in gone if path.exists()] == []
+    assert all(path.exists() for path in (*kept, *mine))
+    assert not (work / "old").exists() and not (work / "gemm/m-3").exists()
+
+
+def test_what_is_known_of_a_copy_that_the_package_has_no_more_is_forgotten(graph, tmp_path):
+    packaged(graph, tmp_path)
+    known = {**graph._assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
+    assembly = Assembly(graph, graph._assembly._parts, known)
+    assembly._sweep()
+    assert set(assembly.copies) == {LIBRARY}
+
+
+# --- Wheels
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Two wheels that were built, the record of their names, and the notes that a run shows."""
+    folder = tmp_path / "build"
+    folder.mkdir()
+    names = {"package": "demo-1.0-py3-none-any.whl", "sm_80": "demo_sm_80-1.0-py3-none-any.whl"}
+    for stem in names:
+        (folder / f"{stem}.whl").write_text(f"new {stem}")
+    (folder / "wheel.json").write_text(json.dumps({"names": names}))
+    notes: list[str] = []
+    monkeypatch.setattr(wheel_module, "_sizes", lambda graph: [])
+    graph = SimpleNamespace(run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)))
+    wheels = [folder / f"{stem}.whl" for stem in names]
+    dist = tmp_path / "dist"
+    return SimpleNamespace(
+        names=names, notes=notes, dist=dist, put=lambda: put_into(dist, wheels, folder / "wheel.json", graph)
+    )
+
+
+def test_the_wheel_of_the_package_is_the_last_one_to_be_there(built, monkeypatch):
+    replaced: list[str] = []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda part, target: replaced.append(target.name) or replace(part, target))
+    built.put()
+    assert replaced == [built.names["sm_80"], built.names["package"]]
+    assert {p.name: p.read_text() for p in built.dist.iterdir()} == {n: f"new {s}" for s, n in built.names.items()}
+    assert [note for note in built.notes if "dist/" in note] == [
+        f"kernelwright: dist/{name} ({len(f'new {stem}'):,} bytes)" for stem, name in built.names.items()
+    ]
+
+
+def test_a_wheel_that_cannot_be_copied_keeps_all_others_back(built):
+    for stem in built.names:
+        (built.dist).mkdir(exist_ok=True)
+        for name in built.names.values():
+            (built.dist / name).write_text("old")
+        blocked = built.dist / built.names[stem]
+        blocked.unlink()
+        (blocked / "mine").mkdir(parents=True)
+        with pytest.raises(IsADirectoryError):
+            built.put()
+        others = [p for p in built.dist.iterdir() if p != blocked]
+        assert [(p.name in built.names.values(), p.read_text()) for p in others] == [(True, "old")]
+        (blocked / "mine").rmdir()
+        blocked.rmdir()
+
+
+def test_a_wheel_that_is_there_already_stays_and_one_of_an_earlier_build_is_named(built):
+    built.put()
+    before = (built.dist / built.names["sm_80"]).stat()
+    for name in ("demo_sm_90a-1.0-py3-none-any.whl", "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"):
+        (built.dist / name).touch()
+    for name in ("demo-1.1-py3-none-any.whl", "demo_more-1.0-py3-none-any.whl", "demo-1.0.tar.gz", "demo-1x0-a.whl"):
+        (built.dist / name).touch()
+    built.notes.clear()
+    built.put()
+    assert (built.dist / built.names["sm_80"]).stat() == before
+    assert [note for note in built.notes if "remove it" in note] == [
+        "kernelwright: dist/demo-1.0-py3-none-manylinux_2_28_x86_64.whl has this version and is of an earlier build: "
+        "remove it",
+        "kernelwright: dist/demo_sm_90a-1.0-py3-none-any.whl has this version and is of an earlier build: remove it",
+    ]
+
+
+def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_named(tmp_path, monkeypatch):
+    sizes = [
+        KernelSize(name, {"sm_80": code}, library)
+        for name, code, library in (("a", 9, 1), ("b", 5, 7), ("c", 7, 7), ("d", 8, 2))
+    ]
+    monkeypatch.setattr(wheel_module, "_sizes", lambda graph: sizes)
+    wheel = tmp_path / "demo-1.0-py3-none-any.whl"
+    wheel.write_bytes(bytes(2048))
+
+    def require(stem: str, **settings: Any) -> None:
+        graph = SimpleNamespace(settings=Settings(package="demo", **settings))
+        wheel_module._require_size(stem, wheel, graph, Where(stage="wheel"))
+
+    require("package", max_wheel_size="2K")
+    require("package")
+    wheel.write_bytes(bytes(2049))
+    with pytest.raises(KernelwrightError, match=r"\]: the wheel has 2,049 bytes, and max_wheel_size is 2K") as caught:
+        require("package", max_wheel_size="2K")
+    assert caught.value.remedy.endswith("the largest kernels are b (7 bytes), c (7 bytes), d (2 bytes)")
+    with pytest.raises(KernelwrightError, match=r"\]: the wheel demo-1.0-py3-none-any.whl has") as caught:
+        require("sm_80", max_wheel_size="2K", split="arch")
+    assert caught.value.remedy.endswith("the largest kernels are a (9 bytes), d (8 bytes), c (7 bytes)")

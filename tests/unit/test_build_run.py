@@ -1,0 +1,399 @@
+"""What packages of a run share, and which kernels a run need not look at: locks, links, the cache, settled kernels."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("SCons")
+
+import SCons.Node
+import SCons.Script
+from kernelwright import discovery
+from kernelwright.errors import KernelwrightError, SettingsError
+from kernelwright.files import open_lock
+from kernelwright.scons import graph as graph_module
+from kernelwright.scons.assembly import remove_unknown
+from kernelwright.scons.graph import PackageGraph
+from kernelwright.scons.run import BuildRun
+from kernelwright.settings import Settings
+from kernelwright.settled import Settled, read_settled
+from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
+    return new_run(tmp_path, monkeypatch)
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Have options of the command line; all others are not given."""
+    monkeypatch.setattr(SCons.Script, "GetOption", lambda name: options.get(name))
+
+
+# --- The lock
+
+
+def test_a_tree_in_which_another_run_works_is_refused_or_waited_for(run, monkeypatch):
+    other = os.fdopen(open_lock(run.state / "lock"), "w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    choose(monkeypatch, kernelwright_no_wait=True)
+    with pytest.raises(KernelwrightError, match="another scons works in this tree"):
+        run.lock()
+    assert not run.journal.writable
+    other.close()
+    run.lock()
+    assert run.journal.writable
+    with (run.state / "lock").open("a") as late, pytest.raises(BlockingIOError):
+        fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_a_lock_that_is_waited_for_is_taken_for_this_run_alone(run, monkeypatch):
+    other = os.fdopen(open_lock(run.state / "lock"), "w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    run.progress = SimpleNamespace(note=lambda text: other.close())  # it ends while it is waited for
+    run.lock()
+    with (run.state / "lock").open("a") as late, pytest.raises(BlockingIOError):
+        fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+# --- Links in the build folder
+
+
+def test_a_link_anywhere_below_the_build_folder_is_refused_and_the_folder_itself_may_be_one(run, tmp_path):
+    disk = tmp_path / "disk"
+    (disk / "kernels").mkdir(parents=True)
+    (tmp_path / "build").symlink_to(disk)
+    inner = f"{tmp_path}/build/kernels/demo/gemm"
+    run.require_folders([f"{tmp_path}/build/kernels", inner, "/somewhere/else", str(tmp_path)])
+    (disk / "kernels" / "demo").symlink_to(tmp_path)
+    for folder in (inner, f"{tmp_path}/build/kernels/demo"):
+        with pytest.raises(KernelwrightError, match=r"build/kernels/demo is a symbolic link"):
+            run.require_folders([f"{tmp_path}/build/kernels", folder])
+    # A folder of builds that is in another one is no way around that.
+    run.bases.add(f"{tmp_path}/build/kernels/demo")
+    with pytest.raises(KernelwrightError, match=r"build/kernels/demo is a symbolic link"):
+        run.require_folders([inner])
+
+
+def test_what_was_not_made_is_removed_and_nothing_that_a_link_leads_to(tmp_path):
+    outside, top = tmp_path / "outside", tmp_path / "top"
+    for name in ("outside", "top/kept", "top/gone/in"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("outside/mine", "top/kept/a", "top/kept/b", "top/gone/in/c"):
+        (tmp_path / name).touch()
+    (top / "link").symlink_to(outside)
+    (top / "kept" / "dangling").symlink_to("nowhere")
+    remove_unknown(top, [str(top / "kept" / "a")])
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        *("outside", "outside/mine", "top", "top/kept", "top/kept/a")
+    ]
+
+
+# --- Settings that packages share
+
+
+def test_the_most_patient_package_sets_the_time_limits_of_a_run_that_has_begun(run):
+    for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
+        run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool))
+        run.__dict__.setdefault("pool", SimpleNamespace(timeout_s=None))
+        run.__dict__.setdefault("tools", SimpleNamespace(timeout_s=None))
+    assert (run.pool.timeout_s, run.tools.timeout_s) == (400.0, 9000.0)
+
+
+def test_the_cache_has_the_size_of_the_settings_and_may_be_read_only_or_absent(tmp_path, monkeypatch):
+    shared = Settings(package="demo", cache_dir="shared", cache_size="3M")
+    cache = new_run(tmp_path, monkeypatch, shared).cache
+    assert cache is not None
+    assert (cache._folder, cache._limit, cache._writable) == (tmp_path / "shared", 3 << 20, True)
+    choose(monkeypatch, cache_readonly=True)
+    cache = new_run(tmp_path, monkeypatch, shared).cache
+    assert cache is not None and not cache._writable
+    choose(monkeypatch, cache_disable=True)
+    assert new_run(tmp_path, monkeypatch, shared).cache is None
+    choose(monkeypatch)
+    assert new_run(tmp_path, monkeypatch, Settings(package="demo", cache_dir="")).cache is None
+
+
+OWN_CACHE = "build/.kernelwright/cache"
+
+
+@pytest.mark.parametrize("place", ["build", "build/demo", "build/.kernelwright", OWN_CACHE, f"{OWN_CACHE}/x"])
+def test_a_cache_among_outputs_is_refused_also_through_a_link_and_its_own_place_is_not(tmp_path, monkeypatch, place):
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "elsewhere").symlink_to(tmp_path / place)
+    for name in (place, "elsewhere"):
+        run = new_run(tmp_path, monkeypatch, Settings(package="demo", cache_dir=name))
+        if place == OWN_CACHE:
+            assert run.cache is not None
+        else:
+            with pytest.raises(SettingsError, match="builds write into build"):
+                run.require_cache()
+
+
+def test_a_folder_with_other_things_in_it_is_no_cache(tmp_path, monkeypatch):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "precious.txt").touch()
+    run = new_run(tmp_path, monkeypatch, Settings(package="demo", cache_dir="notes"))
+    with pytest.raises(SettingsError, match="other things in it"):
+        run.require_cache()
+
+
+def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
+    kept = []
+    run.lock()
+    run.settle.append(lambda: kept.append("settled"))
+    run.journal.close = lambda: kept.append("journal")
+    run.__dict__["cache"] = SimpleNamespace(trim=lambda: kept.append("cache"), problem=None)
+    run.__dict__["tools"] = SimpleNamespace(save=lambda: kept.append("measurements"), close=lambda: None)
+    run.settled_stages = 1
+    run._close()
+    assert sorted(kept) == ["cache", "journal", "measurements", "settled"]
+    choose(monkeypatch, no_exec=True)
+    run._close()
+    assert len(kept) == 4, "a run that only shows something keeps nothing"
+
+
+def test_what_could_not_be_kept_is_told_and_spoils_nothing(tmp_path, monkeypatch, capsys):
+    run = new_run(tmp_path, monkeypatch)
+
+    def fail() -> None:
+        raise OSError(28, "No space left on device", "build/x")
+
+    run.settle.append(fail)
+    run.settled_stages = 1
+    run._close()
+    shown = capsys.readouterr()
+    assert "could not be kept: No space left on device (build/x)" in shown.err
+    assert "0 built, 1 reused, 0 failed" in shown.out
+
+
+def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, monkeypatch, capsys):
+    run = new_run(tmp_path, monkeypatch)
+    states = [SCons.Node.executed] * 3 + [SCons.Node.up_to_date] * 2 + [SCons.Node.failed, SCons.Node.no_state]
+    run.stages = [
+        SimpleNamespace(nodes=[SimpleNamespace(get_state=lambda s=s: s)], cached=n == 0, label="LINK", line=f"[ {n} ]")
+        for n, s in enumerate(states)
+    ]
+    run.settled_stages = 10
+    run.failed(run.stages[5], KernelwrightError("it is wrong\nand more"))
+    assert {name: n for name, n in run._counts().items() if name != "seconds"} == {
+        **{"built": 3, "cached": 1, "reused": 12, "failed": 1}
+    }
+    run._summary()
+    shown = capsys.readouterr()
+    assert "kernelwright: 3 built (1 from the cache), 12 reused, 1 failed in" in shown.out and not shown.err
+    choose(monkeypatch, keep_going=True)
+    run._summary()
+    assert "kernelwright: 1 failed:\n  [ 5 ]: it is wrong\n" in capsys.readouterr().err
+
+
+# --- Packages, and settled kernels
+
+
+def test_a_second_package_of_the_same_name_is_refused(tmp_path, monkeypatch):
+    graph = new_graph(tmp_path, monkeypatch, Inputs())
+    with pytest.raises(SettingsError, match="a package of that name exists already"):
+        PackageGraph(graph.run.env, graph.run, graph.settings, [])
+    PackageGraph(graph.run.env, graph.run, replace(graph.settings, package="other"), [])
+
+
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs | None = None) -> str:
+    return new_graph(tmp_path, monkeypatch, inputs or Inputs())._key
+
+
+KEYS = {
+    "a setting": Inputs(Settings(package="demo", nvcc_flags=("-lineinfo",))),
+    "a limit": Inputs(Settings(package="demo", max_registers=0)),
+    "the order of backends": Inputs(Settings(package="demo", backends=("cython", "tvm_ffi"))),
+    "TVM": Inputs(tools=replace(TOOLS, lowerer=replace(TOOLS.lowerer, identity="other"))),
+    "tvm-ffi": Inputs(tools=replace(TOOLS, lowerer=replace(TOOLS.lowerer, tvm_ffi="0.1.16"))),
+    "nvcc": Inputs(tools=replace(TOOLS, nvcc=replace(TOOLS.nvcc, identity="other"))),
+    "the C compiler": Inputs(tools=replace(TOOLS, host_compiler=replace(TOOLS.host_compiler, identity="other"))),
+    "strictness": Inputs(strict=True),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_no_kernel_is_settled_under_other_settings_or_tools(tmp_path, monkeypatch, name):
+    assert key(tmp_path, monkeypatch, KEYS[name]) != key(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["code_digest", "launcher_digest", "VERSION"])
+def test_no_kernel_is_settled_under_another_code_of_ours(tmp_path, monkeypatch, name):
+    before = key(tmp_path, monkeypatch)
+    assert key(tmp_path, monkeypatch) == before
+    monkeypatch.setattr(graph_module, name, "other" if name == "VERSION" else lambda *label: "other")
+    assert key(tmp_path, monkeypatch) != before
+
+
+def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tmp_path, monkeypatch):
+    keys = {key(tmp_path, monkeypatch)}
+    for name, value in (("has_gpu", False), ("cutedsl", SimpleNamespace(identity="other", version="4"))):
+        graph = new_graph(tmp_path, monkeypatch, Inputs())
+        graph.__dict__[name] = value
+        keys.add(graph._key)
+    assert len(keys) == 3
+
+
+def test_settings_that_change_nothing_leave_kernels_settled(tmp_path, monkeypatch):
+    other = Settings(package="demo", worker_timeout=1.0, memory_limit="1G", cache_dir="", max_wheel_size="1M")
+    assert key(tmp_path, monkeypatch, Inputs(other)) == key(tmp_path, monkeypatch)
+
+
+def finished(graph: PackageGraph) -> Any:
+    return graph._finished(FILE, "gemm", graph.unsettled["gemm"])
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
+    """A package of one kernel for the CPU, all of which is made."""
+    graph = graph_of(tmp_path, monkeypatch, Inputs(Settings(package="demo", targets=("llvm",))))
+    make_all(graph)
+    return graph
+
+
+def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(package):
+    whole = finished(package)
+    assert whole.stages == 5 and whole.checks == 2 and whole.backends == ["tvm_ffi"]
+    assert set(whole.products) == {"_lib/gemm.so"}
+    assert len(whole.outputs) == sum(len(stage.paths) for stage in package.unsettled["gemm"].stages)
+    for node in package.unsettled["gemm"].stages[0].nodes:
+        node.set_state(SCons.Node.up_to_date)
+    assert finished(package) == whole
+
+
+@pytest.mark.parametrize("state", [SCons.Node.failed, SCons.Node.no_state, SCons.Node.pending, SCons.Node.executing])
+def test_a_kernel_of_which_one_stage_was_not_done_is_not_finished(package, state):
+    for stage in package.unsettled["gemm"].stages:
+        stage.nodes[0].set_state(state)
+        assert finished(package) is None, stage.label
+        stage.nodes[0].set_state(SCons.Node.executed)
+    assert finished(package) is not None
+
+
+def test_checks_count_only_if_all_were_done(package):
+    stages_of(package)["CHECK gemm/m-2 cpu"].nodes[0].set_state(SCons.Node.failed)
+    assert finished(package).checks == 0
+
+
+def test_a_kernel_that_the_run_went_on_without_is_not_finished(package):
+    package.run.partial = SimpleNamespace(lacks=lambda node: node is package.unsettled["gemm"].entry)
+    assert finished(package) is None
+
+
+def settled_state(package: PackageGraph, **fields: Any) -> Settled:
+    """What an earlier run wrote of the package."""
+    kernel = finished(package)
+    stamps = {FILE: [1, 2, 3, 4]}
+    return Settled("key", {FILE: stamps}, {FILE: []}, {"gemm": replace(kernel, **fields)})
+
+
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The groups of files whose stamps are not as they were: ``sources``, ``outputs`` or ``checks``."""
+    changed: set[str] = set()
+
+    def is_current(top: str, stamps: dict[str, Any]) -> bool:
+        name = next(iter(stamps))
+        group = "sources" if name == FILE else "checks" if "/check/" in name else "outputs"
+        return group not in changed
+
+    monkeypatch.setattr(graph_module, "is_current", is_current)
+    monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", [])
+    return changed
+
+
+@pytest.mark.parametrize("group", ["sources", "outputs"])
+def test_a_kernel_is_looked_at_if_a_file_that_decides_it_or_an_output_changed(package, current, group):
+    state = settled_state(package)
+    assert package._split(state) == ([], state.kernels)
+    current.add(group)
+    assert package._split(state) == ([FILE], {})
+
+
+def test_a_file_of_which_nothing_is_known_is_looked_at(package, current):
+    state = settled_state(package)
+    state.files = {}
+    assert package._split(state) == ([FILE], {})
+
+
+def test_checks_are_looked_at_only_when_they_are_asked_for(package, current, monkeypatch):
+    state, unchecked = settled_state(package), settled_state(package, checks=0)
+    current.add("checks")
+    assert package._split(state)[0] == [] and package._split(unchecked)[0] == []
+    monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", ["check"])
+    package.__dict__.pop("_checking")
+    package.__dict__.pop("_may_settle")
+    assert package._split(state)[0] == [FILE] and package._split(unchecked)[0] == [FILE]
+    current.clear()
+    assert package._split(state)[0] == [] and package._split(unchecked)[0] == [FILE]
+
+
+@pytest.mark.parametrize("target", ["build/kernels/demo/gemm/gemm.so", "compile_commands", "--strict", "--tree=all"])
+def test_every_kernel_has_its_nodes_where_these_are_asked_for(package, current, monkeypatch, target):
+    state = settled_state(package)
+    if target.startswith("--"):
+        package.run.strict = target == "--strict"
+        choose(monkeypatch, tree_printers=None if target == "--strict" else ["all"])
+    else:
+        monkeypatch.setattr(SCons.Script, "COMMAND_LINE_TARGETS", [target])
+    assert package._split(state) == ([FILE], {})
+
+
+def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only_shows_something(package, monkeypatch):
+    package._looked_into.append(
+        graph_module.Unsettled(Inputs().definition, {"gemm": package.unsettled["gemm"]}, ["a note"])
+    )
+    monkeypatch.setattr(graph_module, "trusted_stamps", lambda top, digests: dict.fromkeys(digests))
+    choose(monkeypatch, no_exec=True)
+    package._settle(Settled(package._key), {})
+    assert not package._state.exists()
+    choose(monkeypatch)
+    package._settle(Settled(package._key), {})
+    kept = read_settled(package._state, package._key)
+    assert kept.kernels == {"gemm": finished(package)}
+    assert kept.files == {FILE: {FILE: None}} and kept.notes == {FILE: ["a note"]}
+    # One that is not finished takes the whole file with it.
+    package.unsettled["gemm"].stages[0].nodes[0].set_state(SCons.Node.failed)
+    package._settle(kept, {})
+    assert read_settled(package._state, package._key).kernels == {}
+    assert read_settled(package._state, package._key).files == {}
+
+
+def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(package, monkeypatch):
+    asked: dict[str, str] = {}
+    monkeypatch.setattr(graph_module, "trusted_stamps", lambda top, digests: asked.update(digests))
+    stages_of(package)["LOWER gemm/m-1 x86-64-v3"].options["later"] = {"table.txt": "1"}
+    stages_of(package)["CHECK gemm/m-2 cpu"].options["later"] = {"expected.txt": "2"}
+    found = graph_module.Unsettled(Inputs().definition, {"gemm": package.unsettled["gemm"]}, [])
+    package._stamps(found)
+    assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2"}
+
+
+def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_strictness(tmp_path, monkeypatch):
+    asked: list[tuple[str, Any]] = []
+
+    def discover(files, top, cache, pool, identity, others, strict, note):
+        asked.append((identity, others))
+        return discovery.Discovery([], [])
+
+    monkeypatch.setattr(discovery, "discover", discover)
+
+    def identity(inputs: Inputs, strict: bool = False) -> str:
+        graph = new_graph(tmp_path, monkeypatch, inputs)
+        graph.run.strict = strict
+        graph._discover([FILE], {"other": SimpleNamespace(file="kernels/other.py")})
+        return asked[-1][0]
+
+    found = [identity(Inputs()), identity(KEYS["TVM"]), identity(Inputs(), strict=True)]
+    monkeypatch.setattr(graph_module, "code_digest", lambda label: f"new code of {label}")
+    found.append(identity(Inputs()))
+    assert len(set(found)) == 4 and "new code of DISCOVER" in found[-1]
+    assert {str(others) for _, others in asked} == {"{'other': 'kernels/other.py'}"}

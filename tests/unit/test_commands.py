@@ -1,0 +1,191 @@
+"""The command ``kernelwright``: its exit status, the tools that scripts ask it for, and the project that it makes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernelwright import cli
+from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main, print_tool
+from kernelwright.errors import KernelwrightError, SettingsError, ToolchainError, Where
+from kernelwright.init import HIDDEN, TEMPLATE, make_project
+from kernelwright.wheel import verify as verify_module
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def missing(*arguments: Any) -> Any:
+    raise ToolchainError("there is none", Where(stage="settings"), "install it")
+
+
+def toolchain(**replaced: Any) -> Any:
+    """Tools that are all found, but for some."""
+    compiler = SimpleNamespace(path="/usr/bin/cc", version="cc 12")
+    found = {
+        "lowerer": lambda: SimpleNamespace(tvm="0.27.0", tvm_ffi="0.1.15"),
+        "host_compiler": lambda setting: compiler,
+        "nvcc": lambda setting, cc: SimpleNamespace(path="/cuda/bin/nvcc", version="13.0.88"),
+        "nvrtc": lambda: SimpleNamespace(
+            library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
+        ),
+    }
+    return SimpleNamespace(**{**found, **replaced})
+
+
+# --- doctor and tool
+
+
+def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_there(capsys):
+    assert doctor(toolchain()) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "tvm: 0.27.0",
+        "tvm-ffi: 0.1.15",
+        "host compiler: cc 12",
+        "nvcc: 13.0.88 at /cuda/bin/nvcc",
+        "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tool", "status", "line"),
+    [
+        ("lowerer", 1, "tvm-ffi: [settings]: there is none"),
+        ("host_compiler", 1, "host compiler: [settings]: there is none"),
+        ("nvcc", 1, "nvcc: [settings]: there is none"),
+        ("nvrtc", 0, "nvrtc: there is none; only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'"),
+    ],
+)
+def test_the_doctor_ends_with_1_if_a_tool_is_missing_that_every_build_needs(capsys, tool, status, line):
+    assert doctor(toolchain(**{tool: missing})) == status
+    shown = capsys.readouterr().out
+    assert line in shown.splitlines() and "tvm:" in shown and "nvrtc:" in shown, "the others are shown all the same"
+
+
+def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
+    printed = {}
+    for name in TOOLS:
+        assert print_tool(toolchain(), name) == 0
+        printed[name] = capsys.readouterr().out.strip()
+    for folder, file in (
+        ("launcher", "kernelwright.h"),
+        ("tvm_ffi", "tvm/ffi/c_api.h"),
+        ("dlpack", "dlpack/dlpack.h"),
+        ("python_include", "."),
+    ):
+        assert Path(printed.pop(folder), file).exists(), folder
+    assert Path(printed.pop("nvrtc_compile")).name == "nvrtc_compile.py"
+    assert printed == {
+        "nvcc": "/cuda/bin/nvcc",
+        "fatbinary": "/cuda/bin/nvcc/../fatbinary",
+        "cc": "/usr/bin/cc",
+        "python": sys.executable,
+        "nvrtc": "/cuda/lib/libnvrtc.so.13",
+        "cuda_include": "/cuda/include",
+    }
+
+
+def test_a_tool_that_is_not_there_is_an_error_and_prints_no_path(capsys):
+    assert print_tool(toolchain(nvcc=missing), "nvcc") == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and "there is none" in shown.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["build"], ["tool"], ["tool", "ld"], ["verify"], ["init"]])
+def test_wrong_usage_ends_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+
+
+# --- verify
+
+
+@pytest.fixture
+def wheels(tmp_path, monkeypatch):
+    """Wheels by name, with the problems of each; ``together`` has those of all."""
+    found: dict[str, Any] = {"together": []}
+
+    def verify_wheel(path: Path, private: Any = (), own_points: bool = False) -> list[str]:
+        problems: list[str] | KernelwrightError = found[path.name]
+        if isinstance(problems, KernelwrightError):
+            raise problems
+        return problems
+
+    monkeypatch.setattr(verify_module, "verify_wheel", verify_wheel)
+    monkeypatch.setattr(verify_module, "verify_together", lambda paths: found["together"] if len(paths) > 1 else [])
+    monkeypatch.setattr(verify_module, "gaps_of", lambda path: [])
+    return found
+
+
+def test_wheels_that_are_well_end_with_0_and_each_problem_with_1(wheels, capsys):
+    wheels |= {
+        "a.whl": [],
+        "b.whl": [],
+        "bad.whl": ["it is damaged"],
+        "none.whl": KernelwrightError("none.whl: is none"),
+    }
+    assert main(["verify", "a.whl", "b.whl"]) == 0
+    assert capsys.readouterr() == ("a.whl: all well\nb.whl: all well\n", "")
+    assert main(["verify", "a.whl", "bad.whl"]) == 1
+    assert capsys.readouterr() == ("a.whl: all well\n", "kernelwright: bad.whl: it is damaged\n")
+    assert main(["verify", "none.whl", "a.whl"]) == 1
+    assert capsys.readouterr() == ("a.whl: all well\n", "kernelwright: none.whl: is none\n")
+    wheels["together"] = ["they are of two builds"]
+    assert main(["verify", "a.whl", "b.whl"]) == 1
+    assert capsys.readouterr() == ("", "kernelwright: they are of two builds\n")
+
+
+def test_problems_are_one_line_each_of_bounded_length_and_number(wheels, capsys):
+    wheels["bad.whl"] = ["first\nsecond\x1b", "x" * 5000] + ["more"] * MOST_PROBLEMS
+    assert main(["verify", "bad.whl"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "kernelwright: bad.whl: first\\nsecond\\x1b"
+    assert len(lines[1]) == len("kernelwright: ") + LONGEST_PROBLEM
+    assert len(lines) == MOST_PROBLEMS + 1 and lines[-1] == "kernelwright: and 2 problems more"
+    wheels["bad.whl"] = ["one"] * MOST_PROBLEMS
+    main(["verify", "bad.whl"])
+    assert "problems more" not in capsys.readouterr().err
+
+
+# --- init
+
+
+def test_a_new_project_has_its_name_and_that_of_its_package_where_each_belongs(tmp_path):
+    folder = make_project("Acme-Kernels.fast", tmp_path)
+    assert folder == tmp_path / "Acme-Kernels.fast"
+    document = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert document["project"]["name"] == "Acme-Kernels.fast"
+    assert document["tool"]["kernelwright"]["package"] == "acme_kernels_fast"
+    texts = {path: path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert not [path for path, text in texts.items() if "@NAME@" in text or "@PACKAGE@" in text]
+    assert any("acme_kernels_fast" in text for path, text in texts.items() if path.suffix == ".py")
+    assert len(texts) == len([path for path in TEMPLATE.rglob("*") if path.is_file()])
+    assert not {path.name for path in folder.iterdir()} & set(HIDDEN), "these are hidden in a project"
+
+
+def test_an_empty_folder_is_taken_and_what_is_in_one_stays(tmp_path):
+    (tmp_path / "acme").mkdir()
+    assert (make_project("acme", tmp_path) / "SConstruct").exists()
+    for name in ("taken", "file"):
+        with pytest.raises(SettingsError, match="there is something of this name"):
+            if name == "taken":
+                (tmp_path / name).mkdir()
+                (tmp_path / name / "pyproject.toml").write_text("mine")
+            else:
+                (tmp_path / name).write_text("mine")
+            make_project(name, tmp_path)
+    assert (tmp_path / "taken/pyproject.toml").read_text() == "mine" and len(list((tmp_path / "taken").iterdir())) == 1
+
+
+def test_a_project_that_cannot_be_made_ends_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "numpy"]) == 1 and "would take the name" in capsys.readouterr().err
+    assert main(["init", "acme"]) == 0 and "acme is made. Next: cd acme" in capsys.readouterr().out
+    assert main(["init", "acme"]) == 1 and "something of this name" in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""Custom calls of the jax backend as they are registered and traced. Nothing is built, and nothing is run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from launcher_build import scalar, tensor
+
+jax = pytest.importorskip("jax")
+jax_tvm_ffi = pytest.importorskip("jax_tvm_ffi")
+
+LOADER = SimpleNamespace(package="acme.kernels", version="1.0+cu13")
+
+ALIAS = re.compile(r"output_operand_alias<output_tuple_indices = \[(\d*)\],\s*operand_index = (\d+)")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What is registered with jax-tvm-ffi, as in a process of its own."""
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(jax_tvm_ffi, "register_ffi_target", lambda *given, **more: calls.append((*given, more)))
+    monkeypatch.setattr(jax_tvm_ffi, "_kernelwright", {}, raising=False)
+    return calls
+
+
+def updated(name: str, dtype: str = "float32") -> dict[str, Any]:
+    """An input that the kernel writes."""
+    return {**tensor(name, dtype, ["n"]), "written": True}
+
+
+def entry_of(*variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    listed = [
+        {
+            "slug": f"v{number}",
+            "config": {"number": number},
+            "arguments": list(arguments),
+            "symbols": {"n": "int32"},
+            "units": [{"target": "llvm"}],
+        }
+        for number, arguments in enumerate(variants)
+    ]
+    return {"doc": "", "variants": listed}
+
+
+class Kernel:
+    """What a kernel object of tvm-ffi has that the backend asks for."""
+
+    name, variants = "f", ()
+
+    def __init__(self, index: int | None = None, devices: frozenset[str] = frozenset({"cpu"})) -> None:
+        self._index, self.devices, self.function = index, devices, object()
+
+    def variant(self, number: int) -> Kernel:
+        return Kernel(number)
+
+    def for_xla(self, function: Any) -> tuple[str, Any]:
+        return "guarded", function
+
+
+def kernel_of(entry: dict[str, Any], kernel: Any = None) -> Any:
+    from kernelwright.package.jax_kernel import JaxKernel
+
+    return JaxKernel(LOADER, entry, kernel or Kernel(), None)
+
+
+def lowered(kernel: Any, *arguments: Any) -> str:
+    """The program of a call, as XLA gets it."""
+    return str(jax.jit(kernel).lower(*arguments).as_text())
+
+
+X = jax.ShapeDtypeStruct((4,), "float32")
+
+
+def test_inputs_that_are_written_share_memory_with_the_results_behind_the_outputs(registered: list[Any]) -> None:
+    entry = entry_of(
+        [tensor("x", "float32", ["n"]), updated("total"), tensor("y", "float32", ["n"], output=True), updated("count")]
+    )
+    text = lowered(kernel_of(entry), X, X, X)
+    assert ALIAS.findall(text) == [("1", "1"), ("2", "2")], text
+
+
+def test_an_input_that_a_later_variant_writes_is_returned(registered: list[Any]) -> None:
+    x, y = tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)
+    kernel = kernel_of(entry_of([x, y], [updated("x"), y]))
+    assert [result.shape for result in jax.eval_shape(kernel, X)] == [(4,), (4,)]
+    assert ALIAS.findall(lowered(kernel, X)) == [("1", "0")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "places"),
+    [
+        ("x y", ["args", "rets"]),
+        ("y x", ["rets", "args"]),
+        ("x a y", ["args", "attrs.a", "rets"]),
+        ("a b x y", ["attrs.a", "attrs.b", "args", "rets"]),
+        ("total", ["args"]),
+        ("x total", ["args"]),
+    ],
+)
+def test_arguments_that_are_in_the_order_of_jax_go_to_the_kernel_itself(
+    registered: list[Any], arguments: str, places: list[str]
+) -> None:
+    kernel = Kernel()
+    kernel_of(entry_of(described(arguments)), kernel)
+    ((target, function, found, platform, more),) = registered
+    assert (target, platform, found) == ("acme_kernels_1_0_cu13.f", "cpu", places)
+    assert function is kernel.function and more == {"pass_owned_tensor": False}
+
+
+@pytest.mark.parametrize("arguments", ["x y total", "total y", "x a total y", "x y v z"])
+def test_arguments_in_another_order_are_put_in_place_by_a_function(registered: list[Any], arguments: str) -> None:
+    kernel = Kernel()
+    kernel_of(entry_of(described(arguments)), kernel)
+    ((_, function, places, _, more),) = registered
+    assert places == [*(["attrs.a"] if " a " in arguments else []), "args", "rets"]
+    assert function is not kernel.function and more == {"pass_owned_tensor": True}
+
+
+def described(names: str) -> list[dict[str, Any]]:
+    """Arguments by their names: inputs x and v, outputs y and z, numbers a and b, an input that is written."""
+    made = {
+        **{name: tensor(name, "float32", ["n"]) for name in "xv"},
+        **{name: tensor(name, "float32", ["n"], output=True) for name in "yz"},
+        **{name: scalar(name, "float32") for name in "ab"},
+        "total": updated("total"),
+    }
+    return [made[name] for name in names.split()]
+
+
+def test_each_variant_is_a_custom_call_of_its_own(registered: list[Any]) -> None:
+    kernel = kernel_of(entry_of(described("x y"), described("x y")))
+    assert kernel.variant(number=0) is kernel.variant(number=0) is not kernel.variant(number=1)
+    assert [call[0].rpartition(".")[2] for call in registered] == ["f", "f__0", "f__1"]
+    assert "acme_kernels_1_0_cu13.f__0" in lowered(kernel.variant(number=0), X)
+
+
+def test_what_is_registered_for_a_gpu_leaves_no_stream_behind(registered: list[Any]) -> None:
+    kernel = Kernel(devices=frozenset({"cpu", "cuda"}))
+    kernel_of(entry_of(described("x y")), kernel)
+    assert [call[1:4] for call in registered] == [
+        (kernel.function, ["args", "rets"], "cpu"),
+        (("guarded", kernel.function), ["args", "rets"], "gpu"),
+    ]
+
+
+def test_another_build_under_one_name_is_refused_and_the_same_is_registered_once(registered: list[Any]) -> None:
+    kernel_of(entry_of(described("x y")))
+    kernel_of(entry_of(described("x y")))
+    assert len(registered) == 1
+    with pytest.raises(ImportError, match=r"another build of 'acme\.kernels' has registered its custom call"):
+        kernel_of(entry_of(described("y x")))
+
+
+def test_arrays_and_numbers_that_no_variant_takes_are_not_traced(registered: list[Any]) -> None:
+    kernel = kernel_of(entry_of([*described("x y"), scalar("count", "int32")]))
+    assert jax.eval_shape(lambda x: kernel(x, 3), X).shape == (4,)
+    for arguments, kind, message in (
+        ((jax.ShapeDtypeStruct((4,), "float16"), 3), TypeError, "no built variant accepts"),
+        ((jax.ShapeDtypeStruct((4, 1), "float32"), 3), TypeError, "no built variant accepts"),
+        ((X, 1.5), TypeError, "no built variant accepts"),
+        ((X, 2**31), ValueError, "argument 'count' is 2147483648, which does not fit int32"),
+    ):
+        with pytest.raises(kind, match=message):
+            jax.eval_shape(lambda x, count=arguments[1]: kernel(x, count), arguments[0])

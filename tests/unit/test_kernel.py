@@ -1,0 +1,182 @@
+"""Kernel objects over a library that stands in: which function a call reaches, and which arrays are refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from kernelwright.package import cython_kernel
+from kernelwright.package.kernel import Kernel, Output, make_kernel
+from launcher_build import FakeTensor, tensor
+
+
+class Library:
+    """A library whose functions note how they are called, and return what they are told to.
+
+    Arguments:
+        answers: service of the launcher -> what it returns.
+    """
+
+    def __init__(self, **answers: Any) -> None:
+        self.result: Any = None
+        self.calls: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self._answers = answers
+
+    def get_function(self, symbol: str) -> tvm_ffi.Function:
+        """The function of a kernel, or of one of its variants."""
+
+        def function(*arguments: Any) -> Any:
+            self.calls.append(symbol)
+            return self.result
+
+        return tvm_ffi.convert(function)
+
+    def __getitem__(self, service: str) -> Any:
+        def function(*numbers: int) -> Any:
+            self.asked.append((service, *numbers))
+            return self._answers.get(service, 0)
+
+        return function
+
+
+def variant(slug: str, *written: str, targets: tuple[str, ...] = ("llvm",), **config: Any) -> dict[str, Any]:
+    """A variant of ``y = f(x)``, which may write more than its output y."""
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)]
+    for argument in arguments:
+        argument["written"] = argument["output"] or argument["name"] in written
+    units = [{"target": target} for target in targets]
+    return {"slug": slug, "config": config, "arguments": arguments, "symbols": {"n": "int32"}, "units": units}
+
+
+def kernel_of(library: Library, *variants: Mapping[str, Any]) -> Kernel:
+    entry = {"doc": "", "outputs": ["y"], "variants": [dict(item) for item in variants]}
+    return make_kernel("f", entry, library, None)
+
+
+def read_only() -> np.ndarray:
+    array = np.ones(3, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+# ---- which function
+
+
+def test_each_variant_is_called_by_its_own_function() -> None:
+    library = Library()
+    kernel = kernel_of(library, variant("a", size=1), variant("b", size=2))
+    x = np.ones(3, np.float32)
+    kernel(x)
+    kernel.variant(size=1)(x)
+    kernel.variant(size=2)(x)
+    kernel.variant(size=2).variant(size=1)(x)
+    kernel.variant(size=2).function(x)
+    assert library.calls == ["f", "f__0", "f__1", "f__0", "f__1"]
+
+
+def test_each_variant_of_an_extension_module_is_called_by_its_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(cython_kernel, "find_runtime", lambda: Path("runtime"))
+    methods = {"_load": lambda self, runtime, library, symbol: loaded.append((library, symbol))}
+    kind: Any = type("f", (cython_kernel.Services,), methods)
+    entry = {"doc": "", "variants": [variant("a", size=1), variant("b", size=2)]}
+    kernel = cython_kernel._make(kind, "f", entry, Path("f.so"), None)
+    assert kernel.variant(size=1).variants == ({"size": 1},)
+    assert kernel.variant(size=2).variants == ({"size": 2},)
+    assert loaded == [(b"f.so", b"__tvm_ffi_f"), (b"f.so", b"__tvm_ffi_f__0"), (b"f.so", b"__tvm_ffi_f__1")]
+
+
+def test_a_variant_is_found_by_value_and_type_before_it_is_by_value_alone() -> None:
+    kernel = kernel_of(
+        Library(),
+        variant("one", size=1),
+        variant("real", size=1.0),
+        variant("true", size=True),
+        variant("two", size=2),
+    )
+    for wanted, number in ((1, 0), (1.0, 1), (True, 2), (2.0, 3), (np.int64(1), 0)):
+        assert kernel.variant(size=wanted)._index == number
+
+
+def test_what_is_not_said_of_a_variant_of_a_variant_stays_as_it_is() -> None:
+    configs = [{"size": size, "dtype": dtype} for dtype in ("float32", "float16") for size in (8, 32)]
+    kernel = kernel_of(Library(), *(variant(str(config), **config) for config in configs))
+    assert kernel.variant(dtype="float16").variants == ({"size": 8, "dtype": "float16"},)
+    assert kernel.variant(dtype="float16").variant(size=32).variants == ({"size": 32, "dtype": "float16"},)
+    with pytest.raises(KeyError, match="f has no variant with size=5, dtype='float16'; built are: size=8, dtype="):
+        kernel.variant(dtype="float16").variant(size=5)
+
+
+@pytest.mark.parametrize(("device", "numbers"), [("cpu", (1, 0)), ("cuda", (2, 0)), ("cuda:3", (2, 3))])
+def test_a_device_is_asked_for_by_its_kind_and_number(device: str, numbers: tuple[int, int]) -> None:
+    library = Library(kw_supported=1)
+    kernel = kernel_of(library, variant("a"))
+    assert not kernel.supported(device)
+    kernel.preload(device)
+    assert library.asked == [("kw_supported", *numbers), ("kw_preload", *numbers)]
+    with pytest.raises(ValueError, match="unknown device 'cuda:x'"):
+        kernel.supported("cuda:x")
+
+
+# ---- what may be written
+
+
+def test_an_array_that_a_later_variant_writes_may_not_be_read_only() -> None:
+    library = Library()
+    kernel = kernel_of(library, variant("a", size=1), variant("b", "x", size=2))
+    for function in (kernel, kernel.variant(size=2)):
+        for arguments in ((read_only(),), (read_only(), np.ones(3, np.float32))):
+            with pytest.raises(ValueError, match="kernel 'f': argument 'x' is a read-only array, and the kernel"):
+                function(*arguments)
+    assert library.calls == []
+    kernel.variant(size=1)(read_only())
+    with pytest.raises(ValueError, match="argument 'y' is a read-only array"):
+        kernel.variant(size=1)(read_only(), read_only())
+    assert library.calls == ["f__0"]
+
+
+class OfJax(FakeTensor):
+    """An array of JAX."""
+
+
+OfJax.__module__ = "jaxlib._jax"
+
+
+def test_an_array_of_jax_is_an_input_each_time_and_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jaxlib", ModuleType("jaxlib"))
+    library = Library()
+    kernel, x = kernel_of(library, variant("a")), np.ones(3, np.float32)
+    for _ in range(2):
+        kernel(OfJax((3,)), x)
+        with pytest.raises(ValueError, match="argument 'y' is an array of JAX, which is immutable, and the kernel"):
+            kernel(x, OfJax((3,)))
+    assert library.calls == ["f", "f"]
+
+
+# ---- what is returned
+
+
+def test_an_output_on_a_gpu_remembers_its_stream_whatever_else_the_kernel_is_built_for() -> None:
+    library = Library(kw_current_stream=0x50)
+    kernel, x = kernel_of(library, variant("a", targets=("llvm", "cuda"))), np.ones(3, np.float32)
+    for _ in range(2):
+        library.result = tvm_ffi.from_dlpack(x)
+        assert isinstance(kernel(x), tvm_ffi.Tensor)
+        library.result = tvm_ffi.from_dlpack(FakeTensor((3,), device=(2, 1)))
+        output = kernel(x)
+        assert isinstance(output, Output) and output._stream == 0x50
+    assert library.asked == [("kw_current_stream", 1)] * 2
+
+
+def test_what_a_kernel_for_the_cpu_returns_is_returned_as_it_is() -> None:
+    library, x = Library(), np.ones(3, np.float32)
+    kernel = kernel_of(library, variant("a"))
+    library.result = tvm_ffi.from_dlpack(x)
+    assert isinstance(kernel(x), tvm_ffi.Tensor) and kernel(x, x) is not None and library.asked == []

@@ -1,0 +1,311 @@
+"""The loader of a package: what it verifies before anything runs, which kernel it gives, and what it says otherwise.
+
+The packages are made here, of text: nothing is compiled, and a backend is a module that notes that it was run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from kernelwright import package as sources
+from kernelwright.files import pretty_json
+from kernelwright.package.loader import SCHEMA, read_manifest, require
+from kernelwright.package.manifest import sealed_document
+
+NAME = "made_by_hand"
+
+INIT = """\
+from ._runtime.loader import Loader
+
+loader = Loader(__file__, ("scale", "add"), __name__)
+"""
+
+BACKEND = """\
+from . import first, second
+
+
+def load(loader, name, entry):
+    return __name__, name, entry
+"""
+
+FILES = {
+    "_lib/scale.so": "the library of scale",
+    "_lib/add.so": "the library of add",
+    "_runtime/one.py": BACKEND,
+    "_runtime/two.py": "from . import one\n\n\ndef load(*given):\n    return __name__, *one.load(*given)[1:]\n",
+    "_runtime/first.py": "",
+    "_runtime/second.py": "",
+    "_runtime/provider.py": "class Provider:\n    def __init__(self, *given):\n        self.given = given\n",
+    "backends/cython/_scale.abi3.so": "an extension module",
+    "backends/nvrtc/_scale.py": "raise SystemExit('it runs')",
+    "backends/torch/_scale.py": "raise SystemExit('it runs')",
+}
+
+
+def entry_of(name: str, **more: Any) -> dict[str, Any]:
+    """A kernel's part of the manifest."""
+    variant = {"slug": "default", "config": {}, "units": [{"target": "llvm"}], "arguments": []}
+    return {"backends": ["one", "two"], "doc": "", "library": f"_lib/{name}.so", "variants": [variant], **more}
+
+
+def manifest_of(**more: Any) -> dict[str, Any]:
+    """A manifest that fits the files."""
+    files = {name: {"sha256": hashlib.sha256(text.encode()).hexdigest()} for name, text in FILES.items()}
+    backends = {
+        "one": {"modules": ["one.py", "first.py", "second.py"], "needs": [["json", "json>=1"]]},
+        "two": {"modules": ["two.py", "one.py", "first.py", "second.py"], "needs": []},
+    }
+    kernels = {name: entry_of(name) for name in ("scale", "add")}
+    return {"schema": SCHEMA, "package": NAME, "backends": backends, "kernels": kernels, "files": files, **more}
+
+
+class Package:
+    """A package in a folder, which is in the search path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in FILES.items():
+            self.write(name, text)
+        self.write("__init__.py", INIT)
+        self.write("_runtime/__init__.py", "")
+        shutil.copy(Path(sources.__file__).with_name("loader.py"), folder / "_runtime")
+        self.seal(manifest_of())
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def seal(self, document: dict[str, Any]) -> None:
+        """Write a manifest whose digest is right."""
+        self.write("manifest.json", sealed_document(document))
+
+    def change(self, kernel: str, **more: Any) -> None:
+        """Seal a manifest with other keys of one kernel; None takes a key out."""
+        document = manifest_of()
+        entry = document["kernels"][kernel] | more
+        document["kernels"][kernel] = {key: value for key, value in entry.items() if value is not None}
+        self.seal(document)
+
+    @property
+    def loader(self) -> Any:
+        return importlib.import_module(NAME).loader
+
+
+def ours() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] == NAME}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield Package(tmp_path / NAME)
+    for name in ours():
+        del sys.modules[name]
+
+
+# ---- what is verified
+
+
+def test_a_whole_package_gives_its_kernels(package: Package) -> None:
+    module, name, entry = package.loader.kernel("scale")
+    assert (module, name, entry["library"]) == (f"{NAME}._runtime.one", "scale", "_lib/scale.so")
+    assert package.loader.library("add") == package.folder / "_lib/add.so"
+
+
+@pytest.mark.parametrize("module", ["one.py", "first.py", "second.py"])
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+def test_each_module_that_a_backend_lists_is_verified_before_any_of_them_runs(
+    package: Package, module: str, damage: str
+) -> None:
+    path = package.folder / "_runtime" / module
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text(f"{path.read_text()}\nEVIL = True\n")
+    loader = package.loader
+    with pytest.raises(ImportError) as caught:
+        loader.kernel("scale")
+    assert str(caught.value).startswith(f"{path}: {'cannot be read' if damage == 'missing' else 'was altered'}")
+    assert not {f"{NAME}._runtime.{name}" for name in ("one", "first", "second")} & ours().keys()
+
+
+def test_an_edit_that_keeps_the_size_of_a_file_is_noticed(package: Package) -> None:
+    path = package.folder / "_lib/scale.so"
+    path.write_text(path.read_text().swapcase())
+    with pytest.raises(ImportError, match=r"_lib/scale\.so: was altered"):
+        package.loader.library("scale")
+
+
+@pytest.mark.parametrize("backend", ["cython", "nvrtc", "torch"])
+def test_the_file_that_a_backend_made_for_a_kernel_is_verified_before_it_runs(package: Package, backend: str) -> None:
+    if backend == "cython" and sys.version_info < (3, 11):
+        pytest.skip("this Python is too old for the backend")
+    runtime = pytest.importorskip(f"kernelwright.package.{backend}_kernel")
+    name = f"backends/{backend}/_scale{'.abi3.so' if backend == 'cython' else '.py'}"
+    path = package.write(name, FILES[name] + " ")
+    with pytest.raises(ImportError, match="was altered") as caught:
+        runtime.load(package.loader, "scale", entry_of("scale"))
+    assert str(path) in str(caught.value)
+
+
+def test_what_finds_device_code_is_verified_before_it_runs(package: Package) -> None:
+    folder, manifest, name = package.loader.provider("scale").given
+    assert (folder, manifest["package"], name) == (package.folder, NAME, "scale")
+    del sys.modules[f"{NAME}._runtime.provider"]
+    package.write("_runtime/provider.py", "raise SystemExit('it runs')")
+    with pytest.raises(ImportError, match=r"provider\.py: was altered"):
+        package.loader.provider("scale")
+
+
+@pytest.mark.parametrize("place", ["../outside.so", "_lib/../../outside.so", "{absolute}", "_lib/x\0.so"])
+def test_a_library_outside_of_the_package_is_refused_though_the_manifest_lists_it(package: Package, place: str) -> None:
+    outside = package.folder.parent / "outside.so"
+    outside.write_text("elsewhere")
+    library = place.format(absolute=outside)
+    document = manifest_of()
+    document["kernels"]["scale"]["library"] = library
+    document["files"][library] = {"sha256": hashlib.sha256(b"elsewhere").hexdigest()}
+    package.seal(document)
+    with pytest.raises(ImportError, match="as a file of the package"):
+        package.loader.library("scale")
+
+
+# ---- the manifest
+
+
+def test_a_kernel_without_a_library_is_an_error_that_names_it(package: Package) -> None:
+    package.change("scale", library=None)
+    with pytest.raises(ImportError, match=r"manifest\.json: lists no library of kernel 'scale'$"):
+        package.loader.library("scale")
+    assert package.loader.library("add").name == "add.so"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"variants": None},
+        {"variants": []},
+        {"variants": [{"slug": "default", "config": {}}]},
+        {"backends": None},
+        {"backends": []},
+        {"doc": None},
+        {"library": 5},
+        {"backward": ["x"]},
+    ],
+    ids=str,
+)
+def test_a_kernel_in_another_form_is_an_error_that_names_it(package: Package, more: dict[str, Any]) -> None:
+    package.change("scale", **more)
+    with pytest.raises(ImportError, match=rf"has no kernel 'scale' in the form of schema {SCHEMA}$"):
+        package.loader.kernel("scale")
+    assert package.loader.kernel("add")[1] == "add"
+
+
+def unsealed(document: dict[str, Any]) -> str:
+    """A manifest that lacks its last line."""
+    return pretty_json(document)
+
+
+def moved(document: dict[str, Any]) -> str:
+    """A sealed manifest with keys behind the digest."""
+    return sealed_document(document).removesuffix("\n}\n") + ',\n "kernels": {}\n}\n'
+
+
+def of_another_schema(document: dict[str, Any]) -> str:
+    return sealed_document({**document, "schema": SCHEMA + 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(unsealed, "was altered"), (moved, "was altered"), (of_another_schema, f"has another schema than {SCHEMA}")],
+)
+def test_a_manifest_without_a_seal_or_of_another_schema_is_refused(package: Package, text: Any, message: str) -> None:
+    path = package.write("manifest.json", text(manifest_of()))
+    with pytest.raises(ImportError, match=message):
+        read_manifest(path)
+    with pytest.raises(ImportError, match=message):
+        package.loader.kernel("scale")
+
+
+# ---- which kernel
+
+
+def test_a_kernel_is_loaded_once_for_each_backend(package: Package) -> None:
+    loader = package.loader
+    by_default, one, two = (loader.kernel("scale", backend) for backend in ("", "one", "two"))
+    assert by_default is one and loader.kernel("scale", "two") is two
+    assert [made[0] for made in (one, two)] == [f"{NAME}._runtime.{module}" for module in ("one", "two")]
+    assert loader.kernel("add", "two")[1] == "add"
+
+
+def test_a_kernel_or_a_backend_that_is_not_there_is_an_attribute_error(package: Package) -> None:
+    with pytest.raises(AttributeError, match=r"has no kernel 'scael'; it has scale, add$"):
+        package.loader.kernel("scael")
+    with pytest.raises(AttributeError, match="kernel 'add' of 'made_by_hand' is built for one, two, not 'three'"):
+        package.loader.kernel("add", "three")
+
+
+def test_a_package_that_a_backend_needs_is_named_before_anything_is_loaded(package: Package) -> None:
+    document = manifest_of()
+    document["backends"]["one"]["needs"] += [["no_such_module.inner", "no-such>=2"]]
+    package.seal(document)
+    with pytest.raises(ImportError, match=r"needs no_such_module\.inner, .*\n  remedy: pip install 'no-such>=2'"):
+        package.loader.kernel("scale")
+    assert f"{NAME}._runtime.one" not in sys.modules
+    require("importlib.metadata", "", "")
+
+
+class Preloaded:
+    """A kernel that notes for which device it was loaded ahead."""
+
+    def __init__(self, *devices: str) -> None:
+        self.devices, self.asked = frozenset(devices), list[str]()
+
+    def preload(self, device: str) -> None:
+        if device.partition(":")[0] not in self.devices:
+            raise ValueError(f"not built for {device}")
+        self.asked.append(device)
+
+
+def test_kernels_are_loaded_ahead_for_the_devices_that_they_are_built_for(package: Package) -> None:
+    loader = package.loader
+    both, cpu = Preloaded("cpu", "cuda"), Preloaded("cpu")
+    loader._kernels.update({("scale", ""): both, ("add", ""): cpu})
+    loader.preload("cuda:1")
+    loader.preload()
+    assert (both.asked, cpu.asked) == (["cuda:1", "cpu"], ["cpu"])
+    with pytest.raises(ValueError, match="not built for rocm"):
+        loader.preload("rocm")
+
+
+# ---- partial packages
+
+GAPS = [
+    {"kernel": "scale", "variant": "v", "archs": ["sm_80"], "stage": "cubin", "error": "too many registers"},
+    {"kernel": "gone", "stage": "lower", "error": "no schedule"},
+    {"location": "kernels/broken.py", "stage": "discover", "error": "SyntaxError"},
+]
+
+
+def test_what_a_partial_package_lacks_is_said_of_the_kernel_that_it_is_about(package: Package) -> None:
+    document = manifest_of(missing=GAPS)
+    document["kernels"]["add"]["backward"] = "gone"
+    package.seal(document)
+    loader = package.loader
+    assert loader.entry("scale")["missing"] == GAPS[:1]
+    add = loader.entry("add")
+    assert add["missing"] == GAPS[1:2] and "backward" not in add
+    with pytest.raises(AttributeError) as caught:
+        loader.kernel("unknown")
+    assert "kernels/broken.py [discover]: SyntaxError" in str(caught.value) and "no schedule" not in str(caught.value)

@@ -1,0 +1,283 @@
+"""How a stage is run: all of its outputs or none, the build cache, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("SCons")
+
+import SCons.Errors
+import SCons.Node
+import SCons.Script.Main
+from kernelwright.cache import BuildCache
+from kernelwright.errors import KernelwrightError, Where
+from kernelwright.files import sha256_of
+from kernelwright.scons.partial import OF_VARIANT, TOLERATED, Partial
+from kernelwright.scons.progress import Progress
+from kernelwright.scons.run import BuildRun
+from kernelwright.scons.stage import CODE, Stage, StageAction, publish
+from scons_tree import new_run
+
+WHERE = Where("gemm", "m-1", "nvcc", "kernels/gemm.py:4")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
+    """A run whose journal and cache are real, and that shows nothing."""
+    run = new_run(tmp_path, monkeypatch)
+    run.__dict__["cache"] = BuildCache(tmp_path / "cache", 1 << 20)
+    run.progress = Progress(silent=True)
+    run.__dict__["trace"] = SimpleNamespace(span=lambda *arguments, **keywords: None)
+    return run
+
+
+def writing(**contents: str) -> Callable[[Path], None]:
+    """What makes files of these names, without the ending."""
+
+    def make(scratch: Path) -> None:
+        for name, text in contents.items():
+            (scratch / f"{name}.out").write_text(text)
+
+    return make
+
+
+def a_stage(run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
+    """A stage that is to make ``a.out`` and ``b.out`` in a folder that does not exist yet."""
+    targets = {name: run.env.fs.File(f"#build/kernels/demo/gemm/m-1/{name}") for name in ("a.out", "b.out")}
+    source = run.env.fs.File("#source.txt")
+    Path(source.get_abspath()).write_text("source")
+    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "options": {}, "sources": [source]}
+    return Stage(**{**given, "make": make, "targets": targets, **fields})
+
+
+def contents(stage: Stage) -> dict[str, str]:
+    return {path.name: path.read_text() for path in map(Path, stage.paths) if path.exists()}
+
+
+def executed(stage: Stage, run: BuildRun) -> Any:
+    """What SCons is told when it runs the stage."""
+    return StageAction(stage, run).execute(stage.nodes, stage.sources, run.env)
+
+
+def must_not_run(scratch: Path) -> None:
+    raise AssertionError("the stage ran")
+
+
+# --- Outputs
+
+
+def test_all_outputs_are_there_and_are_known_to_the_journal(run):
+    stage = a_stage(run, writing(a="1", b="2"))
+    assert executed(stage, run) is None and stage.published and not stage.cached
+    assert contents(stage) == {"a.out": "1", "b.out": "2"}
+    for path in stage.paths:
+        output = run.journal.output(path)
+        assert output is not None and output[1] == sha256_of(Path(path))
+    assert not any(run.scratch.iterdir())
+
+
+def test_a_stage_that_makes_one_output_of_two_has_made_none(run):
+    stage = a_stage(run, writing(a="1"))
+    told = executed(stage, run)
+    assert isinstance(told, SCons.Errors.BuildError)
+    assert "the stage did not make b.out" in told.errstr
+    assert contents(stage) == {} and not stage.published
+    assert run.cache.fetch(stage.cache_key(run), run.top, ["a.out", "b.out"], lambda name: "") is None
+
+
+def test_what_stands_where_an_output_is_to_be_is_replaced_unless_it_is_a_folder_with_something_in_it(run):
+    stage = a_stage(run, writing(a="1", b="2"))
+    first, second = map(Path, stage.paths)
+    first.mkdir(parents=True)
+    second.symlink_to(run.top / "source.txt")
+    publish(stage, run)
+    assert contents(stage) == {"a.out": "1", "b.out": "2"} and not second.is_symlink()
+    assert (run.top / "source.txt").read_text() == "source"
+    first.unlink()
+    first.mkdir()
+    (first / "mine").write_text("mine")
+    told = executed(a_stage(run, writing(a="3", b="4")), run)
+    assert told is not None and (first / "mine").read_text() == "mine"
+
+
+# --- The build cache
+
+
+def test_outputs_come_out_of_the_cache_the_second_time(run):
+    publish(a_stage(run, writing(a="1", b="2")), run)
+    again = a_stage(run, must_not_run)
+    for path in again.paths:
+        Path(path).unlink()
+    publish(again, run)
+    assert again.cached and again.line == "[ CACHED ] gemm/m-1 sm_80"
+    assert contents(again) == {"a.out": "1", "b.out": "2"}
+
+
+def test_another_content_of_a_source_runs_the_stage(run):
+    publish(a_stage(run, writing(a="1", b="2")), run)
+    changed = a_stage(run, writing(a="3", b="4"))
+    (run.top / "source.txt").write_text("changed")
+    publish(changed, run)
+    assert not changed.cached and contents(changed) == {"a.out": "3", "b.out": "4"}
+
+
+def test_a_stage_that_may_not_be_kept_is_neither_stored_nor_fetched(run):
+    publish(a_stage(run, writing(a="1", b="2"), cacheable=False), run)
+    assert not (run.top / "cache").exists()
+    publish(a_stage(run, writing(a="1", b="2")), run)
+    fresh = a_stage(run, writing(a="3", b="4"), cacheable=False)
+    publish(fresh, run)
+    assert contents(fresh) == {"a.out": "3", "b.out": "4"}
+
+
+def test_what_a_stage_read_is_kept_with_its_outputs_and_remembered_when_they_are_fetched(run):
+    (run.top / "table.txt").write_text("1")
+    read = {"table.txt": sha256_of(run.top / "table.txt")}
+    publish(a_stage(run, writing(a="1", b="2"), options={"later": read}), run)
+    remembered: list[Any] = []
+    publish(a_stage(run, must_not_run, remember=remembered.append), run)
+    assert remembered == [read]
+    (run.top / "table.txt").write_text("2")
+    edited = a_stage(run, writing(a="3", b="4"), remember=remembered.append)
+    publish(edited, run)
+    assert not edited.cached and len(remembered) == 1
+
+
+# --- Errors
+
+
+def raising(error: Exception) -> Callable[[Path], None]:
+    def make(scratch: Path) -> None:
+        raise error
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KernelwrightError("it is wrong", WHERE, "mend it"), ["gemm/m-1 [nvcc]: it is wrong", "remedy: mend it"]),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), ["No space left on device (", "/m-1/a.out)"]),
+        (ZeroDivisionError("by zero"), ["an unexpected ZeroDivisionError: by zero", "report this as a defect"]),
+    ],
+)
+def test_every_failure_ends_scons_with_status_2_and_the_whole_message(run, error, told):
+    failed = executed(a_stage(run, raising(error)), run)
+    assert isinstance(failed, SCons.Errors.BuildError)
+    assert (failed.status, failed.exitstatus) == (2, 2)
+    for part in (*told, "kernels/gemm.py:4"):
+        assert part in failed.errstr
+    assert run._counts()["failed"] == 1
+
+
+# --- What a partial build does without
+
+
+@pytest.fixture
+def partial_run(run: BuildRun, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
+    """The same with ``--partial``."""
+    run.partial = Partial(run.top)
+    monkeypatch.setattr(SCons.Script.Main, "exit_status", 0)
+    monkeypatch.setattr(SCons.Script.Main, "this_build_status", 0)
+    return run
+
+
+def after(stage: Stage, run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
+    """A stage that needs the outputs of another one."""
+    targets = {"c.out": run.env.fs.File("#build/kernels/demo/gemm/c.out")}
+    return a_stage(run, make, **{"targets": targets, "sources": stage.nodes, "label": "LINK", **fields})
+
+
+@pytest.mark.parametrize("label", CODE)
+def test_what_a_package_can_do_without_may_fail_and_all_else_ends_the_build(partial_run, label):
+    stage = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), label=label, logs=partial_run.top / "failed")
+    failed = executed(stage, partial_run)
+    assert (failed is None) == (label in TOLERATED) == partial_run.lacks(stage.nodes[0])
+    assert SCons.Script.Main.exit_status == (2 if label in TOLERATED else 0), "SCons itself sets it for what fails"
+    assert not {"PACKAGE", "WHEEL", "CHECK"} & set(TOLERATED)
+    assert partial_run._counts()["failed"] == 1
+
+
+def test_a_stage_that_lacks_a_source_is_left_out_with_its_cause(partial_run):
+    first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
+    executed(first, partial_run)
+    second = after(first, partial_run, must_not_run)
+    assert executed(second, partial_run) is None
+    assert partial_run.lacks(second.nodes[0])
+    assert [gap["error"] for gap in partial_run.partial.behind(second.nodes)] == ["no"]
+    assert set(OF_VARIANT) < set(TOLERATED)
+
+
+def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):
+    first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
+    second = after(first, partial_run, lambda scratch: (scratch / "c.out").write_text("partial"), rest=lambda: True)
+    action = StageAction(second, partial_run)
+    complete = action.get_presig([], [], None)
+    executed(first, partial_run)
+    assert executed(second, partial_run) is None and contents(second) == {"c.out": "partial"}
+    assert action.get_presig([], [], None) != complete
+    assert not (partial_run.top / "cache").exists()
+
+
+def test_what_was_not_made_has_no_content_in_the_journal(partial_run):
+    first = a_stage(partial_run, writing(a="1", b="2"))
+    publish(first, partial_run)
+    error = raising(KernelwrightError("no", WHERE))
+    failing = a_stage(partial_run, error, logs=partial_run.top / "failed", options={"arch": "sm_90"})
+    executed(failing, partial_run)
+    assert [partial_run.journal.output(path) for path in failing.paths] == [None, None]
+
+
+def test_the_manifest_names_no_folder_of_the_machine(partial_run):
+    secret = f"cannot read {partial_run.top}/kernels/a.h, {Path.home()}/include/b.h and /home/somebody/c.h\nand more"
+    stage = a_stage(partial_run, raising(KernelwrightError(secret, WHERE)), logs=partial_run.top / "failed")
+    executed(stage, partial_run)
+    (gap,) = partial_run.partial.gaps([stage])
+    assert gap["error"].startswith("cannot read kernels/a.h, ...") and "and more" not in gap["error"]
+    for word in (str(partial_run.top), str(Path.home()), "somebody"):
+        assert word not in str(gap)
+    (log,) = (partial_run.top / "failed").iterdir()
+    assert (
+        log.read_text().startswith("kernels/gemm.py:4 gemm/m-1 [nvcc]: cannot read ") and "and more" in log.read_text()
+    )
+
+
+# --- Outputs that somebody changed
+
+
+def test_outputs_that_are_not_what_was_built_are_removed_and_others_stay(run):
+    stage = a_stage(run, writing(a="1", b="2"))
+    publish(stage, run)
+    first, second = map(Path, stage.paths)
+    first.write_text("damaged")
+    run.add(a_stage(run, must_not_run))
+    assert not first.exists() and second.read_text() == "2"
+
+
+def test_outputs_of_a_killed_run_of_which_nothing_is_known_are_removed(run):
+    stage = a_stage(run, must_not_run)
+    for path in map(Path, stage.paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    run.add(stage)
+    assert contents(stage) == {}
+
+
+@pytest.mark.parametrize("mode", ["help", "clean", "no_exec", "question"])
+def test_a_run_that_only_shows_something_removes_nothing_and_takes_no_lock(run, monkeypatch, mode):
+    monkeypatch.setattr("SCons.Script.GetOption", lambda name: name == mode)
+    stage = a_stage(run, must_not_run)
+    first = Path(stage.paths[0])
+    first.parent.mkdir(parents=True)
+    first.write_text("of somebody")
+    run.add(stage)
+    run.lock()
+    assert first.read_text() == "of somebody"
+    assert not (run.state / "lock").exists() and not run.journal.writable

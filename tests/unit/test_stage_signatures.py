@@ -1,0 +1,274 @@
+"""What is in the signature of a stage and in its key in the build cache: what depends on a change runs, and no more."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("SCons")
+pytest.importorskip("Cython")
+
+from kernelwright.plan import lowering_arch
+from kernelwright.scons import assembly, backend_stages, stages
+from kernelwright.scons import stage as stage_module
+from kernelwright.scons.stage import CODE, Stage, code_digest
+from kernelwright.settings import Settings
+from scons_tree import FILE, NVRTC, TOOLS, Inputs, graph_of, stages_of
+
+# Two backends and compressed device code, so that there are stages of nearly all kinds.
+BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"))
+WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
+OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("nvrtc",), targets=("cuda",), compress="none"))
+
+Change = Callable[[Inputs], Inputs]
+
+
+def tool(name: str, **fields: Any) -> Change:
+    """Another tool."""
+    return lambda inputs: replace(
+        inputs, tools=replace(inputs.tools, **{name: replace(getattr(inputs.tools, name), **fields)})
+    )
+
+
+def setting(**fields: Any) -> Change:
+    return lambda inputs: replace(inputs, settings=replace(inputs.settings, **fields))
+
+
+def kernel(**fields: Any) -> Change:
+    return lambda inputs: replace(inputs, kernel=replace(inputs.kernel, **fields))
+
+
+def signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> dict[str, str]:
+    graph = graph_of(tmp_path, monkeypatch, inputs)
+    return {name: stage.signature for name, stage in stages_of(graph).items()}
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    return {name for name in before | after if before.get(name) != after.get(name)}
+
+
+def labels(names: set[str]) -> set[str]:
+    """Their labels; ``WRAP`` is done for the library and, apart from that, for a backend."""
+    return {name.split()[0] + (" of a backend" if name == "WRAP gemm cython" else "") for name in names}
+
+
+KINDS = {*CODE, "WRAP of a backend"} - {"DISCOVER", "ENTRY", "WHEEL", "COMMANDS"}
+WRAPS = {"WRAP", "WRAP of a backend"}
+
+
+CHANGES: dict[str, tuple[Change, set[str]]] = {
+    "nothing": (lambda inputs: inputs, set()),
+    "TVM": (tool("lowerer", identity="other"), {"LOWER", "LINK", "PACKAGE"}),
+    "tvm-ffi": (tool("lowerer", tvm_ffi="0.1.16"), {"CC", "EXT", "LINK", "PACKAGE"}),
+    "the C compiler": (tool("host_compiler", identity="other"), {"CC", "EXT", "GLIBC", "LINK", "PACKAGE"}),
+    "the path of the C compiler": (tool("host_compiler", path="/opt/cc"), set()),
+    "nvcc": (tool("nvcc", identity="other"), {"CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
+    "the path of nvcc": (tool("nvcc", path="/opt/nvcc"), set()),
+    "the version of CUDA": (tool("nvcc", version="13.1.0"), {*WRAPS, "LINK", "PACKAGE"}),
+    "flags": (setting(nvcc_flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
+    "flags of the kernel": (kernel(flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
+    "the limit of registers": (setting(max_registers=0), {"LINK"}),
+    "the limit of spills": (setting(max_spills=0), {"LINK"}),
+    "the compression": (setting(compress="speed"), {*WRAPS, "FATBIN", "PACKAGE"}),
+    "where device code is": (setting(split="arch"), {*WRAPS, "LINK", "PACKAGE"}),
+    "the oldest glibc": (setting(glibc="2.31"), {"GLIBC", "EXT", "LINK"}),
+    "a file of the definition": (
+        lambda inputs: replace(inputs, contents={FILE: "2" * 64}),
+        {"LOWER", "CHECK"},
+    ),
+    "one more file of the definition": (
+        lambda inputs: replace(inputs, contents={**inputs.contents, "kernels/": "3" * 64}),
+        {"LOWER", "CHECK"},
+    ),
+    "the outputs": (kernel(outputs=(-1,)), {"LOWER"}),
+    "the docstring": (kernel(doc="The product."), {"LINK"}),
+    "the tolerance": (kernel(tolerance=0.5), {"CHECK"}),
+    "the backward kernel": (kernel(backward="gemm_backward"), {"LINK"}),
+    "strictness": (lambda inputs: replace(inputs, strict=True), {"LOWER", "CHECK"}),
+}
+"""A change of something -> the labels of the stages that have to run, unless their outputs were in the cache."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_in_the_signatures_of_the_stages_that_depend_on_it_and_of_no_other(tmp_path, monkeypatch, name):
+    change, expected = CHANGES[name]
+    before = signatures(tmp_path, monkeypatch, BASE)
+    assert labels(set(before)) == KINDS
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, change(BASE)))) == expected
+
+
+def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    other = kernel(configs=({"m": 1}, {"m": 3}))(BASE)
+    assert changed(before, signatures(tmp_path, monkeypatch, other)) == {
+        *("LOWER gemm/m-2 cuda", "LOWER gemm/m-2 x86-64-v3", "WRAP gemm")
+    }
+    other = setting(archs=("x86-64-v2", "sm_80", "sm_90a", "compute_80"))(BASE)
+    found = changed(before, signatures(tmp_path, monkeypatch, other))
+    assert not [name for name in found if name.startswith(("CUBIN", "PTX", "FATBIN", "LOWER")) and "x86" not in name]
+    assert labels(found) >= {"LOWER", "WRAP", "LINK"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "stage"),
+    [
+        ("gemm/m-1 cuda", "LOWER gemm/m-1 cuda"),
+        ("nvcc gemm/m-2 sm_80", "CUBIN gemm/m-2 sm_80"),
+        ("check gemm/m-1 cpu", "CHECK gemm/m-1 cpu"),
+    ],
+)
+def test_what_a_stage_read_in_its_last_run_is_in_its_signature(tmp_path, monkeypatch, request_, stage):
+    base = setting(nvcc_flags=("-include", "a.h"))(BASE)
+    before = signatures(tmp_path, monkeypatch, base)
+    later = {request_: {"kernels/table.txt": "4" * 64}}
+    assert changed(before, signatures(tmp_path, monkeypatch, replace(base, later=later))) == {stage}
+
+
+def test_another_nvrtc_compiles_device_code_again(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, WITH_NVRTC)
+    other = tool("nvrtc", identity="other")(WITH_NVRTC)
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, other))) == {"CUBIN", "PTX", "LINK", "PACKAGE"}
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) >= {"CUBIN", "PTX"}
+
+
+def test_a_kernel_without_a_library_has_what_the_manifest_says_of_it_in_its_entry(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, OWN_FORMAT)
+    assert "ENTRY" in labels(set(before)) and "LINK" not in labels(set(before))
+    for change in (setting(max_registers=0), kernel(doc="The product."), kernel(backward="other")):
+        assert labels(changed(before, signatures(tmp_path, monkeypatch, change(OWN_FORMAT)))) == {"ENTRY"}
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [(stages, {"CC", "LINK"}), (backend_stages, {"EXT"}), (assembly, {"PACKAGE"})],
+)
+def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_them(
+    tmp_path, monkeypatch, module, expected
+):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    digested: list[Path] = []
+
+    def digest_of(files):
+        digested.extend(files)
+        return "other"
+
+    monkeypatch.setattr(module, "digest_of", digest_of)
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == expected
+    wanted = {stages: "dispatch.h", backend_stages: "kernel.pxi", assembly: "loader.py"}[module]
+    assert wanted in {path.name for path in digested}
+
+
+# --- The code of a stage
+
+
+@pytest.mark.parametrize("label", sorted(KINDS & CODE.keys()))
+def test_the_code_of_a_stage_is_in_its_signature(tmp_path, monkeypatch, label):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    known = {other: code_digest(other) for other in CODE}
+    monkeypatch.setattr(stage_module, "code_digest", lambda other: "new code" if other == label else known[other])
+    found = changed(before, signatures(tmp_path, monkeypatch, BASE))
+    assert found == {name for name in before if name.split()[0] == label}
+
+
+def a_stage(**fields: Any) -> Stage:
+    """A stage with two sources."""
+    sources = [SimpleNamespace(name=name, get_abspath=lambda name=name: f"/top/{name}") for name in ("a.cu", "b.h")]
+    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": None, "options": {"arch": "sm_80"}}
+    return Stage(**{**given, "make": None, "targets": {}, "sources": sources, **fields})
+
+
+def key(stage: Stage, **digests: str) -> str:
+    """Its key in the build cache."""
+    known = {"/top/a.cu": "1", "/top/b.h": "2"} | {f"/top/{name.replace('_', '.')}": d for name, d in digests.items()}
+    return stage.cache_key(SimpleNamespace(digest=known.__getitem__))
+
+
+def test_the_code_of_a_stage_is_in_its_key_in_the_cache(monkeypatch):
+    before, signature = key(a_stage()), a_stage().signature
+    monkeypatch.setattr(stage_module, "code_digest", lambda label: "new code")
+    assert key(a_stage()) != before and a_stage().signature != signature
+
+
+def test_label_options_and_the_name_and_content_of_each_source_are_in_the_key(monkeypatch):
+    monkeypatch.setattr(stage_module, "code_digest", lambda label: "code")
+    first = a_stage()
+    keys = [
+        key(first),
+        key(first, a_cu="2"),
+        key(first, b_h="1"),
+        key(first, a_cu="2", b_h="1"),
+        key(a_stage(label="PTX")),
+        key(a_stage(options={"arch": "sm_90"})),
+        key(a_stage(sources=first.sources[:1])),
+        key(a_stage(sources=first.sources[::-1])),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key(a_stage(subject="gemm/m-2 sm_80")) == keys[0], "what it is called decides nothing"
+
+
+def test_what_a_stage_turns_out_to_read_is_in_the_signature_and_not_in_the_key():
+    stage = a_stage()
+    before, signature = key(stage), stage.signature
+    stage.options["later"] = {"table.txt": "3"}
+    assert key(stage) == before, "the cache compares these files itself"
+    assert stage.signature != signature
+
+
+def test_what_is_known_only_when_the_kernels_are_made_is_in_the_signature():
+    late = ["first"]
+    stage = a_stage(late=lambda: late)
+    before = stage.signature
+    late[0] = "second"
+    assert stage.signature != before
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A copy of our sources, which the digests are made of."""
+    package = Path(stage_module.__file__).parent.parent
+    copy = tmp_path / "kernelwright"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(stage_module, "__file__", str(copy / "scons/stage.py"))
+    return copy
+
+
+def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_digest(own_code):
+    digest = code_digest.__wrapped__
+    before = {label: digest(label) for label in CODE}
+    assert before == {label: code_digest(label) for label in CODE}, "the same text has the same digest anywhere"
+    deciding = {label: {f for p in patterns for f in own_code.glob(p)} for label, patterns in CODE.items()}
+    for file in set().union(*deciding.values()):
+        text = file.read_text()
+        file.write_text(text + "\n# edited\n")
+        edited = {label for label in CODE if digest(label) != before[label]}
+        assert edited == {label for label, files in deciding.items() if file in files}, file
+        file.write_text(text)
+
+
+# --- The arch that CUDA source is made for
+
+
+@pytest.mark.parametrize(
+    ("archs", "expected"),
+    [
+        (("sm_90a", "sm_80"), "sm_80"),
+        (("sm_100", "sm_90"), "sm_90"),
+        (("sm_90a", "sm_90"), "sm_90"),
+        (("sm_90a", "compute_80"), "sm_80"),
+        (("compute_75", "sm_80"), "sm_75"),
+    ],
+)
+def test_cuda_source_is_made_for_the_lowest_arch_however_they_are_listed(archs, expected):
+    assert lowering_arch(archs) == lowering_arch(archs[::-1]) == expected
+
+
+def test_the_order_of_archs_lowers_nothing_again(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    turned = setting(archs=BASE.settings.archs[::-1])(BASE)
+    assert "LOWER" not in labels(changed(before, signatures(tmp_path, monkeypatch, turned)))

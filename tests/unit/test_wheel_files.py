@@ -1,0 +1,254 @@
+"""What gets into a wheel, and its bytes: verified files, one time, one order, plain permissions, the right tags."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernelwright.errors import KernelwrightError
+from kernelwright.package.manifest import sealed_document
+from kernelwright.wheel import platform
+from kernelwright.wheel.archive import wheel_name, write_wheel
+from kernelwright.wheel.content import BuiltFiles, package_files, provider_files, read_built
+from kernelwright.wheel.project import Project, distribution_of, provider_project, read_project
+from kernelwright.wheel.source import Source
+
+SOURCE = Source("a" * 40, False, 1_700_000_000)
+TIME = 1_700_000_000
+INFO = "demo-1.0.dist-info"
+
+
+def project_of(folder: Path, **more: Any) -> Project:
+    return read_project(folder, {"project": {"name": "demo", "version": "1.0", **more}})
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# ---- the bytes of an archive
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another time zone, and other permissions of new files."""
+    before = os.umask(0o077)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.delenv("TZ")
+    time.tzset()
+    os.umask(before)
+
+
+FILES = {"demo/b.py": b"b", "demo/a.py": b"a" * 5000, "demo/_lib/k.so": bytes(range(256))}
+
+
+def test_equal_content_gives_equal_bytes_whatever_its_order(tmp_path: Path) -> None:
+    project, paths = project_of(tmp_path), [tmp_path / str(number) / "demo-1.0-py3-none-any.whl" for number in range(2)]
+    for path, names in zip(paths, (list(FILES), sorted(FILES)), strict=True):
+        path.parent.mkdir()
+        write_wheel(path, project, {name: FILES[name] for name in names}, "any", TIME)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_every_file_has_the_time_that_was_given_and_plain_permissions(tmp_path: Path, elsewhere: None) -> None:
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    write_wheel(path, project_of(tmp_path), FILES, "any", TIME)
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        assert archive.testzip() is None
+    assert {entry.date_time for entry in entries} == {(2023, 11, 14, 22, 13, 20)}
+    assert {(entry.external_attr, entry.create_system) for entry in entries} == {(0o100644 << 16, 3)}
+    assert [entry.filename for entry in entries] == [
+        *sorted(FILES),
+        *(f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
+    ]
+
+
+def test_record_has_the_digest_and_the_size_of_every_file_but_itself(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text("Do what you like.\n")
+    more = {"license": "MIT", "license-files": ["LICENSE"], "scripts": {"demo-run": "demo:main"}}
+    path = tmp_path / "demo-1.0-py3-none-any.whl"
+    write_wheel(path, project_of(tmp_path, **more), FILES, "any", TIME)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    rows = {name: (hashed, size) for name, hashed, size in csv.reader(io.StringIO(files[f"{INFO}/RECORD"].decode()))}
+    assert rows.pop(f"{INFO}/RECORD") == ("", "")
+    assert {f"{INFO}/licenses/LICENSE", f"{INFO}/entry_points.txt"} <= rows.keys()
+    for name, content in files.items() - {(f"{INFO}/RECORD", files[f"{INFO}/RECORD"])}:
+        text = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        assert rows.pop(name) == (f"sha256={text}", str(len(content)))
+    assert rows == {}
+
+
+@pytest.mark.parametrize(
+    ("tag", "pure"),
+    [("any", "true"), ("manylinux_2_17_x86_64", "false"), ("manylinux_2_17_x86_64.manylinux2014_x86_64", "false")],
+)
+def test_the_tags_of_a_wheel_are_those_of_its_name(tmp_path: Path, tag: str, pure: str) -> None:
+    project = project_of(tmp_path)
+    path = tmp_path / wheel_name(project, tag)
+    assert path.name == f"demo-1.0-py3-none-{tag}.whl"
+    write_wheel(path, project, FILES, tag, TIME)
+    with zipfile.ZipFile(path) as archive:
+        described = message_from_bytes(archive.read(f"{INFO}/WHEEL"))
+    assert described.get_all("Tag") == [f"py3-none-{one}" for one in tag.split(".")]
+    assert described.get_all("Root-Is-Purelib") == [pure]
+
+
+# ---- the platform
+
+
+def analysis(policy: str, *libraries: str) -> SimpleNamespace:
+    """What auditwheel finds out about a wheel."""
+    references = {policy: SimpleNamespace(libs=dict.fromkeys(libraries))}
+    return SimpleNamespace(
+        overall_policy=SimpleNamespace(name=policy), external_refs=references, versioned_symbols={"libc.so.6": set()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "tag"),
+    [
+        ("manylinux1_x86_64", "manylinux_2_5_x86_64"),
+        ("manylinux2010_x86_64", "manylinux_2_12_x86_64"),
+        ("manylinux2014_x86_64", "manylinux_2_17_x86_64"),
+        ("manylinux_2_28_x86_64", "manylinux_2_28_x86_64"),
+    ],
+)
+def test_the_tag_names_the_oldest_glibc(monkeypatch: pytest.MonkeyPatch, policy: str, tag: str) -> None:
+    monkeypatch.setattr(platform, "_analyse", lambda wheel: analysis(policy))
+    assert platform.platform_tag(Path("x.whl")) == tag
+
+
+@pytest.mark.parametrize("policy", ["linux_x86_64", "musllinux_1_2_x86_64"])
+def test_a_wheel_that_runs_on_no_manylinux_has_no_tag(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    monkeypatch.setattr(platform, "_analyse", lambda wheel: analysis(policy, "libgomp.so.1"))
+    with pytest.raises(KernelwrightError, match=r"it runs on no manylinux system: it needs libgomp\.so\.1"):
+        platform.platform_tag(Path("x.whl"))
+
+
+# ---- what is in it
+
+CODE = {"sm_90": b"code for sm_90", "sm_90a": b"code for sm_90a", "compute_90": b"text for compute_90"}
+
+
+def split_package(folder: Path) -> BuiltFiles:
+    """A package whose device code is to have wheels of its own, as a build leaves it."""
+    images = {}
+    for arch, code in CODE.items():
+        images[arch] = {"file": f"scale/default/cuda/{arch}.bin", "sha256": digest(code)}
+        path = folder / "work" / images[arch]["file"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(code)
+    files = {"__init__.py": b"import this", "_lib/scale.so": b"a library"}
+    for name, content in files.items():
+        (folder / "demo" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "demo" / name).write_bytes(content)
+    manifest = {
+        "package": "demo",
+        "tools": {},
+        "device_code": {"folder": "../work", "packages": {arch: f"demo_{arch}" for arch in CODE}},
+        "kernels": {"scale": {"variants": [{"units": [{"images": images}, {}]}]}},
+        "files": {name: {"sha256": digest(content)} for name, content in files.items()},
+    }
+    (folder / "demo/manifest.json").write_text(sealed_document(manifest))
+    return read_built(folder / "demo", "demo")
+
+
+def test_a_wheel_has_the_files_that_the_manifest_lists_and_the_manifest(tmp_path: Path) -> None:
+    built = split_package(tmp_path)
+    (tmp_path / "demo/notes.txt").write_text("mine")
+    files = package_files(built, project_of(tmp_path), SOURCE)
+    assert sorted(files) == ["demo/__init__.py", "demo/_lib/scale.so", "demo/manifest.json"]
+    manifest = json.loads(files["demo/manifest.json"])
+    assert manifest["source"] == {"commit": SOURCE.commit, "dirty": False}
+    assert manifest["device_code"] == {
+        "name": "demo",
+        "version": "1.0",
+        "packages": {arch: f"demo_{arch}" for arch in CODE},
+        "wheels": {"sm_90": "demo-sm-90", "sm_90a": "demo-sm-90a", "compute_90": "demo-compute-90"},
+    }
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "_lib/scale.so"])
+def test_a_file_that_was_altered_since_the_build_gets_into_no_wheel(tmp_path: Path, name: str) -> None:
+    built = split_package(tmp_path)
+    path = tmp_path / "demo" / name
+    path.write_bytes(path.read_bytes().swapcase())
+    with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists") as caught:
+        package_files(built, project_of(tmp_path), SOURCE)
+    assert str(path) in str(caught.value)
+    path.unlink()
+    with pytest.raises(KernelwrightError, match="it cannot be read: No such file"):
+        package_files(built, project_of(tmp_path), SOURCE)
+
+
+def test_device_code_that_was_altered_since_the_build_gets_into_no_wheel(tmp_path: Path) -> None:
+    built = split_package(tmp_path)
+    (tmp_path / "work/scale/default/cuda/sm_90.bin").write_bytes(b"CODE FOR SM_90")
+    with pytest.raises(KernelwrightError, match="it is not the file that the manifest lists"):
+        provider_files(built, project_of(tmp_path), SOURCE, "sm_90")
+    provider_files(built, project_of(tmp_path), SOURCE, "sm_90a")
+
+
+@pytest.mark.parametrize("arch", CODE)
+def test_a_wheel_of_device_code_has_that_of_its_arch_and_no_other(tmp_path: Path, arch: str) -> None:
+    files = provider_files(split_package(tmp_path), project_of(tmp_path), SOURCE, arch)
+    place = f"demo_{arch}"
+    assert sorted(files) == sorted(
+        [f"{place}/__init__.py", f"{place}/manifest.json", f"{place}/scale/default/cuda/{arch}.bin"]
+    )
+    manifest = json.loads(files[f"{place}/manifest.json"])
+    assert (manifest["package"], manifest["arch"], manifest["version"]) == ("demo", arch, "1.0")
+    listed = {f"{place}/{name}": entry for name, entry in manifest["files"].items()}
+    assert listed == {
+        name: {"sha256": digest(content), "size": len(content)}
+        for name, content in files.items()
+        if not name.endswith("/manifest.json")
+    }
+
+
+def test_an_arch_without_device_code_has_no_wheel(tmp_path: Path) -> None:
+    with pytest.raises(KernelwrightError, match="no kernel is built for sm_9, and its wheel would be empty"):
+        provider_files(split_package(tmp_path), project_of(tmp_path), SOURCE, "sm_9")
+
+
+def test_device_code_and_its_package_require_each_other_in_one_version(tmp_path: Path) -> None:
+    document = {"project": {"name": "Demo.Kernels", "version": "1.0.0-rc1"}}
+    package = message_from_bytes(read_project(tmp_path, document, providers=["sm_90a", "compute_80"]).metadata)
+    pins = [f'Demo.Kernels-{arch}==1.0.0rc1; extra == "{arch}"' for arch in ("sm-90a", "compute-80")]
+    pins += [pin.replace('"sm-90a"', '"cuda"').replace('"compute-80"', '"cuda"') for pin in pins]
+    needs = package.get_all("Requires-Dist") or []
+    assert sorted(need for need in needs if "extra" in need) == sorted(pins)
+    assert package.get_all("Provides-Extra") == ["sm-90a", "compute-80", "cuda"]
+    provider = provider_project(tmp_path, document, "sm_90a", "demo_sm_90a")
+    described = message_from_bytes(provider.metadata)
+    assert (described["Name"], described["Version"]) == (distribution_of("Demo.Kernels", "sm_90a"), "1.0.0rc1")
+    assert described.get_all("Requires-Dist") == ["Demo.Kernels==1.0.0rc1"]
+    assert (provider.name, provider.version) == ("demo_kernels_sm_90a", "1.0.0rc1")
+
+
+def test_what_the_default_backend_needs_is_required_unless_the_project_asks_for_it(tmp_path: Path) -> None:
+    def needs(*dependencies: str) -> list[str]:
+        metadata = message_from_bytes(project_of(tmp_path, dependencies=list(dependencies)).metadata)
+        return [need for need in metadata.get_all("Requires-Dist") or [] if "tvm" in need.lower()]
+
+    (ours,) = needs("numpy")
+    assert ours.startswith("apache-tvm-ffi")
+    for own in ("apache-tvm-ffi==0.1.14", "Apache_TVM.FFI >=0.1.14"):
+        assert len(needs(own)) == 1 and "0.1.14" in needs(own)[0]
+    assert len(needs("apache-tvm-ffi-extras")) == 2
