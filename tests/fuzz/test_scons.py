@@ -243,7 +243,9 @@ class Sandbox:
         """Run scons; its exit status and its output. Nothing but the build folder may change."""
         before = snapshot(self.project.parent)
         environment = {
-            **{name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ},
+            **{name: os.environ[name] for name in ("LANG",) if name in os.environ},
+            # With the compiler that the built project had, which compiles nothing twice.
+            "PATH": f"{Project.shared}/bin:{os.environ['PATH']}",
             "PYTHONPATH": str(SITE_SCONS),
             "HOME": str(self.spare[0]),
             "TMPDIR": str(self.spare[1]),

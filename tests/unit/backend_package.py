@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import ROOT
 from kernel_library import build_kernel_library
 from kernelwright.backends import get
@@ -142,8 +143,9 @@ def imported(package: Path, backend: str) -> Any:
         sys.path.remove(str(package.parent))
 
 
-def build_library(folder: Path) -> Path:
-    """Build the kernels of this repository, and one with a backward kernel, for the CPU; the package of the build."""
+def shared_library(factory: pytest.TempPathFactory) -> Path:
+    """The kernels of this repository, and a few more, built for the CPU; the package of the build."""
+    folder = factory.mktemp("library")
     build_kernel_library(folder)
     return folder / "build/demo"
 

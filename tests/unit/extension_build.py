@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
@@ -12,13 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from forked import starter
 from kernelwright.backends.base import Places
 from kernelwright.backends.cython import Cython
 from kernelwright.backends.library import LAUNCHER
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.package import cython_kernel
 from kernelwright.package import kernel as tvm_ffi_kernel
-from launcher_build import build, include_folders
+from launcher_build import OPTIMISED, build, include_folders
 from workers_project import Project
 
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -69,24 +71,33 @@ def places() -> Places:
     return Places("gcc", str(LAUNCHER), tuple(include_folders()), python=sys.executable, python_include=include)
 
 
-def compile_extension(folder: Path, plan: KernelPlan, named: Places | None = None) -> Path:
+def compile_extension(
+    folder: Path, plan: KernelPlan, named: Places | None = None, *, flags: Sequence[str] = OPTIMISED
+) -> Path:
     """Emit the source and compile it; warnings are errors."""
     backend, output = Cython(), "backends/cython"
     for name in (backend.folder(plan.name), output):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for name, text in backend.emit(plan).items():
         (folder / backend.folder(plan.name) / name).write_text(text)
-    translate, compile_ = backend.commands(plan.name, named or places(), output)
-    for command in (translate, [*compile_, "-Wall", "-Wextra", "-Werror"]):
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert not result.returncode, result.stderr
+    (_, *cython), compile_ = backend.commands(plan.name, named or places(), output)
+    assert cython[:2] == ["-m", "cython"]
+    translated = starter(*OF_CYTHON).run(TRANSLATE, *cython[2:], env=os.environ, cwd=folder)
+    assert not translated.returncode, translated.stderr
+    command = [*compile_, *flags, "-Wall", "-Wextra", "-Werror"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert not result.returncode, result.stderr
     return folder / output / f"_{plan.name}.abi3.so"
 
 
-def build_both(folder: Path, plan: KernelPlan) -> Built:
+OF_CYTHON = ("Cython.Compiler.Main", "Cython.Compiler.Pipeline", "Cython.Compiler.Optimize")
+TRANSLATE = "import runpy; runpy.run_module('cython', run_name='__main__', alter_sys=True)"
+
+
+def build_both(folder: Path, plan: KernelPlan, *, flags: Sequence[str] = ("-O0",)) -> Built:
     """The library of a kernel and its extension module."""
-    build(folder, plan)
-    compile_extension(folder, plan)
+    build(folder, plan, extra=flags)
+    compile_extension(folder, plan, flags=flags)
     return Built(folder, plan, entry_of(plan))
 
 

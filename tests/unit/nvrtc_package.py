@@ -6,13 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from forked import starter
 from kernelwright import backends, package
 from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
 
@@ -139,10 +139,8 @@ class Process:
         environment |= {f"STANDIN_{name.upper()}": str(value) for name, value in standin.items()}
         environment["STANDIN_LOG"] = str(self.log_file)
         environment["LD_LIBRARY_PATH"] = str(self._driver or self._folder / "nothing")
-        paths = [self._folder, Path(__file__).parent, *(path for path in sys.path if path)]
-        environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
-        command = [sys.executable, "-c", HEAD + textwrap.dedent(code)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        process = starter("numpy", "cuda.core", "launcher_build", library_path=environment["LD_LIBRARY_PATH"])
+        done = process.run(HEAD + textwrap.dedent(code), env=environment, path=[self._folder])
         self.log = self.log_file.read_text().splitlines() if self.log_file.exists() else []
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -29,7 +29,7 @@ from kernelwright.backends.cython import RESERVED, Cython, check_headers
 from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from kernelwright.errors import KernelwrightError, ToolchainError
 from kernelwright.package import cython_kernel
-from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
+from launcher_build import OPTIMISED, FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
 from test_glibc import compiler, stubs
 from workers_project import Project
 
@@ -101,7 +101,7 @@ def project(folder: Path) -> Iterator[Project]:
 @pytest.fixture(scope="module")
 def saxpy(folder: Path, project: Project) -> Built:
     """The tutorial's kernel: alpha, x, y, [z]."""
-    return build_both(folder, lower_ours(project, "saxpy", ["z"]))
+    return build_both(folder, lower_ours(project, "saxpy", ["z"]), flags=OPTIMISED)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def pair_plan(folder: Path) -> KernelPlan:
 
 @pytest.fixture(scope="module")
 def pair(folder: Path) -> Built:
-    return build_both(folder, pair_plan(folder))
+    return build_both(folder, pair_plan(folder), flags=OPTIMISED)
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +367,7 @@ def test_a_binary_made_with_later_headers_serves_older_pythons_too(version: str,
 
 
 LATER = """
+sys.modules["torch"] = None  # tvm-ffi would import it, which takes longer than all else
 from acme._runtime import kernel as tvm_ffi_kernel
 import numpy, pathlib, tvm_ffi
 other = tvm_ffi_kernel.load_kernel("pair", entry, pathlib.Path({folder!r}) / "pair.so")

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from backend_package import KERNELS, build_library, cases, imported, make
+from backend_package import KERNELS, cases, imported, make, shared_library
 from kernelwright.backends import get
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
@@ -25,7 +25,7 @@ jnp = jax.numpy
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("library"))
+    return shared_library(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ import numpy as np
 import pytest
 import tvm_ffi
 from elftools.elf.elffile import ELFFile
+from forked import starter
 from launcher_build import (
+    OPTIMISED,
     FakeTensor,
     build,
     c_unit,
@@ -122,7 +123,7 @@ def saxpy(folder: Path) -> Path:
         for arch in ("x86-64-v2", "x86-64-v3"):
             data = signature("saxpy", [*arguments, scalar("alpha", "float32")], slug=dtype, arch=arch)
             units.append(llvm_unit(folder, define(dtype), data | {"symbols": {"n": "int32"}}))
-    return build(folder, plan("saxpy", *units, outputs=["out"]))
+    return build(folder, plan("saxpy", *units, outputs=["out"]), extra=OPTIMISED)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -215,10 +216,8 @@ def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) 
 
 
 def in_process(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import sys, numpy as np, tvm_ffi\n" + code, *map(str, arguments)]
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    program = "import sys, numpy as np, tvm_ffi\n" + code
+    return starter("numpy", "tvm_ffi").run(program, *arguments, env=os.environ | environment)
 
 
 CALL = """

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
+from forked import starter
 from kernelwright.backends.plan import KernelPlan
-from launcher_build import FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
+from launcher_build import OPTIMISED, FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
@@ -178,14 +178,15 @@ def only(kernel: KernelPlan, archs: Sequence[str]) -> KernelPlan:
 
 @pytest.fixture(scope="module")
 def library(folder: Path, scale: KernelPlan) -> Path:
-    return build(folder, only(scale, ["sm_80"])).rename(folder / "scale_only_sm_80.so")
+    return build(folder, only(scale, ["sm_80"]), extra=OPTIMISED).rename(folder / "scale_only_sm_80.so")
 
 
 @pytest.fixture(scope="module")
 def two_steps(folder: Path) -> Path:
     arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)]
     data = signature("two_steps", arguments, target="cuda", arch="sm_80", symbols={"n": "int32"})
-    return build(folder, plan("two_steps", cuda_unit(folder, two_steps_function(), data, ["sm_80"]), outputs=["y"]))
+    unit = cuda_unit(folder, two_steps_function(), data, ["sm_80"])
+    return build(folder, plan("two_steps", unit, outputs=["y"]), extra=OPTIMISED)
 
 
 def shared_library(folder: Path, elements: int) -> Path:
@@ -1160,7 +1161,6 @@ def test_tensors_on_different_devices_are_refused(machine: Machine, library: Pat
 
 FORK = """
 import os, signal, sys, threading, time, tvm_ffi
-sys.path[:0] = sys.argv[2:]
 from launcher_build import FakeTensor
 module = tvm_ffi.load_module(sys.argv[1])
 x = tvm_ffi.from_dlpack(FakeTensor((5,), (2, 16, 1), device=(2, 0)))
@@ -1182,9 +1182,7 @@ def call_in_child():
 
 def fork(library: Path, code: str) -> str:
     """What the code prints that follows FORK in a process of its own."""
-    paths = [Path(__file__).parent, *(path for path in sys.path if path)]
-    command = [sys.executable, "-c", FORK + code, str(library), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    done = starter("numpy", "tvm_ffi", "launcher_build").run(FORK + code, library, env=os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

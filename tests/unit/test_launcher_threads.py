@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from launcher_build import build, c_unit, plan, scalar, signature, tensor
+from forked import starter
+from launcher_build import OPTIMISED, build, c_unit, plan, scalar, signature, tensor
 
 # out, mode, tasks. Each task adds 1 to out[task]; out[64 + task] is the thread that ran it, out[128] the number of
 # tasks.
@@ -77,7 +77,7 @@ def build_probe(folder: Path, cgroup: Path) -> Path:
     """The library of the probe, for a machine whose control group is in that folder."""
     arguments = [tensor("out", "int64", [160]), scalar("mode", "int32"), scalar("tasks", "int32")]
     kernel = plan("probe", c_unit(folder, PROBE, signature("probe", arguments)))
-    return build(folder, kernel, extra=[f'-DKW_CGROUP="{cgroup}"'])
+    return build(folder, kernel, extra=[f'-DKW_CGROUP="{cgroup}"', *OPTIMISED])
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +101,7 @@ def call(module: Any, mode: int, tasks: int = 0) -> np.ndarray:
 
 
 def in_process(library: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", PRELUDE + code, str(library)]
-    return subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return starter("numpy", "tvm_ffi").run(PRELUDE + code, library, env=os.environ | environment)
 
 
 def test_a_launch_runs_each_task_once(module: Any) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from backend_package import KERNELS, build_library, cases, imported, make
-from conftest import SCONSTRUCT, SITE_SCONS, Project
+from backend_package import KERNELS, cases, imported, make, shared_library
+from conftest import SCALE, SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.backends import get
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.compare import compare
@@ -76,7 +76,7 @@ def test_name_that_a_namespace_of_pytorch_has_for_itself_is_refused():
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    return build_library(tmp_path_factory.mktemp("library"))
+    return shared_library(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -157,17 +157,24 @@ def test_operators_pass_opcheck(kernels, library, name):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_operators_compile_without_a_graph_break(kernels, library, name, dynamic):
-    for case in library[name]:
-        torch._dynamo.reset()
-        compiled = torch.compile(case.of(getattr(kernels, name)), backend="aot_eager", fullgraph=True, dynamic=dynamic)
-        inputs = [to_torch(value) for value in case.inputs.values()]
+    """All variants in one program, which compiles in less time than a program for each."""
+    variants = library[name]
+    functions = [case.of(getattr(kernels, name)) for case in variants]
+
+    def program(calls):
+        return [function(*arguments) for function, arguments in zip(functions, calls, strict=True)]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    results = compiled([[to_torch(value) for value in case.inputs.values()] for case in variants])
+    for case, made in zip(variants, results, strict=True):
         outputs = [argument["name"] for argument in case.arguments if argument["output"]]
-        made = compiled(*inputs)
         if outputs:
             for output, tensor_ in zip(outputs, made if isinstance(made, tuple) else [made], strict=True):
                 require_close(case, output, tensor_)
-        arguments = every_argument(case)
-        compiled(*arguments)
+    calls = [every_argument(case) for case in variants]
+    assert compiled(calls) == [None] * len(variants)
+    for case, arguments in zip(variants, calls, strict=True):
         for argument, value in zip(case.arguments, arguments, strict=True):
             if argument["written"]:
                 require_close(case, argument["name"], value)
@@ -190,6 +197,17 @@ def layer(kernels):
     return Layer()
 
 
+@pytest.fixture
+def inductor(monkeypatch, tmp_path):
+    """Inductor compiles in this process and in a folder of its own, and does without what pays with many programs."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    # Neither does it compile PyTorch's headers ahead, nor programs that find out what the CPU can do.
+    settings = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False, "compile_threads": 1}
+    with torch._inductor.config.patch(settings):
+        yield
+
+
+@pytest.mark.usefixtures("inductor")
 def test_inductor_compiles_a_module_and_reuses_it_for_other_sizes(kernels):
     module = layer(kernels)
     counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
@@ -363,6 +381,7 @@ def test_operators_with_gradients_pass_opcheck(kernels):
     assert set(every.values()) == {"SUCCESS"} and len(every) == 4
 
 
+@pytest.mark.usefixtures("inductor")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_gradients_are_those_of_eager_mode(kernels, backend):
     def loss(x, w):
@@ -506,10 +525,7 @@ def test_cuda_call_without_a_driver_is_an_exception(tmp_path):
     project = Project(tmp_path)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64", "sm_80"]\n')
-    project.write(
-        "kernels/scale.py",
-        (Path(__file__).parent.parent / "conftest.py").read_text().split("'''\\\n")[1].split("'''")[0],
-    )
+    project.write("kernels/scale.py", SCALE.replace('"float32", "float16"', '"float16"'))
     project.scons("build/demo")
     module = imported(make(tmp_path / "made", tmp_path / "build/demo", "torch", "cuda_torch"), "torch")
     assert module.scale.devices == {"cpu", "cuda"}

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from kernelwright.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
 from kernelwright.workers import pool as pool_module
 from kernelwright.workers import protocol
 from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.processes import ForkServer
 from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.workers.tools import OUTPUT_LIMIT
 from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for, wait_until_gone
@@ -31,6 +34,39 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = Project(tmp_path_factory.mktemp("shared"), size=2)
     with project.pool:
         yield project
+
+
+Fresh = Callable[[int], Project]
+
+
+class Lent:
+    """A fork server that outlives the pool which has it."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def end(self, grace_s: float = 0.0) -> None:
+        pass
+
+
+@pytest.fixture
+def fresh(shared: Project) -> Fresh:
+    """A pool of that size with workers of its own, whose fork server has imported TVM for other tests already."""
+
+    def make(size: int) -> Project:
+        shared.discover(shared.copy("ready"))
+        assert shared.pool._fork_server is not None
+        shutil.rmtree(shared.folder / "kernels")
+        for name in ("processes", "daemon"):
+            (shared.folder / name).unlink(missing_ok=True)
+        project = Project(shared.folder, size)
+        project.pool._fork_server = cast(ForkServer, Lent(shared.pool._fork_server))
+        return project
+
+    return make
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -125,8 +161,8 @@ def processes(project: Project) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def test_no_worker_is_started_before_the_first_call_and_one_does_all_of_a_file(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=2)
+def test_no_worker_is_started_before_the_first_call_and_one_does_all_of_a_file(fresh: Fresh) -> None:
+    project = fresh(2)
     with project.pool:
         assert project.pool.started == 0
         file = project.empty("k", PROCESS, body="raise ValueError")
@@ -149,8 +185,8 @@ def test_a_worker_sees_few_of_the_users_variables(tmp_path: Path, monkeypatch: p
     assert [name for name, value in seen.items() if value == "the user's"] == ["HOME"]
 
 
-def test_a_worker_that_was_started_ahead_belongs_to_the_first_file_that_it_is_asked_about(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=1)
+def test_a_worker_that_was_started_ahead_belongs_to_the_first_file_that_it_is_asked_about(fresh: Fresh) -> None:
+    project = fresh(1)
     first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)
     with project.pool as pool:
         pool._start_one()
@@ -161,8 +197,8 @@ def test_a_worker_that_was_started_ahead_belongs_to_the_first_file_that_it_is_as
         assert ahead not in pool._all
 
 
-def test_one_process_never_executes_two_files_nor_one_file_twice(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=1)
+def test_one_process_never_executes_two_files_nor_one_file_twice(fresh: Fresh) -> None:
+    project = fresh(1)
     first, second = project.empty("first", PROCESS), project.empty("second", PROCESS)
     with project.pool as pool:
         for file in (first, second, first):
@@ -182,8 +218,8 @@ def test_one_process_never_executes_two_files_nor_one_file_twice(tmp_path: Path)
     assert len(processes(project)) == len(set(processes(project))) == 8
 
 
-def test_the_worker_that_was_idle_for_longest_makes_room(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=2)
+def test_the_worker_that_was_idle_for_longest_makes_room(fresh: Fresh) -> None:
+    project = fresh(2)
     files = [project.empty(f"k{n}", PROCESS) for n in range(3)]
     with project.pool:
         for number in (0, 1, 0, 2, 0):
@@ -195,8 +231,8 @@ def test_the_worker_that_was_idle_for_longest_makes_room(tmp_path: Path) -> None
         assert len(processes(project)) == 4, "k2 made room for k1"
 
 
-def test_calls_for_other_files_wait_in_line_and_none_waits_for_ever(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=1)
+def test_calls_for_other_files_wait_in_line_and_none_waits_for_ever(fresh: Fresh) -> None:
+    project = fresh(1)
     first, second = project.copy("first"), project.copy("second")
     begun, done = threading.Semaphore(0), threading.Event()
     with project.pool, ThreadPoolExecutor(3) as threads:
@@ -219,8 +255,8 @@ def test_calls_for_other_files_wait_in_line_and_none_waits_for_ever(tmp_path: Pa
         assert project.pool.started == 1
 
 
-def test_threads_with_more_files_than_places_all_get_their_answers(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=2)
+def test_threads_with_more_files_than_places_all_get_their_answers(fresh: Fresh) -> None:
+    project = fresh(2)
     files = [project.copy(f"k{n}") for n in range(4)]
     with project.pool, ThreadPoolExecutor(8) as threads:
         answers = threads.map(lambda number: project.discover(files[number % 4])["file"], range(32))
@@ -305,8 +341,8 @@ def test_a_request_that_takes_too_long_is_ended_together_with_its_children(
         assert project.discover(project.copy("next"))
 
 
-def test_there_are_never_more_workers_than_the_pool_has_places(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=2)
+def test_there_are_never_more_workers_than_the_pool_has_places(fresh: Fresh) -> None:
+    project = fresh(2)
     files = [project.copy(f"k{n}") for n in range(6)]
     with project.pool, ThreadPoolExecutor(6) as threads:
         names = [r["kernels"][0]["name"] for r in threads.map(project.discover, files)]
@@ -314,8 +350,8 @@ def test_there_are_never_more_workers_than_the_pool_has_places(tmp_path: Path) -
         assert project.pool.started == 2
 
 
-def test_workers_that_were_started_ahead_are_the_ones_that_calls_use(tmp_path: Path) -> None:
-    project = Project(tmp_path, size=2)
+def test_workers_that_were_started_ahead_are_the_ones_that_calls_use(fresh: Fresh) -> None:
+    project = fresh(2)
     with project.pool as pool:
         pool.warm_up(5)
         with ThreadPoolExecutor(4) as threads:
@@ -418,6 +454,7 @@ import sys
 from pathlib import Path
 from kernelwright.discovery import discover
 from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.processes import ForkServer
 root = Path(sys.argv[1])
 pool = WorkerPool(1, root)
 try:
@@ -486,6 +523,7 @@ def test_a_fork_server_that_imports_ends_with_the_build(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from kernelwright.workers.pool import WorkerPool
+from kernelwright.workers.processes import ForkServer
 from kernelwright.workers.protocol import DevicesRequest
 WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
 """
@@ -589,10 +627,10 @@ def end_daemon(project: Project) -> None:
 
 
 def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_holds_its_pipes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
-    project = Project(tmp_path)
+    project = fresh(1)
     file = project.empty("k", DAEMON.replace("DOES", "signal.pause()") + "os._exit(3)")
     with project.pool:
         with pytest.raises(WorkerError, match="a worker ended with exit status 3 while working on discover") as caught:
@@ -604,10 +642,10 @@ def test_a_worker_that_ended_is_not_taken_for_one_that_hangs_because_a_process_h
 
 @pytest.mark.parametrize("end", ["", "os._exit(3)"])
 def test_a_process_that_prints_for_ever_does_not_hold_a_worker_up(
-    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+    fresh: Fresh, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
-    project = Project(tmp_path)
+    project = fresh(1)
     file = project.empty("k", DAEMON.replace("DOES", "os.write(1, b'y' * 999)") + end)
     with project.pool:
         if end:

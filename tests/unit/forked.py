@@ -1,0 +1,119 @@
+"""Runs programs in forks of a Python process that has imported what they need, which is most of what a start takes.
+
+A program is the text after ``python -c``, and runs as that does: from a module ``__main__`` of its own to the end of
+the interpreter, with arguments, environment and output of its own. What it imports further is its own, too. Only
+variables that are read when a process starts, such as ``LD_LIBRARY_PATH``, are those of the process that is forked.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+# Against a program that hangs.
+LIMIT_S = 300
+
+
+class Starter:
+    """A process whose forks run programs, one at a time.
+
+    Arguments:
+        modules: what it imports. PyTorch, which tvm-ffi imports where it is installed, is left to the programs.
+        library_path: its ``LD_LIBRARY_PATH``.
+    """
+
+    def __init__(self, modules: Sequence[str], library_path: str = "") -> None:
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "LD_LIBRARY_PATH": library_path}
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        answers, answer = os.pipe()
+        command = [sys.executable, "-c", "import forked; forked.serve()", str(answer), *modules]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[answer])
+        os.close(answer)
+        self._answers = os.fdopen(answers, encoding="utf-8")
+
+    def run(
+        self,
+        code: str,
+        *arguments: object,
+        env: Mapping[str, str],
+        path: Sequence[str | Path] = (),
+        cwd: str | Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end.
+
+        Arguments:
+            path: folders that come first in ``sys.path``.
+            cwd: as that of ``subprocess.run``.
+        """
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            request = {
+                "code": code,
+                "arguments": ["-c", *map(str, arguments)],
+                "env": dict(env),
+                "path": list(map(str, path)),
+                "cwd": str(cwd or Path.cwd()),
+                # The process opens them by the descriptors of this one.
+                "files": [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)],
+            }
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = self._answers.readline()
+            assert answer, "the process that is forked has ended"
+            for file in (output, errors):
+                file.seek(0)
+            return subprocess.CompletedProcess(code, int(answer), output.read(), errors.read())
+
+
+@cache
+def starter(*modules: str, library_path: str = "") -> Starter:
+    """The only one of this kind; it ends with the process of the tests."""
+    return Starter(modules, library_path)
+
+
+def serve() -> None:
+    """Import the modules of the command line, and fork for each request; a fork returns and ends after its program."""
+    torch = sys.modules.get("torch")
+    sys.modules["torch"] = None  # type: ignore[assignment]  # tvm-ffi does without
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    del sys.modules["torch"]
+    assert torch is None
+    gc.freeze()  # the end of a fork does not look for garbage among what was imported
+    answer = int(sys.argv[1])
+    for line in sys.stdin.buffer:
+        child = os.fork()
+        if not child:
+            os.close(answer)
+            run(json.loads(line))
+            return
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.write(answer, f"{status}\n".encode())
+
+
+def run(request: Mapping[str, object]) -> None:
+    """Become the process of a program, and run it."""
+    signal.alarm(LIMIT_S)
+    for descriptor, file in enumerate(["/dev/null", *request["files"]]):
+        opened = os.open(file, os.O_RDWR)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for as long as the process runs)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv = request["arguments"]
+    sys.path[:0] = request["path"]
+    importlib.invalidate_caches()
+    main = type(sys)("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(request["code"], "<string>", "exec"), main.__dict__)
