@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _ctypes
+import ctypes
 import os
 import re
 import shutil
@@ -190,6 +192,13 @@ def test_the_library_is_hardened(saxpy: Path) -> None:
         assert tags["DT_FLAGS"] & DF_BIND_NOW and tags["DT_FLAGS_1"] & DF_1_NOW
         names = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
         assert "__stack_chk_fail" in names
+
+
+def test_the_library_stays_loaded_when_it_is_closed(saxpy: Path, tmp_path: Path) -> None:
+    """Its threads run on in it, and other libraries use what it has."""
+    library = shutil.copy(saxpy, tmp_path / "closed.so")
+    _ctypes.dlclose(ctypes.CDLL(str(library))._handle)
+    assert str(library) in Path("/proc/self/maps").read_text()
 
 
 def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
