@@ -603,6 +603,7 @@ kept = on(7)
     calls = memory_calls(machine)
     assert calls.count("launch") == 5 and calls.count("free in stream 0x7") == 3
     assert calls.index("wait for cuda:0") > [i for i, line in enumerate(calls) if line == "launch"][3]
+    assert calls.index("free in stream 0x7") > calls.index("wait for cuda:0")
 
 
 def test_a_wait_that_fails_is_made_again_after_as_much_memory_again(machine: Machine, library: Path) -> None:
