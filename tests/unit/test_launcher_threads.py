@@ -555,8 +555,11 @@ static void workspaces(void) {
   }
   rest = kw_allocate_workspace(kDLCPU, 0, 100, 2, 32);
   kw_allocate_workspace(kDLCPU, 0, 100, 2, 32);
+  kw_raise("ValueError", "the error");
   kw_drop_workspaces((kw_workspace *)rest - 1);
-  puts(kw_workspaces == (kw_workspace *)rest - 1 ? "the first is left" : "the mark was passed");
+  kw_text text = {0};
+  kw_append_raised(&text);
+  printf("%s, %s\\n", kw_workspaces == (kw_workspace *)rest - 1 ? "the first is left" : "the mark was passed", text.data);
 }
 
 /* ---- a message that is too long ---- */
@@ -622,8 +625,8 @@ def test_a_barrier_after_a_failed_one_counts_from_zero(moments: Path) -> None:
     assert moment(moments, "barrier") == "0 arrived"
 
 
-def test_workspaces_may_be_freed_in_any_order(moments: Path) -> None:
-    assert moment(moments, "workspaces") == "the first is left"
+def test_workspaces_may_be_freed_in_any_order_and_keep_the_error(moments: Path) -> None:
+    assert moment(moments, "workspaces") == "the first is left, kernel 'moments': the error"
 
 
 def test_a_message_that_is_too_long_is_cut(moments: Path) -> None:
