@@ -559,7 +559,8 @@ static void workspaces(void) {
   kw_drop_workspaces((kw_workspace *)rest - 1);
   kw_text text = {0};
   kw_append_raised(&text);
-  printf("%s, %s\\n", kw_workspaces == (kw_workspace *)rest - 1 ? "the first is left" : "the mark was passed", text.data);
+  bool left = kw_workspaces == (kw_workspace *)rest - 1;
+  printf("%s, %s\\n", left ? "the first is left" : "the mark was passed", text.data);
 }
 
 /* ---- a message that is too long ---- */
