@@ -106,7 +106,9 @@ def survives(mutant: Mutant, folder: Path) -> str | None:
         shutil.rmtree(top, ignore_errors=True)
     if status not in (0, 1):
         return f"pytest ended with {status}\n{output}"
-    if not all(name.endswith(".py") for name in mutant.files) and re.search(r"^\S+:\d+:\d+: error: ", output, re.M):
+    if not all(name.endswith(".py") for name in mutant.files) and re.search(
+        r"\.(?:h|c|pyx|pxi):\d+:\d+: error: ", output
+    ):
         return f"the changed code does not compile\n{output}"
     failed = {line.split("[")[0] for line in re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)}
     passed = [test for test in mutant.tests if test not in failed]

@@ -8,7 +8,8 @@
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
- *   STANDIN_HOLD        path of a file that cuInit waits for; default: none
+ *   STANDIN_HOLD        "cuInit=PATH": that function is held at a gate: it first reads the named pipe PATH to its end, if
+ *                       there is one. Who opens the pipe for writing waits for the call, and holds it until it closes it
  *   STANDIN_POOLS       whether devices have memory pools; default 1
  *   STANDIN_MEMORY      bytes of memory that can be allocated at a time, of all devices together; default: no limit
  *   STANDIN_CAPTURE     handle of a stream from which a graph is captured, in global mode. Then what the driver calls
@@ -21,6 +22,8 @@
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -63,14 +66,29 @@ static void say(const char *format, ...) {
   fclose(file);
 }
 
-static int status_of(const char *name) {
-  const char *fail = getenv("STANDIN_FAIL");
+/* What a variable says of a function, behind "NAME="; null, if that is another function or none. */
+static const char *said_of(const char *variable, const char *name) {
+  const char *text = getenv(variable);
   size_t length = strlen(name);
-  return fail && !strncmp(fail, name, length) && fail[length] == '=' ? atoi(fail + length + 1) : 0;
+  return text && !strncmp(text, name, length) && text[length] == '=' ? text + length + 1 : NULL;
+}
+
+static void wait_at_gate(const char *name) {
+  const char *path = said_of("STANDIN_HOLD", name);
+  int gate = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  char byte;
+  while (gate >= 0 && (read(gate, &byte, 1) > 0 || errno == EINTR)) errno = 0;
+  if (gate >= 0) close(gate);
+}
+
+static int status_of(const char *name) {
+  const char *status = said_of("STANDIN_FAIL", name);
+  return status ? atoi(status) : 0;
 }
 
 #define ENTER(name) \
   do { \
+    wait_at_gate(name); \
     int status = status_of(name); \
     if (status) return status; \
   } while (0)
@@ -98,8 +116,6 @@ int cuInit(unsigned int flags) {
   (void)flags;
   ENTER("cuInit");
   say("init\n");
-  const char *awaited = getenv("STANDIN_HOLD");
-  while (awaited && *awaited && access(awaited, F_OK)) usleep(1000);
   return 0;
 }
 
@@ -291,6 +307,7 @@ int cuKernelGetAttribute(int *value, int attribute, kernel *own, int device) {
 }
 
 int cuKernelSetAttribute(int attribute, int value, kernel *own, int device) {
+  ENTER("cuKernelSetAttribute");
   UNSAFE();
   if (value + number("STANDIN_STATIC", 0) > number("STANDIN_SHARED", 101376)) return 1;
   own->dynamic[device] = value;
@@ -521,14 +538,21 @@ int cuPointerGetAttribute(void *value, int attribute, unsigned long long pointer
   return 0;
 }
 
+static _Atomic int events;
+
+/* How many events there are, for tests. */
+int standin_events(void) { return events; }
+
 int cuEventCreate(void **event, unsigned int flags) {
   (void)flags;
   *event = malloc(1);
+  ++events;
   return 0;
 }
 
 int cuEventDestroy_v2(void *event) {
   free(event);
+  --events;
   return 0;
 }
 
@@ -542,6 +566,7 @@ int cuEventRecord(void *event, void *stream) {
 
 int cuStreamWaitEvent(void *stream, void *event, unsigned int flags) {
   (void)event, (void)flags;
+  ENTER("cuStreamWaitEvent");
   STREAM(stream);
   say("wait in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
   return 0;

@@ -192,6 +192,28 @@ BODY
 """
 
 
+MEET = """
+#include <pthread.h>
+#include <time.h>
+/* Returns 0 when that many threads are in it; -1 when one has waited for two minutes, and would wait for ever. */
+static int meet(int all) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static pthread_cond_t complete = PTHREAD_COND_INITIALIZER;
+  static int inside, meetings, status;
+  struct timespec limit;
+  clock_gettime(CLOCK_REALTIME, &limit);
+  limit.tv_sec += 120;
+  pthread_mutex_lock(&lock);
+  int meeting = meetings;
+  if (++inside == all) inside = 0, ++meetings, pthread_cond_broadcast(&complete);
+  while (meeting == meetings && !status) status = pthread_cond_timedwait(&complete, &lock, &limit);
+  pthread_mutex_unlock(&lock);
+  return status ? -1 : 0;
+}
+"""
+"""A function for hand-written lowerings."""
+
+
 class FakeTensor:
     """Something with DLPack's protocol whose device, shape and data need not exist.
 
@@ -200,6 +222,7 @@ class FakeTensor:
         device: (device type, index); 2 is CUDA.
         strides: in elements, or None for compact.
         data: the address.
+        byte_offset: of the first element from there.
     """
 
     _alive: ClassVar[list[FakeTensor]] = []
@@ -212,13 +235,14 @@ class FakeTensor:
         device: tuple[int, int] = (1, 0),
         strides: Sequence[int] | None = None,
         data: int = 0x10000,
+        byte_offset: int = 0,
     ) -> None:
         self._device = device
         self._shape = (ctypes.c_int64 * len(shape))(*shape)
         self._strides = (ctypes.c_int64 * len(shape))(*strides) if strides else None
         pointer = ctypes.addressof(self._strides) if self._strides else None
         sizes = (len(shape), *dtype, ctypes.addressof(self._shape), pointer)
-        self._managed = _ManagedTensor(data, *device, *sizes, 0, None, None)
+        self._managed = _ManagedTensor(data, *device, *sizes, byte_offset, None, None)
         # Whoever takes the capsule refers to our memory, and there is no deleter that would tell us when it is done.
         self._alive.append(self)
 

@@ -67,18 +67,12 @@ BEGIN
 END
 """
 
-# Returns when all threads are in it; fails if some do not come for a minute.
-MEET = """
-#include <stdatomic.h>
-#include <unistd.h>
-static atomic_int inside;
+# x: whether the thread has the GIL, as Python sees it.
+GIL = """
+#include <dlfcn.h>
 BEGIN
-  (void)tensor, (void)argument;
-  atomic_fetch_add(&inside, 1);
-  for (int i = 0; atomic_load(&inside) < 5; ++i) {
-    if (i == 60000) return TVMFFIErrorSetRaisedFromCStr("TimeoutError", "alone"), -1;
-    usleep(1000);
-  }
+  int (*has_gil)(void) = (int (*)(void))dlsym(dlopen(NULL, RTLD_NOW), "PyGILState_Check");
+  *(int *)tensor(argument)->data = has_gil ? has_gil() : -1;
 END
 """
 
@@ -453,6 +447,15 @@ def test_a_new_output_is_of_the_library_of_the_arguments(saxpy: Built, make: Cal
     result = saxpy.cython()(2.0, x, y)
     assert type(result) is type(x)
     np.testing.assert_array_equal(np.from_dlpack(result), 2 * floats() + 1)
+
+
+def test_the_allocator_of_a_calls_library_is_used_in_that_call_only(saxpy: Built) -> None:
+    ask = ctypes.CDLL(str(tvm_ffi.libinfo.find_libtvm_ffi())).TVMFFIEnvGetDLPackManagedTensorAllocator
+    ask.restype = ctypes.c_void_p
+    before = ask()
+    kernel = saxpy.cython()
+    assert isinstance(kernel(2.0, T, T), torch.Tensor) and ask() == before
+    assert outcome(kernel, (2.0, T, T[:3]))[0] == "ValueError" and ask() == before
 
 
 def test_several_outputs_are_a_tuple(top_k: Built) -> None:
@@ -885,15 +888,10 @@ def test_a_new_output_is_exported_where_it_is(pair: Built) -> None:
 
 
 def test_a_call_releases_the_gil(folder: Path) -> None:
-    unit = c_unit(folder, MEET, signature("meeting", [tensor("x", "float32", ["n"])], symbols={"n": "int32"}))
-    kernel = build_both(folder, plan("meeting", unit)).cython()
-    outcomes: list[tuple[str, str]] = []
-    threads = [threading.Thread(target=lambda: outcomes.append(outcome(kernel, (F,)))) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert outcomes == [("returned", "NoneType")] * 5
+    unit = c_unit(folder, GIL, signature("gil", [tensor("x", "int32", [1])]))
+    kernel, x = build_both(folder, plan("gil", unit)).cython(), np.full(1, 7, "int32")
+    kernel(x)
+    assert x == [0]
 
 
 def test_threads_share_a_kernel(saxpy: Built) -> None:

@@ -6,11 +6,14 @@ Kernels are lowered by TVM; no device code is compiled: an image is the name of 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from forked import starter
-from kernelwright.backends.plan import KernelPlan
+from gate import held
+from kernelwright.backends.plan import KernelPlan, LoweredUnit
 from launcher_build import OPTIMISED, FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
@@ -42,7 +45,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder / "libstandin.so"),
     ]
     subprocess.run(command, check=True)
+    (folder / "locks.c").write_text(LOCKS)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "locks.c", "-o", "locks.so"], cwd=folder, check=True)
     return folder
+
+
+# Preloaded into a process. A thread that would wait for a lock for ever ends the process with status 9: if it has the
+# lock itself, and in a child after fork, where no other thread is left that could have it.
+LOCKS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+static int is_child;
+static void note_fork(void) { is_child = 1; }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, note_fork); }
+
+int pthread_mutex_lock(pthread_mutex_t *lock) {
+  static int (*original)(pthread_mutex_t *);
+  if (!original) *(void **)&original = dlsym(RTLD_NEXT, "pthread_mutex_lock");
+  if (lock->__data.__kind) return original(lock); /* one that may be taken twice, or checks that */
+  if (!pthread_mutex_trylock(lock)) return 0;
+  if (is_child || lock->__data.__owner == gettid()) _exit(9);
+  return original(lock);
+}
+"""
 
 
 class Machine:
@@ -54,13 +82,20 @@ class Machine:
     def __init__(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._tmp_path = tmp_path
         self._patch = monkeypatch
+        self.driver = folder / "libstandin.so"
         self.log_file = tmp_path / "log"
-        monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(folder / "libstandin.so"))
+        monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(self.driver))
         monkeypatch.setenv("STANDIN_LOG", str(self.log_file))
 
     def set(self, **variables: object) -> None:
         for name, value in variables.items():
             self._patch.setenv(f"STANDIN_{name.upper()}", str(value))
+
+    def hold(self, function: str) -> Path:
+        """Put a gate in front of a function of the driver; its path, for ``held``."""
+        gate = self._tmp_path / f"gate of {function}"
+        self.set(hold=f"{function}={gate}")
+        return gate
 
     def load(self, library: Path) -> Any:
         copy = self._tmp_path / f"{len(list(self._tmp_path.iterdir()))}_{library.name}"
@@ -219,6 +254,70 @@ def test_the_default_stream_is_that_of_the_environment(machine: Machine, library
     assert "stream 0 " in machine.calls("launch")[0].replace("(nil)", "0").replace("0x0", "0")
 
 
+def test_a_launch_is_in_the_stream_of_its_device(machine: Machine, library: Path) -> None:
+    module, x = machine.load(library), on_cuda((1,), device=1)
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x50), tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:1"), 0x60):
+        module["scale"](x, x, 1, 1, 1)
+    assert machine.calls("launch")[0].endswith("stream 0x60 on cuda:1")
+
+
+def test_the_device_of_a_call_is_not_that_of_another_threads_call(machine: Machine, two_steps: Path) -> None:
+    gate, module = machine.hold("cuLaunchKernelEx"), machine.load(two_steps)
+    on = [on_cuda((100,), (2, 32, 1), device=device) for device in (0, 1)]
+    with held(gate, lambda: module["two_steps"](on[0], on[0])):  # before the first of its two launches
+        module["two_steps"](on[1], on[1])
+    assert [launch[-6:] for launch in machine.calls("launch")] == ["cuda:1", "cuda:1", "cuda:0", "cuda:0"]
+
+
+DIRECT = """
+int32_t ENTRY(void *self, void *arguments, int32_t count, void *result) {
+  const TVMFFIAny *given = arguments;
+  TVMFFIAny passed[] = {{.type_index = kTVMFFIOpaquePtr}, given[1], given[2]};
+  TVMFFIObjectHandle function;
+  if (TVMFFIEnvModLookupFromImports(__tvm_ffi__library_ctx, "direct_kernel", &function)) return -1;
+  return TVMFFIFunctionCall(function, passed, 3, result);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def direct(folder: Path) -> Path:
+    """A kernel whose numbers are the width of the grid and the bytes of dynamic shared memory."""
+    arguments = [tensor("x", "float16", ["n"]), scalar("grid", "int64"), scalar("shared", "int64")]
+    data = signature("direct", arguments, target="cuda", arch="sm_80", symbols={"n": "int64"})
+    launch = ["blockIdx.x", "tirx.use_dyn_shared_memory"]
+    data["device_kernels"] = [{"name": "direct_kernel", "params": ["handle"], "launch": launch}]
+    host, image = Path("direct", "host.c"), Path("direct", "sm_80.cubin")
+    (folder / "direct").mkdir()
+    (folder / host).write_text(DIRECT.replace("ENTRY", data["entry"]))
+    (folder / image).write_text("sm_80")
+    return build(folder, plan("direct", LoweredUnit.from_json(data, str(host), {"sm_80": str(image)})))
+
+
+def test_a_launch_may_be_as_large_as_the_driver_can_be_told(machine: Machine, direct: Path) -> None:
+    module, x = machine.load(direct), on_cuda((5,))
+    module["direct"](x, 2**32 - 1, 0)
+    (launch,) = machine.calls("launch")
+    assert launch.startswith("direct_kernel sm_80 grid 4294967295 1 1 block 1 1 1 shared 0 ")
+    for grid, shared, wrong in [(2**32, 0, 2**32), (2**32 + 1, 0, 2**32 + 1), (-1, 0, -1), (1, 2**32, 2**32)]:
+        message = f"kernel 'direct': device function direct_kernel would be launched with a dimension of {wrong}$"
+        with pytest.raises(ValueError, match=message):
+            module["direct"](x, grid, shared)
+    assert len(machine.calls("launch")) == 1
+
+
+def test_a_launch_that_fails_leaves_no_context_behind(machine: Machine, library: Path, two_steps: Path) -> None:
+    x, wide = on_cuda((5,)), on_cuda((5,), (2, 32, 1))
+    machine.set(fail="cuLaunchKernelEx=1")
+    with pytest.raises(RuntimeError, match="launching device function"):
+        machine.load(library)["scale"](x, x, 1, 1, 1)
+    assert machine.log[-2:] == ["push cuda:0", "pop cuda:0"]
+    machine.set(fail="cuMemAllocFromPoolAsync=1")
+    with pytest.raises(RuntimeError, match="allocating a workspace"):
+        machine.load(two_steps)["two_steps"](wide, wide)
+    assert len(machine.calls("push")) == len(machine.calls("pop"))
+
+
 def test_a_launch_with_an_empty_grid_is_skipped(machine: Machine, library: Path) -> None:
     module, x = machine.load(library), on_cuda((0,))
     module["scale"](x, x, 1, 1, 1)
@@ -309,7 +408,7 @@ def test_images_are_loaded_once_for_all_devices_and_threads(machine: Machine, li
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert machine.calls("init") == [""] and machine.calls("load") == ["sm_80"]
     assert len(machine.calls("launch")) == 160
 
@@ -505,6 +604,7 @@ kept = on(7)
     calls = memory_calls(machine)
     assert calls.count("launch") == 5 and calls.count("free in stream 0x7") == 3
     assert calls.index("wait for cuda:0") > [i for i, line in enumerate(calls) if line == "launch"][3]
+    assert calls.index("free in stream 0x7") > calls.index("wait for cuda:0")
 
 
 def test_a_wait_that_fails_is_made_again_after_as_much_memory_again(machine: Machine, library: Path) -> None:
@@ -552,6 +652,26 @@ for failing in ("cuMemPoolCreate=2", "cuMemPoolSetAttribute=1", ""):
     assert alone(library, code) == "".join(f"{text} {name} (no description)\n" for name in (known, unknown))
     assert memory_calls(machine)[:3] == ["pool 1 of cuda:0", "destroy pool 1", "pool 2 of cuda:0"]
     assert len(machine.calls("launch")) == 1
+
+
+def test_of_two_threads_that_make_a_pool_at_once_the_first_wins(machine: Machine, library: Path) -> None:
+    code = """
+kept = []
+with held(gate, lambda: kept.append(on(7))):
+    kept.append(on(8))
+"""
+    alone(library, f"gate = {str(machine.hold('cuMemPoolCreate'))!r}\n" + code)
+    assert memory_calls(machine) == [
+        "pool 1 of cuda:0",
+        "pool 1 keeps 0xffffffffffffffff",
+        "allocate 2000 in stream 0x8 from pool 1 of cuda:0",
+        "launch",
+        "pool 2 of cuda:0",
+        "pool 2 keeps 0xffffffffffffffff",
+        "destroy pool 2",
+        "allocate 2000 in stream 0x7 from pool 1 of cuda:0",
+        "launch",
+    ]
 
 
 def test_an_output_of_a_failed_launch_waits_to_be_freed(machine: Machine, library: Path) -> None:
@@ -858,7 +978,7 @@ def test_a_provider_that_waits_for_other_threads_holds_nobody_up(
     together = threading.Barrier(4)
 
     def find(variant: str, archs: str, device: int, capability: int) -> str:
-        together.wait(30)  # all four are in here at once, so none of them holds a lock
+        together.wait(120)  # all four are in here at once, so none of them holds a lock
         return f"sm_80 {images / 'sm_80.cubin'}"
 
     module["kw_set_provider"](tvm_ffi.convert(find))
@@ -867,9 +987,27 @@ def test_a_provider_that_waits_for_other_threads_holds_nobody_up(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+        thread.join()
     assert machine.calls("load") == ["sm_80"] and len(machine.calls("launch")) == 4
+    assert len(machine.calls("push")) == 2 + 4, "functions are looked up once on each device"
+
+
+def test_a_provider_is_kept_until_there_is_another_one(machine: Machine, folder: Path, split: Path) -> None:
+    module = machine.load(split)
+
+    def find(*_: object) -> str:
+        return " none"
+
+    alive = weakref.ref(find)
+    module["kw_set_provider"](tvm_ffi.convert(find))
+    del find
+    gc.collect()
+    with pytest.raises(RuntimeError, match=r"^kernel 'scale': none$"):  # also a text as short as this one is told
+        module["kw_preload"](2, 0)
+    assert alive() is not None
+    provide(module, folder)
+    gc.collect()
+    assert alive() is None
 
 
 def test_an_image_gets_a_zero_behind_it(machine: Machine, tmp_path: Path, split: Path) -> None:
@@ -916,6 +1054,35 @@ def test_code_that_any_driver_takes_asks_for_no_version(machine: Machine, librar
     module, x = machine.load(library), on_cuda((5,))
     module["scale"](x, x, 1, 1, 1)
     assert machine.calls("load") == ["sm_80"]
+
+
+# ---- events
+
+
+def test_no_event_stays_where_one_stream_waits_for_another(machine: Machine, library: Path) -> None:
+    module = machine.load(library)
+    alive = ctypes.CDLL(str(machine.driver)).standin_events
+    module["kw_order"](0, 0x50, 0x70)
+    assert alive() == 0
+    for fail in ("cuEventRecord=700", "cuStreamWaitEvent=700"):
+        machine.set(fail=fail)
+        with pytest.raises(RuntimeError, match="kernel 'scale': making stream 0x70 of cuda:0 wait for stream 0x50"):
+            module["kw_order"](0, 0x50, 0x70)
+        assert alive() == 0 and machine.log[-1] == "pop cuda:0"
+
+
+def test_a_function_for_xla_keeps_the_one_that_it_calls_while_it_lives(machine: Machine, library: Path) -> None:
+    def call(number: int) -> int:
+        return number + 1
+
+    alive = weakref.ref(call)
+    made = machine.load(library)["kw_for_xla"](tvm_ffi.convert(call))
+    del call
+    gc.collect()
+    assert made(1) == 2
+    del made
+    gc.collect()
+    assert alive() is None
 
 
 # ---- dynamic shared memory
@@ -1160,20 +1327,28 @@ def test_tensors_on_different_devices_are_refused(machine: Machine, library: Pat
 
 
 FORK = """
-import os, signal, sys, threading, time, tvm_ffi
+import os, signal, sys, threading
+sys.modules["torch"] = None  # tvm-ffi would import it, which takes seconds
+import tvm_ffi
+sys.path[:0] = sys.argv[2:]
+from gate import held
 from launcher_build import FakeTensor
 module = tvm_ffi.load_module(sys.argv[1])
 x = tvm_ffi.from_dlpack(FakeTensor((5,), (2, 16, 1), device=(2, 0)))
 def call():
     module["scale"](x, x, 1, 1, 1)
+def ask():
+    print(module["kw_supported"](2, 0), flush=True)
 def call_in_child():
+    in_child(call, "called")
+def in_child(work, done=""):
     if os.fork():
         assert os.wait()[1] == 0
         return
-    signal.alarm(20)  # against a hang
+    signal.alarm(300)  # against a hang
     try:
-        call()
-        print("called", flush=True)
+        work()
+        print(done, flush=True)
     except RuntimeError as error:
         print(error, flush=True)
     os._exit(0)
@@ -1181,8 +1356,11 @@ def call_in_child():
 
 
 def fork(library: Path, code: str) -> str:
-    """What the code prints that follows FORK in a process of its own."""
-    done = starter("numpy", "tvm_ffi", "launcher_build").run(FORK + code, library, env=os.environ)
+    """What the code prints that follows FORK in a process of its own, in which no thread waits for a lock for ever."""
+    paths = [Path(__file__).parent, *(path for path in sys.path if path)]
+    command = [sys.executable, "-c", FORK + code, str(library), *map(str, paths)]
+    variables = os.environ | {"LD_PRELOAD": str(library.parent / "locks.so")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=variables, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -1191,24 +1369,44 @@ FORKED = "kernel 'scale': CUDA was used before this process was forked, and does
 
 
 def test_a_child_that_was_forked_after_cuda_gets_an_exception(machine: Machine, library: Path) -> None:
-    assert fork(library, "call(); call_in_child()").startswith(FORKED)
+    text = fork(library, "call(); call_in_child(); in_child(ask)")
+    assert text.startswith(FORKED) and text.count(FORKED) == 2
 
 
 def test_a_child_that_was_forked_while_cuda_starts_gets_an_exception_and_does_not_hang(
-    machine: Machine, library: Path, tmp_path: Path
+    machine: Machine, library: Path
 ) -> None:
-    machine.set(hold=tmp_path / "go on")
+    """Another thread is in cuInit and has the lock, which a question takes in the child."""
     code = """
-thread = threading.Thread(target=call)
-thread.start()
-while not os.path.exists(os.environ["STANDIN_LOG"]):
-    time.sleep(0.01)
-call_in_child()
-open(os.environ["STANDIN_HOLD"], "x").close()
-thread.join()
+with held(gate, call):
+    in_child(ask)
+    call_in_child()
 """
-    assert fork(library, code).startswith(FORKED)
-    assert len(machine.calls("launch")) == 1
+    text = fork(library, f"gate = {str(machine.hold('cuInit'))!r}\n" + code)
+    assert text.startswith(FORKED) and text.count(FORKED) == 2
+    assert machine.calls("init") == [""] and len(machine.calls("launch")) == 1
+
+
+def test_no_failure_leaves_the_lock_locked(machine: Machine, folder: Path, library: Path) -> None:
+    code = f"""
+large = tvm_ffi.load_module({str(shared_library(folder, 16384))!r})
+y = tvm_ffi.from_dlpack(FakeTensor((2, 16384), (2, 32, 1), device=(2, 0)))
+fails = ["cuInit=1", "cuDeviceGetCount=1", "cuDevicePrimaryCtxRetain=1", "cuLibraryLoadData=1"]
+fails += ["cuLibraryGetKernel=1", "cuKernelSetAttribute=1"]
+for fail in [*fails, ""]:
+    os.environ["STANDIN_FAIL"] = fail
+    for work in (ask, call, lambda: large["shared16384"](y)):
+        try:
+            work()
+        except RuntimeError as error:
+            print(error)
+"""
+    fork(library, code)
+    assert [launch.split()[0] for launch in machine.calls("launch")] == [
+        "scale_kernel",
+        "scale_kernel",
+        "shared16384_kernel",
+    ]
 
 
 def test_a_child_that_was_forked_after_a_failed_start_gets_an_exception(machine: Machine, library: Path) -> None:

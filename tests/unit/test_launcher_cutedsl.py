@@ -133,6 +133,13 @@ def test_a_launch_keeps_grid_block_shared_memory_attributes_and_parameters(libra
     )
 
 
+def test_a_launch_is_in_the_stream_of_its_device(library: Path, machine: Machine) -> None:  # noqa: F811
+    first, second = (tvm_ffi.device(f"cuda:{number}") for number in range(2))
+    with tvm_ffi.use_raw_stream(first, 0x50), tvm_ffi.use_raw_stream(second, 0x60):
+        machine.load(library)["taken"](array(8, device=1))
+    assert "stream 0x60 on cuda:1 " in machine.calls("launch")[0]
+
+
 def test_each_variant_finds_its_own_functions_and_loads_its_image_once_for_a_device(
     library: Path,
     machine: Machine,  # noqa: F811

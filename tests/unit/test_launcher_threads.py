@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,21 @@ import numpy as np
 import pytest
 import tvm_ffi
 from forked import starter
-from launcher_build import OPTIMISED, build, c_unit, plan, scalar, signature, tensor
+from gate import held
+from kernelwright.backends.library import LAUNCHER
+from launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
+from tvm_ffi import libinfo
 
 # out, mode, tasks. Each task adds 1 to out[task]; out[64 + task] is the thread that ran it, out[128] the number of
 # tasks.
 PROBE = """
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-enum { PLAIN, NESTED, FAIL, SILENT, BARRIER, SLOW, WORKSPACE, FAIL_AT_BARRIER };
+enum { PLAIN, NESTED, FAIL, SILENT, BARRIER, TOGETHER, WORKSPACE, FAIL_AT_BARRIER, HELD, HUGE };
 typedef struct { int64_t *out; int mode; _Atomic int arrived; } probe;
 static int inner(int task, TVMParallelGroupEnv *env, void *closure) {
   for (int i = task; i < 1000; i += env->num_task) atomic_fetch_add((_Atomic int64_t *)closure, 1);
@@ -39,6 +44,14 @@ static int barrier(int task, TVMParallelGroupEnv *env, probe *p) {
   p->out[64 + task] = p->arrived;
   return 0;
 }
+/* Reads the pipe $GATE to its end, if there is one. */
+static int wait_at_gate(void) {
+  int gate = open(getenv("GATE"), O_RDONLY);
+  char byte;
+  while (gate >= 0 && read(gate, &byte, 1) > 0) continue;
+  if (gate >= 0) close(gate);
+  return 0;
+}
 static int run(int task, TVMParallelGroupEnv *env, void *closure) {
   probe *p = closure;
   p->out[task] += 1;
@@ -48,10 +61,12 @@ static int run(int task, TVMParallelGroupEnv *env, void *closure) {
     case NESTED: return __TVMBackendParallelLaunch(inner, &p->out[129], 0);
     case FAIL: return fail(task);
     case SILENT: return task == env->num_task - 1 ? -1 : 0;
-    case SLOW: usleep(3000); return 0;
+    case TOGETHER: return meet(env->num_task);
+    case HELD: return wait_at_gate();
     case BARRIER: return barrier(task, env, p);
     case FAIL_AT_BARRIER: return task ? barrier(task, env, p) : fail(task);
     case WORKSPACE: return __TVMBackendAllocWorkspace(1, 0, 1 << 24, 2, 32) ? fail(task) : 0;
+    case HUGE: return __TVMBackendAllocWorkspace(1, 0, UINT64_MAX, 2, 32) ? 0 : -1;
     default: return 0;
   }
 }
@@ -60,11 +75,15 @@ BEGIN
   if (__TVMBackendParallelLaunch(run, &p, (int)argument[2].v_int64)) return -1;
 END
 """
-PLAIN, NESTED, FAIL, SILENT, BARRIER, SLOW, WORKSPACE, FAIL_AT_BARRIER = range(8)
+PLAIN, NESTED, FAIL, SILENT, BARRIER, TOGETHER, WORKSPACE, FAIL_AT_BARRIER, HELD, HUGE = range(10)
 
 PRELUDE = """
-import os, sys, threading, time, numpy as np, tvm_ffi
-PLAIN, NESTED, FAIL, SILENT, BARRIER, SLOW, WORKSPACE, FAIL_AT_BARRIER = range(8)
+import os, signal, sys, threading
+sys.modules["torch"] = None  # tvm-ffi would import it, which takes seconds
+import numpy as np, tvm_ffi
+sys.path.insert(0, sys.argv[2])
+from gate import held
+PLAIN, NESTED, FAIL, SILENT, BARRIER, TOGETHER, WORKSPACE, FAIL_AT_BARRIER, HELD, HUGE = range(10)
 module = tvm_ffi.load_module(sys.argv[1])
 def call(mode, tasks=0):
     out = np.zeros(160, "int64")
@@ -76,7 +95,7 @@ def call(mode, tasks=0):
 def build_probe(folder: Path, cgroup: Path) -> Path:
     """The library of the probe, for a machine whose control group is in that folder."""
     arguments = [tensor("out", "int64", [160]), scalar("mode", "int32"), scalar("tasks", "int32")]
-    kernel = plan("probe", c_unit(folder, PROBE, signature("probe", arguments)))
+    kernel = plan("probe", c_unit(folder, MEET + PROBE, signature("probe", arguments)))
     return build(folder, kernel, extra=[f'-DKW_CGROUP="{cgroup}"', *OPTIMISED])
 
 
@@ -101,7 +120,7 @@ def call(module: Any, mode: int, tasks: int = 0) -> np.ndarray:
 
 
 def in_process(library: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return starter("numpy", "tvm_ffi").run(PRELUDE + code, library, env=os.environ | environment)
+    return starter("numpy", "tvm_ffi").run(PRELUDE + code, library, Path(__file__).parent, env=os.environ | environment)
 
 
 def test_a_launch_runs_each_task_once(module: Any) -> None:
@@ -110,13 +129,15 @@ def test_a_launch_runs_each_task_once(module: Any) -> None:
         assert out[:4].tolist() == [1] * 4 and not out[4:64].any() and out[128] == 4
 
 
-def test_tasks_run_in_several_threads_the_caller_among_them(module: Any) -> None:
-    seen: set[int] = set()
-    for _ in range(100):  # on a busy machine the others may have done all of a launch before the caller gets a turn
-        seen |= set(call(module, SLOW)[64:68].tolist())
-        if len(seen) > 1 and threading.get_native_id() in seen:
-            return
-    raise AssertionError(f"{threading.get_native_id()} is not among {seen}, or alone")
+def test_all_tasks_run_at_once_one_of_them_in_the_caller(library: Path) -> None:
+    code = """
+module["kw_set_num_threads"](4)
+for _ in range(20):
+    threads = call(TOGETHER)[64:68].tolist()
+    print(len(set(threads)), threading.get_native_id() in threads)
+"""
+    done = in_process(library, code)
+    assert done.stdout == "4 True\n" * 20, done.stderr
 
 
 @pytest.mark.parametrize("tasks", [1, 3, 4, 50])
@@ -145,9 +166,24 @@ def test_launches_from_several_threads_do_not_disturb_each_other(module: Any) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
     assert not wrong
+
+
+def test_a_launch_during_that_of_another_thread_runs_in_the_caller(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    others: list[np.ndarray] = []
+    with held(tmp_path / "gate", lambda: others.append(call(module, HELD))):
+        for tasks in (0, 3):
+            out = call(module, PLAIN, tasks)
+            count = tasks or 1
+            assert out[128] == count and out[:count].tolist() == [1] * count
+            assert set(out[64 : 64 + count].tolist()) == {threading.get_native_id()}
+    assert others[0][:4].tolist() == [1] * 4 and others[0][128] == 4
+    assert call(module, PLAIN)[128] == 4, "the pool is free again"
 
 
 def test_an_error_of_a_task_is_raised_in_the_caller(module: Any) -> None:
@@ -190,6 +226,11 @@ def test_workspaces_of_failed_tasks_are_freed(module: Any) -> None:
     for _ in range(40):
         fail()
     assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") < 40 * 2**24
+
+
+def test_a_workspace_that_is_larger_than_memory_is_refused(module: Any) -> None:
+    with pytest.raises(MemoryError, match=f"no memory for a workspace of {2**64 - 1} bytes"):
+        call(module, HUGE)
 
 
 def test_the_number_of_threads_can_be_set_and_read(module: Any) -> None:
@@ -292,55 +333,299 @@ print(count() - before)
 
 FORK = """
 module["kw_set_num_threads"](4)
-stop = False
-def work():
-    while not stop:
-        call(SLOW)
-{background}
-for _ in range({rounds}):
-    call(PLAIN)
+def check_pool():
+    good = call(TOGETHER)[128] == 4 and len(workers()) == 3
+    good = good and all(call(mode)[0] == 1 for mode in (PLAIN, NESTED, TOGETHER))
+    return good and len(set(call(TOGETHER)[64:68].tolist())) == 4
+def workers():
+    names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+    return [name for name in names if name.strip() == "kernelwright"]
+def fork():
     child = os.fork()
     if not child:
-        good = all(call(mode)[0] == 1 for mode in (PLAIN, NESTED, SLOW))
-        several = len(set(call(SLOW)[64:68].tolist())) > 1
-        os._exit(0 if good and several else 1)
+        signal.alarm(300)  # against a hang
+        call(PLAIN)
+        os._exit(0 if len(workers()) == 3 and check_pool() else 1)
     assert os.waitpid(child, 0)[1] == 0
-stop = True
-print("done")
 """
 
 
 def test_a_child_after_fork_has_a_working_pool(library: Path) -> None:
-    done = in_process(library, FORK.format(background="", rounds=10))
-    assert done.stdout == "done\n", done.stderr
-
-
-def test_a_fork_while_another_thread_is_in_a_launch_does_not_deadlock(library: Path) -> None:
-    background = "threads = [threading.Thread(target=work) for _ in range(2)]\nfor thread in threads: thread.start()"
-    done = in_process(library, FORK.format(background=background, rounds=30))
-    assert done.stdout == "done\n", done.stderr
-
-
-def test_idle_threads_use_no_cpu(module: Any) -> None:
-    call(module, PLAIN)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.1
-
-
-def test_signals_reach_the_main_thread(library: Path) -> None:
     code = """
-import signal
-module["kw_set_num_threads"](4)
-call(PLAIN)
-seen = []
-signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
-for _ in range(20):
-    os.kill(os.getpid(), signal.SIGUSR1)
-    time.sleep(0.002)
-masks = [line for task in os.listdir("/proc/self/task") for line in open(f"/proc/self/task/{task}/status")]
-names = [line.split()[1] for line in masks if line.startswith("Name:")]
-print(len(seen) > 0, names.count("kernelwright"))
+fork()  # no thread has started yet
+for _ in range(3):
+    call(TOGETHER)
+    fork()
+print("done")
 """
-    assert in_process(library, code).stdout == "True 3\n"
+    done = in_process(library, FORK + code)
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_fork_while_another_thread_is_in_a_launch_does_not_deadlock(library: Path, tmp_path: Path) -> None:
+    code = """
+outs = []
+with held(os.environ["GATE"], lambda: outs.append(call(HELD))):
+    fork()
+assert outs[0][:4].tolist() == [1] * 4
+assert check_pool()
+print("done")
+"""
+    done = in_process(library, FORK + code, GATE=str(tmp_path / "gate"))
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_signals_are_left_to_the_threads_of_the_application(library: Path) -> None:
+    code = """
+module["kw_set_num_threads"](4)
+before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+call(TOGETHER)
+for task in os.listdir("/proc/self/task"):
+    status = dict(line.split(":", 1) for line in open(f"/proc/self/task/{task}/status"))
+    if status["Name"].strip() == "kernelwright":
+        print(status["SigBlk"].strip())
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR2})
+"""
+    *masks, kept = in_process(library, code).stdout.split()
+    assert kept == "True" and len(masks) == 3
+    never = {signal.SIGKILL, signal.SIGSTOP, 32, 33}  # the last two are glibc's own
+    wanted = sum(1 << number - 1 for number in range(1, 65) if number not in never)
+    assert [int(mask, 16) & wanted for mask in masks] == [wanted] * 3
+
+
+# ---- moments that only a test can make
+
+
+MOMENTS = """
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <sys/syscall.h>
+
+/* Stands before the futex calls of the pool: who is about to sleep on the watched word is held until it is woken up. */
+static long at_futex(long number, _Atomic uint32_t *word, int operation, uint32_t value, void *, void *, int);
+#define syscall(...) at_futex(__VA_ARGS__)
+#define KW_KERNEL "moments"
+#define KW_MAX_ARGUMENTS 1
+#define KW_MAX_DIMS 1
+#define KW_MAX_PARAMETERS 1
+#define KW_MAX_IMAGES 1
+#include "kernelwright.h"
+#undef syscall
+
+static _Atomic uint32_t *watched;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int num_held;      /* threads that are held */
+static uint32_t held_at;  /* the value of the word for which the last of them wants to sleep */
+static int wakes, missed; /* how often they were woken; how often so early that they would sleep all the same */
+
+/* The time limit is for what would hang. */
+static void wait_for_change(void) {
+  struct timespec limit;
+  clock_gettime(CLOCK_REALTIME, &limit);
+  limit.tv_sec += 120;
+  if (pthread_cond_timedwait(&changed, &lock, &limit)) puts("nothing happens"), fflush(stdout), _exit(1);
+}
+
+static void hold(_Atomic uint32_t *word, uint32_t value) {
+  pthread_mutex_lock(&lock);
+  int before = wakes;
+  if (atomic_load(word) == value) {
+    ++num_held, held_at = value;
+    pthread_cond_broadcast(&changed);
+    while (wakes == before) wait_for_change();
+    --num_held;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static void wake(_Atomic uint32_t *word) {
+  pthread_mutex_lock(&lock);
+  ++wakes;
+  if (num_held && atomic_load(word) == held_at) ++missed;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Waits until so many threads are about to sleep for the present value of the word. */
+static void wait_for_held(int count) {
+  pthread_mutex_lock(&lock);
+  while (num_held != count || held_at != atomic_load(watched)) wait_for_change();
+  wakes = 0;
+  pthread_mutex_unlock(&lock);
+}
+
+static long at_futex(long number, _Atomic uint32_t *word, int operation, uint32_t value, void *time, void *other,
+                     int last) {
+  if (word != watched) return syscall(number, word, operation, value, time, other, last);
+  if (time) puts("it wakes up by itself");
+  if (operation == FUTEX_WAKE_PRIVATE) wake(word);
+  else hold(word, value);
+  return 0;
+}
+
+/* ---- a task fails when another has decided to sleep at the barrier, and does not sleep yet ---- */
+
+static int fail_late(int task, TVMParallelGroupEnv *env, void *closure) {
+  (void)closure;
+  if (task) return kw_parallel_barrier(task, env);
+  wait_for_held(1);
+  return kw_raise("ValueError", "task 0 failed");
+}
+
+static void failure(void) {
+  watched = &kw_own_pool.phase;
+  int status = kw_pool_launch(fail_late, NULL, 2);
+  printf("%d missed, %s\\n", missed, status == KW_POOL_TASK_RAISED ? "raised" : "not raised");
+}
+
+/* ---- a launch when a worker has decided to sleep ---- */
+
+static int count(int task, TVMParallelGroupEnv *env, void *closure) {
+  (void)task, (void)env;
+  atomic_fetch_add((atomic_int *)closure, 1);
+  return 0;
+}
+
+static void launch(void) {
+  atomic_int done = 0;
+  watched = &kw_own_pool.wakes;
+  kw_pool_launch(count, &done, 2);
+  wait_for_held(1);
+  kw_pool_launch(count, &done, 2);
+  printf("%d woken, %d missed, %d tasks\\n", wakes, missed, atomic_load(&done));
+}
+
+/* ---- who is idle sleeps ---- */
+
+static void idle(void) {
+  atomic_int done = 0;
+  kw_pool_set_threads(4);
+  watched = &kw_own_pool.wakes;
+  kw_pool_launch(count, &done, 4);
+  wait_for_held(3);
+  puts("3 asleep");
+}
+
+/* ---- what a failed barrier leaves ---- */
+
+static int fail_at_barrier(int task, TVMParallelGroupEnv *env, void *closure) {
+  (void)closure;
+  return task ? kw_parallel_barrier(task, env) : kw_raise("ValueError", "task 0 failed");
+}
+
+static int look(int task, TVMParallelGroupEnv *env, void *closure) {
+  (void)task, (void)env;
+  atomic_fetch_add((atomic_int *)closure, (int)atomic_load(&kw_own_pool.arrived));
+  return 0;
+}
+
+static void barrier(void) {
+  atomic_int arrived = 0;
+  kw_pool_set_threads(4);
+  kw_pool_launch(fail_at_barrier, NULL, 4);
+  kw_pool_launch(look, &arrived, 4);
+  printf("%d arrived\\n", atomic_load(&arrived));
+}
+
+/* ---- workspaces that are freed in another order ---- */
+
+static void workspaces(void) {
+  void *data[4], *rest;
+  for (int order = 0; order < 24; ++order) {
+    int left[] = {0, 1, 2, 3}, picks[] = {order / 6, order / 2 % 3, order % 2, 0};
+    for (int i = 0; i < 4; ++i) data[i] = kw_allocate_workspace(kDLCPU, 0, 100, 2, 32);
+    for (int i = 0; i < 4; ++i) {
+      kw_free_workspace(kDLCPU, 0, data[left[picks[i]]]);
+      memmove(left + picks[i], left + picks[i] + 1, (size_t)(3 - picks[i]) * sizeof *left);
+      kw_workspace *last = kw_workspaces, *next = NULL;
+      for (int j = 2 - i; j >= 0; --j, next = last, last = last->previous)
+        if (!last || last->data != data[left[j]] || last->next != next) puts("the list is wrong"), _exit(1);
+      if (last) puts("the list is too long"), _exit(1);
+    }
+  }
+  rest = kw_allocate_workspace(kDLCPU, 0, 100, 2, 32);
+  kw_allocate_workspace(kDLCPU, 0, 100, 2, 32);
+  kw_raise("ValueError", "the error");
+  kw_drop_workspaces((kw_workspace *)rest - 1);
+  kw_text text = {0};
+  kw_append_raised(&text);
+  bool left = kw_workspaces == (kw_workspace *)rest - 1;
+  printf("%s, %s\\n", left ? "the first is left" : "the mark was passed", text.data);
+}
+
+/* ---- a message that is too long ---- */
+
+static void message(void) {
+  struct { kw_text text; char guard[64]; } long_one;
+  char word[9001];
+  memset(word, 'x', 9000), word[9000] = 0;
+  memset(long_one.guard, 'g', sizeof long_one.guard);
+  kw_begin(&long_one.text);
+  for (int i = 0; i < 4; ++i) kw_append(&long_one.text, "%s", word);
+  bool whole = true;
+  for (size_t i = 0; i < sizeof long_one.guard; ++i) whole &= long_one.guard[i] == 'g';
+  printf("%zu of %zu, %s\\n", strlen(long_one.text.data), long_one.text.used, whole ? "whole" : "overwritten");
+}
+
+int main(int count, char **words) {
+  static const struct { const char *name; void (*run)(void); } moments[] = {
+      {"failure", failure}, {"launch", launch}, {"idle", idle}, {"barrier", barrier}, {"workspaces", workspaces},
+      {"message", message}};
+  kw_pool_set_threads(2);
+  for (size_t i = 0; count == 2 && i < sizeof moments / sizeof *moments; ++i)
+    if (!strcmp(words[1], moments[i].name)) moments[i].run();
+  fflush(stdout);
+  _exit(0);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that has the launcher in it, and stops its threads where a test wants them."""
+    folder = tmp_path_factory.mktemp("moments")
+    (folder / "moments.c").write_text(MOMENTS)
+    runtime = Path(libinfo.find_libtvm_ffi())
+    folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
+    linked = [str(runtime), f"-Wl,-rpath,{runtime.parent}", "-lpthread", "-ldl"]
+    command = ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", *folders, "moments.c", *linked]
+    subprocess.run([*command, "-o", "moments"], cwd=folder, check=True)
+    return folder / "moments"
+
+
+def moment(program: Path, name: str) -> str:
+    """What the program prints."""
+    done = subprocess.run([program, name], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    return done.stdout.strip()
+
+
+def test_a_failure_wakes_a_task_that_is_about_to_sleep_at_the_barrier(moments: Path) -> None:
+    assert moment(moments, "failure") == "0 missed, raised"
+
+
+def test_a_launch_wakes_a_worker_that_is_about_to_sleep(moments: Path) -> None:
+    assert moment(moments, "launch") == "1 woken, 0 missed, 4 tasks"
+
+
+def test_idle_workers_sleep(moments: Path) -> None:
+    assert moment(moments, "idle") == "3 asleep"
+
+
+def test_a_barrier_after_a_failed_one_counts_from_zero(moments: Path) -> None:
+    assert moment(moments, "barrier") == "0 arrived"
+
+
+def test_workspaces_may_be_freed_in_any_order_and_keep_the_error(moments: Path) -> None:
+    assert moment(moments, "workspaces") == "the first is left, kernel 'moments': the error"
+
+
+def test_a_message_that_is_too_long_is_cut(moments: Path) -> None:
+    assert moment(moments, "message") == "16383 of 16383, whole"

@@ -17,9 +17,13 @@ static _Atomic(TVMFFIObjectHandle) kw_provider;
 
 /* Takes the text that an FFI function returned. Returns -1 if it is none. */
 KW_COLD int kw_take_text(TVMFFIAny *value, kw_text *text) {
+  text->used = 0;
+  if (value->type_index == kTVMFFISmallStr) { /* of up to seven bytes */
+    kw_append(text, "%.*s", (int)value->small_str_len, value->v_bytes);
+    return 0;
+  }
   if (value->type_index != kTVMFFIStr) return -1;
   const TVMFFIByteArray *bytes = (const TVMFFIByteArray *)((const char *)value->v_obj + sizeof(TVMFFIObject));
-  text->used = 0;
   kw_append(text, "%.*s", (int)bytes->size, bytes->data);
   TVMFFIObjectDecRef(value->v_obj);
   return 0;

@@ -1,0 +1,49 @@
+"""What is written of a kernel whose variants differ: it has to do for all of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from kernelwright.backends import library
+from kernelwright.backends.plan import Argument, LoweredUnit
+from kernelwright.backends.torch import parameters_of
+from kernelwright.errors import KernelwrightError
+from launcher_build import plan, signature, tensor
+
+
+def on_cuda(slug: str, rank: int, parameters: int, images: int) -> LoweredUnit:
+    """A lowering with an output of that rank, a device function with so many parameters, and so many images."""
+    device = {"name": "f", "params": ["handle"] * parameters, "launch": ["blockIdx.x"]}
+    arguments = [tensor("y", "float32", [4] * rank, output=True)]
+    data = signature("k", arguments, slug=slug, target="cuda", arch="sm_80", device_kernels=[device])
+    return LoweredUnit.from_json(data, "host.c", {f"sm_{80 + number}": "image" for number in range(images)})
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_library_has_room_for_the_largest_of_its_variants(first: bool) -> None:
+    small, large = on_cuda("small", 1, 2, 3), on_cuda("large", 4, 5, 6)
+    units = [large, small] if first else [small, large]
+    text = library.emit(plan("k", *units, outputs=["y"]))["wrapper.c"]
+    room = dict(re.findall(r"^#define KW_MAX_(\w+) (\d+)$", text, re.M))
+    assert room == {"ARGUMENTS": "1", "DIMS": "4", "PARAMETERS": "5", "IMAGES": "6"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_argument_that_one_variant_writes_is_written_by_the_operator_of_pytorch(first: bool) -> None:
+    def argument(written: bool) -> list[Argument]:
+        return [Argument("x", "tensor", "float32", (4,), written=written)]
+
+    (parameter,) = parameters_of([argument(first), argument(not first)])
+    assert parameter.written
+
+
+@pytest.mark.parametrize(("size", "fits"), [(2**63 - 1, True), (2**63, False), (-1, False)])
+def test_a_constant_size_fits_int64(size: int, fits: bool) -> None:
+    data: dict[str, Any] = signature("k", [tensor("x", "int8", [size])])
+    if fits:
+        assert f"(const int64_t[]){{{size}}}" in library.emit(plan("k", LoweredUnit.from_json(data, "o")))["wrapper.c"]
+        return
+    with pytest.raises(KernelwrightError, match=r"shape is .*expected a list of sizes"):
+        LoweredUnit.from_json(data, "o")
