@@ -192,8 +192,9 @@ def test_backward_kernel_needs_outputs_a_function_and_a_short_name():
 
     def backward(): ...
 
-    with pytest.raises(DefinitionError, match="kernel 'copy' has no outputs"):
+    with pytest.raises(DefinitionError, match="kernel 'copy' has no outputs") as caught:
         copy.backward(outputs=["grad_x"])(backward)
+    assert "name the outputs of copy with @kernel(outputs=[...])" in caught.value.remedy
     with pytest.raises(DefinitionError, match=r"@scale\.backward was applied to 3, expected a function"):
         scale.backward(outputs=["grad_x"])(3)
     scale.name = "x" * (MAX_NAME - len("_backward") + 1)
@@ -335,6 +336,30 @@ def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message)
 
     assert (caught.value.where.kernel, caught.value.where.stage) == ("gemm", "discover")
     assert caught.value.where.location.startswith(__file__ + ":")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"configs": 3}, "write configs=grid(...)"),
+        ({"configs": [3]}, "write configs=grid(...)"),
+        ({"configs": []}, "give at least one config"),
+        ({"configs": [{"blok": 1}]}, "add a parameter 'blok' to gemm"),
+        ({"configs": [{}]}, "add the key, or a default"),
+        ({"configs": [{"block": 1}, {"block": 1}]}, "remove one of them"),
+        ({"configs": [{"block": math.inf}]}, "write it as a string"),
+        ({"outputs": 1}, 'write outputs=["y"]'),
+        ({"outputs": [True]}, 'write outputs=["y"]'),
+        ({"archs": "sm_80"}, "write archs=[...]"),
+        ({"reads": ["/a"]}, "write for example reads="),
+    ],
+)
+def test_bad_decorator_arguments_say_what_to_write(arguments, remedy):
+    def gemm(block): ...
+
+    with pytest.raises(DefinitionError) as caught:
+        kernel(gemm, **{"configs": [{"block": 1}], **arguments})
+    assert remedy in caught.value.remedy
 
 
 def test_values_at_their_limits_are_taken():

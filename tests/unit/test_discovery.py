@@ -326,6 +326,7 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         "backward": "k_backward",
         "frontend": "cutedsl",
     }
+    assert KernelRecord.from_json({**GOOD_KERNEL, "name": "Gemm_2Z"}).name == "Gemm_2Z"
     record = KernelRecord.from_json(full)
     listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags")
     assert asdict(record) == {**full, **{name: tuple(full[name]) for name in listed}}

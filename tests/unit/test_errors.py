@@ -102,3 +102,4 @@ def test_a_failed_program_shows_how_it_ended_and_what_it_printed(
     lines = [f"gemm: cc {ending}", "    $ /usr/bin/cc 'a b.c'", f"    {printed}", "  remedy: mend it"]
     assert str(error).split("\n") == lines
     assert (error.command, error.status) == (("/usr/bin/cc", "a b.c"), status)
+    assert ToolError(["cc"], status, output, Where()).message == f"cc {ending}"
