@@ -103,7 +103,7 @@ def test_device_code_elsewhere_is_found_by_its_entry_point(tmp_path: Path, monke
     info = tmp_path / "elsewhere" / "Demo_sm_80-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Demo-sm-80\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kernelwright.device_code]\ndemo_sm_80 = demo_sm_80\n")
+    (info / "entry_points.txt").write_text("[kernelwright.device_code]\ndemo_sm_75 = absent\ndemo_sm_80 = demo_sm_80\n")
     found = provider(tmp_path, CUBIN, b"code")
     assert "not installed" in found.find("default", "sm_80", 0, 80)
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
