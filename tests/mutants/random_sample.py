@@ -76,7 +76,7 @@ TESTS = {
     "wheel/project.py": "test_project",
     "wheel/sdist.py": "test_source",
     "wheel/source.py": "test_source",
-    "wheel/verify.py": "test_verify",
+    "wheel/verify.py": "test_verify_code test_verify",
     "wheel/version.py": "test_project test_source",
 }
 """Module -> the files in ``tests/unit`` with its tests."""

@@ -298,8 +298,13 @@ def test_target_and_index_narrow_the_choice():
     assert kernel.choose(call, target="cuda").index == 1
     with pytest.raises(ValueError, match="no built variant accepts"):
         kernel.choose(call, target="llvm")
-    with pytest.raises(ValueError, match="cannot run on cuda: hidden-128_dtype-float32 was built for"):
+    with pytest.raises(
+        ValueError, match="cannot run on cuda: hidden-128_dtype-float32 was built for llvm, cuda only\n"
+    ):
         kernel.choose(call, index=3, target="cuda")
+    entry["variants"] = entry["variants"][1:2]
+    with pytest.raises(ValueError, match="kernel 'rms_norm': it cannot run on cpu: it was built for cuda only\n"):
+        Signatures("rms_norm", entry).choose(call, target="llvm")
 
 
 @pytest.mark.parametrize(
