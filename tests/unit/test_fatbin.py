@@ -86,7 +86,7 @@ def test_fatbinary_runs_beside_the_image_and_its_script_names_no_path(tmp_path: 
     command = ["/opt/cuda/bin/fatbinary", *options, f"--create={scratch}/sm_90a.fatbin"]
     assert tools.calls == [(command, folder, scratch, where, "fatbinary", "gemm sm_90a")]
     script = (scratch / "pack_sm_90a.sh").read_text()
-    assert "13.0.88" in script and str(tmp_path) not in script
+    assert "13.0.88" in script and str(tmp_path) not in script and '\ncd "$(dirname "$0")/."\n' in script
     assert script.endswith(f'"$FATBINARY" {" ".join(options)} --create=sm_90a.fatbin\n')
 
 
@@ -169,6 +169,7 @@ def test_a_damaged_container_is_an_error(damaged: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("block", "content"),
     [
+        (b"", b""),
         (b"\x00", b""),
         (b"\x50hello", b"hello"),
         (b"\xf0\x00" + b"x" * 15, b"x" * 15),

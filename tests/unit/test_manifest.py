@@ -66,7 +66,7 @@ def built_kernel(folder: Path, **changes: Any) -> BuiltKernel:
 
     def unit(target: str, *archs: str, **parts: Any) -> BuiltUnit:
         signature = {"target": target, "schedule": f"of {target}", "arguments": arguments, "symbols": {"n": "int32"}}
-        return BuiltUnit(signature, folder / "module.tir", parts.get("resources", {}), archs, parts.get("images", {}))
+        return BuiltUnit(signature, folder / "module.tir", archs=archs, **{"resources": {}, **parts})
 
     images = {"sm_80": ("scale/sm_80.cubin", folder / "sm_80.cubin")}
     cuda = unit("cuda", "sm_80", "compute_80", resources={"sm_80": folder / "sm_80.json"}, images=images)
