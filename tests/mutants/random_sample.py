@@ -1,8 +1,8 @@
 """Mutates modules at random, and runs the unit tests of each module to see whether they find its mutants.
 
 ``python tests/mutants/random_sample.py --count 300 --seed 7`` prints every mutant that no test finds, with its file,
-its line and the change, and at the end how many were found. Status 0 if it was at least ``--goal`` per cent. The
-same sources and the same seed give the same mutants.
+its line and the change, and at the end how many were found. Status 0 if it was at least ``--goal`` per cent. Each
+module has random numbers of its own, so the same seed chooses the same mutants of a module until it is edited.
 
 The mutants are those of mutmut, used as a library and no part of what Kernelwright needs, so install it first:
 ``pip install mutmut==3.8.1``. Only modules with unit tests of their own, that need no run of SCons and no GPU, take
@@ -176,10 +176,12 @@ def is_other_program(source: str, original: str) -> bool:
 
 def sample(count: int, seed: int) -> list[Mutant]:
     """So many mutants of all modules together, each as likely as any other, in the order of their places."""
-    changes = [change for module in TESTS for change in changes_of(module)]
-    random.Random(seed).shuffle(changes)
+    changes = []
+    for module in TESTS:
+        numbers = random.Random(f"{seed} {module}")
+        changes += [(numbers.random(), change) for change in changes_of(module)]
     found: list[Mutant] = []
-    for module, line, tree, old, new in changes:
+    for _, (module, line, tree, old, new) in sorted(changes, key=lambda ranked: ranked[0]):
         source = cst.ensure_type(tree.deep_replace(old, new), cst.Module).code
         if is_other_program(source, tree.code):
             found.append(Mutant(module, line, source))
