@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +82,8 @@ TESTS = {
 """Module -> the files in ``tests/unit`` with its tests."""
 
 ENDS_AFTER = 300
-"""Seconds after which the tests of one mutant are ended, and the mutant counts as found: far more than any takes."""
+"""Seconds after which the tests of one mutant are ended, and the mutant counts as found: far more than any takes. It is
+printed, because it says nothing if the machine was merely slow."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def is_other_program(source: str, original: str) -> bool:
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """So many mutants of all modules together, each as likely as any other, in the order of their places."""
+    """So many mutants of all modules together, each as likely as any other, in random order."""
     changes = []
     for module in TESTS:
         numbers = random.Random(f"{seed} {module}")
@@ -188,17 +189,17 @@ def sample(count: int, seed: int) -> list[Mutant]:
         if len(found) == count:
             break
     print(f"{len(found)} mutants out of {len(changes)} changes of {len(TESTS)} modules", flush=True)
-    return sorted(found, key=lambda mutant: (mutant.module, mutant.line, mutant.source))
+    return found
 
 
-def tests_pass(top: Path, files: str, *, keep_bytecode: bool = False) -> bool:
-    """Whether the test files, names with blanks between them, pass in a copy of the repository."""
+def outcome(top: Path, files: str, *options: str, original: bool = False) -> str:
+    """What the test files, names with blanks between them, do in a copy: ``PASS``, ``FAIL`` or, if ended, ``HANG``."""
     paths = [f"tests/unit/{name}.py" for name in files.split()]
     variables = os.environ | {"PYTHONPATH": str(top / "site_scons")}
-    if not keep_bytecode:  # a mutant of the same size and second would not be seen
+    if not original:  # a mutant of the same size and second would not be seen
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", *options, *paths],
         cwd=top,
         env=variables,
         stdin=subprocess.DEVNULL,
@@ -207,15 +208,17 @@ def tests_pass(top: Path, files: str, *, keep_bytecode: bool = False) -> bool:
         start_new_session=True,
     )
     try:
-        return process.wait(ENDS_AFTER) == 0
+        return "FAIL" if process.wait(None if original else ENDS_AFTER) else "PASS"
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        return "HANG"
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # also what a failed test has left behind
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return False
 
 
-def survives(mutant: Mutant, copies: SimpleQueue[Path]) -> bool:
-    """Whether the tests pass with a mutant, in one of the copies that nobody uses."""
+def run_mutant(mutant: Mutant, copies: SimpleQueue[Path]) -> str:
+    """The outcome of the tests with a mutant, in one of the copies that nobody uses."""
     top = copies.get()
     path = top / SOURCES / mutant.module
     original = path.read_bytes()
@@ -223,7 +226,7 @@ def survives(mutant: Mutant, copies: SimpleQueue[Path]) -> bool:
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             compiled.unlink()
         path.write_text(mutant.source, encoding="utf-8")
-        return tests_pass(top, TESTS[mutant.module])
+        return outcome(top, TESTS[mutant.module])
     finally:
         path.write_bytes(original)
         copies.put(top)
@@ -243,17 +246,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.j) as pool:
         tops = [copy_of_the_tree(Path(folder)) for _ in range(given.j)]
         for top in tops:
-            shutil.rmtree(top / "build", ignore_errors=True)
             copies.put(top)
-        used = sorted({TESTS[mutant.module] for mutant in mutants})
-        if failing := [files for files in used if not tests_pass(tops[0], files, keep_bytecode=True)]:
-            print(f"these have to pass before anything is mutated: {', '.join(failing)}")
+        files = " ".join(sorted({name for mutant in mutants for name in TESTS[mutant.module].split()}))
+        # All but the first only compile what is imported, so that no run of a mutant has to do it again.
+        options = [[], *(["--collect-only"] for _ in tops[1:])]
+        if {"FAIL"} & {*pool.map(lambda top, more: outcome(top, files, *more, original=True), tops, options)}:
+            print(f"these have to pass before anything is mutated: {files}")
             return 1
         survivors = 0
-        for mutant, alive in zip(mutants, pool.map(lambda m: survives(m, copies), mutants), strict=True):
-            if alive:
-                survivors += 1
-                print(f"SURVIVES {mutant.place}\n{mutant.change}", flush=True)
+        outcomes = pool.map(lambda mutant: run_mutant(mutant, copies), mutants)
+        for number, (mutant, found) in enumerate(zip(mutants, outcomes, strict=True), 1):
+            survivors += found == "PASS"
+            if found != "FAIL":
+                word = {"PASS": "SURVIVES", "HANG": f"ended after {ENDS_AFTER} s"}[found]
+                print(f"{word} {mutant.place} (the {number}. of {len(mutants)})\n{mutant.change}", flush=True)
     share = 100 * (1 - survivors / max(1, len(mutants)))
     print(f"{len(mutants) - survivors} of {len(mutants)} mutants found: {share:.1f} %")
     return 0 if share >= given.goal else 1
