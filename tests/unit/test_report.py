@@ -377,31 +377,30 @@ def test_only_the_slowest_steps_are_listed(tmp_path: Path):
 
 
 HEADINGS = {
-    "Slowest steps": ["Stage", "Step", "Seconds#", "", "CPU s#", "Peak MiB#"],
+    "Slowest steps": ["Stage", "Step", "Seconds#", "?", "CPU s#?", "Peak MiB#?"],
     "Stages and build cache": [
-        *("Stage", "Steps#", "Hits#", "Misses#", "Hit rate#", "Failed#", "Seconds#", "Longest#", "CPU s#")
+        *("Stage", "Steps#", "Hits#?", "Misses#?", "Hit rate#", "Failed#", "Seconds#?", "Longest#?", "CPU s#?")
     ],
-    "Kernels": ["Kernel", "Description", "Variants#", "Archs", "Library#"],
+    "Kernels": ["Kernel", "Description", "Variants#", "Archs", "Library#?"],
     "Device code": [
-        *("Kernel", "Variant", "Arch", "Function", "Registers#", "Spill stores#", "Spill loads#", "Shared#", "Stack#"),
-        "File#",
+        *("Kernel", "Variant", "Arch", "Function", "Registers#?", "Spill stores#?", "Spill loads#?"),
+        *("Shared#?", "Stack#?", "File#?"),
     ],
-    "CPU code": ["Kernel", "Variant", "Arch", "Object#"],
+    "CPU code": ["Kernel", "Variant", "Arch", "Object#?"],
 }
-"""Table -> its headings; those of numbers end with a #."""
+"""Table -> its headings; behind those of numbers is a #, and behind those with an explanation a question mark."""
 
 
 @pytest.mark.parametrize("label", HEADINGS)
-def test_tables_can_be_sorted_and_their_numbers_are_marked(project: Path, label: str):
+def test_tables_can_be_sorted_and_their_headings_are_explained(project: Path, label: str):
     head = page_of(project).split(f'aria-label="{label}"', 1)[1].split("</thead>", 1)[0]
     cells = re.findall(r'<th scope="col"( class="number")?( title=".+?")?>(.*?)</th>', head)
-    titles = [re.sub("<[^>]*>", "", text) + ("#" if numeric else "") for numeric, _, text in cells]
-    assert titles == HEADINGS[label]
-    assert all(
-        text == f'<button type="button">{title.rstrip("#")}</button>'
-        for (_, _, text), title in zip(cells, titles, strict=True)
-        if title
-    )
+    titles = [re.sub("<[^>]*>", "", text) for _, _, text in cells]
+    marks = [("#" if numeric else "") + ("?" if hint else "") for numeric, hint, _ in cells]
+    assert [title + mark for title, mark in zip(titles, marks, strict=True)] == HEADINGS[label]
+    assert [text for _, _, text in cells] == [
+        f'<button type="button">{title}</button>' * bool(title) for title in titles
+    ]
     rows = rows_of(page_of(project), label)
     assert {len(row) for row in rows} == {len(titles)}
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from kernelwright import backends
+from kernelwright import settings as settings_module
 from kernelwright.errors import SettingsError, Where
 from kernelwright.memory import parse_size
 from kernelwright.settings import (
@@ -163,6 +166,24 @@ def test_an_unknown_setting_is_named_with_the_nearest_one(given, near):
     with pytest.raises(SettingsError, match=f"layer 0 has no setting '{given}'") as caught:
         settings({given: 1})
     assert caught.value.remedy == f"{near}the settings are {', '.join(HELP)}"
+
+
+def imported_by(path: Path) -> set[str]:
+    """The modules that a Python file imports from outside of its package, wherever in it."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module}
+    return {name.partition(".")[0] for name in whole | parts}
+
+
+def test_no_package_takes_the_place_of_what_a_build_or_python_itself_imports():
+    sources = Path(settings_module.__file__).parent
+    names = set().union(*(imported_by(path) for path in sources.rglob("*.py") if "template" not in path.parts))
+    names -= {"compression"}  # of the standard library from Python 3.14 on
+    names |= {need.module.partition(".")[0] for name in backends.names() for need in backends.get(name).run_needs}
+    for name in names | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}:
+        with pytest.raises(SettingsError, match=f"take the place of the module '{name}'|Python cannot import"):
+            settings({"package": name})
 
 
 def test_remedies_list_what_is_valid():
