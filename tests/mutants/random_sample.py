@@ -75,7 +75,7 @@ TESTS = {
     "wheel/members.py": "test_members test_verify",
     "wheel/project.py": "test_project",
     "wheel/sdist.py": "test_source",
-    "wheel/source.py": "test_source",
+    "wheel/source.py": "test_project test_source",
     "wheel/verify.py": "test_verify_code test_verify",
     "wheel/version.py": "test_project test_source",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import SettingsError
+from kernelwright.errors import SettingsError, shown
 from kernelwright.wheel.project import Project, provider_project, read_project
 from kernelwright.wheel.source import find_source
 from kernelwright.wheel.version import WHERE, version_of
@@ -275,6 +275,7 @@ def test_a_time_that_no_wheel_can_have_names_both_bounds(
     with pytest.raises(SettingsError) as caught:
         find_source(tmp_path)
     message, remedy = str(caught.value).splitlines()
+    assert message.startswith(f"SOURCE_DATE_EPOCH [wheel]: it is {shown(epoch)}, expected seconds since 1970")
     assert "from 315532800 (1980) to 4354819199 (2107)" in message
     assert remedy == "  remedy: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
 
