@@ -141,8 +141,8 @@ def names_types(assignment: cst.Assign) -> bool:
     """Whether it gives a name to a type, such as ``Array = NDArray[Any]``, or lists what a module exports."""
     target = assignment.targets[0].target
     name = target.value.lstrip("_") if isinstance(target, cst.Name) else ""
-    is_type = isinstance(assignment.value, cst.Subscript) and name[:1].isupper() and not name.isupper()
-    return is_type or name == "all__"
+    makes_type = isinstance(assignment.value, cst.Subscript | cst.Call)
+    return (makes_type and name[:1].isupper() and not name.isupper()) or name == "all__"
 
 
 def is_wording(old: cst.CSTNode, new: cst.CSTNode, raised: bool) -> bool:

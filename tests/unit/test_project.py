@@ -259,6 +259,25 @@ def test_what_calls_kernels_is_required_and_what_else_can_is_an_extra(tmp_path: 
     assert len(needs) == 2 and not any(">=" in need for need in needs), "a version of the project's own wins"
 
 
+def test_device_code_is_by_the_same_people_under_the_same_terms_as_its_package(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text("Do as you like.")
+    shared = {
+        "authors": [{"name": "A"}],
+        "maintainers": [{"email": "b@example.org"}],
+        "keywords": ["gpu"],
+        "license": "MIT",
+        "license-files": ["LICENSE"],
+        "requires-python": ">=3.10",
+        "urls": {"Home": "https://example.org"},
+    }
+    document = {"project": {"name": "demo", "version": "1.0", **shared}}
+    package, code = read_project(tmp_path, document), provider_project(tmp_path, document, "sm_80", "demo_sm_80")
+    for name in ("Author", "Maintainer-Email", "Keywords", "License-Expression", "License-File", "Requires-Python"):
+        assert fields_of(package, name) == fields_of(code, name) != []
+    assert fields_of(code, "Project-URL") == ["Home, https://example.org"]
+    assert package.licenses == code.licenses == {"LICENSE": b"Do as you like."}
+
+
 def test_missing_tables_are_named_once(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read_project(tmp_path, {})

@@ -148,6 +148,8 @@ def test_settings_that_nobody_gave_are_the_defaults():
     defaults = settings()
     assert defaults == settings({}, {}) == Settings()
     assert (defaults.targets, defaults.backends, defaults.package) == (("llvm", "cuda"), ("tvm_ffi",), "")
+    kinds = {"str": str, "float": float, "tuple[str, ...]": tuple, "int | None": (int, type(None))}
+    assert all(isinstance(getattr(defaults, field.name), kinds[field.type]) for field in fields(Settings))
     assert all(target_of(arch) in defaults.targets for arch in defaults.archs)
     assert all(getattr(defaults, name) == valid[0] for name, valid in CHOICES.items())
     assert all(parse_size(getattr(defaults, name)) > 0 for name in SIZES if getattr(defaults, name))

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,15 @@ def test_steps_before_the_start_move_the_origin(tmp_path: Path):
     trace.span("LOWER", "a/default cuda", 10.0, 11.0)
     trace.write(tmp_path / "trace.json", SUMMARY)
     assert [(span.start, span.end) for span in read_trace(tmp_path / "trace.json").spans] == [(0, 0.5), (1, 2)]
+
+
+def test_run_starts_when_its_trace_is_made(tmp_path: Path):
+    before = time.monotonic()
+    trace = Trace()
+    trace.span("LOWER", "a", before + 1e6, before + 1e6 + 5)
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    (span,) = read_trace(tmp_path / "trace.json").spans
+    assert span.start <= 1e6 and span.seconds == pytest.approx(5)
 
 
 def test_run_without_steps(tmp_path: Path):
