@@ -368,6 +368,14 @@ def test_steps_have_a_bar_in_the_colour_of_their_stage_relative_to_the_slowest(p
     assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
 
 
+def test_what_was_measured_as_nothing_is_not_unknown(tmp_path: Path):
+    trace = Trace(start=0.0)
+    trace.span("CC", "k", 0.0, 0.0, cpu_seconds=0.0, peak_kib=0)
+    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
+    assert rows_of(page_of(tmp_path), "Slowest steps") == [["CC", "k", "0.00", "", "0.00", "0.0"]]
+    assert rows_of(page_of(tmp_path), "Stages and build cache")[0][-3:] == ["0.00", "0.00", "0.00"]
+
+
 def test_only_the_slowest_steps_are_listed(tmp_path: Path):
     trace = Trace(start=0.0)
     for number in range(30):
