@@ -162,7 +162,7 @@ def test_backward_kernel_is_built_as_its_forward_kernel():
     def _(block): ...
 
     assert _ is scale.backward_kernel and _.forward is scale
-    assert (_.name, _.configs) == ("scale_backward", scale.configs)
+    assert (_.name, _.configs, _.frontend) == ("scale_backward", scale.configs, "tir")
     assert (_.targets, _.archs, _.backends) == (("cuda",), ("sm_80",), ("nvrtc",))
     assert (_.outputs, _.flags, _.tolerance, _.reads) == (("grad_x", -1), ("-v",), 0.5, ("a.json",))
     assert _.location == f"{__file__}:{_.function.__code__.co_firstlineno}" != scale.location

@@ -111,7 +111,10 @@ def test_files_may_be_a_hundred_times_as_large_as_the_archive_and_always_a_megab
     assert len(problems(member("a", EXPANSION * FREE + 1), length=FREE)) == 1
 
 
-@pytest.mark.parametrize("name", ["demo/manifest.json", "demo-1.dist-info/RECORD", "demo-1.dist-info/entry_points.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["demo/manifest.json", *(f"x.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt"))],
+)
 def test_files_that_are_parsed_are_small(name: str) -> None:
     assert problems(member(name, LARGEST_TEXT), length=FREE) == []
     (said,) = problems(member(name, LARGEST_TEXT + 1), length=FREE)

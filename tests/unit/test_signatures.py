@@ -181,9 +181,11 @@ def test_all_of_one_kernel_is_in_one_file_and_many_kernels_are_in_many(tmp_path)
         run.store(folder, file, entry("s"))
     assert re.fullmatch(r"[0-9a-f]{2}\.jsonl", file_of(tmp_path).name)
     assert list(run.entries("build/kernels/demo/scale/cuda")) == ["sm_80.cubin"]
+    run.store("build/kernels/\udcff", "wrapper.c", entry("s"))
+    assert list(journal(tmp_path).entries("build/kernels/\udcff")) == ["wrapper.c"]
     for number in range(100):
         run.store(f"build/kernels/demo/k{number}", "wrapper.c", entry("s"))
-    assert 50 < len(list((tmp_path / "journal").iterdir())) <= 101
+    assert 50 < len(list((tmp_path / "journal").iterdir())) <= 102
     assert list(journal(tmp_path).entries("build/kernels/demo/k7")) == ["wrapper.c"]
     assert journal(tmp_path).entries("build/kernels/demo") == {}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from kernelwright.errors import KernelwrightError
-from kernelwright.trace import RunSummary, Trace, assign_lanes, read_trace
+from kernelwright.trace import STAGES, RunSummary, Span, Trace, assign_lanes, read_trace
 from kernelwright.version import VERSION
 
 SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
@@ -141,6 +141,19 @@ def test_steps_before_the_start_move_the_origin(tmp_path: Path):
     trace.span("LOWER", "a/default cuda", 10.0, 11.0)
     trace.write(tmp_path / "trace.json", SUMMARY)
     assert [(span.start, span.end) for span in read_trace(tmp_path / "trace.json").spans] == [(0, 0.5), (1, 2)]
+
+
+def test_every_stage_has_its_place_in_the_order_of_the_pipeline():
+    pytest.importorskip("SCons")
+    from kernelwright.scons.stage import CODE
+
+    assert set(STAGES) == {"PROBE", *CODE} and len(STAGES) == len(CODE) + 1
+
+
+def test_step_of_which_nothing_else_is_known():
+    step = Span("LOWER", "gemm", 1.0, 3.5)
+    assert (step.lane, step.cached, step.failed, step.seconds) == (0, False, False, 2.5)
+    assert (step.cpu_seconds, step.peak_kib, step.kernel, step.variant, step.arch) == (None,) * 5
 
 
 def test_run_starts_when_its_trace_is_made(tmp_path: Path):
