@@ -221,6 +221,8 @@ def test_workers_are_asked_for_paths_below_the_project_and_steps_are_noted(tmp_p
     again = Answers()
     assert ask(tmp_path, again, "kernels/one.py", "/elsewhere/three.py").records == found.records
     assert again.requests == [] and not pool.closed
+    ask(tmp_path, again, "kernels/four.py")
+    assert [request.strict for request in again.requests] == [False]
 
 
 def test_an_answer_of_another_form_is_an_error_that_names_the_file(tmp_path: Path) -> None:
