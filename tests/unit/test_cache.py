@@ -302,7 +302,8 @@ def test_folder_with_other_things_in_it_is_refused_and_stays(tmp_path, made):
     for writable in (True, False):
         with pytest.raises(SettingsError, match="has other things in it") as caught:
             cache(tmp_path, writable=writable)
-        assert str(folder) in str(caught.value) and "cache_dir" in str(caught.value)
+        assert str(folder) in str(caught.value) and "cache_dir" in (caught.value.remedy or "")
+        assert caught.value.where.stage == "settings"
     assert [path.name for path in folder.rglob("*")] == ["py", "precious.txt"]
 
 
@@ -314,6 +315,16 @@ def test_cache_of_another_program_is_refused(tmp_path, text):
     (tmp_path / "cache" / "CACHEDIR.TAG").write_text(text)
     with pytest.raises(SettingsError):
         cache(tmp_path)
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_folder_cannot_have_a_cache(tmp_path, link):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "cache").symlink_to("nothing" if link else "file")
+    with pytest.raises(SettingsError, match="cache: that is no folder") as caught:
+        cache(tmp_path)
+    assert caught.value.where.stage == "settings" and caught.value.remedy == "set cache_dir to a folder"
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_empty_folder_and_one_that_a_killed_process_left_without_a_tag_are_taken(tmp_path, made):

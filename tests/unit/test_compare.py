@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
-from kernelwright.compare import TOLERANCES, compare, scale
+from kernelwright.compare import TOLERANCES, Mismatch, compare, is_float, scale
 
 RNG = np.random.default_rng(0)
 
@@ -39,6 +40,36 @@ def test_an_element_near_zero_is_measured_by_the_others() -> None:
     expected, got = np.array([1.0, -1.0, 1e-9]), np.array([1.0, -1.0, 2e-9])
     error, mismatch = compare(expected, got, 2e-5)
     assert 1e-9 < error < 2e-9 and mismatch is None
+
+
+def test_a_mismatch_shows_the_first_place_and_the_largest_error() -> None:
+    expected = np.array([[1.0, -1.0], [1.0, 1.0]])
+    got = np.array([[1.0, -1.5], [1.0, 3.0]])
+    error, mismatch = compare(expected, got, 0.1)
+    assert error == 1.0
+    assert mismatch == Mismatch((0, 1), -1.0, -1.5, 1.0, 2)
+    assert compare(expected, got, 1.0) == (1.0, None), "the tolerance itself is accepted"
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+def test_every_type_of_floating_point_is_compared_with_its_tolerance(name: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    assert is_float(dtype) and not is_float(np.dtype("int32")) and not is_float(np.dtype(ml_dtypes.int4))
+    expected = np.ones(4, dtype)
+    near = expected.astype(np.float64) * (1 + TOLERANCES[name])
+    for one, other in [(expected, near), (near, expected)]:
+        error, mismatch = compare(one, other, 2 * TOLERANCES[name])
+        assert 0 < error < TOLERANCES[name] and mismatch is None
+    assert compare(np.ones(4, dtype), np.ones(4, dtype), 0.0) == (0.0, None)
+
+
+def test_tolerances_grow_as_precision_falls() -> None:
+    names = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    assert list(TOLERANCES) == names
+    for name, tolerance in TOLERANCES.items():
+        spacing = float(ml_dtypes.finfo(name).eps)
+        assert spacing / 2 < tolerance < 1
+    assert sorted(TOLERANCES.values()) == list(TOLERANCES.values())
 
 
 def test_scale_is_the_root_mean_square_of_what_is_finite() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import math
 import re
 
 import pytest
 from kernelwright import declare, grid, kernel
-from kernelwright.declare import named_outputs, slugs
+from kernelwright.declare import (
+    MAX_NAME,
+    MAX_SLUG,
+    RESERVED,
+    Variant,
+    named_outputs,
+    require_gradient_names,
+    slugs,
+)
 from kernelwright.errors import DefinitionError, Where
 
 
@@ -55,6 +65,22 @@ def test_grid_whose_filter_keeps_nothing_is_an_error():
         grid(m=[1], where=lambda m: False)
 
 
+def test_grid_that_is_too_large_is_an_error_at_the_line_of_the_call(monkeypatch):
+    monkeypatch.setattr(declare, "MAX_POINTS", 10)
+    monkeypatch.setattr(declare, "MAX_CONFIGS", 3)
+    assert len(grid(m=range(3))) == len(grid(m=range(5), n=[1, 2], where=lambda m, n: m < 3 and n == 1)) == 3
+    for axes, message in [
+        ({"m": itertools.count()}, "the grid has 11 points"),
+        ({"m": range(4), "n": range(3)}, "the grid has 12 points, at most 10 are possible"),
+        ({"m": range(4)}, "the grid keeps more than 3 configs"),
+    ]:
+        with pytest.raises(DefinitionError, match=message) as caught:
+            grid(**axes)
+        line = inspect.currentframe().f_lineno - 1
+        assert caught.value.where == Where(stage="discover", location=f"{__file__}:{line}")
+        assert "fewer values" in caught.value.remedy
+
+
 def test_kernel_keeps_configs_in_order_and_first_is_default():
     @kernel(configs=grid(block=[64, 32]), outputs=["c"])
     def gemm(block):
@@ -64,6 +90,165 @@ def test_kernel_keeps_configs_in_order_and_first_is_default():
     assert gemm.doc == "c = a b"
     assert gemm.outputs == ("c",)
     assert not gemm.takes_target
+
+
+def test_kernel_keeps_what_its_decorator_says():
+    @kernel(
+        configs=({"block": n} for n in (64, 32)),
+        targets=["cuda"],
+        archs=["sm_90a", "sm_80"],
+        backends=("nvrtc", "tvm_ffi"),
+        outputs=["c", -2],
+        flags=["-Xptxas", "-v", "-Xptxas"],
+        tolerance=1,
+    )
+    def gemm(block, stages=2): ...
+
+    assert gemm.name == "gemm" and gemm.doc == ""
+    assert gemm.configs == ({"block": 64}, {"block": 32})
+    assert gemm.variants == [
+        Variant("gemm", {"block": 64}, "block-64"),
+        Variant("gemm", {"block": 32}, "block-32"),
+    ]
+    assert (gemm.targets, gemm.archs, gemm.backends) == (("cuda",), ("sm_90a", "sm_80"), ("nvrtc", "tvm_ffi"))
+    assert (gemm.outputs, gemm.flags, gemm.tolerance) == (("c", -2), ("-Xptxas", "-v", "-Xptxas"), 1.0)
+    assert isinstance(gemm.tolerance, float) and gemm.frontend == "tir"
+    assert gemm.location == f"{__file__}:{gemm.function.__code__.co_firstlineno}"
+    assert (gemm.forward, gemm.backward_kernel, gemm.reference_function, gemm.inputs_function) == (None,) * 4
+
+
+def test_kernel_without_restrictions_leaves_them_to_the_settings():
+    @kernel(outputs=None, flags=None, reads=None)
+    def copy(): ...
+
+    assert (copy.targets, copy.archs, copy.backends, copy.tolerance) == (None, None, None, None)
+    assert (copy.outputs, copy.flags, copy.reads) == ((), (), ())
+
+
+def test_definition_is_called_with_a_config_and_with_the_target_if_it_takes_it():
+    @kernel(configs=[{"block": 1}])
+    def plain(block):
+        return block
+
+    @kernel(configs=[{"block": 1}])
+    def with_target(block, target):
+        return block, target
+
+    assert plain.build({"block": 5}, "llvm") == 5
+    assert with_target.build({"block": 5}, "llvm") == (5, "llvm")
+
+
+def test_reference_and_inputs_stay_functions():
+    @kernel
+    def copy(): ...
+
+    @copy.reference
+    def reference(x):
+        return x
+
+    @copy.inputs
+    def inputs(rng):
+        return {}
+
+    assert copy.reference_function is reference and reference(1) == 1
+    assert copy.inputs_function is inputs and inputs(None) == {}
+
+
+def test_cute_dsl_is_for_cuda_and_has_no_flags_of_nvcc():
+    @kernel(frontend="cutedsl")
+    def copy(): ...
+
+    assert (copy.frontend, copy.targets) == ("cutedsl", ("cuda",))
+    for arguments, message in [
+        ({"frontend": "cutedsl", "targets": ["llvm"]}, "cutedsl cannot be built for the target 'llvm'"),
+        ({"frontend": "cutedsl", "flags": ["-v"]}, "flags are those of nvcc"),
+        ({"frontend": "cute"}, "frontend is 'cute'"),
+        ({"frontend": ["tir"]}, r"frontend is \['tir'\]"),
+    ]:
+        with pytest.raises(DefinitionError, match=message) as caught:
+            kernel(copy.function, **arguments)
+        assert caught.value.where.kernel == "copy" and caught.value.remedy
+
+
+def test_backward_kernel_is_built_as_its_forward_kernel():
+    @kernel(configs=grid(block=[64, 32]), targets=["cuda"], archs=["sm_80"], backends=["nvrtc"], outputs=["y"])
+    def scale(block): ...
+
+    @scale.backward(outputs=["grad_x", -1], flags=["-v"], tolerance=0.5, reads=["a.json"])
+    def _(block): ...
+
+    assert _ is scale.backward_kernel and _.forward is scale
+    assert (_.name, _.configs, _.frontend) == ("scale_backward", scale.configs, "tir")
+    assert (_.targets, _.archs, _.backends) == (("cuda",), ("sm_80",), ("nvrtc",))
+    assert (_.outputs, _.flags, _.tolerance, _.reads) == (("grad_x", -1), ("-v",), 0.5, ("a.json",))
+    assert _.location == f"{__file__}:{_.function.__code__.co_firstlineno}" != scale.location
+    with pytest.raises(DefinitionError, match=re.escape(f"has a backward kernel already, at {_.location}")):
+        scale.backward(outputs=["grad_x"])(_.function)
+
+
+@pytest.mark.parametrize("outputs", [[], ["y"], ["grad_"], ["grad_x", "y"]])
+def test_outputs_of_a_backward_kernel_are_gradients(outputs):
+    @kernel(outputs=["y"])
+    def scale(): ...
+
+    def backward(): ...
+
+    with pytest.raises(DefinitionError, match="expected names of gradients") as caught:
+        scale.backward(outputs=outputs)(backward)
+    assert caught.value.where.location == f"{__file__}:{backward.__code__.co_firstlineno}"
+    assert scale.backward_kernel is None
+
+
+def test_backward_kernel_needs_outputs_a_function_and_a_short_name():
+    @kernel
+    def copy(): ...
+
+    @kernel(outputs=["y"])
+    def scale(): ...
+
+    def backward(): ...
+
+    with pytest.raises(DefinitionError, match="kernel 'copy' has no outputs") as caught:
+        copy.backward(outputs=["grad_x"])(backward)
+    assert "name the outputs of copy with @kernel(outputs=[...])" in caught.value.remedy
+    with pytest.raises(DefinitionError, match=r"@scale\.backward was applied to 3, expected a function"):
+        scale.backward(outputs=["grad_x"])(3)
+    scale.name = "x" * (MAX_NAME - len("_backward") + 1)
+    with pytest.raises(DefinitionError, match="cannot be a kernel's name"):
+        scale.backward(outputs=["grad_x"])(backward)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "arguments", "message"),
+    [
+        (["grad_x", "grad_w"], ["grad_y", "x", "w", "y", "grad_x", "grad_w"], None),
+        ([-1], ["grad_y", "grad_x"], None),
+        (["grad_x"], ["x", "grad_x"], None),
+        (
+            ["grad_y"],
+            ["x", "grad_y"],
+            "output 'grad_y' is the gradient of no input of scale\n  remedy: its inputs are x, w:",
+        ),
+        ([-1], ["grad_y", "x"], "output 'x' is the gradient of no input of scale"),
+        (["grad_x"], ["z", "grad_x"], "argument 'z' is no argument of scale"),
+        (["grad_x"], ["grad_w", "grad_x"], "argument 'grad_w' is no argument of scale"),
+    ],
+)
+def test_arguments_of_a_backward_kernel_are_those_that_autograd_has(outputs, arguments, message):
+    @kernel(outputs=["y"])
+    def scale(): ...
+
+    @scale.backward(outputs=outputs)
+    def backward(): ...
+
+    where = Where("scale_backward", location="k.py:3")
+    if message is None:
+        require_gradient_names(backward, arguments, ["x", "w", "y"], where)
+    else:
+        with pytest.raises(DefinitionError, match=re.escape(message)) as caught:
+            require_gradient_names(backward, arguments, ["x", "w", "y"], where)
+        assert caught.value.where == where and caught.value.remedy
+    require_gradient_names(scale, ["anything"], ["x"], where)
 
 
 def test_kernel_keeps_the_files_that_it_reads():
@@ -122,6 +307,12 @@ def test_outputs_that_are_no_arguments_or_one_argument_twice_are_errors(outputs,
         ({"configs": [{"blok": 1}]}, "'blok' is not a parameter"),
         ({"configs": [{}]}, "no value for parameter 'block'"),
         ({"configs": [{"block": [1]}]}, "not a bool, int, float or str"),
+        ({"configs": [{"block": math.nan}]}, "block=nan is equal to nothing"),
+        ({"configs": [{"block": -math.inf}]}, "block=-inf is not finite"),
+        ({"configs": [{"block": 2**64}]}, "has more than 64 bits"),
+        ({"configs": [{"block": "a\0"}]}, "has NUL"),
+        ({"configs": "block"}, "config 'b' is not a dict"),
+        ({"configs": 3}, "expected a list of dicts"),
         ({"configs": [{"block": 1}, {"block": 1}]}, "listed twice"),
         ({"configs": [{"block": 1}], "outputs": "c"}, "expected a list of names or positions"),
         ({"configs": [{"block": 1}], "outputs": -1}, "outputs is -1, expected a list of names or positions"),
@@ -131,13 +322,25 @@ def test_outputs_that_are_no_arguments_or_one_argument_twice_are_errors(outputs,
         ({"configs": [{"block": 1}], "outputs": ["c", "c"]}, "outputs lists an entry twice"),
         ({"configs": [{"block": 1}], "outputs": [-1, -1]}, "outputs lists an entry twice"),
         ({"configs": [{"block": 1}], "targets": ["llvm", "llvm"]}, "twice"),
+        ({"configs": [{"block": 1}], "outputs": {"c": 1}}, "expected a list of names or positions"),
+        ({"configs": [{"block": 1}], "outputs": ["\ud800"]}, "expected the name or the position"),
+        ({"configs": [{"block": 1}], "archs": ["sm_80", "sm_80"]}, "archs lists an entry twice"),
+        ({"configs": [{"block": 1}], "archs": "sm_80"}, "archs is 'sm_80', expected a list of strings"),
+        ({"configs": [{"block": 1}], "backends": ["jax", "jax"]}, "backends lists an entry twice"),
+        ({"configs": [{"block": 1}], "backends": 3}, "backends is 3, expected a list of strings"),
+        ({"configs": [{"block": 1}], "targets": "llvm"}, "targets is 'llvm', expected a list of strings"),
         ({"configs": [{"block": 1}], "flags": [1]}, "expected strings"),
+        ({"configs": [{"block": 1}], "flags": ["a", "b\0"]}, r"flags contains 'b\\x00', expected strings"),
         ({"configs": [{"block": 1}], "tolerance": -1}, "expected a number"),
+        ({"configs": [{"block": 1}], "tolerance": True}, "expected a number"),
+        ({"configs": [{"block": 1}], "tolerance": "1"}, "expected a number"),
+        ({"configs": [{"block": 1}], "tolerance": math.inf}, "expected a number"),
         ({"configs": [{"block": 1}], "reads": "tuning.json"}, "expected a list of strings"),
         ({"configs": [{"block": 1}], "reads": [3]}, "expected strings"),
         ({"configs": [{"block": 1}], "reads": ["a", "a"]}, "twice"),
         ({"configs": [{"block": 1}], "reads": ["/etc/hosts"]}, "expected a path relative to the folder"),
         ({"configs": [{"block": 1}], "reads": [""]}, "expected a path relative to the folder"),
+        ({"configs": [{"block": 1}], "reads": ["//"]}, "expected a path relative to the folder"),
         ({"configs": [{"block": 1}], "reads": ["tables\\a.json"]}, "expected a path relative to the folder"),
     ],
 )
@@ -147,11 +350,69 @@ def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message)
         @kernel(**arguments)
         def gemm(block): ...
 
-    assert caught.value.where.kernel == "gemm"
+    assert (caught.value.where.kernel, caught.value.where.stage) == ("gemm", "discover")
     assert caught.value.where.location.startswith(__file__ + ":")
 
 
-@pytest.mark.parametrize("name", ["preload", "main", "kw_fast", "_hidden", "a__b", "größe"])
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"configs": 3}, "write configs=grid(...)"),
+        ({"configs": [3]}, "write configs=grid(...)"),
+        ({"configs": []}, "give at least one config"),
+        ({"configs": [{"blok": 1}]}, "add a parameter 'blok' to gemm"),
+        ({"configs": [{}]}, "add the key, or a default"),
+        ({"configs": [{"block": 1}, {"block": 1}]}, "remove one of them"),
+        ({"configs": [{"block": math.inf}]}, "write it as a string"),
+        ({"outputs": 1}, 'write outputs=["y"]'),
+        ({"outputs": [True]}, 'write outputs=["y"]'),
+        ({"archs": "sm_80"}, "write archs=[...]"),
+        ({"reads": ["/a"]}, "write for example reads="),
+    ],
+)
+def test_bad_decorator_arguments_say_what_to_write(arguments, remedy):
+    def gemm(block): ...
+
+    with pytest.raises(DefinitionError) as caught:
+        kernel(gemm, **{"configs": [{"block": 1}], **arguments})
+    assert remedy in caught.value.remedy
+
+
+def test_values_at_their_limits_are_taken():
+    @kernel(
+        configs=[{"block": 2**64 - 1}, {"block": -1}, {"block": 0.0}, {"block": ""}], outputs=[0, 2**63], tolerance=0
+    )
+    def gemm(block): ...
+
+    assert len(gemm.configs) == 4 and gemm.outputs == (0, 2**63) and gemm.tolerance == 0.0
+
+
+def test_definition_has_named_parameters_only():
+    def starred(*blocks): ...
+
+    def keywords(**blocks): ...
+
+    def positional(block, /): ...
+
+    for function in (starred, keywords, positional):
+        with pytest.raises(DefinitionError, match="cannot have \\*args, \\*\\*kwargs or positional-only"):
+            kernel(function)
+    with pytest.raises(DefinitionError, match="@kernel was applied to 3, expected a function") as caught:
+        kernel(3)
+    assert caught.value.where.location.startswith(f"{__file__}:")
+
+
+@pytest.mark.parametrize("name", ["x", "gemm_2", "x" * MAX_NAME])
+def test_names_that_kernels_can_have(name):
+    def function(): ...
+
+    function.__name__ = name
+    assert kernel(function).name == name
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(RESERVED), "kw_fast", "_hidden", "a__b", "größe", "class", "2d", "x" * (MAX_NAME + 1), "a-b", ""]
+)
 def test_names_that_cannot_be_kernels(name):
     def function(): ...
 
@@ -164,12 +425,30 @@ def test_calling_a_definition_says_what_to_do():
     @kernel
     def copy(): ...
 
-    with pytest.raises(DefinitionError, match="inside its definition file"):
+    with pytest.raises(DefinitionError, match="kernel 'copy' was called inside its definition file") as caught:
         copy(1)
+    assert caught.value.where == Where("copy", location=copy.location)
+    assert "copy.function(...)" in caught.value.remedy
+
+
+def test_what_the_package_and_the_build_file_use_is_reserved():
+    used = {"main", "preload", "supported", "variants", "manifest", "set_num_threads", "num_threads"}
+    assert used | {"check", "wheel", "backends", "jax"} == RESERVED
 
 
 def test_slugs_are_readable_where_they_can_be():
     assert slugs([{"block_m": 64, "dtype": "float16"}]) == ["block_m-64_dtype-float16"]
+    assert slugs([{"x": "aZ09_.+-"}, {}]) == ["x-aZ09_.+-", "default"]
+    longest = "q" * (MAX_SLUG - 2)
+    assert slugs([{"a": longest}]) == [f"a-{longest}"]
+
+
+def test_slugs_that_had_to_be_changed_have_a_hash_of_the_config():
+    (cut,) = slugs([{"a": "q" * MAX_SLUG}])
+    assert re.fullmatch(f"a-{'q' * (MAX_SLUG - 2)}_[0-9a-f]{{8}}", cut)
+    (plain,) = slugs([{"a": "x/y"}])
+    assert re.fullmatch("a-xy_[0-9a-f]{8}", plain)
+    assert slugs([{"a": "x/y"}, {"a": plain.removeprefix("a-")}])[1] != plain, "no name is that of another one"
 
 
 @pytest.mark.parametrize(

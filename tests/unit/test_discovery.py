@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from kernelwright import discovery
 from kernelwright.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
+from kernelwright.errors import DefinitionError, Where
 from kernelwright.files import sha256_of
 from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import Request
+from kernelwright.workers.protocol import DiscoverRequest, Request
 from workers_project import Project
 
 
@@ -256,6 +261,126 @@ def test_what_a_new_record_takes_over_is_not_changed_meanwhile(tmp_path: Path, m
     assert refused == ["k.py"]
 
 
+class Answers:
+    """In place of workers: answers with a kernel of the file's name, or with what it was told to."""
+
+    size = 2
+
+    def __init__(self, **told: object) -> None:
+        self.told = told
+        self.requests: list[DiscoverRequest] = []
+        self.closed = False
+
+    def call(self, request: DiscoverRequest) -> Any:
+        self.requests.append(request)
+        name = Path(request.file).stem
+        answer = self.told.get(name)
+        if isinstance(answer, BaseException):
+            raise answer
+        kernel = {**GOOD_KERNEL, "name": name, "location": f"{request.file}:1"}
+        return answer or {"schema": 2, "file": request.file, "dependencies": {request.file: ""}, "kernels": [kernel]}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ask(folder: Path, pool: Answers, *files: str, **options: Any) -> Discovery:
+    paths = [folder / file for file in files]
+    return discover(paths, folder, folder / "cache", lambda: cast(WorkerPool, pool), "identity", **options)
+
+
+def test_workers_are_asked_for_paths_below_the_project_and_steps_are_noted(tmp_path: Path) -> None:
+    noted: list[tuple[str, bool]] = []
+    failure = DefinitionError("bad", Where(location="kernels/two.py:1"))
+    pool = Answers(two=failure)
+
+    def note(file: str, start: float, end: float, failed: bool) -> None:
+        assert start <= end
+        noted.append((file, failed))
+
+    found = ask(tmp_path, pool, "kernels/one.py", "kernels/two.py", "/elsewhere/three.py", strict=True, note=note)
+    assert [record.file for record in found.records] == ["kernels/one.py", "/elsewhere/three.py"]
+    assert found.errors == [failure]
+    files = ["/elsewhere/three.py", "kernels/one.py", "kernels/two.py"]
+    assert sorted(request.file for request in pool.requests) == files
+    assert all(request.strict for request in pool.requests)
+    assert sorted(noted) == [(file, file == "kernels/two.py") for file in files]
+    again = Answers()
+    assert ask(tmp_path, again, "kernels/one.py", "/elsewhere/three.py").records == found.records
+    assert again.requests == [] and not pool.closed
+    ask(tmp_path, again, "kernels/four.py")
+    assert [request.strict for request in again.requests] == [False]
+
+
+def test_an_answer_of_another_form_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (error,) = ask(tmp_path, Answers(one={"schema": 1}), "one.py").errors
+    assert isinstance(error, DefinitionError) and error.where.location == str(tmp_path / "one.py")
+    assert error.message == "a worker's record has a wrong form: another schema"
+
+
+def test_workers_end_when_the_user_does(tmp_path: Path) -> None:
+    pool = Answers(one=KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        ask(tmp_path, pool, "one.py")
+    assert pool.closed
+
+
+def test_a_name_that_a_file_elsewhere_has_taken_is_an_error(tmp_path: Path) -> None:
+    found = ask(tmp_path, Answers(), "a.py", "b/a.py", "c.py", others={"c": "d.py:7"})
+    assert [(error.message, error.where) for error in found.errors] == [
+        ("a kernel named 'a' is also defined at a.py:1", Where("a", stage="discover", location="b/a.py:1")),
+        ("a kernel named 'c' is also defined at d.py:7", Where("c", stage="discover", location="c.py:1")),
+    ]
+    assert all(error.remedy == "rename one of the two" for error in found.errors)
+
+
+def test_records_have_readable_names_and_never_the_same(tmp_path: Path) -> None:
+    long = "x" * 90 + ".py"
+    assert not ask(tmp_path, Answers(), "kernels/gr_e.py", f"kernels/{long}", "kernels/more/x.py").errors
+    assert not ask(tmp_path, Answers(), f"y/{long}").errors
+    names = sorted(path.name for path in (tmp_path / "cache").glob("*.record"))
+    assert [re.sub("[0-9a-f]{8}", "#", name) for name in names] == [
+        "kernels-gr_e-#.record",
+        "kernels-more-x-#.record",
+        "x" * 60 + "-#.record",
+        "x" * 60 + "-#.record",
+    ]
+    assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize(
+    "later", [[], {"one": "a.py"}, {"one": [1]}, {"one": None}, None], ids=["list", "text", "number", "null", "absent"]
+)
+def test_a_record_whose_further_files_have_another_form_is_a_miss(tmp_path: Path, later: object) -> None:
+    ask(tmp_path, Answers(), "one.py")
+    (path,) = (tmp_path / "cache").glob("*.record")
+    body = json.loads(path.read_bytes().partition(b"\n")[2])
+    assert set(body) == {"identity", "record", "later"} and body["later"] == {}
+    body["later"] = later
+    if later is None:
+        del body["later"]
+    text = json.dumps(body)
+    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+    pool = Answers()
+    assert len(ask(tmp_path, pool, "one.py").records) == len(pool.requests) == 1
+
+
+def test_further_files_of_one_request_do_not_replace_those_of_another(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    digests = {name: sha256_of(tmp_path / name) for name in ("b.txt", "a.txt")}
+    (record,) = ask(tmp_path, Answers(), "one.py").records
+    for request, names in (("one", ["b.txt", "a.txt"]), ("two", ["a.txt"])):
+        read = {"one.py": "", **{name: digests[name] for name in names}}
+        kept = remember_dependencies(record, tmp_path, tmp_path / "cache", request, read)
+        assert list(kept) == sorted(names)
+    (record,) = ask(tmp_path, Answers(), "one.py").records
+    assert record.later == {"one": digests, "two": {"a.txt": digests["a.txt"]}}
+    remember_dependencies(record, tmp_path, tmp_path / "cache", "one", {})
+    (record,) = ask(tmp_path, Answers(), "one.py").records
+    assert record.later == {"two": {"a.txt": digests["a.txt"]}}
+
+
 GOOD_KERNEL = {
     "name": "k",
     "doc": "",
@@ -274,10 +399,50 @@ GOOD_KERNEL = {
 }
 
 
+def test_a_kernel_record_has_every_value_in_its_place() -> None:
+    full = {
+        **GOOD_KERNEL,
+        "doc": "text",
+        "configs": [{"m": 1, "x": 0.5}, {"m": True, "x": "a"}],
+        "slugs": ["m-1", "m-2"],
+        "targets": ["cuda"],
+        "archs": [],
+        "backends": ["jax", "torch"],
+        "outputs": ["y", -1],
+        "flags": ["-v"],
+        "tolerance": 1,
+        "has_reference": True,
+        "backward": "k_backward",
+        "frontend": "cutedsl",
+    }
+    assert KernelRecord.from_json({**GOOD_KERNEL, "name": "Gemm_2Z"}).name == "Gemm_2Z"
+    record = KernelRecord.from_json(full)
+    listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags")
+    assert asdict(record) == {**full, **{name: tuple(full[name]) for name in listed}}
+    assert isinstance(record.tolerance, float)
+    bare = KernelRecord.from_json(GOOD_KERNEL)
+    assert (bare.targets, bare.archs, bare.backends, bare.tolerance, bare.backward) == (None,) * 5
+    assert (bare.has_reference, bare.takes_target, bare.frontend) == (False, False, "tir")
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"name": 3},
+        {"name": "a-b"},
+        {"name": "größe"},
+        {"doc": None},
+        {"location": 1},
+        {"slugs": ["a/b"]},
+        {"slugs": ["m-1", "m-2"]},
+        {"slugs": ["m-1", "m-1"], "configs": [{"m": 1}, {"m": 2}]},
+        {"slugs": [1]},
+        {"flags": None},
+        {"flags": [1]},
+        {"tolerance": -1},
+        {"tolerance": 10**400},
+        {"takes_target": 1},
+        {"frontend": None},
         {"configs": []},
         {"configs": [1]},
         {"configs": [{"m": [1]}]},
@@ -299,10 +464,21 @@ def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None
 
 @pytest.mark.parametrize(
     "change",
-    [{"schema": 1}, {"file": None}, {"dependencies": {}}, {"dependencies": {"k.py": 1}}, {"kernels": [{}]}],
+    [
+        {"schema": 1},
+        {"file": None},
+        {"dependencies": {}},
+        {"dependencies": {"k.py": 1}},
+        {"dependencies": ["k.py"]},
+        {"kernels": [{}]},
+        {"kernels": ["k"]},
+        {"kernels": None},
+    ],
 )
 def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
     good = {"schema": 2, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
     assert DefinitionRecord.from_json(good).file == "k.py"
+    several = DefinitionRecord.from_json({**good, "dependencies": {"k.py": "0", "a.py": "1"}})
+    assert list(several.dependencies) == ["a.py", "k.py"] and [kernel.name for kernel in several.kernels] == ["k"]
     with pytest.raises(ValueError):
         DefinitionRecord.from_json({**good, **change})

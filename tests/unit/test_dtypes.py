@@ -122,6 +122,29 @@ def test_the_demand_of_code_for_the_gpu_counts_bits(dtype: str, step: int, align
     assert found == [alignment, alignment]
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("int8", (0, 8, 1)),
+        ("uint1", (1, 1, 1)),
+        ("float64", (2, 64, 1)),
+        ("float16x4", (2, 16, 4)),
+        ("handle", (3, 64, 1)),
+        ("bfloat16", (4, 16, 1)),
+        ("complex128", (5, 128, 1)),
+        ("complex64x2", (5, 64, 2)),
+        ("bool", (6, 8, 1)),
+        ("boolx16", (6, 8, 16)),
+        ("float8_e4m3fn", (10, 8, 1)),
+        ("float8_e5m2", (12, 8, 1)),
+        ("float6_e2m3fn", (15, 6, 1)),
+        ("float4_e2m1fnx2", (17, 4, 2)),
+    ],
+)
+def test_a_dtype_is_its_code_its_bits_and_its_lanes(text: str, parts: tuple[int, int, int]) -> None:
+    assert Dtype.parse(text, WHERE) == Dtype(*parts)
+
+
 def test_what_ships_in_packages_has_the_same_codes() -> None:
     assert {name: code for code, name in nvrtc_arrays._CODES.items()} == CODES
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright import files
 from kernelwright.discovery import _Cache
 from kernelwright.errors import KernelwrightError
 from kernelwright.files import (
@@ -19,6 +20,9 @@ from kernelwright.files import (
     canonical_json,
     dependency_digest,
     digest_of,
+    file_stamp,
+    folder_names,
+    lasting_stamp,
     linked_folder,
     make_way,
     open_lock,
@@ -266,6 +270,138 @@ def test_a_sealed_text_with_any_flipped_bit_is_refused():
     for position in range(len(content)):
         with pytest.raises(ValueError, match="does not fit"):
             unsealed(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_stamp_is_size_times_and_inode(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"12345")
+    os.utime(path, ns=(1, 10**18 + 1))
+    status = path.stat()
+    assert file_stamp(path) == (5, 10**18 + 1, status.st_ctime_ns, status.st_ino)
+    with pytest.raises(FileNotFoundError):
+        file_stamp(tmp_path / "y")
+
+
+@pytest.mark.parametrize(
+    ("changed", "after", "lasts"),
+    [
+        (10**18, 2_000_000_000, False),
+        (10**18, 2_000_000_001, True),
+        (10**18 + 1, 0, True),
+        (10**18, -5, False),
+    ],
+)
+def test_a_stamp_lasts_if_the_next_change_will_give_another_one(monkeypatch, changed, after, lasts):
+    stamp = (5, 1, changed, 7)
+    monkeypatch.setattr(files, "file_stamp", lambda path: stamp)
+    monkeypatch.setattr("time.time_ns", lambda: changed + after)
+    assert lasting_stamp("x") == (stamp if lasts else (5, 1, changed, 0))
+
+
+def test_json_is_equal_for_equal_values_or_in_the_given_order():
+    value = {"b": [1, None], "a": "größe \ud800"}
+    assert canonical_json(value) == '{"a":"gr\\u00f6\\u00dfe \\ud800","b":[1,null]}'
+    assert pretty_json(value) == '{\n "b": [\n  1,\n  null\n ],\n "a": "größe \\ud800"\n}\n'
+    assert json.loads(pretty_json(value)) == json.loads(canonical_json(value)) == value
+
+
+def test_names_that_count_for_whoever_lists_a_folder(tmp_path):
+    for name in ("b.py", "a", ".hidden", "__pycache__", "build", "dist", "sub/build", "sub/.x", "sub/dist"):
+        (tmp_path / name).mkdir(parents=True)
+    assert folder_names(tmp_path, "./") == ["a", "b.py", "sub"]
+    assert folder_names(tmp_path, "sub/") == ["build", "dist"]
+    assert folder_names(tmp_path, "absent/") is folder_names(tmp_path, "a\0b/") is None
+    listed = hashlib.sha256(b"a\nb.py\nsub").hexdigest()
+    assert dependency_digest(tmp_path, "./") == listed != dependency_digest(tmp_path, "sub/")
+    assert dependency_digest(tmp_path, "absent/") == ""
+
+
+def test_the_digest_of_some_files_has_their_names_and_contents_and_not_their_places(tmp_path):
+    def made(folder: str, **content: str) -> list[Path]:
+        (tmp_path / folder).mkdir()
+        for name, text in content.items():
+            (tmp_path / folder / name).write_text(text)
+        return [tmp_path / folder / name for name in content]
+
+    first = digest_of(made("1", a="x", b="y"))
+    assert first == digest_of(made("2", b="y", a="x"))
+    assert len({first, digest_of(made("3", a="x", c="y")), digest_of(made("4", a="x", b="z")), digest_of([])}) == 4
+    assert digest_of(made("5", a="x")) == hashlib.sha256(b"a\0" + hashlib.sha256(b"x").digest()).hexdigest()
+
+
+def test_what_was_sealed_is_found_damaged_by_any_change():
+    text = "größe\n\udcff"
+    content = sealed(text)
+    assert unsealed(content) == text and content.startswith(
+        hashlib.sha256(b"gr\xc3\xb6\xc3\x9fe\n\xff").hexdigest().encode()
+    )
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        with pytest.raises(ValueError, match="does not fit its digest"):
+            unsealed(bytes(changed))
+    with pytest.raises(ValueError):
+        unsealed(b"")
+
+
+def test_a_file_is_written_whole_and_readable_with_its_folders(tmp_path):
+    path = tmp_path / "a" / "b" / "x"
+    for content, data in (("größe", "größe".encode()), (b"\xff", b"\xff")):
+        write_atomically(path, content)
+        assert path.read_bytes() == data and path.stat().st_mode & 0o777 == 0o644
+    assert names_in(path.parent) == ["x"]
+
+
+def test_an_empty_folder_makes_way_for_a_file_and_one_with_content_stays(tmp_path):
+    (tmp_path / "empty").mkdir()
+    write_atomically(tmp_path / "empty", "x")
+    assert (tmp_path / "empty").read_text() == "x"
+    (tmp_path / "full" / "precious").mkdir(parents=True)
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "full", "x")
+    assert names_in(tmp_path) == ["empty", "full"], "nothing half-written stays"
+    assert (tmp_path / "full" / "precious").is_dir()
+    make_way(tmp_path / "absent")
+    (tmp_path / "lock").mkdir()
+    os.close(open_lock(tmp_path / "lock"))
+    assert (tmp_path / "lock").is_file()
+
+
+def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    write_atomically(tmp_path / "x", "old")
+
+    def full(scratch: str, path: Path) -> None:
+        assert Path(scratch).parent == tmp_path and Path(scratch).name.startswith(f".scratch-{os.getpid()}-")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(tmp_path / "x", "new")
+    assert names_in(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "old"
+
+
+def test_scratch_of_processes_that_have_ended_is_removed(tmp_path):
+    mine, theirs = f".scratch-{os.getpid()}-a", f".scratch-{10**9}-"  # more than any process has
+    for name in (mine, f"{theirs}a", "other", ".scratch-x-a"):
+        (tmp_path / name).mkdir()
+    (tmp_path / f"{theirs}a" / "inside").write_text("x")
+    (tmp_path / f"{theirs}b").write_text("x")
+    remove_stale_scratch(tmp_path)
+    assert names_in(tmp_path) == sorted([mine, "other", ".scratch-x-a"])
+
+
+def test_a_scratch_folder_lasts_as_long_as_its_use(tmp_path):
+    with pytest.raises(KeyError), scratch_folder(tmp_path / "new") as folder:
+        (folder / "x").write_text("x")
+        assert folder.parent == tmp_path / "new" and folder.name.startswith(f".scratch-{os.getpid()}-")
+        remove_stale_scratch(tmp_path / "new")
+        assert folder.is_dir()
+        raise KeyError
+    assert names_in(tmp_path / "new") == []
 
 
 def test_lock_is_made_with_its_folder(tmp_path):

@@ -101,12 +101,27 @@ def test_the_newest_version_that_is_old_enough_is_chosen() -> None:
     )
 
 
-def test_a_compiler_without_glibc_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        'echo "${1#*=}"',  # its name: the compiler does not know it
+        "echo /nowhere/libc.so.6",
+        "echo /etc",
+        "echo Makefile",
+        "echo /bin/sh; exit 1",
+    ],
+)
+def test_a_compiler_without_glibc_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Makefile").touch()
     script = tmp_path / "cc"
-    script.write_text('#!/bin/sh\necho "${1#*=}"\n')
+    script.write_text(f"#!/bin/sh\n{answer}\n")
     script.chmod(0o755)
-    with pytest.raises(ToolchainError, match=r'has no libc.so.6\n.*set glibc = ""'):
+    with pytest.raises(ToolchainError, match=r'has no libc.so.6\n.*set glibc = ""') as caught:
         stubs(tmp_path, "2.28", HostCompiler(str(script), "", ""))
+    assert caught.value.where == Where(stage="link")
 
 
 @pytest.mark.parametrize("damage", ["nonsense", "cut", "not versioned"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.errors import ToolchainError, Where
-from kernelwright.headers import can_include, headers_in, options_files, parse_dependencies
+from kernelwright.headers import can_include, headers_in, included_files, options_files, parse_dependencies
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,66 @@ def test_cuda_is_found_through_symbolic_links(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"gone\.h', which is no file"):
+    with pytest.raises(ToolchainError, match=r"gone\.h', which is no file") as caught:
         listed(tmp_path, ["gone.h"])
+    assert "without a backslash" in (caught.value.remedy or "")
+
+
+def test_a_list_that_is_not_there_is_an_error_at_the_place_of_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="left no list of the headers") as caught:
+        headers_in(tmp_path / "headers.d", tmp_path, "nvcc", "cc", Where("gemm", stage="nvcc"))
+    assert caught.value.where == Where("gemm", stage="nvcc")
+
+
+def test_a_header_counts_once_and_names_need_not_be_text(tmp_path: Path) -> None:
+    install(tmp_path, "build/a.h", "build/\udcff.h")
+    (tmp_path / "headers.d").write_bytes(b"device : a.h \xff.h ../build/a.h\n")
+    found = headers_in(tmp_path / "headers.d", tmp_path / "build", "/x/nvcc", "/y/cc", Where("gemm"))
+    assert found == [tmp_path / "build/a.h", tmp_path / "build/\udcff.h"]
+
+
+INCLUDES = """\
+#include "near.h"
+  # include <far.h>
+#include_next "both.h"
+#include \\
+  "continued.h"
+// #include "comment.h"
+#include "absent.h"
+#include <near.h>
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ([], ["src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
+        (["-Iinc"], ["inc/both.h", "inc/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
+        (["-I", "inc"], ["inc/both.h", "inc/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"]),
+        (
+            ["--include-path=other"],
+            ["other/far.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"],
+        ),
+        (
+            ["-include", "inc/given.h", "--pre-include=inc/far.h", "-DX=-Iinc"],
+            ["inc/far.h", "inc/given.h", "src/both.h", "src/continued.h", "src/near.h", "src/of_near.h"],
+        ),
+    ],
+)
+def test_files_that_a_source_may_include(tmp_path: Path, flags: list[str], found: list[str]) -> None:
+    install(tmp_path, "src/both.h", "src/continued.h", "src/comment.h", "src/of_near.h")
+    install(tmp_path, "inc/far.h", "inc/both.h", "inc/given.h", "other/far.h", "near.h")
+    (tmp_path / "src/device.cu").write_text(INCLUDES)
+    (tmp_path / "src/near.h").write_text('#include "of_near.h"\n#include "device.cu"\n')
+    paths = included_files(tmp_path / "src/device.cu", flags, tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == found
+
+
+def test_an_include_that_is_a_macro_may_be_any_file_of_the_folders(tmp_path: Path) -> None:
+    install(tmp_path, "src/a.h", "inc/b.h", "inc/sub/c.h")
+    (tmp_path / "src/device.cu").write_bytes(b"// \xff\n#include MACRO\n")
+    paths = included_files(tmp_path / "src/device.cu", ["-Iinc"], tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["inc/b.h", "inc/sub/c.h"]
 
 
 def test_a_doubled_dollar_is_one_or_two_whatever_is_there(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import Where
-from kernelwright.limits import LimitError, check_limits
+from kernelwright.errors import KernelwrightError, Where
+from kernelwright.limits import LimitError, check_limits, read_usage
 
 WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")
 
@@ -72,6 +74,29 @@ def test_place_without_a_kernel_is_completed():
     with pytest.raises(LimitError) as caught:
         check(usage(gemm_kernel=(168, 0, 0)), 128, None, Where(stage="nvcc"))
     assert (caught.value.where.kernel, caught.value.where.variant) == ("gemm", "block_m-64")
+
+
+def test_a_place_that_is_known_stays():
+    for used in (usage(a=(168, 0, 0)), usage(a=(168, 0, 0), b=(168, 0, 0))):
+        with pytest.raises(LimitError) as caught:
+            check(used, 128, None, Where("other", "n-1", "nvcc"))
+        assert caught.value.where == Where("other", "n-1", "nvcc")
+        assert "raise the limit" in (caught.value.remedy or "")
+    assert caught.value.message == "device functions exceed limits for sm_80 in 2 places"
+
+
+def test_usage_is_read_and_every_number_of_it_checked(tmp_path: Path):
+    path = tmp_path / "sm_80.json"
+    good = usage(gemm_kernel=(168, 48, 0))
+    path.write_text(json.dumps(good))
+    assert read_usage(path) == good
+    for name in good["kernels"]["gemm_kernel"]:
+        bad = usage(gemm_kernel=(168, 48, 0))
+        bad["kernels"]["gemm_kernel"][name] = "168"
+        path.write_text(json.dumps(bad))
+        with pytest.raises(KernelwrightError, match=f"kernels.gemm_kernel.{name} is '168'") as caught:
+            read_usage(path)
+        assert caught.value.remedy == "remove it and run scons again"
 
 
 def test_ptx_has_no_usage_and_so_no_limit():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.errors import KernelwrightError
 from kernelwright.limits import USED
-from kernelwright.package.loader import DIGEST_LINE
+from kernelwright.package.loader import DIGEST_LINE, SCHEMA
 from kernelwright.package.manifest import (
     BuiltKernel,
     BuiltPackage,
@@ -51,6 +52,117 @@ def test_a_kernel_says_first_how_it_is_called(indent: int | None) -> None:
     (kernel,) = content_of(manifest_of(json.dumps(entry, indent=indent)))["kernels"].values()
     assert list(kernel) == ["backends", "doc", "variants"]
     assert kernel == {"backends": ["nvrtc"], **entry}
+
+
+USAGE = dict.fromkeys(USED, 7)
+
+
+def built_kernel(folder: Path, **changes: Any) -> BuiltKernel:
+    """A kernel of two variants, the first one for the CPU and for CUDA."""
+    (folder / "module.tir").write_text("tir")
+    (folder / "sm_80.json").write_text(json.dumps({"schema": 1, "arch": "sm_80", "kernels": {"scale_kernel": USAGE}}))
+    (folder / "sm_80.cubin").write_bytes(b"cubin")
+    arguments = [{"name": "x", "output": False}, {"name": "y", "output": True}]
+
+    def unit(target: str, *archs: str, **parts: Any) -> BuiltUnit:
+        signature = {"target": target, "schedule": f"of {target}", "arguments": arguments, "symbols": {"n": "int32"}}
+        return BuiltUnit(signature, folder / "module.tir", archs=archs, **{"resources": {}, **parts})
+
+    images = {"sm_80": ("scale/sm_80.cubin", folder / "sm_80.cubin")}
+    cuda = unit("cuda", "sm_80", "compute_80", resources={"sm_80": folder / "sm_80.json"}, images=images)
+    variants = (
+        BuiltVariant("m-1", {"m": 1}, (unit("llvm", "x86-64"), cuda)),
+        BuiltVariant("m-2", {"m": 2}, (unit("llvm", "x86-64"),)),
+    )
+    kernel = BuiltKernel("scale", "text", "_lib/scale.so", variants, ("-v",), {"nvcc": {"version": "13"}}, "0.1")
+    return replace(kernel, **changes)
+
+
+def entry_of(kernel: BuiltKernel) -> dict[str, Any]:
+    entry: dict[str, Any] = json.loads(make_entry(kernel))
+    return entry
+
+
+def test_the_part_of_a_kernel_says_what_it_is_and_what_it_was_made_of(tmp_path: Path) -> None:
+    entry = entry_of(built_kernel(tmp_path))
+    first, second = entry.pop("variants")
+    assert entry == {"doc": "text", "library": "_lib/scale.so", "outputs": ["y"]}
+    assert list(first) == ["slug", "config", "archs", "arguments", "symbols", "units"]
+    assert (first["slug"], first["config"]) == ("m-1", {"m": 1})
+    assert first["archs"] == ["x86-64", "sm_80", "compute_80"] and second["archs"] == ["x86-64"]
+    assert [argument["name"] for argument in first["arguments"]] == ["x", "y"] and first["symbols"] == {"n": "int32"}
+    llvm, cuda = first["units"]
+    signatures = [unit.pop("signature") for unit in (llvm, cuda)]
+    assert all(len(signature) == 64 for signature in signatures) and len(set(signatures)) == 2
+    source = hashlib.sha256(b"tir").hexdigest()
+    assert llvm == {
+        "target": "llvm",
+        "archs": ["x86-64"],
+        "schedule": "of llvm",
+        "source_digest": source,
+        "resources": {},
+    }
+    image = {"file": "scale/sm_80.cubin", "sha256": hashlib.sha256(b"cubin").hexdigest(), "size": 5}
+    assert cuda == {
+        "target": "cuda",
+        "archs": ["sm_80", "compute_80"],
+        "schedule": "of cuda",
+        "source_digest": source,
+        "resources": {"sm_80": {"scale_kernel": USAGE}},
+        "images": {"sm_80": image},
+    }
+
+
+def test_what_a_kernel_has_beyond_that_is_in_its_part(tmp_path: Path) -> None:
+    tools = {"cutedsl": {"version": "4"}, "nvcc": {"version": "13"}}
+    entry = entry_of(built_kernel(tmp_path, library="", backward="scale_backward", tools=tools))
+    assert "library" not in entry and entry["backward"] == "scale_backward"
+    assert entry["variants"][0]["units"][0]["tools"] == {"cutedsl": {"version": "4"}}
+
+
+def test_the_signature_of_a_unit_changes_with_what_it_was_made_of(tmp_path: Path) -> None:
+    def signatures(**changes: Any) -> list[str]:
+        kernel = built_kernel(tmp_path, **changes)
+        return [unit["signature"] for unit in entry_of(kernel)["variants"][0]["units"]]
+
+    before = signatures()
+    assert signatures() == before
+    flagged = signatures(flags=("-O1",))
+    assert flagged[0] == before[0] and flagged[1] != before[1], "flags are those of nvcc"
+    for changes in ({"version": "0.2"}, {"tools": {"nvcc": {"version": "12"}}}):
+        assert not set(signatures(**changes)) & set(before)
+    assert signatures(doc="another", backward="x") == before
+
+
+def test_the_head_of_a_manifest_says_what_is_known() -> None:
+    bare = content_of(manifest_of(json.dumps({"doc": ""})))
+    assert list(bare) == ["schema", "package", "kernelwright", "tools", "backends", "kernels", "files"]
+    assert (bare["schema"], bare["package"], bare["kernelwright"]) == (SCHEMA, "demo", "1")
+    modules = bare["backends"]["nvrtc"]
+    assert modules["modules"] and ["cuda.core", "cuda-core>=1.2,<2"] in modules["needs"]
+    known = {
+        "compress": {"mode": "size", "cuda": "12.4"},
+        "device_code": {"folder": "x"},
+        "missing": [{"kernel": "k"}],
+    }
+    full = content_of(manifest_of(json.dumps({"doc": ""}), project="2.0", **known))
+    assert {name: full[name] for name in known} == known and full["version"] == "2.0"
+
+
+def test_every_file_of_a_package_is_listed_in_order_with_its_digest_and_size() -> None:
+    kernels = tuple(
+        PackagedKernel(name, json.dumps({"doc": name}), ("tvm_ffi", "nvrtc"), {f"_lib/{name}.so": (name * 64, 5)})
+        for name in ("b", "a")
+    )
+    built = BuiltPackage("demo", "1", {}, ("tvm_ffi",), kernels)
+    content = content_of(make_manifest(built, {"__init__.py": "größe"}))
+    digest = hashlib.sha256("größe".encode()).hexdigest()
+    assert list(content["files"].items()) == [
+        ("__init__.py", {"sha256": digest, "size": 7}),
+        ("_lib/a.so", {"sha256": "a" * 64, "size": 5}),
+        ("_lib/b.so", {"sha256": "b" * 64, "size": 5}),
+    ]
+    assert content["kernels"] == {name: {"backends": ["tvm_ffi", "nvrtc"], "doc": name} for name in ("b", "a")}
 
 
 @pytest.mark.parametrize("entry", ["", "[]", '"{"', "damaged {"])

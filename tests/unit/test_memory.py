@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 from pathlib import Path
 
@@ -173,6 +174,15 @@ def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_
     fixed = MemoryGovernor(1, measurements, {"nvcc": 2048 * MIB})
     assert fixed.estimate_kib("nvcc", "a") == 2048 * MIB
     assert fixed.estimate_kib("link", "a") == 256 * MIB
+
+
+def test_every_kind_of_run_has_a_default_and_an_unknown_one_gets_the_largest(measurements: Measurements) -> None:
+    sources = Path(memory.__file__).parent.rglob("*.py")
+    started = {kind for path in sources for kind in re.findall(r'\.run\(.*kind="(\w+)"', path.read_text())}
+    assert started | {"nvrtc"} == set(memory.DEFAULT_KIB)
+    governor = MemoryGovernor(1, measurements)
+    assert governor.estimate_kib("another", "a") == max(memory.DEFAULT_KIB.values()) == 512 * MIB
+    assert all(0 < governor.estimate_kib(kind, "a") <= 512 * MIB for kind in memory.DEFAULT_KIB)
 
 
 def test_measurements_are_there_in_the_next_build(measurements: Measurements, tmp_path: Path) -> None:

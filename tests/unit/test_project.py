@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import configparser
 import warnings
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import SettingsError
+from kernelwright.errors import SettingsError, shown
 from kernelwright.wheel.project import Project, provider_project, read_project
 from kernelwright.wheel.source import find_source
-from kernelwright.wheel.version import version_of
+from kernelwright.wheel.version import WHERE, version_of
 
 
 def read(folder: Path, **fields: Any) -> Project:
@@ -20,6 +21,11 @@ def read(folder: Path, **fields: Any) -> Project:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return read_project(folder, {"project": {"name": "demo", "version": "1.0"} | names})
+
+
+def fields_of(project: Project, name: str) -> list[str]:
+    """The values of a field of METADATA."""
+    return message_from_bytes(project.metadata).get_all(name) or []
 
 
 def test_good_entry_points_are_what_installers_read(tmp_path: Path) -> None:
@@ -75,6 +81,14 @@ def test_a_group_of_entry_points_that_cannot_be_read_is_named(tmp_path: Path, gr
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"version": 1}, '"project.version"'),
+        ({"version": "1.0x!"}, "1.0x!"),
+        ({"dynamic": ["readme", "urls"]}, "[project].dynamic has 'readme', 'urls'"),
+        ({"license": "no such"}, "[project].license is 'no such', which is no SPDX license expression"),
+        ({"license": "MIT", "license_files": ["absent"]}, "absent"),
+        ({"readme": "absent.md"}, "absent.md"),
+        ({"dependencies": "numpy"}, '"project.dependencies"'),
+        ({"unknown": 1}, '"project"'),
         ({"optional_dependencies": {"a b": []}}, "Invalid extra name 'a b' in \"project.optional-dependencies\""),
         ({"optional_dependencies": {"-a": []}}, "Invalid extra name '-a'"),
         ({"description": "one\ntwo"}, "[project].description is 'one\\ntwo', expected one line"),
@@ -86,7 +100,8 @@ def test_a_group_of_entry_points_that_cannot_be_read_is_named(tmp_path: Path, gr
 def test_fields_that_installers_refuse_are_named(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, **fields)
-    assert message in str(caught.value)
+    assert message in caught.value.message
+    assert caught.value.where == WHERE and caught.value.remedy
 
 
 def test_another_table_is_named_as_it_is(tmp_path: Path) -> None:
@@ -101,8 +116,166 @@ def test_what_is_only_outdated_is_no_error_and_no_warning(tmp_path: Path) -> Non
 
 
 def test_device_code_has_the_entry_point_of_its_package(tmp_path: Path) -> None:
-    project = provider_project(tmp_path, {"project": {"name": "a-b", "version": "1.0"}}, "sm_90a", "a.b_sm_90a")
+    shared = {"license": "MIT", "keywords": ["gpu"], "scripts": {"x": "a:b"}, "dependencies": ["numpy"]}
+    document = {"project": {"name": "a-b", "version": "1.0-rc1", **shared}}
+    project = provider_project(tmp_path, document, "sm_90a", "a.b_sm_90a")
     assert project.entry_points == "[kernelwright.device_code]\na.b_sm_90a = a.b_sm_90a\n"
+    assert (project.name, project.distribution, project.version) == ("a_b_sm_90a", "a-b-sm-90a", "1.0rc1")
+    said = {name: fields_of(project, name) for name in ("Summary", "License-Expression", "Keywords", "Requires-Dist")}
+    assert said == {
+        "Summary": ["Device code of a-b for sm_90a"],
+        "License-Expression": ["MIT"],
+        "Keywords": ["gpu"],
+        "Requires-Dist": ["a-b==1.0rc1"],
+    }
+    assert b"together with a-b 1.0rc1 only" in project.metadata
+    dynamic = {"project": {"name": "a-b", "dynamic": ["version"]}}
+    assert provider_project(tmp_path, dynamic, "sm_90a", "a", "2.0").version == "2.0"
+
+
+FILE_VERSION = {"kernelwright": {"version": {"file": "version.py"}}}
+"""A table ``[tool]`` that has the version in a file."""
+
+
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [
+        (" 1.0-rc1\n", "1.0rc1"),
+        ('"""Text."""\n__version__ = "2.0"\n', "2.0"),
+        ("VERSION: str = '1.2'", "1.2"),
+        ('[project]\nversion = "3"\n', "3"),
+    ],
+)
+def test_a_version_in_a_file_is_read_and_the_file_is_a_source(tmp_path: Path, content: str, version: str) -> None:
+    (tmp_path / "version.py").write_text(content)
+    document = {"project": {"name": "demo", "dynamic": ["version"]}, "tool": FILE_VERSION}
+    assert version_of(tmp_path, document) == version
+    project = read_project(tmp_path, document)
+    assert (project.version, project.files) == (version, ("pyproject.toml", "version.py"))
+    told = read_project(tmp_path, document, "9.0")
+    assert (told.version, told.files) == ("9.0", ("pyproject.toml",)), "what is known already is not read again"
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "message", "remedy"),
+    [
+        ({"file": "version.py"}, "a 1.0", "version.py has no version", "write a version alone"),
+        ({"file": "version.py"}, "1.0x!", "'1.0x!', the version in version.py, is not valid", "write one such as"),
+        ({"file": "other.py"}, "1.0", "other.py cannot be read: No such file or directory", "name another file"),
+        ({"file": ""}, "1.0", "[tool.kernelwright.version] has file = ''", "file = "),
+        ({"file": 1}, "1.0", "[tool.kernelwright.version] has file = 1", "file = "),
+        ({"git": 1}, "1.0", "[tool.kernelwright.version] has git = 1", "git = true"),
+        ({"file": "a", "git": True}, "1.0", "[tool.kernelwright.version] is {'file': 'a', 'git': True}", "file = "),
+        ({"path": "a"}, "1.0", "[tool.kernelwright.version] is {'path': 'a'}", "file = "),
+        ([], "1.0", "[tool.kernelwright.version] is []", "file = "),
+        ({"git": True}, "1.0", "git tells no version: it tracks nothing here", "commit the project"),
+    ],
+)
+def test_a_version_that_cannot_be_told_says_why_and_what_to_write(
+    tmp_path: Path, table: object, content: str, message: str, remedy: str
+) -> None:
+    (tmp_path / "version.py").write_text(content)
+    document = {
+        "project": {"name": "demo", "dynamic": ["version"]},
+        "tool": {"kernelwright": {"version": table}},
+    }
+    with pytest.raises(SettingsError) as caught:
+        version_of(tmp_path, document)
+    assert message in caught.value.message and remedy in (caught.value.remedy or "")
+    assert caught.value.where == WHERE
+
+
+def test_a_version_that_is_written_down_and_not_valid_names_its_table(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"'x', the version in \[project\], is not valid"):
+        version_of(tmp_path, {"project": {"name": "demo", "version": "x"}})
+    assert version_of(tmp_path, {"project": {"name": "demo"}}) == ""
+    own = {"kernelwright": {"project": {"name": "own", "version": "2.0"}}}
+    assert version_of(tmp_path, {"project": {"name": "demo", "version": "1.0"}, "tool": own}) == "2.0"
+    assert version_of(tmp_path, {"tool": own}) == "2.0"
+
+
+def test_what_a_project_says_is_in_its_wheel(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/README.md").write_text("Read me.")
+    (tmp_path / "LICENSE").write_text("Do as you like.")
+    project = read(
+        tmp_path,
+        name="My-Kernels.x",
+        version="1.0-rc1",
+        readme="docs/README.md",
+        license="MIT",
+        license_files=["LICENSE"],
+    )
+    assert (project.name, project.distribution, project.version) == ("my_kernels_x", "My-Kernels.x", "1.0rc1")
+    assert project.licenses == {"LICENSE": b"Do as you like."}
+    assert project.files == ("pyproject.toml", "docs/README.md", "LICENSE")
+    assert project.metadata.startswith(b"Metadata-Version: 2.4\nName: My-Kernels.x\nVersion: 1.0rc1\n")
+    assert b"License-Expression: MIT" in project.metadata and project.metadata.endswith(b"\nRead me.")
+    assert read(tmp_path).files == ("pyproject.toml",)
+
+
+def test_each_wheel_of_device_code_has_an_extra_and_one_more_installs_all(tmp_path: Path) -> None:
+    table = {"name": "demo", "version": "1.0", "optional-dependencies": {"test": ["pytest"]}}
+    project = read_project(tmp_path, {"project": table}, providers=("sm_80", "sm_90a"))
+    assert fields_of(project, "Provides-Extra") == ["test", "sm-80", "sm-90a", "cuda"]
+    pins = ["demo-sm-80==1.0", "demo-sm-90a==1.0"]
+    extras = [
+        f"{pins[0]}; extra == 'sm-80'",
+        f"{pins[1]}; extra == 'sm-90a'",
+        *(f"{pin}; extra == 'cuda'" for pin in pins),
+    ]
+    needs = [need.replace('"', "'") for need in fields_of(project, "Requires-Dist")]
+    assert [need for need in needs if need.startswith("demo-")] == extras
+
+
+@pytest.mark.parametrize(
+    ("extras", "message"),
+    [
+        ({"SM_90A": []}, "has 'SM_90A', the name of an extra that split = 'arch' makes"),
+        ({"cuda": []}, "has 'cuda', the name of an extra that split = 'arch' makes"),
+        ([], "[project].optional-dependencies is [], expected a table"),
+    ],
+)
+def test_an_extra_that_is_made_cannot_be_given(tmp_path: Path, extras: object, message: str) -> None:
+    table = {"name": "demo", "version": "1.0", "optional-dependencies": extras}
+    with pytest.raises(SettingsError) as caught:
+        read_project(tmp_path, {"project": table}, providers=("sm_90a",))
+    assert message in caught.value.message and caught.value.remedy
+
+
+def test_what_calls_kernels_is_required_and_what_else_can_is_an_extra(tmp_path: Path) -> None:
+    project = read_project(
+        tmp_path, {"project": {"name": "demo", "version": "1.0"}}, called_through=("tvm_ffi", "torch")
+    )
+    needs = fields_of(project, "Requires-Dist")
+    assert [need for need in needs if "extra" not in need] == ["apache-tvm-ffi<0.2,>=0.1.13"]
+    assert fields_of(project, "Provides-Extra") == ["torch"]
+    assert any(need.startswith("torch>=2.4") and "extra" in need for need in needs)
+    own = {"dependencies": ["Apache_TVM.ffi == 0.1.15"], "optional-dependencies": {"Torch": ["torch==2.5"]}}
+    project = read_project(
+        tmp_path, {"project": {"name": "demo", "version": "1.0", **own}}, called_through=("tvm_ffi", "torch")
+    )
+    needs = fields_of(project, "Requires-Dist")
+    assert len(needs) == 2 and not any(">=" in need for need in needs), "a version of the project's own wins"
+
+
+def test_device_code_is_by_the_same_people_under_the_same_terms_as_its_package(tmp_path: Path) -> None:
+    (tmp_path / "LICENSE").write_text("Do as you like.")
+    shared = {
+        "authors": [{"name": "A"}],
+        "maintainers": [{"email": "b@example.org"}],
+        "keywords": ["gpu"],
+        "license": "MIT",
+        "license-files": ["LICENSE"],
+        "requires-python": ">=3.10",
+        "urls": {"Home": "https://example.org"},
+    }
+    document = {"project": {"name": "demo", "version": "1.0", **shared}}
+    package, code = read_project(tmp_path, document), provider_project(tmp_path, document, "sm_80", "demo_sm_80")
+    for name in ("Author", "Maintainer-Email", "Keywords", "License-Expression", "License-File", "Requires-Python"):
+        assert fields_of(package, name) == fields_of(code, name) != []
+    assert fields_of(code, "Project-URL") == ["Home, https://example.org"]
+    assert package.licenses == code.licenses == {"LICENSE": b"Do as you like."}
 
 
 def test_missing_tables_are_named_once(tmp_path: Path) -> None:
@@ -121,6 +294,7 @@ def test_a_time_that_no_wheel_can_have_names_both_bounds(
     with pytest.raises(SettingsError) as caught:
         find_source(tmp_path)
     message, remedy = str(caught.value).splitlines()
+    assert message.startswith(f"SOURCE_DATE_EPOCH [wheel]: it is {shown(epoch)}, expected seconds since 1970")
     assert "from 315532800 (1980) to 4354819199 (2107)" in message
     assert remedy == "  remedy: SOURCE_DATE_EPOCH=$(git log -1 --format=%ct), or unset it"
 

@@ -39,20 +39,30 @@ def install(
     return place
 
 
-def provider(folder: Path, file: str, content: bytes) -> Provider:
-    """That of a package whose manifest lists one image."""
+def manifest_of(file: str, content: bytes, *archs: str) -> dict[str, Any]:
+    """That of a package which lists one image for each arch."""
     image = {"file": file, "sha256": digest(content)}
-    manifest: dict[str, Any] = {
+    return {
         "package": "demo",
         "device_code": {
             "name": "Demo",
             "version": "1.0",
-            "packages": {"sm_80": "demo_sm_80"},
-            "wheels": {"sm_80": "Demo-sm-80"},
+            "packages": {arch: f"demo_{arch}" for arch in archs},
+            "wheels": {arch: f"Demo-{arch.replace('_', '-')}" for arch in archs},
         },
-        "kernels": {"scale": {"variants": [{"slug": "default", "units": [{"images": {"sm_80": image}}]}]}},
+        "kernels": {
+            "scale": {
+                "variants": [
+                    {"slug": "another", "units": []},
+                    {"slug": "default", "units": [{}, {"images": dict.fromkeys(archs, image)}]},
+                ]
+            }
+        },
     }
-    return Provider(folder / "demo", manifest, "scale")
+
+
+def provider(folder: Path, file: str, content: bytes, *archs: str) -> Provider:
+    return Provider(folder / "demo", manifest_of(file, content, *(archs or ("sm_80",))), "scale")
 
 
 def test_what_belongs_together_is_found(tmp_path: Path) -> None:
@@ -88,7 +98,7 @@ def test_device_code_of_another_package_or_arch_is_not_used(tmp_path: Path, more
 def test_the_first_of_the_archs_that_is_installed_is_used(tmp_path: Path) -> None:
     found = provider(tmp_path, CUBIN, b"code")
     other = {"file": "scale/default/cuda/sm_90.cubin", "sha256": digest(b"more")}
-    found._variants["default"]["units"][0]["images"]["sm_90"] = other
+    found._variants["default"]["units"][1]["images"]["sm_90"] = other
     found._place["packages"]["sm_90"], found._place["wheels"]["sm_90"] = "demo_sm_90", "Demo-sm-90"
     assert "is not installed: sm_90 or sm_80 (installed: none)" in found.find("default", "sm_90 sm_80", 0, 90)
     older = install(tmp_path, {CUBIN: b"code"})
@@ -99,12 +109,70 @@ def test_the_first_of_the_archs_that_is_installed_is_used(tmp_path: Path) -> Non
     assert "demo_sm_90/manifest.json: has another schema" in found.find("default", "sm_90 sm_80", 0, 90)
 
 
+def test_the_best_arch_that_is_installed_is_taken(tmp_path: Path) -> None:
+    place = install(tmp_path, {CUBIN: b"code"})
+    found = provider(tmp_path, CUBIN, b"code", "sm_90a", "sm_80", "compute_80")
+    assert found.find("default", "sm_90a sm_80 compute_80", 0, 90) == f"sm_80 {place / CUBIN}"
+
+
+def test_what_is_not_installed_is_said_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    found = provider(tmp_path, CUBIN, b"code", "sm_90a", "sm_80", "compute_80")
+    message, remedy = found.find("default", "sm_90a compute_80", 1, 90).splitlines()
+    missing = "cuda:1 is an sm_90, and the device code for it is not installed: sm_90a or compute_80"
+    assert message == f" {missing} (installed: none)"
+    assert remedy == "  remedy: pip install 'Demo-sm-90a==1.0'"
+    install(tmp_path, {CUBIN: b"code"})
+    assert f" {missing} (installed: sm_80)" in found.find("default", "sm_90a compute_80", 1, 90)
+
+
+def test_device_code_elsewhere_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = install(tmp_path / "elsewhere", {CUBIN: b"code"})
+    info = tmp_path / "elsewhere" / "Demo_sm_80-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Demo-sm-80\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kernelwright.device_code]\ndemo_sm_75 = absent\ndemo_sm_80 = demo_sm_80\n")
+    found = provider(tmp_path, CUBIN, b"code")
+    assert "not installed" in found.find("default", "sm_80", 0, 80)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    assert found.find("default", "sm_80", 0, 80) == f"sm_80 {place / CUBIN}"
+
+
+def test_a_build_that_was_not_packed_has_its_device_code_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "work" / CUBIN).parent.mkdir(parents=True)
+    (tmp_path / "work" / CUBIN).write_bytes(b"code")
+    manifest = manifest_of(CUBIN, b"code", "sm_80")
+    manifest["device_code"] = {"folder": "../work", "packages": {"sm_80": "demo_sm_80"}}
+    found = Provider(tmp_path / "demo", manifest, "scale")
+    assert found.find("default", "sm_80", 0, 80) == f"sm_80 {tmp_path / 'work' / CUBIN}"
+    (tmp_path / "work" / CUBIN).write_bytes(b"edited")
+    assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: scons")
+    manifest["device_code"]["packages"] = {}
+    found = Provider(tmp_path / "demo", manifest, "scale")
+    assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: install the package again")
+
+
+def test_a_damaged_list_of_device_code_is_named(tmp_path: Path) -> None:
+    place = install(tmp_path, {CUBIN: b"code"})
+    (place / "manifest.json").write_text("{")
+    answer = provider(tmp_path, CUBIN, b"code").find("default", "sm_80", 0, 80)
+    assert str(place / "manifest.json") in answer and "--force-reinstall" in answer
+
+
 @pytest.mark.parametrize("file", ["../outside.cubin", "/outside.cubin", "scale/../../outside.cubin"])
 def test_an_image_outside_of_its_package_is_refused(tmp_path: Path, file: str) -> None:
     install(tmp_path, {CUBIN: b"code"})
     (tmp_path / "outside.cubin").write_bytes(b"code")
     answer = provider(tmp_path, file, b"code").find("default", "sm_80", 0, 80)
     assert answer == f" the manifest lists {file!r}, which is no file of the package"
+
+
+@pytest.mark.parametrize("variant", ["other", "without units"])
+def test_a_manifest_of_another_form_is_named(tmp_path: Path, variant: str) -> None:
+    manifest = manifest_of(CUBIN, b"code", "sm_80")
+    manifest["kernels"]["scale"]["variants"].append({"slug": "without units", "units": [{}]})
+    answer = Provider(tmp_path / "demo", manifest, "scale").find(variant, "sm_80", 0, 80)
+    place = tmp_path / "demo" / "manifest.json"
+    assert answer == f" {place}: does not list its device code in the form of schema {SCHEMA}"
 
 
 def test_another_version_is_named(tmp_path: Path) -> None:

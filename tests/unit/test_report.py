@@ -330,6 +330,102 @@ def test_numbers_of_the_run(project: Path):
     }
 
 
+def test_every_number_of_the_run_is_explained_and_a_failure_is_marked(project: Path):
+    cards = re.findall(r'<div( class="bad")? title="(.+?)"><dt>(.*?)</dt>', page_of(project))
+    assert [title for _, _, title in cards] == [
+        *("Built", "From cache", "Reused", "Failed", "Time", "Cores", "CPU use", "Slots busy, of 2")
+    ]
+    assert [title for marked, _, title in cards if marked] == ["Failed"]
+    assert "4.00 s of processor time, measured for 5 of 7 steps" in [html.unescape(hint) for _, hint, _ in cards]
+    assert len({hint for _, hint, _ in cards}) == len(cards)
+
+
+@pytest.mark.parametrize(
+    ("steps", "share"),
+    [
+        ([(1.0, False)], "50%"),
+        ([(1.0, False), (None, True)], "50%"),
+        ([(1.0, False), (None, False)], "≥ 50%"),
+        ([(None, False)], "\u2013"),
+        ([], "\u2013"),
+    ],
+)
+def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(
+    tmp_path: Path, steps: list[tuple[float | None, bool]], share: str
+):
+    trace = Trace(start=0.0)
+    for seconds, cached in steps:
+        trace.span("CC", "x", 0.0, 1.0, cpu_seconds=seconds, cached=cached)
+    trace.write(tmp_path / "build" / "trace.json", RunSummary(1, 2, len(steps), 0, 0, 0, 1.0))
+    page = page_of(tmp_path)
+    assert f"<dt>CPU use</dt><dd>{share}</dd>" in page
+    assert '<div class="bad"' not in page, "nothing failed"
+
+
+def test_steps_have_a_bar_in_the_colour_of_their_stage_relative_to_the_slowest(project: Path):
+    bars = re.findall(r'<rect class="c(\d+)" width="([\d.]+%)"', page_of(project))
+    cubin, lower, link = (str(STAGES.index(label)) for label in ("CUBIN", "LOWER", "LINK"))
+    assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
+
+
+def test_what_was_measured_as_nothing_is_not_unknown(tmp_path: Path):
+    trace = Trace(start=0.0)
+    trace.span("CC", "k", 0.0, 0.0, cpu_seconds=0.0, peak_kib=0)
+    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
+    assert rows_of(page_of(tmp_path), "Slowest steps") == [["CC", "k", "0.00", "", "0.00", "0.0"]]
+    assert rows_of(page_of(tmp_path), "Stages and build cache")[0][-3:] == ["0.00", "0.00", "0.00"]
+
+
+def test_only_the_slowest_steps_are_listed(tmp_path: Path):
+    trace = Trace(start=0.0)
+    for number in range(30):
+        trace.span("CC", f"k{number}", 0.0, 1.0 + number)
+    trace.write(tmp_path / "build" / "trace.json", SUMMARY)
+    assert [row[1] for row in rows_of(page_of(tmp_path), "Slowest steps")] == [f"k{n}" for n in range(29, 9, -1)]
+
+
+HEADINGS = {
+    "Slowest steps": ["Stage", "Step", "Seconds#", "?", "CPU s#?", "Peak MiB#?"],
+    "Stages and build cache": [
+        *("Stage", "Steps#", "Hits#?", "Misses#?", "Hit rate#", "Failed#", "Seconds#?", "Longest#?", "CPU s#?")
+    ],
+    "Kernels": ["Kernel", "Description", "Variants#", "Archs", "Library#?"],
+    "Device code": [
+        *("Kernel", "Variant", "Arch", "Function", "Registers#?", "Spill stores#?", "Spill loads#?"),
+        *("Shared#?", "Stack#?", "File#?"),
+    ],
+    "CPU code": ["Kernel", "Variant", "Arch", "Object#?"],
+}
+"""Table -> its headings; behind those of numbers is a #, and behind those with an explanation a question mark."""
+
+
+@pytest.mark.parametrize("label", HEADINGS)
+def test_tables_can_be_sorted_and_their_headings_are_explained(project: Path, label: str):
+    head = page_of(project).split(f'aria-label="{label}"', 1)[1].split("</thead>", 1)[0]
+    cells = re.findall(r'<th scope="col"( class="number")?( title=".+?")?>(.*?)</th>', head)
+    titles = [re.sub("<[^>]*>", "", text) for _, _, text in cells]
+    marks = [("#" if numeric else "") + ("?" if hint else "") for numeric, hint, _ in cells]
+    assert [title + mark for title, mark in zip(titles, marks, strict=True)] == HEADINGS[label]
+    assert [text for _, _, text in cells] == [
+        f'<button type="button">{title}</button>' * bool(title) for title in titles
+    ]
+    rows = rows_of(page_of(project), label)
+    assert {len(row) for row in rows} == {len(titles)}
+
+
+def test_tables_sort_by_exact_values_and_zeros_are_faint(project: Path):
+    page = page_of(project)
+    device = page.split('aria-label="Device code"', 1)[1]
+    assert '<td class="number" data-value="10000">10,000</td>' in device
+    assert device.count('<td class="number zero" data-value="0">0</td>') == 6 * 4 - 4
+    assert '<td class="missing" title="compiled by the driver">PTX</td>' in device
+    assert '<td class="name arch">sm_90a</td>' in device
+    stages = page.split('aria-label="Stages and build cache"', 1)[1]
+    assert '<td class="number bad" data-value="1">1</td>' in stages
+    assert '<td class="number" data-value="0.3333333333333333">33%</td>' in stages
+    assert "2 steps of 9 came out of the build cache." in page
+
+
 def test_slowest_steps_first_and_nothing_from_the_cache(project: Path):
     rows = rows_of(page_of(project), "Slowest steps")
     assert [row[2] for row in rows] == ["2.00", "1.10", "0.90", "0.70", "0.50", "0.50", "0.01"]
@@ -338,11 +434,11 @@ def test_slowest_steps_first_and_nothing_from_the_cache(project: Path):
 
 
 def test_hits_and_misses_of_each_stage(project: Path):
-    rows = {row[0]: row[1:6] for row in rows_of(page_of(project), "Stages and build cache")}
+    rows = {row[0]: row[1:] for row in rows_of(page_of(project), "Stages and build cache")}
     assert list(rows) == ["LOWER", "CUBIN", "PTX", "WRAP", "LINK", "TUNE"]
-    assert rows["CUBIN"] == ["3", "1", "2", "33%", "1"]
-    assert rows["PTX"] == ["1", "1", "0", "100%", "0"]
-    assert rows["LOWER"] == ["2", "0", "2", "0%", "0"]
+    assert rows["CUBIN"] == ["3", "1", "2", "33%", "1", "3.10", "2.00", "2.75"]
+    assert rows["PTX"] == ["1", "1", "0", "100%", "0", "0.00", "0.00", "\u2013"]
+    assert rows["LOWER"] == ["2", "0", "2", "0%", "0", "1.20", "0.70", "1.00"]
 
 
 def test_trace_alone_has_a_note_in_place_of_the_tables(tmp_path: Path):
@@ -397,6 +493,31 @@ def test_run_that_built_nothing(tmp_path: Path):
 # Nothing on the page can act, or reach out.
 
 
+def test_kernels_and_variants_are_counted_with_what_built_them(project: Path):
+    page = html.unescape(page_of(project))
+    assert "2 kernels, 3 variants. Built with Kernelwright 0.1.0, TVM" in page
+    for heading in ("Package demo", "Device code of demo", "CPU code of demo"):
+        assert f"<h2>{heading}</h2>" in page
+    assert page.count('class="spills"') == 1 and page.count('class="filter"') == 2
+
+
+def test_package_without_code_of_a_kind_has_no_table_of_it(tmp_path: Path):
+    entry = {**KERNELS["saxpy"], "variants": []}
+    built = BuiltPackage(
+        "demo",
+        "1",
+        {},
+        ("tvm_ffi",),
+        (PackagedKernel("saxpy", json.dumps(entry), ("tvm_ffi",), {"_lib/saxpy.so": ("00", 5)}),),
+    )
+    (tmp_path / "build/demo").mkdir(parents=True)
+    (tmp_path / "build/kernels/demo").mkdir(parents=True)
+    (tmp_path / "build/demo/manifest.json").write_text(make_manifest(built, {}))
+    page = page_of(tmp_path)
+    assert 'aria-label="Kernels"' in page and "1 kernel, 0 variants." in page
+    assert 'aria-label="Device code"' not in page and 'aria-label="CPU code"' not in page
+
+
 def test_texts_of_the_user_are_escaped(project: Path):
     page = page_of(project)
     assert "<script>alert" not in page and "<img" not in page and "<!--" not in page
@@ -447,13 +568,34 @@ def test_stages_beyond_the_known_ones_share_two_colours():
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0.0, "0.00 s"), (9.99, "9.99 s"), (41.23, "41.2 s"), (119.96, "2 min 0 s"), (3725.0, "1 h 2 min")],
+    [
+        (0.0, "0.00 s"),
+        (9.99, "9.99 s"),
+        (10.0, "10.0 s"),
+        (41.23, "41.2 s"),
+        (119.94, "119.9 s"),
+        (119.96, "2 min 0 s"),
+        (185.0, "3 min 5 s"),
+        (3599.0, "59 min 59 s"),
+        (3600.0, "1 h 0 min"),
+        (3725.0, "1 h 2 min"),
+    ],
 )
 def test_durations_for_people(seconds: float, shown: str):
     assert duration(seconds) == shown
 
 
-@pytest.mark.parametrize(("amount", "shown"), [(512, "512 B"), (14_541, "14.2 KiB"), (3 * 2**20, "3.0 MiB")])
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (14_541, "14.2 KiB"),
+        (3 * 2**20, "3.0 MiB"),
+        (5 * 2**29, "2.5 GiB"),
+    ],
+)
 def test_sizes_for_people(amount: int, shown: str):
     assert size(amount) == shown
 

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
-from kernelwright.errors import SettingsError
-from kernelwright.settings import arch_order, merge, read_pyproject, target_of
+from kernelwright import backends
+from kernelwright import settings as settings_module
+from kernelwright.errors import SettingsError, Where
+from kernelwright.memory import parse_size
+from kernelwright.settings import (
+    CHOICES,
+    COMMAND_LINE,
+    HELP,
+    SIZES,
+    Settings,
+    arch_order,
+    merge,
+    read_pyproject,
+    target_of,
+)
 
 
 def settings(*layers):
@@ -90,6 +108,128 @@ def test_bad_values(layer, message):
     assert caught.value.remedy or caught.value.where.location
 
 
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ({"worker_timeout": "inf"}, "worker_timeout is 'inf', expected a number of seconds above 0"),
+        ({"tool_timeout": 10**400}, "expected a number of seconds above 0"),
+        ({"tool_timeout": None}, "tool_timeout is None, expected a number of seconds above 0"),
+        ({"max_registers": -1}, "max_registers is -1, expected a number from 0 up"),
+        ({"max_registers": "1.5"}, "expected a number from 0 up"),
+        ({"max_spills": True}, "max_spills is True, expected a number from 0 up"),
+        ({"max_spills": 10**18}, "expected a number from 0 up"),
+        ({"max_spills": "9" * 19}, "expected a number from 0 up"),
+        ({"cache_size": "2"}, "cache_size is '2', expected a size such as"),
+        ({"cache_size": 2}, "cache_size is 2, expected a size such as"),
+        ({"glibc": "2"}, "glibc is '2', expected a version such as '2.28'"),
+        ({"glibc": "2.28.1"}, "glibc is '2.28.1', expected a version"),
+        ({"package": "a.class"}, "package is 'a.class', which Python cannot import"),
+        ({"package": "größe"}, "which Python cannot import"),
+        ({"package": "a.__pycache__"}, "which Python cannot import"),
+        ({"package": "wheels.a"}, "package is 'wheels.a', but kernels, check, wheels are folders of the build"),
+        ({"package": "numpy.a"}, "which would take the place of the module 'numpy'"),
+        ({"package": "json"}, "which would take the place of the module 'json'"),
+        ({"cuda_compiler": "clang"}, "unknown cuda_compiler 'clang'"),
+        ({"nvcc": "a\0b"}, "expected a string without NUL"),
+        ({"nvcc_flags": ["a", 1]}, r"nvcc_flags is \['a', 1\], expected a list of strings"),
+        ({"archs": ["sm_80\0"]}, "expected a list of strings without NUL"),
+        ({"archs": {"sm_80": 1}}, "expected a list of strings"),
+        ({"archs": "sm_8"}, "unknown arch 'sm_8'"),
+        ({"archs": ["sm_90b"]}, "unknown arch 'sm_90b'"),
+    ],
+)
+def test_a_bad_value_names_the_layer_that_it_is_in(layer, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        settings({"targets": ["llvm", "cuda"]}, layer)
+    assert (caught.value.where.stage, caught.value.where.location) == ("settings", "layer 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("worker_timeout", "1.5", 1.5),
+        ("tool_timeout", 3, 3.0),
+        ("max_registers", "128", 128),
+        ("max_registers", 0, 0),
+        ("max_registers", "", None),
+        ("max_spills", None, None),
+        ("max_spills", 10**18 - 1, 10**18 - 1),
+        ("pch_size", "", ""),
+        ("cache_size", "1.5G", "1.5G"),
+        ("glibc", "", ""),
+        ("glibc", "2.17", "2.17"),
+        ("package", "acme.kernels_2", "acme.kernels_2"),
+        ("nvcc", "/opt/my cuda/nvcc", "/opt/my cuda/nvcc"),
+        ("nvcc_flags", "", ()),
+        ("nvcc_flags", ["-a b", "-c"], ("-a b", "-c")),
+        ("archs", ["x86-64", "", "sm_80"], ("x86-64", "sm_80")),
+        ("compress", "balance", "balance"),
+    ],
+)
+def test_values_become_what_they_mean(name, raw, value):
+    assert getattr(settings({name: raw}), name) == value
+
+
+def test_settings_that_nobody_gave_are_the_defaults():
+    defaults = settings()
+    assert defaults == settings({}, {}) == Settings()
+    assert (defaults.targets, defaults.backends, defaults.package) == (("llvm", "cuda"), ("tvm_ffi",), "")
+    kinds = {"str": str, "float": float, "tuple[str, ...]": tuple, "int | None": (int, type(None))}
+    assert all(isinstance(getattr(defaults, field.name), kinds[field.type]) for field in fields(Settings))
+    assert all(target_of(arch) in defaults.targets for arch in defaults.archs)
+    assert all(getattr(defaults, name) == valid[0] for name, valid in CHOICES.items())
+    assert all(parse_size(getattr(defaults, name)) > 0 for name in SIZES if getattr(defaults, name))
+    assert re.fullmatch(r"2\.[0-9]+", defaults.glibc) and not Path(defaults.cache_dir).is_absolute()
+
+
+def test_every_setting_has_help_and_a_name_on_the_command_line():
+    names = [field.name for field in fields(Settings)]
+    assert list(HELP) == names and all(HELP.values())
+    assert {name.upper(): name for name in names if name != "package"} == COMMAND_LINE
+    assert set(SIZES) | set(CHOICES) <= set(names)
+
+
+@pytest.mark.parametrize(("given", "near"), [("archz", "did you mean 'archs'? "), ("zzz", "")])
+def test_an_unknown_setting_is_named_with_the_nearest_one(given, near):
+    with pytest.raises(SettingsError, match=f"layer 0 has no setting '{given}'") as caught:
+        settings({given: 1})
+    assert caught.value.remedy == f"{near}the settings are {', '.join(HELP)}"
+
+
+def imported_by(path: Path) -> set[str]:
+    """The modules that a Python file imports from outside of its package, wherever in it."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level and node.module}
+    return {name.partition(".")[0] for name in whole | parts}
+
+
+def test_no_package_takes_the_place_of_what_a_build_or_python_itself_imports():
+    sources = Path(settings_module.__file__).parent
+    names = set().union(*(imported_by(path) for path in sources.rglob("*.py") if "template" not in path.parts))
+    names -= {"compression"}  # of the standard library from Python 3.14 on
+    names |= {need.module.partition(".")[0] for name in backends.names() for need in backends.get(name).run_needs}
+    for name in names | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}:
+        with pytest.raises(SettingsError, match=f"take the place of the module '{name}'|Python cannot import"):
+            settings({"package": name})
+
+
+def test_remedies_list_what_is_valid():
+    for layer, remedy in [
+        ({"backends": "x"}, "the valid ones are tvm_ffi"),
+        ({"split": "x"}, "the valid ones are none, arch"),
+        ({"targets": "x"}, "the valid ones are llvm, cuda"),
+        ({"archs": "x"}, "use one of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 for the CPU; sm_80,"),
+        ({"archs": []}, HELP["archs"]),
+        ({"package": "x-y"}, "use a Python identifier"),
+        ({"split": "arch", "targets": "llvm"}, "SPLIT=none"),
+        ({"targets": "cuda", "archs": "x86-64"}, "add one (x86-64-v3 for llvm, sm_80 for cuda)"),
+    ]:
+        with pytest.raises(SettingsError) as caught:
+            settings(layer)
+        assert remedy in caught.value.remedy
+
+
 def test_providers_are_the_cuda_archs_of_a_split_package():
     archs = {"archs": ["x86-64-v3", "compute_80", "sm_90a"]}
     assert settings(archs).providers == ()
@@ -104,15 +244,52 @@ def test_archs_are_ordered_by_number():
     assert sorted(["sm_100", "sm_90a", "sm_80", "sm_90"], key=arch_order) == ["sm_80", "sm_90", "sm_90a", "sm_100"]
 
 
+def test_cpu_levels_are_ordered_and_suffixes_follow_the_plain_arch():
+    assert sorted(["x86-64-v4", "x86-64", "x86-64-v2"], key=arch_order) == ["x86-64", "x86-64-v2", "x86-64-v4"]
+    assert sorted(["sm_90f", "compute_90a", "sm_90"], key=arch_order) == ["sm_90", "compute_90a", "sm_90f"]
+
+
+def test_an_unknown_arch_names_the_place_that_it_is_in():
+    for where in (None, Where("gemm")):
+        with pytest.raises(SettingsError, match="unknown arch 'sm80'") as caught:
+            target_of("sm80", where)
+        assert caught.value.where == (where or Where(stage="settings"))
+
+
+def test_pyproject_has_the_settings_beside_tables_that_are_none(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text(
+        "[tool.kernelwright]\npackage = 'größe'\n[tool.kernelwright.project]\nname = 'x'\n"
+        "[tool.kernelwright.sdist]\n[tool.kernelwright.version]\n",
+        encoding="utf-8",
+    )
+    assert read_pyproject(path) == {"package": "größe"}
+    for text in ("[tool.other]\n", "", "[project]\n"):
+        path.write_text(text)
+        assert read_pyproject(path) == {}
+
+
 def test_missing_pyproject_is_empty(tmp_path):
     assert read_pyproject(tmp_path / "pyproject.toml") == {}
 
 
 @pytest.mark.parametrize(
-    "content", [b"[tool", b"\xff\xfe", b"[tool]\nkernelwright = 3\n", b"[tool.kernelwright]\nx = 1\n"]
+    ("content", "message"),
+    [
+        (b"[tool", "is not valid TOML"),
+        (b"x = " + b"9" * 5000, "is not valid TOML"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"x = " + b"[" * 50_000, "is nested too deeply"),
+        (b"tool = 3\n", r"\[tool\.kernelwright\] is not a table"),
+        (b"[tool]\nkernelwright = 3\n", r"\[tool\.kernelwright\] is not a table"),
+        (b"[tool.kernelwright]\nsdist = 1\n", r"\[tool\.kernelwright\.sdist\] is not a table"),
+        (b"[tool.kernelwright]\nproject = 1\n", r"\[tool\.kernelwright\.project\] is not a table"),
+        (b"[tool.kernelwright]\nx = 1\n", r"\[tool\.kernelwright\] has no setting 'x'"),
+    ],
 )
-def test_bad_pyproject_is_named(tmp_path, content):
+def test_bad_pyproject_is_named(tmp_path, content, message):
     path = tmp_path / "pyproject.toml"
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match=r"pyproject\.toml"):
+    with pytest.raises(SettingsError, match=message) as caught:
         read_pyproject(path)
+    assert (caught.value.where.stage, caught.value.where.location) == ("settings", "pyproject.toml")

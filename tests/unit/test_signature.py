@@ -371,8 +371,13 @@ def test_target_and_index_narrow_the_choice():
     assert kernel.choose(call, target="cuda").index == 1
     with pytest.raises(ValueError, match="no built variant accepts"):
         kernel.choose(call, target="llvm")
-    with pytest.raises(ValueError, match="cannot run on cuda: hidden-128_dtype-float32 was built for"):
+    with pytest.raises(
+        ValueError, match="cannot run on cuda: hidden-128_dtype-float32 was built for llvm, cuda only\n"
+    ):
         kernel.choose(call, index=3, target="cuda")
+    entry["variants"] = entry["variants"][1:2]
+    with pytest.raises(ValueError, match="kernel 'rms_norm': it cannot run on cpu: it was built for cuda only\n"):
+        Signatures("rms_norm", entry).choose(call, target="llvm")
 
 
 @pytest.mark.parametrize(
@@ -388,6 +393,73 @@ def test_symbols_may_be_called_like_the_functions():
     arguments = [tensor("x", "float32", ["min", "max"]), tensor("y", "float32", ["min(min, max)"], output=True)]
     kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"min": "int32"}}]})
     assert kernel.choose([Described("float32", (5, 3))]).outputs() == [("float32", (3,))]
+
+
+class Unknown:
+    """A symbolic integer, as far as sizes ask: it says how it was combined."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __sym_min__(self, other: object) -> Unknown:
+        return Unknown(f"min({self.text}, {other})")
+
+    def __sym_max__(self, other: object) -> Unknown:
+        return Unknown(f"max({self.text}, {other})")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@pytest.mark.parametrize(
+    ("size", "result"),
+    [
+        ("min(n, 3)", "min(n, 3)"),
+        ("min(5, 3, n)", "min(n, 3)"),
+        ("max(n, 3, 7)", "max(max(n, 3), 7)"),
+        ("max(m, n)", "max(n, 2)"),
+        ("min(m, 1)", "1"),
+    ],
+)
+def test_least_and_greatest_of_symbolic_sizes_are_asked_of_them(size, result):
+    arguments = [tensor("x", "float32", ["n", "m"]), tensor("y", "float32", [size], output=True)]
+    kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": "int32"}}]})
+    ((dtype, (found,)),) = kernel.choose([Described("float32", (Unknown("n"), 2))]).outputs()
+    assert (dtype, str(found)) == ("float32", result)
+
+
+def test_what_a_variant_lacks_is_told_with_every_error():
+    entry = entry_of("saxpy") | {
+        "missing": [{"kernel": "saxpy", "archs": ["sm_80"], "stage": "nvcc", "error": "large"}]
+    }
+    with pytest.raises(
+        TypeError, match=r"kernel 'saxpy': takes 4 arguments \(alpha, x, y, \[z\]\), or 3 with"
+    ) as caught:
+        Signatures("saxpy", entry).choose([])
+    assert "large" in str(caught.value)
+
+
+def test_limits_of_sizes_are_those_of_the_integers_that_a_kernel_computes_with():
+    for kind, limit, most in (("int32", INT32_LIMIT, INT32_LIMIT), ("int64", 2**63 - 1, (2**63 - 1) // 128)):
+        arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True)]
+        kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": kind}}]})
+        assert kernel.choose([Described("float32", (most,))]).outputs() == [("float32", (most,))]
+        with pytest.raises(ValueError, match=f"has a dimension of {limit + 1}, beyond the {limit} that {kind} sizes"):
+            kernel.choose([Described("float32", (limit + 1,))])
+        if most < limit:
+            with pytest.raises(
+                ValueError, match=rf"output 'y' would have the shape \[{most + 1}\], expected sizes from 0"
+            ):
+                kernel.choose([Described("float32", (most + 1,))]).outputs()
+
+
+@pytest.mark.parametrize("sizes", [["n // m"], ["n * n * n"], ["n - 9"], ["n", "1073741824"]])
+def test_outputs_that_cannot_be_are_refused(sizes):
+    arguments = [tensor("x", "float32", ["n", "m"]), tensor("y", "float32", sizes, output=True)]
+    kernel = Signatures("k", {"variants": [{"slug": "s", "arguments": arguments, "symbols": {"n": "int32"}}]})
+    number = 2**22 if "*" in sizes[0] else 4
+    with pytest.raises(ValueError, match=r"kernel 'k': (dimension 0 of )?output 'y' (cannot be computed|would have)"):
+        kernel.choose([Described("float32", (number, 0))]).outputs()
 
 
 def test_symbolic_sizes_stay_symbolic():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import threading
 from types import SimpleNamespace
 
@@ -10,9 +12,13 @@ import pytest
 
 pytest.importorskip("SCons")
 
+import SCons.Node.Alias
 import SCons.Node.FS
+import SCons.Node.Python
+import SCons.SConf
 import SCons.SConsign
 from kernelwright.files import file_stamp
+from kernelwright.scons import signatures
 from kernelwright.scons.signatures import Journal, entry_from_json, entry_to_json
 from moments import HANGS_AFTER_S, rewrite
 
@@ -198,6 +204,135 @@ def test_outputs_of_one_kernel_are_in_one_file_and_those_of_others_are_spread(tm
         for path in (tmp_path / "journal").iterdir()
     ]
     assert sum(map(len, names)) == 12 and len(names) > 6
+
+
+def test_touched_output_is_read_once(tmp_path, output, monkeypatch):
+    made(tmp_path, output)
+    os.utime(output, ns=(1, 1))
+    assert journal(tmp_path).intact(str(output))
+    with monkeypatch.context() as patched:
+        patched.setattr(signatures, "sha256_of", None)  # its new times are known
+        assert journal(tmp_path).intact(str(output))
+    assert signature_of(tmp_path, output) == "s"
+    os.utime(output, ns=(2, 2))
+    assert journal(tmp_path).intact(str(output)), "its content is known as before"
+
+
+def test_contents_of_all_outputs_are_compared_if_asked_for(tmp_path, output, monkeypatch):
+    monkeypatch.setattr(signatures, "file_stamp", lambda path: (7, 1, 1, 1))
+    monkeypatch.setattr(signatures, "lasting_stamp", lambda path: (7, 1, 1, 1))
+    made(tmp_path, output)
+    assert Journal(tmp_path / "journal", tmp_path, verify=True).intact(str(output))
+    output.write_bytes(b"CONTENT")
+    assert Journal(tmp_path / "journal", tmp_path).intact(str(output)), "its stamp is the same"
+    assert not Journal(tmp_path / "journal", tmp_path, verify=True).intact(str(output))
+
+
+def test_output_that_is_gone_is_not_intact(tmp_path, output):
+    made(tmp_path, output)
+    output.unlink()
+    assert not journal(tmp_path).intact(str(output))
+    assert journal(tmp_path).output(str(output)) is not None
+
+
+def test_output_that_was_not_made_does_not_count_with_what_it_was_before(tmp_path, output):
+    run = made(tmp_path, output)
+    run.forget([str(output)])
+    assert not run.intact(str(output))
+    run.store("build", "out.bin", entry("s"))
+    assert not journal(tmp_path).intact(str(output))
+    assert signature_of(tmp_path, output) == "s"
+
+
+def test_run_that_must_not_write_leaves_no_file(tmp_path, output):
+    run = Journal(tmp_path / "journal", tmp_path)
+    run.record([str(output)])
+    run.store("build", "out.bin", entry("s"))
+    run.close()
+    assert run.intact(str(output)) and not (tmp_path / "journal").exists()
+
+
+def test_what_says_nothing_new_is_not_written_again(tmp_path, output):
+    run = made(tmp_path, output)
+    before = file_of(tmp_path).read_bytes()
+    run.store("build", "out.bin", entry("s"))
+    journal(tmp_path).store("build", "out.bin", entry("s"))
+    assert file_of(tmp_path).read_bytes() == before
+
+
+def test_full_disk_is_a_problem_and_the_next_line_is_whole(tmp_path, output, monkeypatch):
+    run = made(tmp_path, output, "old")
+    assert run.problem is None
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda stream, data: write(stream, data[:20]))
+        run.store("build", "out.bin", entry("lost"))
+    assert isinstance(run.problem, OSError) and run.problem.errno == errno.ENOSPC
+    assert run.problem.filename == str(file_of(tmp_path))
+    assert signature_of(tmp_path, output) == "old"
+    run.store("build", "out.bin", entry("new"))
+    assert signature_of(tmp_path, output) == "new" and journal(tmp_path).intact(str(output))
+
+
+def test_all_of_one_kernel_is_in_one_file_and_many_kernels_are_in_many(tmp_path):
+    run = journal(tmp_path)
+    for name in ("llvm/x86-64/host.o", "cuda/sm_80.cubin", "wrapper.c"):
+        folder, _, file = f"build/kernels/demo/scale/{name}".rpartition("/")
+        run.store(folder, file, entry("s"))
+    assert re.fullmatch(r"[0-9a-f]{2}\.jsonl", file_of(tmp_path).name)
+    assert list(run.entries("build/kernels/demo/scale/cuda")) == ["sm_80.cubin"]
+    run.store("build/kernels/\udcff", "wrapper.c", entry("s"))
+    assert list(journal(tmp_path).entries("build/kernels/\udcff")) == ["wrapper.c"]
+    for number in range(100):
+        run.store(f"build/kernels/demo/k{number}", "wrapper.c", entry("s"))
+    assert 50 < len(list((tmp_path / "journal").iterdir())) <= 102
+    assert list(journal(tmp_path).entries("build/kernels/demo/k7")) == ["wrapper.c"]
+    assert journal(tmp_path).entries("build/kernels/demo") == {}
+
+
+def test_files_of_the_top_folder_are_found(tmp_path):
+    journal(tmp_path).store(".", "out.bin", entry("s"))
+    assert journal(tmp_path).entries(".")["out.bin"].binfo.bactsig == "s"
+
+
+def test_every_kind_of_node_is_kept(tmp_path):
+    made = SCons.SConsign.SConsignEntry()
+    made.binfo = SCons.SConf.SConfBuildInfo()
+    made.binfo.result, made.binfo.string = 0, "checked"
+    made.binfo.bdepends, made.binfo.bimplicit = ["a", "b"], ["c"]
+    made.binfo.bdependsigs = [SCons.Node.FS.DirNodeInfo(), SCons.Node.Python.ValueNodeInfo()]
+    made.binfo.bimplicitsigs = [SCons.Node.Alias.AliasNodeInfo()]
+    made.binfo.bdependsigs[1].csig = made.binfo.bimplicitsigs[0].csig = "abc"
+    journal(tmp_path).store("build", "out.bin", made)
+    found = journal(tmp_path).entries("build")["out.bin"]
+    assert entry_to_json(found) == {**entry_to_json(made), **{"node": ["file", {}], "bsourcesigs": []}}
+    assert [type(info) for info in found.binfo.bdependsigs] == [type(info) for info in made.binfo.bdependsigs]
+    assert (found.binfo.string, found.binfo.bdepends, found.binfo.bimplicit) == ("checked", ["a", "b"], ["c"])
+    assert isinstance(found.binfo, SCons.SConf.SConfBuildInfo)
+
+
+def test_node_of_a_class_that_is_not_known_is_not_kept():
+    class Other(SCons.Node.FS.FileNodeInfo):
+        __slots__ = ()
+
+    strange = entry("s")
+    strange.ninfo = Other()
+    assert entry_to_json(strange) is None
+    strange = entry("s")
+    strange.binfo.bsourcesigs[0].csig = ["no text"]
+    assert entry_to_json(strange) is None
+
+
+def test_damage_leaves_only_what_can_be_compared(tmp_path, output):
+    run = made(tmp_path, output)
+    run.store("build", "alias", entry("s"))
+    path = file_of(tmp_path)
+    path.write_bytes(path.read_bytes() + b"damage\n")
+    again = journal(tmp_path)
+    assert list(again.entries("build")) == ["out.bin"], "an older line of what is no output may be outdated"
+    again.close()
+    assert b"damage" not in path.read_bytes()
+    assert journal(tmp_path).intact(str(output))
 
 
 @pytest.mark.parametrize("position", [5, 30, 60, 100, -2])

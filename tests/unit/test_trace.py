@@ -10,13 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernelwright.errors import KernelwrightError
-from kernelwright.trace import RunSummary, Trace, assign_lanes, read_trace
+from kernelwright.trace import STAGES, RunSummary, Span, Trace, assign_lanes, read_trace
 from kernelwright.version import VERSION
 
 SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
@@ -148,6 +149,28 @@ def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Pa
         trace.span("LOWER", str(number), number * 0.1, number * 0.1 + 0.1)
     trace.write(tmp_path / "trace.json", SUMMARY)
     assert {span.lane for span in read_trace(tmp_path / "trace.json").spans} == {0}
+
+
+def test_every_stage_has_its_place_in_the_order_of_the_pipeline():
+    pytest.importorskip("SCons")
+    from kernelwright.scons.stage import CODE
+
+    assert set(STAGES) == {"PROBE", *CODE} and len(STAGES) == len(CODE) + 1
+
+
+def test_step_of_which_nothing_else_is_known():
+    step = Span("LOWER", "gemm", 1.0, 3.5)
+    assert (step.lane, step.cached, step.failed, step.seconds) == (0, False, False, 2.5)
+    assert (step.cpu_seconds, step.peak_kib, step.kernel, step.variant, step.arch) == (None,) * 5
+
+
+def test_run_starts_when_its_trace_is_made(tmp_path: Path):
+    before = time.monotonic()
+    trace = Trace()
+    trace.span("LOWER", "a", before + 1e6, before + 1e6 + 5)
+    trace.write(tmp_path / "trace.json", SUMMARY)
+    (span,) = read_trace(tmp_path / "trace.json").spans
+    assert span.start <= 1e6 and span.seconds == pytest.approx(5)
 
 
 def test_run_without_steps(tmp_path: Path):

@@ -108,7 +108,8 @@ class Journal:
     def entries(self, folder: str) -> dict[str, Any]:
         """The signatures of the files in a folder, as SCons's objects, by name."""
         found = {}
-        shard = self._shard(f"{folder}/.")
+        # As names are: those of files in the top folder, which SCons calls ".", begin with no folder.
+        shard = self._shard(os.path.normpath(f"{folder}/any"))
         for name in shard.folders.get(folder, ()):
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 found[os.path.basename(name)] = entry_from_json(shard.body(name))  # noqa: PTH119

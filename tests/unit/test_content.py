@@ -1,0 +1,152 @@
+"""What wheels hold of a built package: the files that its manifest lists, and nothing that differs from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.errors import KernelwrightError
+from kernelwright.package.loader import SCHEMA
+from kernelwright.package.manifest import sealed_document
+from kernelwright.version import VERSION
+from kernelwright.wheel.content import BuiltFiles, Image, package_files, provider_files, read_built
+from kernelwright.wheel.project import Project
+from kernelwright.wheel.source import Source
+
+PROJECT = Project("acme_demo", "Acme-Demo", "1.0", b"", "", {}, ())
+SOURCE = Source("a" * 40, True, 0)
+SPLIT = {"folder": "../work", "packages": {"sm_80": "acme.demo_sm_80", "sm_90a": "acme.demo_sm_90a"}}
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def build(top: Path, device_code: dict[str, Any] | None = None, files: tuple[str, ...] = ("_lib/k.so",)) -> Path:
+    """A built package of one kernel, whose image for sm_80 is outside of it."""
+    folder = top / "demo"
+    listed = {}
+    for name in ("__init__.py", *files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(name.encode())
+        listed[name] = {"sha256": digest(name.encode()), "size": len(name)}
+    (top / "work/k").mkdir(parents=True)
+    (top / "work/k/sm_80.cubin").write_bytes(b"cubin")
+    image = {"file": "k/sm_80.cubin", "sha256": digest(b"cubin"), "size": 5}
+    document = {
+        "schema": SCHEMA,
+        "package": "acme.demo",
+        "tools": {},
+        **({"device_code": device_code} if device_code is not None else {}),
+        "kernels": {"k": {"variants": [{"slug": "s", "units": [{}, {"images": {"sm_80": image}}]}]}},
+        "files": listed,
+    }
+    (folder / "manifest.json").write_text(sealed_document(document))
+    return folder
+
+
+def test_a_package_that_is_not_split_is_read_without_images(tmp_path: Path) -> None:
+    for number, code in enumerate([None, {"folder": "_images", "packages": {}}]):
+        folder = build(tmp_path / str(number), code)
+        built = read_built(folder, "acme.demo")
+        digests = {name: digest(name.encode()) for name in ("__init__.py", "_lib/k.so")}
+        assert built == BuiltFiles(folder, "acme.demo", (folder / "manifest.json").read_text(), digests, (), {})
+
+
+def test_a_split_package_is_read_with_its_images(tmp_path: Path) -> None:
+    built = read_built(build(tmp_path, SPLIT), "acme.demo")
+    assert built.images == (Image("sm_80", "k/sm_80.cubin", digest(b"cubin")),)
+    assert built.head == SPLIT
+
+
+def test_a_package_without_a_kernel_is_an_error(tmp_path: Path) -> None:
+    folder = build(tmp_path, files=("backends/x.py",))
+    with pytest.raises(KernelwrightError, match=r"the package acme\.demo has no built kernel") as caught:
+        read_built(folder, "acme.demo")
+    where = caught.value.where
+    assert (where.stage, where.location) == ("wheel", str(folder / "manifest.json"))
+    assert "build at least one" in (caught.value.remedy or "")
+    assert read_built(build(tmp_path / "images", files=("_images/k.cubin",)), "acme.demo")
+
+
+def test_a_package_that_was_not_built_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KernelwrightError, match=r"manifest\.json: cannot be read") as caught:
+        read_built(tmp_path, "demo")
+    assert "run scons again" in (caught.value.remedy or "")
+
+
+def test_files_of_a_package_are_in_its_folder_with_a_manifest_that_names_the_source(tmp_path: Path) -> None:
+    files = package_files(read_built(build(tmp_path), "acme.demo"), PROJECT, SOURCE)
+    manifest = json.loads(files.pop("acme/demo/manifest.json"))
+    assert files == {f"acme/demo/{name}": name.encode() for name in ("__init__.py", "_lib/k.so")}
+    assert manifest["source"] == {"commit": "a" * 40, "dirty": True}
+    assert list(manifest) == ["schema", "package", "source", "tools", "kernels", "files", "digest"]
+
+
+def test_the_manifest_of_a_split_package_names_its_wheels(tmp_path: Path) -> None:
+    files = package_files(read_built(build(tmp_path, SPLIT), "acme.demo"), PROJECT, SOURCE)
+    assert json.loads(files["acme/demo/manifest.json"])["device_code"] == {
+        "name": "Acme-Demo",
+        "version": "1.0",
+        "packages": SPLIT["packages"],
+        "wheels": {"sm_80": "Acme-Demo-sm-80", "sm_90a": "Acme-Demo-sm-90a"},
+    }
+
+
+def test_a_wheel_of_device_code_says_what_it_belongs_to(tmp_path: Path) -> None:
+    built = read_built(build(tmp_path, SPLIT), "acme.demo")
+    files = provider_files(built, PROJECT, SOURCE, "sm_80")
+    assert sorted(files) == [f"acme/demo_sm_80/{name}" for name in ("__init__.py", "k/sm_80.cubin", "manifest.json")]
+    assert files["acme/demo_sm_80/k/sm_80.cubin"] == b"cubin"
+    init = files["acme/demo_sm_80/__init__.py"]
+    assert b"device code of acme.demo for sm_80" in init
+    manifest = json.loads(files["acme/demo_sm_80/manifest.json"])
+    del manifest["digest"]
+    assert manifest == {
+        "schema": SCHEMA,
+        "package": "acme.demo",
+        "arch": "sm_80",
+        "version": "1.0",
+        "kernelwright": VERSION,
+        "source": {"commit": "a" * 40, "dirty": True},
+        "files": {
+            "__init__.py": {"sha256": digest(init), "size": len(init)},
+            "k/sm_80.cubin": {"sha256": digest(b"cubin"), "size": 5},
+        },
+    }
+    assert list(manifest["files"]) == sorted(manifest["files"])
+
+
+def test_an_arch_that_no_kernel_has_makes_no_wheel(tmp_path: Path) -> None:
+    folder = build(tmp_path, SPLIT)
+    with pytest.raises(KernelwrightError, match="no kernel is built for sm_90a") as caught:
+        provider_files(read_built(folder, "acme.demo"), PROJECT, SOURCE, "sm_90a")
+    where = caught.value.where
+    assert (where.stage, where.location) == ("wheel", str(folder / "manifest.json"))
+    assert "remove it from archs" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"edited", "it is not the file that the manifest lists"), (None, "it cannot be read: No such file")],
+)
+def test_a_file_that_is_another_one_is_an_error_that_names_it(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    built = read_built(build(tmp_path, SPLIT), "acme.demo")
+    for path in (tmp_path / "demo/_lib/k.so", tmp_path / "work/k/sm_80.cubin"):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        with pytest.raises(KernelwrightError, match=message) as caught:
+            if path.suffix == ".so":
+                package_files(replace(built, head={}), PROJECT, SOURCE)
+            else:
+                provider_files(built, PROJECT, SOURCE, "sm_80")
+        assert (caught.value.where.stage, caught.value.where.location) == ("wheel", str(path))
+        assert "run scons again" in (caught.value.remedy or "")

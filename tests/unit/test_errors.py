@@ -1,0 +1,105 @@
+"""What an error says: the place, the cause, the detail and the remedy, whatever a user's program printed."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from kernelwright.errors import (
+    LONGEST_SHOWN,
+    KernelwrightError,
+    ToolError,
+    Where,
+    escaped,
+    is_text,
+    printable,
+    refused,
+    shown,
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (Where(), ""),
+        (Where("gemm"), "gemm"),
+        (Where("gemm", "m-64"), "gemm/m-64"),
+        (Where(stage="nvcc"), "[nvcc]"),
+        (Where("gemm", "m-64", "nvcc", "kernels/gemm.py:7"), "kernels/gemm.py:7 gemm/m-64 [nvcc]"),
+        (Where(location="a\nb.py:1"), r"a\nb.py:1"),
+    ],
+)
+def test_a_place_is_its_known_parts(where: Where, text: str) -> None:
+    assert str(where) == text
+
+
+def test_an_error_is_place_and_message_then_the_detail_indented_then_the_remedy() -> None:
+    error = KernelwrightError("it broke", Where("gemm"), "mend it", "one\n  two\n")
+    assert str(error).split("\n") == ["gemm: it broke", "    one", "      two", "  remedy: mend it"]
+    assert (error.message, error.where, error.remedy) == ("it broke", Where("gemm"), "mend it")
+
+
+def test_an_error_without_further_parts_is_its_message() -> None:
+    error = KernelwrightError("it broke")
+    assert str(error) == "it broke" == error.args[0]
+    assert (error.where, error.remedy, error.detail) == (Where(), None, None)
+
+
+def test_control_characters_of_programs_are_shown_and_not_obeyed() -> None:
+    error = KernelwrightError("a\x1b[2J", None, "b\x07", "c\x1b]0;d\u202e")
+    assert (error.message, error.remedy, error.detail) == (r"a\x1b[2J", r"b\x07", r"c\x1b]0;d\u202e")
+    assert escaped("tab\tand\nline\r\nstay, \r and \ud800 do not") == "tab\tand\nline\nstay, \\r and \\ud800 do not"
+
+
+def test_a_name_of_a_file_is_one_line() -> None:
+    assert printable("kernels/größe 1.py") == "kernels/größe 1.py"
+    assert printable("a\nb'") == r"a\nb'"
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    assert shown("x") == "'x'"
+    longest = "x" * (LONGEST_SHOWN - 2)
+    assert shown(longest) == repr(longest)
+    assert shown(longest + "x") == "'" + longest + "x..."
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_class() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert shown(Odd()) == "<Odd that cannot be shown>"
+
+
+@pytest.mark.parametrize(("text", "fits"), [("", True), ("größe\n", True), ("a\0b", False), ("\ud800", False)])
+def test_text_can_be_written_and_given_to_a_program(text: str, fits: bool) -> None:
+    assert is_text(text) == fits
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "message"),
+    [
+        (OSError(errno.EACCES, "Permission denied", "a/b"), "c", "Permission denied (a/b)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "c", "No space left on device (c)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "", "No space left on device"),
+        (OSError("odd"), "", "odd"),
+    ],
+)
+def test_what_the_operating_system_refused_names_the_path(error: OSError, place: str, message: str) -> None:
+    made = refused(error, Where("gemm"), place)
+    assert made.message == f"the operating system said: {message}"
+    assert made.where == Where("gemm") and "run scons again" in (made.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "ending", "printed"),
+    [(2, "a: bad\n", "ended with exit status 2", "a: bad"), (-9, " \n", "was ended by signal 9", "(no output)")],
+)
+def test_a_failed_program_shows_how_it_ended_and_what_it_printed(
+    status: int, output: str, ending: str, printed: str
+) -> None:
+    error = ToolError(["/usr/bin/cc", "a b.c"], status, output, Where("gemm"), "mend it")
+    lines = [f"gemm: cc {ending}", "    $ /usr/bin/cc 'a b.c'", f"    {printed}", "  remedy: mend it"]
+    assert str(error).split("\n") == lines
+    assert (error.command, error.status) == (("/usr/bin/cc", "a b.c"), status)
+    assert ToolError(["cc"], status, output, Where()).message == f"cc {ending}"

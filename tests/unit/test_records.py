@@ -1,0 +1,140 @@
+"""Checked reading of JSON: every value is of its kind, or an error that names the file and the place in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.errors import KernelwrightError
+from kernelwright.records import LARGEST, Record, is_file_name, read_json
+
+READERS: dict[str, Callable[[Record], Any]] = {
+    "text": lambda record: record.text("x"),
+    "file_name": lambda record: record.file_name("x"),
+    "flag": lambda record: record.flag("x"),
+    "count": lambda record: record.count("x"),
+    "number": lambda record: record.number("x"),
+    "texts": lambda record: record.texts("x"),
+    "records": lambda record: [item.raw for item in record.records("x")],
+    "record": lambda record: record.record("x").raw,
+    "members": lambda record: [(name, item.raw) for name, item in record.members("x")],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("text", ""),
+        ("text", "a/b"),
+        ("file_name", "a.so"),
+        ("flag", False),
+        ("flag", True),
+        ("count", 0),
+        ("count", LARGEST),
+        ("number", 0),
+        ("number", 0.5),
+        ("number", LARGEST),
+        ("texts", []),
+        ("texts", ["a", "b"]),
+        ("records", [{}, {"a": 1}]),
+        ("record", {"a": 1}),
+    ],
+)
+def test_a_value_of_its_kind_is_given(kind: str, value: Any) -> None:
+    assert READERS[kind](Record({"x": value}, "")) == value
+
+
+def test_numbers_are_given_as_floats_and_members_with_their_names() -> None:
+    assert isinstance(Record({"x": 1}, "").number("x"), float)
+    assert READERS["members"](Record({"x": {"a": {"b": 1}, "c": {}}}, "")) == [("a", {"b": 1}), ("c", {})]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("text", 1, "a string"),
+        ("file_name", "a/b", "a name"),
+        ("file_name", 1, "a string"),
+        ("flag", 1, "true or false"),
+        ("count", -1, "an integer from 0"),
+        ("count", LARGEST + 1, "an integer from 0"),
+        ("count", True, "an integer from 0"),
+        ("count", 1.0, "an integer from 0"),
+        ("number", -0.5, "a number from 0"),
+        ("number", LARGEST + 2, "a number from 0"),
+        ("number", 10**400, "a number from 0"),
+        ("number", True, "a number from 0"),
+        ("number", "1", "a number from 0"),
+        ("texts", "ab", "a list"),
+        ("texts", ["a", 1], "a list of strings"),
+        ("records", {}, "a list"),
+        ("records", [{}, 1], None),
+        ("record", [], "an object"),
+        ("members", {"a": 1}, None),
+    ],
+)
+def test_another_value_is_an_error_that_names_place_and_value(kind: str, value: Any, expected: str | None) -> None:
+    with pytest.raises(ValueError) as caught:
+        READERS[kind](Record({"x": value}, "kernels.gemm"))
+    inner = {"records": "kernels.gemm.x[1] is 1, expected an object", "members": "kernels.gemm.x.a is 1"}
+    assert str(caught.value).startswith("kernels.gemm.x is " if expected else inner[kind])
+    assert expected is None or f", expected {expected}" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", sorted(set(READERS) - {"record", "members"}))
+def test_an_absent_value_is_called_missing(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"^x is missing, expected "):
+        READERS[kind](Record({}, ""))
+
+
+def test_null_is_no_value() -> None:
+    record = Record({"a": None, "b": 0, "c": ""}, "")
+    assert [record.has(name) for name in "abcd"] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("a.so", True),
+        ("größe", True),
+        ("...", True),
+        ("x" * 255, True),
+        ("x" * 256, False),
+        ("ß" * 128, False),
+        ("", False),
+        (".", False),
+        ("..", False),
+        ("a/b", False),
+        ("a\nb", False),
+    ],
+)
+def test_a_name_of_a_file_stays_in_its_folder(text: str, fits: bool) -> None:
+    assert is_file_name(text) == fits
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", r"is damaged: the document is \[\], expected an object"),
+        ("{", "is damaged: "),
+        ('{"x": NaN}', "is damaged: NaN is not a number"),
+        ("[" * 200_000, "is damaged: it is nested too deeply"),
+        ('{"x": 1}', "is damaged: x is 1, expected a string"),
+        (None, r"cannot be read \(No such file or directory\)"),
+    ],
+)
+def test_damage_names_the_file_and_the_remedy(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(KernelwrightError, match=f"^{path}: {message}") as caught:
+        read_json(path, lambda record: record.text("x"), "remove it")
+    assert caught.value.remedy == "remove it"
+
+
+def test_a_file_becomes_what_its_reader_makes_of_it(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps({"x": "größe"}))
+    assert read_json(tmp_path / "x.json", lambda record: record.text("x"), "") == "größe"
