@@ -6,7 +6,7 @@ import json
 
 import pytest
 from conftest import Project
-from kernel_library import build_kernel_library
+from kernel_library import MORE, build_kernel_library
 
 EXPECTED = {
     "saxpy",
@@ -37,7 +37,8 @@ def checked(tmp_path_factory):
 
 
 def test_library_has_its_kernels_and_at_least_forty_variants(checked):
-    kernels = json.loads((checked.folder / "build/demo/manifest.json").read_text())["kernels"]
+    everything = json.loads((checked.folder / "build/demo/manifest.json").read_text())["kernels"]
+    kernels = {name: entry for name, entry in everything.items() if name.removesuffix("_backward") not in MORE}
     assert set(kernels) >= EXPECTED
     assert sum(len(kernel["variants"]) for kernel in kernels.values()) >= 40
     assert all(len(kernel["doc"].splitlines()) >= 1 and kernel["doc"].strip() for kernel in kernels.values())
