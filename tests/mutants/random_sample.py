@@ -41,13 +41,13 @@ from run import ROOT, copy_of_the_tree
 
 SOURCES = "site_scons/kernelwright/"
 TESTS = {
-    "backends/__init__.py": "test_backends",
+    "backends/__init__.py": "test_backend_registry",
     "cache.py": "test_cache",
     "compare.py": "test_compare",
     "declare.py": "test_declare",
     "discovery.py": "test_discovery",
     "dtypes.py": "test_dtypes",
-    "errors.py": "test_errors",
+    "errors.py": "test_error_texts",
     "fatbin.py": "test_fatbin test_fatbin_images",
     "files.py": "test_files",
     "glibc.py": "test_glibc",

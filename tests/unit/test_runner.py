@@ -240,7 +240,7 @@ def test_what_a_tool_leaves_running_is_ended_and_not_waited_for(bench: Bench) ->
     all_gone(bench)
 
 
-@pytest.mark.parametrize("does", [f"exec {ENDLESS}", "exec yes"])
+@pytest.mark.parametrize("does", [f"exec {ENDLESS}", "exec yes"], ids=["is silent", "prints"])
 def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(bench: Bench, does: str) -> None:
     daemon = f"setsid sh -c 'echo $$ > daemon; cat go; echo y; echo > up; {does}' &"
     output = bench.sh(f"mkfifo go up; {daemon} echo done; echo > go; cat up").output
