@@ -355,12 +355,12 @@ def test_an_altered_file_is_named_though_record_is_right(tmp_path: Path, case: s
 
 def test_a_folder_that_is_said_to_be_private_is_named_in_no_file(tmp_path: Path) -> None:
     whole = provider_wheel(tmp_path)
-    described = replaced("/METADATA", b"Version: 1.0", b"Version: 1.0\nKeywords: /work/of/mine")
+    described = replaced("/METADATA", b"Version: 1.0", b"Version: 1.0\nKeywords: /place/of/mine")
     wheel = write_parts(whole, described(parts_of(whole)))
-    assert verify_wheel(wheel, ["/work/of/mine"]) == [], "what people write about their project is theirs"
-    wheel = write_parts(whole, replaced("/__init__.py", b"", b"/work/of/mine/kernels")(parts_of(whole)))
-    problems = verify_wheel(wheel, ["/work/of/mine"])
-    assert "demo_sm_80/__init__.py has a path of the machine that built it: /work/of/mine" in problems[0]
+    assert verify_wheel(wheel, ["/place/of/mine"]) == [], "what people write about their project is theirs"
+    wheel = write_parts(whole, replaced("/__init__.py", b"", b"/place/of/mine/kernels")(parts_of(whole)))
+    problems = verify_wheel(wheel, ["/place/of/mine"])
+    assert "demo_sm_80/__init__.py has a path of the machine that built it: /place/of/mine" in problems[0]
 
 
 class Zip:
