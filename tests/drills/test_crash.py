@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 
 from conftest import Project
 from crash import VICTIMS, Drill
+from moments import wait_for
 
 
 class ShortDrill(Drill):
@@ -30,8 +30,9 @@ class ShortDrill(Drill):
     def wait(self, process: subprocess.Popen[str], size: str) -> None:
         # Workers and compilers run early in a build.
         finished = self.random.randrange(1, self.stages) if "scons" in self.chosen else self.random.randrange(2)
-        while process.poll() is None and len(self.entries()) < finished:
-            time.sleep(0.005)
+        wait_for(
+            lambda: process.poll() is not None or len(self.entries()) >= finished, f"{finished} stages do not finish"
+        )
 
 
 def test_builds_that_are_killed_end_as_clean_ones(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from kernelwright.errors import (
         (Where("gemm"), "gemm"),
         (Where("gemm", "m-64"), "gemm/m-64"),
         (Where(stage="nvcc"), "[nvcc]"),
+        (Where("gemm", stage="link"), "gemm [link]"),
         (Where("gemm", "m-64", "nvcc", "kernels/gemm.py:7"), "kernels/gemm.py:7 gemm/m-64 [nvcc]"),
         (Where(location="a\nb.py:1"), r"a\nb.py:1"),
     ],
@@ -49,6 +50,26 @@ def test_control_characters_of_programs_are_shown_and_not_obeyed() -> None:
     error = KernelwrightError("a\x1b[2J", None, "b\x07", "c\x1b]0;d\u202e")
     assert (error.message, error.remedy, error.detail) == (r"a\x1b[2J", r"b\x07", r"c\x1b]0;d\u202e")
     assert escaped("tab\tand\nline\r\nstay, \r and \ud800 do not") == "tab\tand\nline\nstay, \\r and \\ud800 do not"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\tb\nc\u00e4\u4e2d", "a\tb\nc\u00e4\u4e2d"),
+        ("a\r\nb", "a\nb"),
+        ("a\rb", "a\\rb"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b31m", "\\x9b31m"),
+        ("a\u202eb\u2066c\u200fd", "a\\u202eb\\u2066c\\u200fd"),
+        ("a\u2028b", "a\\u2028b"),
+        ("a\udcffb", "a\\udcffb"),
+        ("a\x7f\x00", "a\\x7f\\x00"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown_with_escapes(text, expected):
+    assert escaped(text) == expected
+    error = KernelwrightError(text, None, text, text)
+    assert (error.message, error.remedy, error.detail) == (expected, expected, expected)
 
 
 def test_a_name_of_a_file_is_one_line() -> None:

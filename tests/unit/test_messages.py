@@ -1,4 +1,4 @@
-"""What is shown to people and given away: errors with their place, escapes, and no path of the machine."""
+"""What is given away and read back: no path of the machine, no odd name or number; and what a silent build shows."""
 
 from __future__ import annotations
 
@@ -8,88 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.errors import (
-    LONGEST_SHOWN,
-    KernelwrightError,
-    ToolError,
-    Where,
-    escaped,
-    is_text,
-    printable,
-    refused,
-    shown,
-)
 from kernelwright.private import private_folders, private_pattern
 from kernelwright.records import LARGEST, Record, is_file_name
-
-
-def test_an_error_has_its_place_its_cause_its_detail_and_its_remedy_in_this_order():
-    where = Where("gemm", "m-1", "nvcc", "kernels/gemm.py:4")
-    error = KernelwrightError("it is wrong", where, "mend it", "first\nsecond\n")
-    assert str(error).split("\n") == [
-        *("kernels/gemm.py:4 gemm/m-1 [nvcc]: it is wrong", "    first", "    second", "  remedy: mend it")
-    ]
-    assert str(KernelwrightError("it is wrong")) == "it is wrong"
-    assert str(Where("gemm", stage="link")) == "gemm [link]" and str(Where()) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a\tb\nc\u00e4\u4e2d", "a\tb\nc\u00e4\u4e2d"),
-        ("a\r\nb", "a\nb"),
-        ("a\rb", "a\\rb"),
-        ("\x1b[31mred", "\\x1b[31mred"),
-        ("\x9b31m", "\\x9b31m"),
-        ("a\u202eb\u2066c\u200fd", "a\\u202eb\\u2066c\\u200fd"),
-        ("a\u2028b", "a\\u2028b"),
-        ("a\udcffb", "a\\udcffb"),
-        ("a\x7f\x00", "a\\x7f\\x00"),
-    ],
-)
-def test_what_a_terminal_would_obey_is_shown_with_escapes(text, expected):
-    assert escaped(text) == expected
-    error = KernelwrightError(text, None, text, text)
-    assert (error.message, error.remedy, error.detail) == (expected, expected, expected)
-
-
-def test_a_name_with_a_line_break_stays_one_line():
-    assert printable("a\nb\x1b") == "a\\nb\\x1b" and printable("\u00e4 b") == "\u00e4 b"
-    assert "\n" not in str(Where(location="a\nb.py:1"))
-
-
-def test_a_value_is_shown_up_to_a_length_and_is_never_an_error():
-    class Broken:
-        def __repr__(self) -> str:
-            raise ValueError
-
-    assert shown(Broken()) == "<Broken that cannot be shown>"
-    assert shown("x" * (LONGEST_SHOWN - 2)) == repr("x" * (LONGEST_SHOWN - 2))
-    assert shown("x" * LONGEST_SHOWN) == repr("x" * LONGEST_SHOWN)[:LONGEST_SHOWN] + "..."
-
-
-def test_what_can_be_written_and_given_to_a_program_is_a_text():
-    assert is_text("\u00e4\n") and not is_text("a\0b") and not is_text("a\udcffb")
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "expected"),
-    [
-        (1, "an error\n", "nvcc ended with exit status 1\n    $ /cuda/bin/nvcc '-DA=b c'\n    an error"),
-        (-9, "", "nvcc was ended by signal 9\n    $ /cuda/bin/nvcc '-DA=b c'\n    (no output)"),
-    ],
-)
-def test_a_failed_program_is_shown_with_its_command_how_it_ended_and_what_it_printed(status, output, expected):
-    error = ToolError(["/cuda/bin/nvcc", "-DA=b c"], status, output, Where())
-    assert str(error) == expected and (error.status, error.command) == (status, ("/cuda/bin/nvcc", "-DA=b c"))
-
-
-def test_what_the_system_did_not_do_names_the_file():
-    error = OSError(28, "No space left on device")
-    assert "No space left on device (/build/x)" in str(refused(error, place="/build/x"))
-    error.filename = "/other"
-    assert "No space left on device (/other)" in str(refused(error, place="/build/x"))
-
 
 # --- Paths of the machine
 

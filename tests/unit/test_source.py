@@ -77,13 +77,10 @@ def tree(tmp_path: Path) -> Path:
     return committed(tmp_path / "tree")
 
 
-def make_sdist(root: Path) -> tuple[int, str, list[str]]:
-    """Exit status and output of the hook, and the files of the archive."""
-    out = root.parent / "out"
-    out.mkdir(exist_ok=True)
-    code = f"from kernelwright.build import build_sdist; build_sdist({str(out)!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
+def build_hook(root: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """A hook of the build backend in a project, with both outputs as one."""
+    return subprocess.run(
+        [sys.executable, "-c", f"from kernelwright.build import {code.partition('(')[0]}; {code}"],
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(SITE_SCONS)},
         stdout=subprocess.PIPE,
@@ -91,6 +88,13 @@ def make_sdist(root: Path) -> tuple[int, str, list[str]]:
         text=True,
         check=False,
     )
+
+
+def make_sdist(root: Path) -> tuple[int, str, list[str]]:
+    """Exit status and output of the hook, and the files of the archive."""
+    out = root.parent / "out"
+    out.mkdir(exist_ok=True)
+    done = build_hook(root, f"build_sdist({str(out)!r})")
     archive = out / "demo-1.0.tar.gz"
     if not archive.exists():
         return done.returncode, done.stdout, []
@@ -525,16 +529,7 @@ def test_a_git_that_does_not_mind_the_settings_is_not_asked(tree: Path, monkeypa
 @pytest.mark.parametrize("name", ["a\nimport os; os.abort()", "a\rb", "a\x0cb", "a\u2028b", os.fsdecode(b"a\xff")])
 def test_a_path_that_would_be_more_than_one_line_is_refused_before_anything_is_built(tmp_path: Path, name: str) -> None:
     tree = write(tmp_path / name, FILES)
-    code = f"from kernelwright.build import build_editable; build_editable({str(tmp_path)!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(SITE_SCONS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = build_hook(tree, f"build_editable({str(tmp_path)!r})")
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert "Python cannot be told of a folder whose path has a line break" in done.stdout, done.stdout
     assert not list(tmp_path.glob("*.whl")) and not (tree / "build").exists()
