@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import starter
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
@@ -292,21 +293,31 @@ class Project:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def scons(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True) -> Run:
-        """Run ``scons`` in the project; ``ok`` says whether it is expected to succeed."""
+    def scons(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True, fresh: bool = False) -> Run:
+        """Run ``scons`` in the project.
+
+        Arguments:
+            env: variables that it has besides those of the tests.
+            ok: whether it is expected to succeed.
+            fresh: whether it has an interpreter of its own from the start, and is no fork, see ``scons_start``.
+        """
         command = [sys.executable, "-m", "SCons", *arguments]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
         variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"} | (env or {})
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-        )
+        if fresh or any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TVM")) for name in env or {}):
+            done = subprocess.run(
+                command,
+                cwd=self.folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=600,
+            )
+        else:
+            program = "import scons_start; scons_start.main()"
+            done = starter("scons_start").run(program, *arguments, env=variables, cwd=self.folder, merged=True)
         assert (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 
 # Against a program that hangs.
-LIMIT_S = 300
+LIMIT_S = 600
 
 
 class Starter:
@@ -34,6 +34,7 @@ class Starter:
     def __init__(self, modules: Sequence[str], library_path: str = "") -> None:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "LD_LIBRARY_PATH": library_path}
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+        environment["PYTHONHASHSEED"] = "0"  # as workers have it
         answers, answer = os.pipe()
         command = [sys.executable, "-c", "import forked; forked.serve()", str(answer), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, pass_fds=[answer])
@@ -47,12 +48,14 @@ class Starter:
         env: Mapping[str, str],
         path: Sequence[str | Path] = (),
         cwd: str | Path | None = None,
+        merged: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program to its end.
 
         Arguments:
             path: folders that come first in ``sys.path``.
             cwd: as that of ``subprocess.run``.
+            merged: whether what it writes to stderr becomes part of its output.
         """
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
             request = {
@@ -63,6 +66,7 @@ class Starter:
                 "cwd": str(cwd or Path.cwd()),
                 # The process opens them by the descriptors of this one.
                 "files": [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)],
+                "merged": merged,
             }
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -107,6 +111,8 @@ def run(request: Mapping[str, object]) -> None:
         opened = os.open(file, os.O_RDWR)
         os.dup2(opened, descriptor)
         os.close(opened)
+    if request["merged"]:
+        os.dup2(1, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 (for as long as the process runs)
     os.chdir(request["cwd"])
     os.environ.clear()
