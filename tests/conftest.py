@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -19,6 +20,8 @@ from typing import Any
 
 import pytest
 from forked import starter
+from kernelwright.errors import KernelwrightError
+from kernelwright.toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
@@ -228,11 +231,20 @@ def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the projects of a test run share: those that were built, and a C compiler that compiles nothing twice."""
-    Project.shared = once(tmp_path_factory, "shared", _make_compiler)
+    Project.shared = once(tmp_path_factory, "shared", _make_shared)
+
+
+def _make_shared(folder: Path) -> None:
+    """Write ``bin/cc``, if there is a C compiler, and ``toolchain.json``: what the tools are, as a build keeps it."""
+    _make_compiler(folder)
+    tools = Toolchain(folder / "toolchain.json", {"PATH": f"{folder}/bin:{os.environ['PATH']}"})
+    with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
+        tools.lowerer()
+        tools.cutedsl()
+        tools.nvcc("", tools.host_compiler(""))
 
 
 def _make_compiler(folder: Path) -> None:
-    """Write ``bin/cc``; nothing if there is no C compiler."""
     real = shutil.which("cc")
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
@@ -299,11 +311,16 @@ class Project:
         Arguments:
             env: variables that it has besides those of the tests.
             ok: whether it is expected to succeed.
-            fresh: whether it has an interpreter of its own from the start, and is no fork, see ``scons_start``.
+            fresh: whether it has an interpreter of its own from the start, and is no fork, see ``scons_start``; and
+                whether it has to find out what the tools are.
         """
         command = [sys.executable, "-m", "SCons", *arguments]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
         variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"} | (env or {})
+        state = self.folder / "build/.kernelwright"
+        if not fresh and not os.path.lexists(state.parent) and (self.shared / "toolchain.json").exists():
+            state.mkdir(parents=True)
+            shutil.copy(self.shared / "toolchain.json", state)
         if fresh or any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TVM")) for name in env or {}):
             done = subprocess.run(
                 command,

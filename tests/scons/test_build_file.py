@@ -13,7 +13,7 @@ from conftest import ADD, ROOT, SCALE, Project
 
 
 def test_help_lists_settings_with_their_values(project):
-    run = project.scons("-h", "ARCHS=sm_90a")
+    run = project.scons("-h", "ARCHS=sm_90a", fresh=True)
     for name in ("TARGETS", "ARCHS", "BACKENDS", "NVCC", "NVCC_FLAGS", "HOST_COMPILER", "WORKER_TIMEOUT"):
         assert re.search(rf"^  {name}=", run.output, re.M), run.output
     assert "  ARCHS=sm_90a\n" in run.output
