@@ -175,7 +175,7 @@ class _WithoutTorch:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, _WithoutTorch)
 """
-"""tvm-ffi imports PyTorch where it is installed, which takes two seconds; few programs have a use for it."""
+"""The beginning of a program that has no use for it."""
 
 
 FUZZED: Counter[str] = Counter()
@@ -305,12 +305,14 @@ class Project:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def scons(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True, fresh: bool = False) -> Run:
+    def scons(
+        self, *arguments: str, env: dict[str, str] | None = None, ok: bool | None = True, fresh: bool = False
+    ) -> Run:
         """Run ``scons`` in the project.
 
         Arguments:
             env: variables that it has besides those of the tests.
-            ok: whether it is expected to succeed.
+            ok: whether it is expected to succeed; None: it may do either.
             fresh: whether it has an interpreter of its own from the start, and is no fork, see ``scons_start``; and
                 whether it has to find out what the tools are.
         """
@@ -335,7 +337,7 @@ class Project:
         else:
             program = "import scons_start; scons_start.main()"
             done = starter("scons_start").run(program, *arguments, env=variables, cwd=self.folder, merged=True)
-        assert (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
+        assert ok is None or (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
 
@@ -357,18 +359,27 @@ class Project:
         return Run(status, output.replace(str(made / "project"), str(self.folder)))
 
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
-        """Run Python with the build folder as the only addition to its path; its output."""
+        """Run Python with the build folder as the only addition to its path; its output.
+
+        It is a fork of a process that has imported NumPy and tvm-ffi, unless it has variables of its own or looks at
+        what is imported. tvm-ffi imports PyTorch where that is installed, which takes two seconds: only for those who
+        use it.
+        """
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
         program = textwrap.dedent(code)
-        done = subprocess.run(
-            [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],
-            cwd=self.folder,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-        )
+        if env is None and not re.search(r"torch|jax|sys\.modules|subprocess|fork", program):
+            started = starter("numpy", "tvm_ffi")
+            done = started.run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],
+                cwd=self.folder,
+                env=variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=300,
+            )
         assert done.returncode == 0, done.stdout
         return done.stdout
 

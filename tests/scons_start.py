@@ -30,6 +30,7 @@ from typing import Any, NoReturn
 from kernelwright.workers import forkserver, processes, server
 
 TESTS = Path(__file__).resolve().parent
+SITE_SCONS = str(Path(server.__file__).parents[2])
 
 assert not isinstance(server.load(), Exception), server.load()
 WITH_TVM = frozenset(sys.modules)
@@ -49,7 +50,8 @@ ONLY_TVM = frozenset(
 def main() -> NoReturn:
     """Be ``scons``; ``sys.argv`` has its arguments."""
     tempfile.tempdir = None
-    sys.path[:] = [path for path in dict.fromkeys(sys.path) if path and TESTS not in (Path(path), *Path(path).parents)]
+    others = [path for path in sys.path if path and TESTS not in (Path(path), *Path(path).parents)]
+    sys.path[:] = dict.fromkeys([SITE_SCONS, *others])
     _prepare_fork_server()
     for name in ONLY_TVM:
         sys.modules.pop(name, None)

@@ -84,7 +84,7 @@ class Tree(Project):
         super().__init__(folder)
         self._started: list[subprocess.Popen[str]] = []
 
-    def build(self, *arguments: str, env: dict[str, str] | None = None, ok: bool = True) -> Run:
+    def build(self, *arguments: str, env: dict[str, str] | None = None, ok: bool | None = True) -> Run:
         """Run ``scons``, which must not show a line of Python code, as SCons does for what it did not expect."""
         run = self.scons(*arguments, env=env, ok=ok)
         assert 'File "' not in run.output, run.output
@@ -92,6 +92,8 @@ class Tree(Project):
 
     def attempt(self, *arguments: str, command: tuple[str, ...] = ()) -> Run:
         """The same for a run that may fail, or that another program starts."""
+        if not command:
+            return self.build(*arguments, ok=None)
         process = self.start(*arguments, command=command)
         output, _ = process.communicate(timeout=HANGS_AFTER_S)
         assert 'File "' not in output, output
@@ -145,7 +147,8 @@ class Tree(Project):
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     """The built project; its cache has the outputs for the factor 3 as well. Tests only read it."""
     tools = tmp_path_factory.mktemp("tools")
-    for name, real in (("nvcc", find_nvcc("", dict(os.environ))), ("cc", find_host_compiler("", dict(os.environ)))):
+    compiler = find_host_compiler("", {"PATH": f"{Project.shared}/bin"})
+    for name, real in (("nvcc", find_nvcc("", dict(os.environ))), ("cc", compiler)):
         (tools / name).write_text(TOOL.format(real=shlex.quote(real), name=name))
         (tools / name).chmod(0o755)
     tree = Tree(tmp_path_factory.mktemp("clean"))
