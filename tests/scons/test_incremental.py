@@ -32,7 +32,7 @@ EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LINK": 2, "LOWER": 6, "PACKAGE":
 
 
 def test_first_build_makes_everything_and_the_second_nothing(project):
-    first = project.scons("-j2")
+    first = project.built("-j2")
     assert first.labels == EVERYTHING
     assert first.counts == (17, 0, 0)
     second = project.scons("-j2")
@@ -41,7 +41,7 @@ def test_first_build_makes_everything_and_the_second_nothing(project):
 
 
 def test_null_build_starts_no_worker_and_imports_no_tvm(project):
-    project.scons("-j2")
+    project.built("-j2")
     project.write("SConstruct", SCONSTRUCT + SHOW_WORKERS)
     # PYTHONPROFILEIMPORTTIME lists every module that scons imports.
     run = project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
@@ -246,7 +246,7 @@ def test_moved_tree_rebuilds_nothing(cpu_project, tmp_path):
 
 
 def test_same_bytes_for_any_jobs_and_folder(project, tmp_path_factory):
-    project.scons("-j1")
+    project.built("-j1")
     other = Project(tmp_path_factory.mktemp("a folder with spaces"))
     shutil.copytree(
         project.folder, other.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", ".sconsign*")
