@@ -1,4 +1,4 @@
-"""Virtual environments of the tests, each with some packages and nothing else; what takes long is made once."""
+"""Where programs of the tests run: virtual environments, each with some packages and nothing else, made once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import pip
 import pytest
 from conftest import once
 from kernelwright.backends.tvm_ffi import TvmFfi
+
+CALLING = ("numpy", "pytest", "tvm_ffi_ready")
+"""What `forked.starter` imports for programs that call kernels."""
 
 NEEDED = ("numpy", TvmFfi.run_needs[0].requirement)
 """What packages for the CPU need where they run."""

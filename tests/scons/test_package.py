@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
-from environments import needed
+from environments import CALLING, needed
 from forked import starter
 
 MORE = '''\
@@ -65,7 +65,7 @@ class Package(Project):
         """As for any project, but in a fork of a process that has imported what takes long."""
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (env or {})
         program, places = textwrap.dedent(code), {"path": [self.folder / "build"], "cwd": self.folder}
-        done = starter("numpy", "tvm_ffi", "pytest").run(program, env=variables, **places, merged=True)
+        done = starter(*CALLING).run(program, env=variables, **places, merged=True)
         assert done.returncode == 0, done.stdout
         return done.stdout
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SITE_SCONS, Project
+from environments import CALLING
 from forked import starter
 from test_wheel import build_environment, kernelwright_in, pip
 
@@ -50,7 +51,7 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
     options = ["--no-build-isolation", "--no-deps", "--no-compile", "--target", str(installed)]
     pip("install", *options, ".", env=build_environment(), cwd=project.folder)
     variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    prepared = starter("numpy", "tvm_ffi", "pytest")
+    prepared = starter(*CALLING)
     done = prepared.run(PYTEST, env=variables, path=[installed], cwd=project.folder, merged=True)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout
 
