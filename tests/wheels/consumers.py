@@ -1,19 +1,16 @@
-"""What the tests of installed packages share: wheels, built once for all test processes, and environments with them."""
+"""What the tests of installed packages share: wheels, built once for all test processes, and programs that use them."""
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from conftest import Project, once
+from environments import install, linked, needed, variables_of
 
 SCONSTRUCT = """\
 from kernelwright.scons import generate
@@ -77,8 +74,6 @@ def accumulate():
     return main
 '''
 
-NEEDED = ("numpy", "apache-tvm-ffi")
-
 
 def build(folder: Path, package: str, kernels: Mapping[str, str], version: str = "1.0") -> Path:
     """Build the wheel of a package for the CPU in a folder of its own."""
@@ -94,85 +89,6 @@ def build(folder: Path, package: str, kernels: Mapping[str, str], version: str =
 def wheel_in(folder: Path) -> Path:
     (found,) = folder.rglob("*.whl")
     return found
-
-
-def environment(home: Path, *requirements: str | Path, python: str = sys.executable) -> Path:
-    """A fresh virtual environment with these distributions and what they need."""
-    # Without pip, whose installation takes longer than all else: that of the tests installs here.
-    subprocess.run([python, "-m", "venv", "--without-pip", str(home)], check=True)
-    # Where a test asks for it, what the environment of the tests has comes after what is installed: PyTorch and JAX
-    # are too large to be installed for a test.
-    line = "import os, sys; sys.path.extend(filter(None, os.environ.get('ALSO_FROM', '').split(':')))\n"
-    (site_of(home) / "also.pth").write_text(line)
-    if requirements:
-        install(home, *requirements)
-    return home
-
-
-def site_of(home: Path) -> Path:
-    """Where an environment has its packages."""
-    return next(home.glob("lib/python*/site-packages"))
-
-
-def linked(home: Path, copy: Path) -> Path:
-    """A copy of an environment that shares its files: installers replace files, and write into none."""
-    subprocess.run(["cp", "-al", str(home), str(copy)], check=True)
-    return copy
-
-
-def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None = None) -> None:
-    """Install with pip; a requirement may also be one of its options."""
-    command = [sys.executable, "-m", "pip", "--python", str(home / "bin/python"), "--disable-pip-version-check", "-q"]
-    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [*command, "install", "--no-compile", *map(str, requirements)],
-        env={**variables, **(env or {})},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-@functools.cache
-def python_of(minor: int) -> str:
-    """An interpreter of Python 3.<minor>; empty if there is none."""
-    if minor == sys.version_info.minor:
-        return sys.executable
-    candidates = [*Path(sys.base_prefix).parent.glob(f"3.{minor}.*/bin/python3"), shutil.which(f"python3.{minor}")]
-    works = (str(path) for path in candidates if path and subprocess.run([path, "-c", ""], check=False).returncode == 0)
-    return next(works, "")
-
-
-def needed(factory: pytest.TempPathFactory) -> Path:
-    """An environment with what packages for the CPU need, and nothing else."""
-
-    def make(folder: Path) -> None:
-        environment(folder / "home", *NEEDED)
-        # Compiled to bytecode here, and not in each copy.
-        run(folder / "home", "import numpy, tvm_ffi")
-
-    return once(factory, "needed", make) / "home"
-
-
-def variables_of(also: bool) -> dict[str, str]:
-    installed = [path for path in sys.path if path.endswith("site-packages")]
-    return {"PATH": "/nowhere", "ALSO_FROM": ":".join(installed) if also else ""}
-
-
-def run(home: Path, code: str, *, also: bool = False, env: Mapping[str, str] | None = None) -> str:
-    """What a program prints that runs in an environment and sees nothing else; ``also``: but the tests' packages."""
-    done = subprocess.run(
-        [str(home / "bin/python"), "-I", "-c", code],
-        cwd=home,
-        env={**variables_of(also), **(env or {})},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=300,
-    )
-    assert done.returncode == 0, f"{code}\nended with {done.returncode}:\n{done.stdout}"
-    return done.stdout
 
 
 SERVE = """

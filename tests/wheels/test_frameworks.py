@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from consumers import Interpreter, acme, run
+from consumers import Interpreter, acme
+from environments import run
 
 PRELUDE = """
 import contextlib, sys

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from conftest import SITE_SCONS, Project
-from test_wheel import build_environment
+from environments import CALLING
+from forked import starter
+from test_wheel import build_environment, kernelwright_in, pip
 
 PYTEST = """
 import sys
-sys.modules["torch"] = None  # tvm-ffi would import it, which takes seconds
 import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider"]))
 """
@@ -47,18 +48,11 @@ def test_a_new_project_is_checked_installed_and_tested(tmp_path: Path) -> None:
     assert not [name for name in names if re.search("@[A-Z]+@", (project.folder / name).read_text())]
     assert project.built("-j2", "check").labels["CHECK"] == 1
     installed = tmp_path / "installed"
-    command = ["install", "--no-build-isolation", "--no-deps", "--no-compile", "--target", str(installed), "."]
-    variables = os.environ | build_environment()
-    subprocess.run([sys.executable, "-m", "pip", "-q", *command], cwd=project.folder, env=variables, check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", PYTEST],
-        cwd=project.folder,
-        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {"PYTHONPATH": str(installed)},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
+    options = ["--no-build-isolation", "--no-deps", "--no-compile", "--target", str(installed)]
+    pip("install", *options, ".", env=build_environment(), cwd=project.folder)
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    prepared = starter(*CALLING)
+    done = prepared.run(PYTEST, env=variables, path=[installed], cwd=project.folder, merged=True)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout
 
 
@@ -98,7 +92,7 @@ def test_the_wheel_of_python_m_build_is_that_of_pip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "-x", "1a", "\u00e9"])
 def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None:
-    done = init(tmp_path, name)
+    done = kernelwright_in(tmp_path, "init", name)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert "a project cannot have this name" in done.stdout or "usage:" in done.stdout
     assert list(tmp_path.iterdir()) == []
@@ -106,7 +100,7 @@ def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", ["class", "kernels", "numpy", "TVM-FFI", "json"])
 def test_a_name_that_something_else_has_is_refused(tmp_path: Path, name: str) -> None:
-    done = init(tmp_path, name)
+    done = kernelwright_in(tmp_path, "init", name)
     assert done.returncode == 1 and "would take the name of something else" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -114,6 +108,6 @@ def test_a_name_that_something_else_has_is_refused(tmp_path: Path, name: str) ->
 def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "mine").write_text("mine")
-    done = init(tmp_path, "acme")
+    done = kernelwright_in(tmp_path, "init", "acme")
     assert done.returncode == 1 and "acme [init]: there is something of this name" in done.stdout
     assert [path.name for path in (tmp_path / "acme").iterdir()] == ["mine"]

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import environments
 import pytest
 from conftest import ROOT, SITE_SCONS, Project, once
+from forked import starter
 from test_wheel import (
     build_environment,
     changed,
@@ -24,6 +26,7 @@ from test_wheel import (
     copy_of,
     elsewhere,
     git,
+    hook,
     kernelwright,
     made_for,
     pip,
@@ -109,16 +112,20 @@ class Machine:
         self._driver = driver
         self._log = log
 
-    def call(self, *folders: Path | str, capability: int = 90, python: Path | str = sys.executable, **more: str) -> str:
-        """What a call on a GPU prints: nothing but the last line, if it went well."""
+    def call(self, *folders: Path | str, capability: int = 90, python: Path | None = None, **more: str) -> str:
+        """What a call on a GPU prints: nothing but the last line, if it went well.
+
+        Without an interpreter it runs in a fork of a process that has imported NumPy and tvm-ffi.
+        """
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
         variables |= {"PYTHONPATH": ":".join(map(str, folders)), "KERNELWRIGHT_CUDA_DRIVER": str(self._driver)}
         variables |= {"STANDIN_LOG": str(self._log), "STANDIN_CAPABILITY": str(capability)}
         code = CALL.format(tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)])
-        run = [python, "-c", code]
-        done = subprocess.run(
-            run, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300
-        )
+        if python is None:
+            done = starter(*environments.CALLING).run(code, env=variables, path=folders, merged=True)
+        else:
+            output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            done = subprocess.run([python, "-c", code], env=variables, text=True, timeout=300, **output)
         assert done.returncode == 0 and "Traceback" not in done.stdout, done.stdout
         return done.stdout
 
@@ -276,8 +283,7 @@ def fresh(home: Path, tmp_path: Path) -> Path:
 
 
 def install(home: Path, project: Project, *what: str) -> None:
-    options = ["--no-index", "--find-links", str(project.folder / "dist"), "--pre"]
-    pip(sys.executable, "--python", str(home / "bin/python"), "install", *options, *what)
+    environments.install(home, "--no-index", "--find-links", project.folder / "dist", "--pre", *what)
 
 
 def installed(home: Path) -> set[str]:
@@ -416,9 +422,9 @@ def test_damaged_device_code_is_not_loaded(split: Project, driver: Path, tmp_pat
     }
     tests = [str(ROOT / "tests/unit"), str(SITE_SCONS)]
     code = DAMAGED.format(tests=tests, damages=list(cases), folder=str(folder))
-    variables = os.environ | {"PYTHONPATH": str(folder.parent), "KERNELWRIGHT_CUDA_DRIVER": str(driver)}
+    variables = os.environ | {"KERNELWRIGHT_CUDA_DRIVER": str(driver)}
     variables |= {"STANDIN_LOG": str(tmp_path / "log"), "STANDIN_CAPABILITY": "90"}
-    run = subprocess.run([sys.executable, "-c", code], env=variables, text=True, capture_output=True)
+    run = starter(*environments.CALLING).run(code, env=variables, path=[folder.parent])
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     remedy = "  remedy: pip install --force-reinstall --no-deps 'Demo-Kernels-sm-90a==1.2rc1'"
@@ -488,7 +494,7 @@ def library_call(driver: Path, log: Path, library: Path, *providers: str) -> str
         tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)], library=str(library), providers=f"[{', '.join(providers)}]"
     )
     variables = os.environ | {"KERNELWRIGHT_CUDA_DRIVER": str(driver), "STANDIN_LOG": str(log)}
-    run = subprocess.run([sys.executable, "-c", code], env=variables, text=True, capture_output=True)
+    run = starter(*environments.CALLING).run(code, env=variables)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -634,22 +640,10 @@ def test_pip_gives_the_wheel_of_the_package_or_the_one_that_is_asked_for(split: 
     for more, arch in (([], "main"), (["--config-settings", "provider=sm_90a"], "sm_90a")):
         out = tmp_path / arch
         options = ["--no-build-isolation", "--no-deps", "-w", str(out)]
-        pip(sys.executable, "wheel", ".", *options, *more, env=build_environment(), cwd=project.folder)
+        pip("wheel", ".", *options, *more, env=build_environment(), cwd=project.folder)
         (found,) = out.iterdir()
         expected = wheels_of(split)[arch]
         assert found.name == expected.name and found.read_bytes() == expected.read_bytes()
-
-
-def hook(project: Project, code: str) -> subprocess.CompletedProcess[str]:
-    """Call the build backend as a front end does."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import kernelwright.build as build\n{code}"],
-        cwd=project.folder,
-        env=os.environ | build_environment(),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
 
 
 def test_a_front_end_that_keeps_the_folder_gets_all_wheels(split: Project, tmp_path: Path) -> None:

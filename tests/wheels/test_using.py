@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from consumers import acme, run
+from consumers import acme
+from environments import run
 
 PAGE = (ROOT / "docs/using.md").read_text(encoding="utf-8")
 

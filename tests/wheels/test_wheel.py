@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, once
-from consumers import environment, install, linked, needed, python_of, site_of
+from environments import NEEDED, install, linked, needed, site_of
+from forked import starter
 from kernelwright.backends.tvm_ffi import TvmFfi
 from packaging.requirements import Requirement
 
@@ -129,18 +130,35 @@ def copy_of(project: Project, folder: Path) -> Project:
     return Project(folder)
 
 
-def pip(python: Path | str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
-    command = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+def pip(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    """What pip prints, in a fork of a process that has imported it."""
+    options = ["-q", "--disable-pip-version-check"]
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (env or {})
-    done = subprocess.run(command, env=variables, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    code = "import sys\nfrom pip._internal.cli.main import main\nsys.exit(main())"
+    prepared = starter("pip._internal.cli.main", "pip._internal.commands.wheel")
+    done = prepared.run(code, *options, *arguments, env=variables, cwd=cwd, merged=True)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
 def kernelwright(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelwright", *arguments]
-    variables = os.environ | {"PYTHONPATH": str(SITE_SCONS)}
-    return subprocess.run(command, env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    """A run of ``python -m kernelwright``."""
+    return kernelwright_in(Path.cwd(), *arguments)
+
+
+def kernelwright_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return with_kernelwright("from kernelwright.cli import main\nraise SystemExit(main())", *arguments, cwd=folder)
+
+
+def hook(project: Project, code: str) -> subprocess.CompletedProcess[str]:
+    """Call the build backend as a front end does."""
+    return with_kernelwright(f"import kernelwright.build as build\n{code}", cwd=project.folder)
+
+
+def with_kernelwright(code: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A run of a program, in a fork of a process that has imported Kernelwright and what it needs for wheels."""
+    prepared = starter("kernelwright.cli", "kernelwright.build", "kernelwright.wheel.verify", "auditwheel.wheel_abi")
+    return prepared.run(code, *arguments, env=os.environ | build_environment(), cwd=cwd, merged=True)
 
 
 # ---- what is in one
@@ -292,23 +310,14 @@ def test_source_date_epoch_is_the_time_of_all_files(made: Project, tmp_path: Pat
 # ---- installed
 
 
-def installed_on(minor: int, factory: pytest.TempPathFactory) -> Path:
-    """An environment of Python 3.<minor> with the wheel and what pip installs with it, once for all tests."""
-    python = python_of(minor)
-    if not python:
-        pytest.skip(f"there is no Python 3.{minor} here")
-
-    def make(folder: Path) -> None:
-        environment(folder / "home", wheel_of(made_for(factory)), python=python)
-
-    return once(factory, f"wheel-of-demo-on-3.{minor}", make) / "home"
-
-
 @pytest.mark.parametrize("minor", range(10, 14))
 def test_installed_with_its_dependencies_only_it_runs(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
+    made: Project, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, minor: int
 ) -> None:
-    home = linked(installed_on(minor, tmp_path_factory), tmp_path / "with blank and \u00e9")
+    home = linked(needed(tmp_path_factory, minor), tmp_path / "with blank and \u00e9")
+    # What pip would install with it is there, and nothing else; without an index pip fails if anything is missing.
+    assert required_by(wheel_of(made)) == {Requirement(line).name for line in NEEDED}
+    install(home, "--no-index", wheel_of(made))
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     for path in [home, *home.rglob("*")]:
@@ -327,6 +336,15 @@ def test_installed_with_its_dependencies_only_it_runs(
             path.chmod(path.stat().st_mode | 0o200)
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith(str(home))
+
+
+def required_by(wheel: Path) -> set[str]:
+    """What is installed with a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = archive.read(name).decode()
+    required = map(Requirement, re.findall(r"^Requires-Dist: (.*)$", metadata, re.M))
+    return {each.name for each in required if each.marker is None or each.marker.evaluate({"extra": ""})}
 
 
 OLDEST_TVM_FFI = "0.1.13.post2"
@@ -355,16 +373,8 @@ def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_
     project = copy_of(made, tmp_path / "copy")
     out = tmp_path / "out"
     options = ["--no-build-isolation", "--no-deps", "-w"]
-    pip(sys.executable, "wheel", ".", *options, str(out / "tree"), env=build_environment(), cwd=project.folder)
-    code = f"from kernelwright.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
-    name = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project.folder,
-        env=os.environ | build_environment(),
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
+    pip("wheel", ".", *options, str(out / "tree"), env=build_environment(), cwd=project.folder)
+    name = hook(project, f"print(build.build_sdist({str(tmp_path)!r}))").stdout.strip()
     with tarfile.open(tmp_path / name) as archive:
         listed = sorted(archive.getnames())
         archive.extractall(tmp_path / "unpacked", filter="data")
@@ -373,7 +383,6 @@ def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_
     shutil.copytree(made.folder / "build/.kernelwright", tmp_path / "unpacked" / base / "build/.kernelwright")
     assert listed == sorted(f"{base}/{file}" for file in [*FILES, "PKG-INFO", "kernelwright-source.json"])
     pip(
-        sys.executable,
         "wheel",
         ".",
         *options,
@@ -386,7 +395,9 @@ def test_pip_and_the_source_distribution_give_the_same_wheel(made: Project, tmp_
         assert wheel.name == wheel_of(made).name and wheel.read_bytes() == wheel_of(made).read_bytes()
     edited = Project(tmp_path / "unpacked" / base)
     edited.write("README.md", "# Edited\n")
-    pip(sys.executable, "wheel", ".", *options, str(out / "edited"), env=build_environment(), cwd=edited.folder)
+    (out / "edited").mkdir()
+    done = hook(edited, f"build.build_wheel({str(out / 'edited')!r})")
+    assert done.returncode == 0, done.stdout
     assert source_in(next((out / "edited").glob("*.whl"))) == {**source_in(wheels[1]), "dirty": True}
 
 
@@ -413,13 +424,12 @@ def test_a_wheel_of_a_definition_that_git_ignores_is_not_clean(made: Project, tm
 def test_config_settings_are_settings_and_unknown_ones_are_listed(made: Project, tmp_path: Path) -> None:
     project = copy_of(made, tmp_path / "copy")
     options = ["--no-build-isolation", "--no-deps", "-w", str(tmp_path), "--config-settings"]
-    pip(sys.executable, "wheel", ".", *options, "targets=llvm", env=build_environment(), cwd=project.folder)
+    pip("wheel", ".", *options, "targets=llvm", env=build_environment(), cwd=project.folder)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         assert b"sm_80" not in archive.read("demo/manifest.json")
-    with pytest.raises(
-        AssertionError, match=r"there is no config setting 'speed'; they are jobs, provider, targets, archs"
-    ):
-        pip(sys.executable, "wheel", ".", *options, "speed=11", env=build_environment(), cwd=project.folder)
+    done = hook(project, f"build.build_wheel({str(tmp_path)!r}, {{'speed': '11'}})")
+    assert done.returncode == 1
+    assert "there is no config setting 'speed'; they are jobs, provider, targets, archs" in done.stdout
 
 
 def test_editable_install_follows_the_build_folder(made: Project, tmp_path: Path) -> None:
@@ -463,8 +473,9 @@ def changed(wheel: Path, folder: Path, change: dict[str, bytes | None]) -> Path:
 
 
 def test_a_good_wheel_is_well(made: Project) -> None:
-    done = kernelwright("verify", "--entry-points", str(wheel_of(made)))
-    assert done.returncode == 0 and done.stdout == f"{wheel_of(made).name}: all well\n"
+    command = [sys.executable, "-m", "kernelwright", "verify", "--entry-points", str(wheel_of(made))]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(SITE_SCONS)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{wheel_of(made).name}: all well\n", "")
 
 
 def test_every_kind_of_damage_is_named(made: Project, tmp_path: Path) -> None:
