@@ -378,7 +378,7 @@ class Project:
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
         program = textwrap.dedent(code)
         if env is None and not re.search(r"torch|jax|sys\.modules|subprocess|fork", program):
-            started = starter("numpy", "tvm_ffi")
+            started = starter("numpy", "pytest", "tvm_ffi_ready")
             done = started.run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
         else:
             done = subprocess.run(

@@ -7,14 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from conftest import SCONSTRUCT, SITE_SCONS, Project
+from forked import starter
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from .harness import fuzz, require_no_traceback, snapshot
+from .harness import THOROUGH, fuzz, require_no_traceback, snapshot
 from .strategies import damaged, odd_texts, texts
 
 PRELUDE = "from kernelwright import grid, kernel\nfrom tvm import te\n"
@@ -224,6 +226,39 @@ options = st.sampled_from(
 )
 
 
+FORK = """
+import os, sys
+output = os.open(sys.argv.pop(1), os.O_WRONLY)
+os.dup2(output, 1), os.dup2(output, 2), os.close(output)
+# What PYTHONIOENCODING does when an interpreter starts.
+sys.stdout.reconfigure(encoding="ascii", errors="strict")
+sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
+import scons_start
+scons_start.main()
+"""
+
+
+def run_fork(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
+    """Run scons as the projects of other tests do, see ``scons_start``; its exit status and its output."""
+    with tempfile.NamedTemporaryFile() as output:
+        done = starter("scons_start").run(FORK, output.name, *arguments, env=environment, cwd=folder)
+        return done.returncode, done.stdout + done.stderr + output.read().decode("utf-8", "backslashreplace")
+
+
+def run_process(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
+    """Run scons in an interpreter of its own, which reads arguments and variables itself; the same."""
+    done = subprocess.run(
+        [os.fsencode(word) for word in (sys.executable, "-m", "SCons", *arguments)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+    )
+    return done.returncode, done.stdout.decode("utf-8", "backslashreplace")
+
+
 class Sandbox:
     """A project in a folder of its own, with its own home and its own folder for temporary files."""
 
@@ -251,16 +286,7 @@ class Sandbox:
             "TMPDIR": str(self.spare[1]),
             "PYTHONIOENCODING": "ascii:strict",  # the least that a terminal can show
         }
-        done = subprocess.run(
-            [os.fsencode(word) for word in (sys.executable, "-m", "SCons", *arguments)],
-            cwd=self.project,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=300,
-        )
-        output = done.stdout.decode("utf-8", "backslashreplace")
+        status, output = (run_process if THOROUGH else run_fork)(self.project, arguments, environment)
         after = snapshot(self.project.parent)
         # Both have the project's folders; the times of the two spare ones change with files that come and go.
         changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -270,7 +296,7 @@ class Sandbox:
         )
         assert list(self.spare[1].iterdir()) == [], "temporary files are left"
         assert not list(self.project.rglob(".sconsign*"))
-        return done.returncode, output
+        return status, output
 
 
 @fuzz(

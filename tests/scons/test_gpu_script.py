@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Project
 
 GPU = ROOT / "tests" / "gpu"
 KERNELS = "rope,row_sum,saxpy"
@@ -69,7 +69,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of a small library for the CPU, with one wheel."""
     folder = tmp_path_factory.mktemp("gpu") / "bundle"
     small = ("--archs", "x86-64-v3,compute_80", "--backends", BACKENDS, "--kernels", KERNELS)
-    said = child(sys.executable, GPU / "pack.py", folder, *small, "--no-wheels")
+    path = f"{Project.shared}/bin:{os.environ['PATH']}"
+    said = child(sys.executable, GPU / "pack.py", folder, *small, "--no-wheels", PATH=path)
     assert re.search(r"bytes  packages\n.*bytes  the repository's files\n.*bytes  all\n", said, re.S), said
     make_wheel(folder / "wheels", "demo_of_a_wheel", "demo_of_a_wheel.py")
     make_wheel(folder / "wheels", "nvidia_demo", "nvidia/cu13/bin/compute-sanitizer")
