@@ -132,21 +132,25 @@ def inputs(rng, n):
 
 
 LONGEST = (
-    "scons/test_incremental.py",
-    "scons/test_trust.py",
-    "scons/test_partial.py",
-    "scons/test_backends.py",
     "unit/test_torch_backend.py",
+    "scons/test_trust.py",
+    "scons/test_incremental.py",
+    "scons/test_gpu_script.py",
     "scons/test_package.py",
+    "scons/test_backends.py",
+    "scons/test_partial.py",
     "scons/test_nvrtc_builds.py",
     "wheels/test_wheel.py",
-    "drills/test_crash.py",
-    "wheels/test_backends_wheel.py",
     "scons/test_library_backends.py",
+    "unit/test_cython.py",
     "scons/test_build_file.py",
-    "scons/test_isolation.py",
-    "scons/test_gpu_script.py",
+    "unit/test_nvrtc_backend.py",
+    "wheels/test_own_wheel.py",
     "wheels/test_split.py",
+    "drills/test_crash.py",
+    "scons/test_benchmarks.py",
+    "scons/test_isolation.py",
+    "unit/test_launches.py",
 )
 """The files that take longest; they come first, so that at the end no process is alone with a long one."""
 
@@ -377,7 +381,7 @@ class Project:
         """
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
         program = textwrap.dedent(code)
-        if env is None and not re.search(r"torch|jax|sys\.modules|subprocess|fork", program):
+        if env is None and not re.search(r"torch|jax|sys\.m|subprocess|fork", program):
             started = starter("numpy", "pytest", "tvm_ffi_ready")
             done = started.run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
         else:

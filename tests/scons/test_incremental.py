@@ -32,7 +32,7 @@ EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LINK": 2, "LOWER": 6, "PACKAGE":
 
 
 def test_first_build_makes_everything_and_the_second_nothing(project):
-    first = project.built("-j2")
+    first = project.scons("-j2")
     assert first.labels == EVERYTHING
     assert first.counts == (17, 0, 0)
     second = project.scons("-j2")

@@ -1,8 +1,8 @@
 """A C compiler that compiles equal sources once in a test run: gcc takes most of a second for each library's launcher.
 
 What it is asked for the first time, the real compiler does. A later compilation of the same preprocessed source with
-the same options gets a copy of what came out, and so does one of the same assembler text. It hardly optimises,
-which takes two thirds of the time. Everything else, such as linking objects, and whatever fails or warns, is always the real
+the same options gets a copy of what came out, and so does one of the same assembler text. It hardly optimises, which
+takes two thirds of the time. Everything else, such as linking objects, and whatever fails or warns, is always the real
 compiler's. tests/conftest.py puts it on PATH as ``cc``, and sets COMPILER and MEMORY.
 """
 
