@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -210,7 +211,9 @@ def inductor(monkeypatch, tmp_path):
 @pytest.mark.usefixtures("inductor")
 def test_inductor_compiles_a_module_and_reuses_it_for_other_sizes(kernels):
     module = layer(kernels)
-    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
+    # It is imported by itself only if other tests have run.
+    testing = importlib.import_module("torch._dynamo.testing")
+    counter = testing.CompileCounterWithBackend("inductor")
     compiled = torch.compile(module, backend=counter, fullgraph=True)
     for rows in (3, 5, 9, 12):
         x, residual = torch.randn(2, rows, 4096)
