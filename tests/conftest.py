@@ -21,8 +21,6 @@ from typing import Any
 
 import pytest
 from forked import starter
-from kernelwright.errors import KernelwrightError
-from kernelwright.toolchain import Toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
@@ -245,20 +243,11 @@ def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the projects of a test run share: those that were built, and a C compiler that compiles nothing twice."""
-    Project.shared = once(tmp_path_factory, "shared", _make_shared)
-
-
-def _make_shared(folder: Path) -> None:
-    """Write ``bin/cc``, if there is a C compiler, and ``toolchain.json``: what the tools are, as a build keeps it."""
-    _make_compiler(folder)
-    tools = Toolchain(folder / "toolchain.json", {"PATH": f"{folder}/bin:{os.environ['PATH']}"})
-    with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
-        tools.lowerer()
-        tools.cutedsl()
-        tools.nvcc("", tools.host_compiler(""))
+    Project.shared = once(tmp_path_factory, "shared", _make_compiler)
 
 
 def _make_compiler(folder: Path) -> None:
+    """Write ``bin/cc``; nothing if there is no C compiler."""
     real = shutil.which("cc")
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
@@ -334,9 +323,8 @@ class Project:
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
         variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"} | (env or {})
         state = self.folder / "build/.kernelwright"
-        if not fresh and not os.path.lexists(state.parent) and (self.shared / "toolchain.json").exists():
-            state.mkdir(parents=True)
-            shutil.copy(self.shared / "toolchain.json", state)
+        if not fresh and not os.path.lexists(state.parent):
+            shutil.copytree(once_in(self.shared, "tools", self._find_tools), state)
         if fresh or any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TVM")) for name in env or {}):
             done = subprocess.run(
                 command,
@@ -354,6 +342,17 @@ class Project:
         assert ok is None or (done.returncode == 0) == ok, f"{command} ended with {done.returncode}\n{done.stdout}"
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
+
+    def _find_tools(self, folder: Path) -> None:
+        """Write ``toolchain.json``: what the tools are, as a build keeps it."""
+        from kernelwright.errors import KernelwrightError
+        from kernelwright.toolchain import Toolchain
+
+        tools = Toolchain(folder / "toolchain.json", {"PATH": f"{self.shared}/bin:{os.environ['PATH']}"})
+        with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
+            tools.lowerer()
+            tools.cutedsl()
+            tools.nvcc("", tools.host_compiler(""))
 
     def built(self, *arguments: str, ok: bool = True) -> Run:
         """As ``scons``, for a first build: of equal projects one is built in a test run and the others are copies."""

@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-import pip
 import pytest
 from conftest import once
 from kernelwright.backends.tvm_ffi import TvmFfi
@@ -48,8 +48,9 @@ def linked(home: Path, copy: Path) -> Path:
 
 def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None = None) -> None:
     """Install with pip; a requirement may also be one of its options."""
-    # What `pip --python` starts after it was started itself.
-    runner = Path(pip.__file__).with_name("__pip-runner__.py")
+    # What `pip --python` starts after it was started itself. Importing pip would keep setuptools out of this process,
+    # which the compiler of PyTorch needs.
+    runner = Path(sysconfig.get_path("purelib"), "pip/__pip-runner__.py")
     command = [str(home / "bin/python"), str(runner), "--disable-pip-version-check", "-q"]
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
