@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import zipfile
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         programs = folder / "programs"
         programs.mkdir()
-        pip = Path(importlib.util.find_spec("pip").origin).parent  # type: ignore[union-attr,arg-type]
+        pip = Path(sysconfig.get_path("purelib"), "pip")
         (programs / "python3").symlink_to(os.path.realpath(sys.executable))
         path = f"{programs}:{Project.shared}/bin:/usr/local/bin:/usr/bin:/bin"
         self._bash = subprocess.Popen(
