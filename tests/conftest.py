@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,13 +153,15 @@ LONGEST = (
 """The files that take longest; they come first, so that at the end no process is alone with a long one."""
 
 
-# What a collection makes stays; looking for garbage among it takes a third of its time.
-gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What a collection makes stays; looking for garbage among it takes a third of its time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -188,6 +190,14 @@ class _WithoutTorch:
 sys.meta_path.insert(0, _WithoutTorch)
 """
 """The beginning of a program that has no use for it."""
+
+CALLING = ("numpy", "pytest", "tvm_ffi_ready")
+"""What `forked.starter` imports for programs that call kernels."""
+
+
+def read_at_start(variables: Iterable[str]) -> bool:
+    """Whether a process reads one of these variables when it starts, so that a fork would come too late for it."""
+    return any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TVM")) for name in variables)
 
 
 FUZZED: Counter[str] = Counter()
@@ -314,7 +324,7 @@ class Project:
         """Run ``scons`` in the project.
 
         Arguments:
-            env: variables that it has besides those of the tests.
+            env: variables that it has besides those of the tests. With one that is read at the start it is no fork.
             ok: whether it is expected to succeed; None: it may do either.
             fresh: whether it has an interpreter of its own from the start, and is no fork, see ``scons_start``; and
                 whether it has to find out what the tools are.
@@ -325,7 +335,7 @@ class Project:
         state = self.folder / "build/.kernelwright"
         if not fresh and not os.path.lexists(state.parent):
             shutil.copytree(once_in(self.shared, "tools", self._find_tools), state)
-        if fresh or any(name.startswith(("PYTHON", "LC_", "LANG", "LD_", "TVM")) for name in env or {}):
+        if fresh or read_at_start(env or ()):
             done = subprocess.run(
                 command,
                 cwd=self.folder,
@@ -374,15 +384,13 @@ class Project:
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output.
 
-        It is a fork of a process that has imported NumPy and tvm-ffi, unless it has variables of its own or looks at
-        what is imported. tvm-ffi imports PyTorch where that is installed, which takes two seconds: only for those who
-        use it.
+        It is a fork of a process that has imported NumPy and tvm-ffi, unless its start or what is imported matters.
+        tvm-ffi imports PyTorch where that is installed, which takes two seconds: only for those who use it.
         """
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
         program = textwrap.dedent(code)
-        if env is None and not re.search(r"torch|jax|sys\.m|subprocess|fork", program):
-            started = starter("numpy", "pytest", "tvm_ffi_ready")
-            done = started.run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
+        if not read_at_start(env or ()) and not re.search(r"torch|jax|sys\.m|subprocess|fork", program):
+            done = starter(*CALLING).run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
         else:
             done = subprocess.run(
                 [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],

@@ -15,9 +15,6 @@ import pytest
 from conftest import once
 from kernelwright.backends.tvm_ffi import TvmFfi
 
-CALLING = ("numpy", "pytest", "tvm_ffi_ready")
-"""What `forked.starter` imports for programs that call kernels."""
-
 NEEDED = ("numpy", TvmFfi.run_needs[0].requirement)
 """What packages for the CPU need where they run."""
 

@@ -57,7 +57,10 @@ class Starter:
             cwd: as that of ``subprocess.run``.
             merged: whether what it writes to stderr becomes part of its output.
         """
-        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as output,
+            tempfile.TemporaryFile("w+", encoding="utf-8", errors="backslashreplace") as errors,
+        ):
             request = {
                 "code": code,
                 "arguments": ["-c", *map(str, arguments)],

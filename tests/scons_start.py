@@ -12,15 +12,14 @@ import atexit
 import contextlib
 import json
 import linecache
-import math
 import os
 import runpy
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,13 +94,14 @@ class _Prepared:
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
-    def wait(self, timeout: float = math.inf) -> int:
-        end = time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired("the fork server", timeout)
-            time.sleep(processes.POLL_S)
-        return status
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            ends = os.pidfd_open(self.pid)
+            ended = select.select([ends], [], [], timeout)[0]
+            os.close(ends)
+            if not ended:
+                raise subprocess.TimeoutExpired("the fork server", timeout or 0)
+        return self.poll() or 0
 
     def kill(self) -> None:
         if self.poll() is None:
@@ -127,12 +127,16 @@ def _become_fork_server(work: socket.socket) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
+    os.close(nothing)
     message, streams, _, _ = socket.recv_fds(work, 1 << 20, 2)
     if not message:
         os._exit(0)
     os.setsid()
     for number, stream in enumerate([*streams, streams[1]]):
         os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+    work.close()
     request = json.loads(message)
     os.chdir(request["cwd"])
     os.environ.clear()

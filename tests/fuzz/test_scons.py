@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +226,7 @@ options = st.sampled_from(
 
 
 FORK = """
-import os, sys
-output = os.open(sys.argv.pop(1), os.O_WRONLY)
-os.dup2(output, 1), os.dup2(output, 2), os.close(output)
+import sys
 # What PYTHONIOENCODING does when an interpreter starts.
 sys.stdout.reconfigure(encoding="ascii", errors="strict")
 sys.stderr.reconfigure(encoding="ascii", errors="backslashreplace")
@@ -240,9 +237,8 @@ scons_start.main()
 
 def run_fork(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
     """Run scons as the projects of other tests do, see ``scons_start``; its exit status and its output."""
-    with tempfile.NamedTemporaryFile() as output:
-        done = starter("scons_start").run(FORK, output.name, *arguments, env=environment, cwd=folder)
-        return done.returncode, done.stdout + done.stderr + output.read().decode("utf-8", "backslashreplace")
+    done = starter("scons_start").run(FORK, *arguments, env=environment, cwd=folder, merged=True)
+    return done.returncode, done.stdout
 
 
 def run_process(folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:

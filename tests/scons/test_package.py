@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
-from environments import CALLING, needed
-from forked import starter
+from environments import needed
 
 MORE = '''\
 from kernelwright import grid, kernel
@@ -58,22 +57,10 @@ def increment():
 '''
 
 
-class Package(Project):
-    """A project whose package is called by many programs."""
-
-    def python(self, code, *, env=None):
-        """As for any project, but in a fork of a process that has imported what takes long."""
-        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (env or {})
-        program, places = textwrap.dedent(code), {"path": [self.folder / "build"], "cwd": self.folder}
-        done = starter(*CALLING).run(program, env=variables, **places, merged=True)
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A built package with CPU code, and CUDA code of one kernel."""
-    project = Package(tmp_path_factory.mktemp("package"))
+    project = Project(tmp_path_factory.mktemp("package"))
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\narchs = ["x86-64-v2", "x86-64-v3", "sm_80", "compute_80"]\n')
     project.write("kernels/scale.py", SCALE)
@@ -87,7 +74,7 @@ def built(tmp_path_factory):
 def copy(built, tmp_path):
     """A copy of the built package that a test may damage."""
     shutil.copytree(built.folder / "build/demo", tmp_path / "build/demo", ignore=shutil.ignore_patterns("__pycache__"))
-    return Package(tmp_path)
+    return Project(tmp_path)
 
 
 def test_outputs_in_place_and_allocated(built):
@@ -282,7 +269,7 @@ def test_cpu_below_the_built_level_is_an_error(built):
 
 
 def test_import_loads_nothing_but_the_standard_library(built):
-    Project(built.folder).python("""
+    built.python("""
         import sys
         import demo
         loaded = {name.split(".")[0] for name in sys.modules}

@@ -11,8 +11,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from conftest import SITE_SCONS, Project
-from environments import CALLING
+from conftest import CALLING, SITE_SCONS, Project
 from forked import starter
 from test_wheel import build_environment, kernelwright_in, pip
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import environments
 import pytest
-from conftest import ROOT, SITE_SCONS, Project, once
+from conftest import CALLING, ROOT, SITE_SCONS, Project, once
 from forked import starter
 from test_wheel import (
     build_environment,
@@ -122,7 +122,7 @@ class Machine:
         variables |= {"STANDIN_LOG": str(self._log), "STANDIN_CAPABILITY": str(capability)}
         code = CALL.format(tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)])
         if python is None:
-            done = starter(*environments.CALLING).run(code, env=variables, path=folders, merged=True)
+            done = starter(*CALLING).run(code, env=variables, path=folders, merged=True)
         else:
             output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             done = subprocess.run([python, "-c", code], env=variables, text=True, timeout=300, **output)
@@ -424,7 +424,7 @@ def test_damaged_device_code_is_not_loaded(split: Project, driver: Path, tmp_pat
     code = DAMAGED.format(tests=tests, damages=list(cases), folder=str(folder))
     variables = os.environ | {"KERNELWRIGHT_CUDA_DRIVER": str(driver)}
     variables |= {"STANDIN_LOG": str(tmp_path / "log"), "STANDIN_CAPABILITY": "90"}
-    run = starter(*environments.CALLING).run(code, env=variables, path=[folder.parent])
+    run = starter(*CALLING).run(code, env=variables, path=[folder.parent])
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     remedy = "  remedy: pip install --force-reinstall --no-deps 'Demo-Kernels-sm-90a==1.2rc1'"
@@ -494,7 +494,7 @@ def library_call(driver: Path, log: Path, library: Path, *providers: str) -> str
         tests=[str(ROOT / "tests/unit"), str(SITE_SCONS)], library=str(library), providers=f"[{', '.join(providers)}]"
     )
     variables = os.environ | {"KERNELWRIGHT_CUDA_DRIVER": str(driver), "STANDIN_LOG": str(log)}
-    run = starter(*environments.CALLING).run(code, env=variables)
+    run = starter(*CALLING).run(code, env=variables)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
