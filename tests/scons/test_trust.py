@@ -197,8 +197,8 @@ LINKED_FOLDERS = (
 )
 
 
-PRECIOUS = ("precious.txt", "demo/precious.txt", "ab")
-"""Files of somebody else, where an unknown file, a package or a part of the cache might be."""
+PRECIOUS = ("precious.txt", "demo/precious.txt", "ab/precious.txt")
+"""Files of somebody else: unknown ones in the folder, in a package's folder and in one of the cache's."""
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -211,8 +211,8 @@ def link_outside(place: Path, outside: Path) -> None:
     """Put a link in the place of a folder. It leads to one that has the same in it, and more."""
     place.mkdir(parents=True, exist_ok=True)
     place.rename(outside)
-    (outside / "demo").mkdir(exist_ok=True)
     for name in PRECIOUS:
+        (outside / name).parent.mkdir(exist_ok=True)
         (outside / name).write_text("mine")
     place.symlink_to(outside)
 
