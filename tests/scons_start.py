@@ -39,6 +39,33 @@ import SCons.Script  # noqa: E402, F401
 from kernelwright.scons import tool  # noqa: E402, F401
 
 ONLY_BUILD = frozenset(sys.modules) - WITH_TVM
+
+
+def _lower_once() -> None:
+    """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
+    from kernelwright.frontends import Unit, tir
+    from tvm import te
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def parsed(x_handle: T.handle, y_handle: T.handle):  # type: ignore[no-untyped-def]
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32")
+        y = T.match_buffer(y_handle, (n,), "float32")
+        for i in T.parallel(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = x[j] * T.cast(2.0, "float32")
+
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    made = te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name="y")])
+    for target, arch in (("llvm", "x86-64-v3"), ("cuda", "sm_80")):
+        unit = Unit("once", "default", ("default",), {}, (), target, arch, __file__)
+        for function in (parsed, made):
+            tir.lower(function, unit, tir.target_for(target, arch, unit), lambda doing: None)
+
+
+_lower_once()
 ONLY_TVM = frozenset(
     name
     for name in WITH_TVM

@@ -198,12 +198,20 @@ def layer(kernels):
     return Layer()
 
 
+@pytest.fixture(scope="module")
+def of_inductor(tmp_path_factory):
+    """Where Inductor keeps PyTorch's headers, which it compiles ahead, and what it makes."""
+    return tmp_path_factory.mktemp("inductor")
+
+
 @pytest.fixture
-def inductor(monkeypatch, tmp_path):
-    """Inductor compiles in this process and in a folder of its own, and does without what pays with many programs."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    # Neither does it compile PyTorch's headers ahead, nor programs that find out what the CPU can do.
-    settings = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False, "compile_threads": 1}
+def inductor(monkeypatch, of_inductor):
+    """Inductor compiles in this process, and without programs that find out what the CPU can do."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(of_inductor))
+    codecache = importlib.import_module("torch._inductor.codecache")
+    monkeypatch.setattr(codecache, "_HEADER_DIR", str(of_inductor / "headers"))
+    monkeypatch.setattr(codecache, "_HEADER_LOCK_DIR", str(of_inductor / "locks"))
+    settings = {"cpp.simdlen": 1, "cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": True, "compile_threads": 1}
     with torch._inductor.config.patch(settings):
         yield
 
