@@ -22,6 +22,10 @@ from typing import Any
 import pytest
 from forked import starter
 
+# What was installed with --no-compile is compiled where it is imported first, for hundreds of processes.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
 

@@ -67,24 +67,21 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
         return {"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays}
 
     found, large = [], []
-    for sizes in size_sets(list(built["symbols"])):
-        inputs = check.inputs(sizes)
-        if inputs is None:
-            continue
-        count = sum(np.asarray(value).nbytes for value in inputs.values())
-        if count <= LARGEST:
+    for number, sizes in enumerate(size_sets(list(built["symbols"]))):
+        count = check.input_bytes(sizes)
+        if count is not None and count > LARGEST:
+            large.append((count, number, sizes))
+        elif (inputs := check.inputs(sizes)) is not None:
             found.append((all(sizes.values()), case(sizes, inputs)))
-        elif all(sizes.values()):
-            large.append((count, len(large), sizes))
     small = [(is_full, one) for is_full, one in found if size(one) < LARGEST]
     if any(is_full for is_full, _ in small):
         return sorted((one for _, one in small), key=size)
     full = [one for is_full, one in found if is_full]
-    if not full and large:
-        sizes = min(large)[2]
-        inputs = check.inputs(sizes)
-        assert inputs is not None
-        full = [case(sizes, {name: coarse(value) for name, value in inputs.items()})]
+    for _, _, sizes in [] if full else sorted(large):
+        inputs = check.inputs(sizes) if all(sizes.values()) else None
+        if inputs is not None:
+            full = [case(sizes, {name: coarse(value) for name, value in inputs.items()})]
+            break
     return sorted(full, key=size)[:1]
 
 

@@ -122,35 +122,43 @@ class Check:
         shapes = self._shapes(sizes)
         if shapes is None or (LARGE in sizes.values() and self._bytes(shapes) > MAX_BYTES):
             return None
+        given = self._given(sizes, shapes)
+        if given is None:
+            return None
         values: Values = {}
         for argument in self._arguments:
+            name, dtype = argument["name"], np_dtype(argument["dtype"])
             if argument["output"]:
                 continue
-            name, dtype = argument["name"], np_dtype(argument["dtype"])
-            if argument["kind"] == "tensor":
+            if name in given:
+                values[name] = given[name]
+            elif name in shapes:
                 values[name] = random_array(self._rng, shapes[name], dtype)
             else:
                 values[name] = sizes[name] if name in sizes else random_array(self._rng, (), dtype).item()
+        return values
+
+    def _given(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Values | None:
+        """What the kernel's inputs function returns, in the types of the arguments; None if it skips these sizes."""
         hook = self._kernel.inputs_function
         if hook is None:
-            return values
+            return {}
         keywords = _accepted(hook, {**sizes, **self._variant.config})
         given = self._call("inputs", lambda: hook(self._rng, **keywords))
-        return None if given is None else values | self._given(given, values)
-
-    def _given(self, given: Any, values: Values) -> Values:
-        """What the inputs function returned, in the types of the arguments."""
-        if not isinstance(given, Mapping) or not set(given) <= set(values):
+        if given is None:
+            return None
+        dtypes = {argument["name"]: argument["dtype"] for argument in self._arguments if not argument["output"]}
+        if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
             raise CheckError(
-                f"the inputs function returned {given!r:.200}, expected a dict with some of the keys {sorted(values)}"
+                f"the inputs function returned {given!r:.200}, expected a dict with some of the keys {sorted(dtypes)}"
             )
         result: Values = {}
         for name, value in given.items():
-            if isinstance(values[name], np.ndarray):
-                array = np.ascontiguousarray(value, values[name].dtype)
-                if array.shape != values[name].shape:
+            if name in shapes:
+                array = np.ascontiguousarray(value, np_dtype(dtypes[name]))
+                if array.shape != shapes[name]:
                     raise CheckError(
-                        f"the inputs function gives {name} the shape {array.shape}, expected {values[name].shape}"
+                        f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
                     )
                 result[name] = array
             else:
@@ -170,6 +178,11 @@ class Check:
         if self._kernel.inputs_function is None:
             return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
         return CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+
+    def input_bytes(self, sizes: Mapping[str, int]) -> int | None:
+        """Bytes of the tensors that are inputs; None: these sizes are impossible."""
+        shapes = self._shapes(sizes)
+        return None if shapes is None else self._bytes({n: s for n, s in shapes.items() if n not in self._outputs})
 
     def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         dtypes = {argument["name"]: np_dtype(argument["dtype"]) for argument in self._arguments}
