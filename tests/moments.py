@@ -46,6 +46,21 @@ def wait_until_gone(pid: int) -> None:
     wait_for(lambda: not running(pid), f"process {pid} is still there")
 
 
+def processes_of(folder: Path) -> list[tuple[int, list[str]]]:
+    """Number and command of the processes that have a folder in their command, or work in it; without this one."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            here = entry.joinpath("cwd").readlink()
+        except OSError:
+            continue  # it ended just now
+        ours = here.is_relative_to(folder) or any(str(folder) in word for word in words)
+        if ours and int(entry.name) != os.getpid():
+            found.append((int(entry.name), words))
+    return found
+
+
 def rewrite(path: Path, content: bytes, times_ns: tuple[int, int] | None = None) -> None:
     """Write a file anew, and give it times. Its inode gets another time, also where the clock of files is coarse."""
     before = path.stat().st_ctime_ns

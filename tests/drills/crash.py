@@ -28,11 +28,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tests"))
+
+from moments import HANGS_AFTER_S, processes_of  # noqa: E402 (it is below that folder)
+
 PACKAGE = "kw_kernels"
 WORKER = "kernelwright.workers.forkserver"
 COMPILERS = ("nvcc", "cicc", "ptxas", "cc1plus", "cudafe++")
@@ -42,8 +46,6 @@ from kernelwright.scons import generate
 env = Environment(tools=[generate])
 env.Default(env.KernelPackage("{PACKAGE}", env.Glob("kernels/*.py")))
 """
-HANGS_AFTER_S = 300.0
-"""After so long a process of an ended build is taken for one that stays."""
 
 
 class DrillError(Exception):
@@ -203,24 +205,12 @@ class Drill:
 
     def _find(self, name: str) -> int | None:
         """A process of the build: a worker, or any program of nvcc."""
-        found = [pid for pid, words in self.processes() if _is(name, words)]
+        found = [pid for pid, words in processes_of(self.folder) if _is(name, words)]
         return self.random.choice(found) if found else None
-
-    def processes(self) -> Iterator[tuple[int, list[str]]]:
-        """Number and command of the processes that have this folder in their command or as their working folder."""
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                here = str(entry.joinpath("cwd").readlink())
-            except OSError:
-                continue  # it ended just now
-            ours = here.startswith(str(self.folder)) or any(str(self.folder) in word for word in words)
-            if ours and int(entry.name) != os.getpid():
-                yield int(entry.name), words
 
     def _require_no_process(self) -> None:
         end = time.monotonic() + HANGS_AFTER_S
-        while left := list(self.processes()):
+        while left := processes_of(self.folder):
             if time.monotonic() > end:
                 raise DrillError(f"left behind: {left}")
             time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import ADD, SCONSTRUCT
+from moments import HANGS_AFTER_S
 
 PRELUDE = "from kernelwright import grid, kernel\nfrom tvm.script import tirx as T\nfrom tvm import te\n"
 
@@ -64,6 +65,10 @@ def test_bad_definition(cpu_project, case):
     text, expected = DEFINITIONS[case]
     cpu_project.write("kernels/bad.py", "")
     (cpu_project.folder / "kernels/bad.py").write_text(text)
+    # How a worker has died is known only once the system says so, however late that is.
+    cpu_project.write(
+        "SConstruct", f"from kernelwright.workers import pool\npool.REAP_S = {HANGS_AFTER_S}\n{SCONSTRUCT}"
+    )
     run = cpu_project.scons("-j2", ok=False)
     assert run.status == 2
     for part in expected:

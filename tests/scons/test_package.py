@@ -92,7 +92,7 @@ def test_outputs_in_place_and_allocated(built):
 def test_several_outputs_scalars_and_updates_in_place(built):
     built.python("""
         import numpy as np, demo
-        a, b = np.random.rand(2, 3, 4).astype("float32")
+        a, b = np.random.default_rng(0).random((2, 3, 4), "float32")
         s, d = demo.sum_and_difference(a, b, 2.0)
         np.testing.assert_allclose(np.from_dlpack(s), 2 * (a + b), rtol=1e-6)
         np.testing.assert_allclose(np.from_dlpack(d), 2 * (a - b), rtol=1e-6)

@@ -20,12 +20,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.glibc import LIBRARIES
 from kernelwright.toolchain import find_host_compiler, find_nvcc
-from moments import ENDLESS, HANGS_AFTER_S, Gate, rewrite, wait_for
+from moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
 
 OUTPUTS = ("build/kernels", "build/demo")
 WORK = "build/kernels/demo/scale"
@@ -99,14 +100,16 @@ class Tree(Project):
         assert 'File "' not in output, output
         return Run(process.returncode, output)
 
-    def start(self, *arguments: str, command: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, command: tuple[str, ...] = (), stdout: int | IO[str] = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         """Start ``scons`` in a process group of its own."""
         run = subprocess.Popen(
             [*command, sys.executable, "-m", "SCons", *arguments],
             cwd=self.folder,
             env={k: v for k, v in os.environ.items() if "KERNELWRIGHT" not in k} | {"PYTHONPATH": str(SITE_SCONS)},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -120,9 +123,9 @@ class Tree(Project):
             if run.poll() is None:
                 run.kill()
                 run.communicate()
-        for line in self.processes().splitlines():
+        for pid, _ in processes_of(self.folder):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(line.split()[0]), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def outputs(self) -> dict[str, bytes]:
         return self.files(*OUTPUTS)
@@ -138,9 +141,9 @@ class Tree(Project):
     def appears(self, name: str) -> None:
         wait_for((self.folder / name).exists, f"{name} does not appear")
 
-    def processes(self) -> str:
-        """The processes that name a path of this tree: tools, what they start, workers and runners."""
-        return subprocess.run(["pgrep", "-af", f"{self.folder}/|{self.folder}$"], capture_output=True, text=True).stdout
+    def wait_until_alone(self) -> None:
+        """Wait until there is no scons, worker, runner or tool, nor what they started."""
+        wait_for(lambda: not processes_of(self.folder), "a process is left")
 
 
 @pytest.fixture(scope="module")
@@ -568,7 +571,7 @@ def test_output_that_was_being_written_when_the_build_was_killed_is_not_there(cl
     run.kill()
     run.communicate()
     assert not (tree.folder / CUBIN).exists()
-    wait_for(lambda: not tree.processes(), "a process is left")
+    tree.wait_until_alone()
     tree.remove("nvcc.hook")
     assert "CUBIN scale/dtype-float32 sm_80" in tree.build("CACHE_DIR=").stages
     assert tree.outputs() == clean.outputs()
@@ -625,15 +628,14 @@ def test_lock_of_a_killed_run_passes_on_at_once_and_no_wait_fails_meanwhile(clea
     refused = tree.attempt("--no-wait")
     assert refused.status == 2
     assert "another scons works in this tree" in refused.output and "--no-wait" in refused.output
-    second = tree.start("CACHE_DIR=")
-    for line in second.stdout or ():
-        if "another scons works in this tree, waiting" in line:
-            break
-    assert first.poll() is None
+    with (tree.folder / "said").open("w") as said:
+        second = tree.start("CACHE_DIR=", stdout=said)
+    told = Path(said.name).read_text
+    wait_for(lambda: "another scons works in this tree, waiting" in told(), "the second does not say that it waits")
+    assert first.poll() is None and second.poll() is None
     first.kill()
     first.communicate()
-    output, _ = second.communicate(timeout=HANGS_AFTER_S)
-    assert second.returncode == 0, output
+    assert second.wait(HANGS_AFTER_S) == 0, told()
     assert tree.outputs() == clean.outputs()
 
 
@@ -766,7 +768,9 @@ def test_signatures_that_cannot_be_written_do_not_spoil_the_build_that_made_them
     allow_writing(signatures, False)
     run = tree.attempt(command=obedient())
     assert run.status == 0
-    assert re.search(rf"could not be kept: Permission denied \({signatures}/\w+.jsonl\)", run.output), run.output
+    assert re.search(rf"could not be kept: Permission denied \({re.escape(str(signatures))}/\w+.jsonl\)", run.output), (
+        run.output
+    )
     assert tree.outputs() == expected(clean, "3.0")
     allow_writing(signatures, True)
     edit(tree, "3.0", "2.0")
@@ -884,7 +888,7 @@ def test_tool_that_hangs_is_ended_with_all_that_it_started(clean, tree, tool, st
         assert run.status == 2
         assert f"{place}: {tool} took longer than {limit} s, and was ended" in run.output
         assert f"/{tool} " in run.output and "remedy: raise the setting tool_timeout" in run.output
-        wait_for(lambda: not tree.processes(), "a process is left")
+        tree.wait_until_alone()
         if (tree.folder / "begun").exists():
             return
     pytest.fail("the tool does not start its children")
@@ -896,12 +900,16 @@ def test_nothing_of_an_ended_build_is_left(tree, ending):
     tree.remove(CUBIN)
     run = tree.start("CACHE_DIR=")
     tree.appears("begun")
-    wait_for(lambda: tree.processes().count("/sleeper --pid") >= 2, "the tool has not started its children")
+    sleeper = f"{tree.folder}/sleeper"
+    wait_for(
+        lambda: sum(words[0] == sleeper for _, words in processes_of(tree.folder)) >= 2,
+        "the tool has not started its children",
+    )
     if ending == "Ctrl-C":
         os.killpg(run.pid, signal.SIGINT)
     else:
         run.kill()
-    wait_for(lambda: not tree.processes(), "a process is left")
+    tree.wait_until_alone()
     run.communicate(timeout=HANGS_AFTER_S)
     assert run.returncode == (2 if ending == "Ctrl-C" else -signal.SIGKILL)
     assert not (tree.folder / CUBIN).exists()

@@ -160,6 +160,7 @@ class Browser:
     @property
     def complaints(self) -> list[str]:
         """Errors of scripts, violations of the page's policy, and what was written to the console."""
+        self.evaluate("1")  # what the page complained of before is among the events then
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
         return [json.dumps(event["params"]) for event in self.events if event.get("method") in kinds]
 

@@ -152,9 +152,9 @@ def test_cache_that_cannot_be_written_says_so_and_does_not_fail(tmp_path, made):
 def test_many_writers_and_readers_at_once(tmp_path, made):
     wrong: list[object] = []
 
-    def work() -> None:
+    def work(number: int) -> None:
         mine = cache(tmp_path)
-        out = tmp_path / f"out-{threading.get_ident()}"
+        out = tmp_path / f"out-{number}"
         out.mkdir()
         for _ in range(50):
             mine.store(KEY, made, ["a.cubin", "empty"], {})
@@ -163,7 +163,7 @@ def test_many_writers_and_readers_at_once(tmp_path, made):
             ):
                 wrong.append(out)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def test_damage_names_the_file_and_the_remedy(tmp_path: Path, content: str | Non
     path = tmp_path / "x.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(KernelwrightError, match=f"^{path}: {message}") as caught:
+    with pytest.raises(KernelwrightError, match=f"^{re.escape(str(path))}: {message}") as caught:
         read_json(path, lambda record: record.text("x"), "remove it")
     assert caught.value.remedy == "remove it"
 

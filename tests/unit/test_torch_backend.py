@@ -75,6 +75,11 @@ def test_name_that_a_namespace_of_pytorch_has_for_itself_is_refused():
 # ---- the library of this repository
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers():
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     return shared_library(tmp_path_factory)

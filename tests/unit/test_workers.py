@@ -73,7 +73,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Number and command line of all processes."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            yield entry.name, (entry / "cmdline").read_text().split("\0")
+            yield entry.name, (entry / "cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue
 
@@ -488,7 +488,8 @@ def test_no_process_outlives_the_build(tmp_path: Path, ending: signal.Signals) -
         wait_until_gone(pid)
 
 
-def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_import_tvm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "REAP_S", HANGS_AFTER_S)
     broken = tmp_path / "python"
     broken.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     broken.chmod(0o755)
