@@ -112,6 +112,29 @@ def test_what_may_write_to_an_argument_counts_as_writing(tmp_path: Path, stateme
     assert [any(p.same_as(b) for b in buffers) for p in main.params] == [written, True]
 
 
+NESTED_VIEW = """
+from tvm.script import tirx as T
+
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((4, 4), "float32"), y: T.Buffer((4, 4), "float32")):
+    for i in range(4):
+        with T.sblock("outer"):
+            vi = T.axis.spatial(4, i)
+            row = T.match_buffer(y[vi, 0:4], (4,), offset_factor=1)
+            for j in range(4):
+                with T.sblock("inner"):
+                    vj = T.axis.spatial(4, j)
+                    element = T.match_buffer(row[vj], (1,), offset_factor=1)
+                    element[0] = x[vi, vj]
+"""
+
+
+def test_writing_to_a_view_of_a_view_writes_to_the_argument(tmp_path: Path) -> None:
+    main = function(tmp_path, NESTED_VIEW)
+    buffers = _written_buffers(main)
+    assert [any(p.same_as(b) for b in buffers) for p in main.params] == [False, True]
+
+
 def test_code_is_generated_for_the_arch_that_is_named() -> None:
     assert str(target_for("llvm", "x86-64-v3").attrs["mcpu"]) == "x86-64-v3"
     archs = {arch: str(target_for("cuda", arch).attrs["arch"]) for arch in ("sm_90a", "compute_80")}

@@ -98,6 +98,12 @@ def test_integers_must_be_equal(dtype: str) -> None:
     assert compare(expected, expected, 0.0) == (0.0, None)
 
 
+def test_integers_of_other_types_are_compared_by_what_they_are_worth() -> None:
+    expected, got = np.array([-1], "int8"), np.array([255], "uint8")
+    assert expected.tobytes() == got.tobytes() and compare(expected, got, 0.0)[1] is not None
+    assert compare(np.array([7], "int8"), np.array([7], "uint8"), 0.0) == (0.0, None)
+
+
 def test_integers_that_no_float_can_tell_apart_are_not_equal() -> None:
     expected = np.array([2**53, -(2**62)])
     for change in (np.array([1, 0]), np.array([0, 1])):

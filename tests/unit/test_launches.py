@@ -294,8 +294,13 @@ def test_kinds_of_host_code_launch_what_the_host_code_of_tvm_launches(
             definition(copying("T.cast(q, 'int32')"), TENSORS + ", q: T.uint32"),
             'computes T.Cast("int32", q)',
         ),
+        (
+            # Python would compare the number of twice the precision that the caller has passed.
+            definition("if q >= T.float32(0.1):\n" + copying(indent="    "), TENSORS + ", q: T.float32"),
+            "computes T.float32(0.10000000000000001) in float32",
+        ),
     ],
-    ids=["packed", "extern", "names", "keyword", "wraps"],
+    ids=["packed", "extern", "names", "keyword", "wraps", "rounds"],
 )
 def test_what_cannot_be_said_is_said_in_words(project: Project, text: str, logic: str) -> None:
     signature = lowered(project, "words", text)

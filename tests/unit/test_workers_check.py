@@ -14,7 +14,7 @@ from kernelwright import kernel
 from kernelwright.backends.plan import LoweredUnit
 from kernelwright.errors import CheckError, DefinitionError, WorkerError
 from kernelwright.workers import pool as pool_module
-from kernelwright.workers.check import Check, size_sets
+from kernelwright.workers.check import Check, barely_aligned, random_array, size_sets
 from kernelwright.workers.protocol import CheckRequest
 from launcher_build import build, plan
 from moments import HANGS_AFTER_S
@@ -107,12 +107,13 @@ def check(
     output: str = '"y"',
     tolerance: float | None = None,
     built: str | None = None,
+    definition: str = SCALE,
 ) -> dict[str, Any]:
     """Lower, build and check; ``built`` is a statement to build instead of the one that is checked."""
     scalar = "int32" if "int" in dtype else "float32"
 
     def write(code: str) -> str:
-        text = SCALE.format(dtype=dtype, output=output, scalar=scalar, statement=code, more=more)
+        text = definition.format(dtype=dtype, output=output, scalar=scalar, statement=code, more=more)
         return str(project.write("kernels/scale.py", text).relative_to(project.folder))
 
     file = write(built or statement)
@@ -187,6 +188,10 @@ def test_the_tolerance_decides(project: Project) -> None:
     with pytest.raises(CheckError, match="differs"):
         check(project, statement=close)
     assert 1e-5 < check(project, statement=close, tolerance=0.01)["worst_error"] < 0.01
+    rounded = "y[vi, vj] = alpha * x[vi, vj] * T.float32(1.0000001)"
+    assert 0 < check(project, statement=rounded)["worst_error"] < 1e-6
+    with pytest.raises(CheckError, match="differs"):
+        check(project, statement=rounded, tolerance=0.0)
 
 
 IN_PLACE = "@scale.reference\ndef _(alpha, x, y):\n    return {'y': y + alpha * x}\n"
@@ -218,10 +223,55 @@ def test_the_inputs_function_can_set_inputs_and_skip_sizes(project: Project) -> 
 def _(rng, n, dtype):
     if n == 0 or n > 100:
         return None
-    return {"alpha": 2.0, "x": rng.random((n, 3))}
+    return {"alpha": 2.0, "x": rng.uniform(5, 6, (n, 3))}
+
+@scale.reference
+def _(alpha, x):
+    assert alpha == 2.0 and (x >= 5).all()
+    return x * np.float32(2)
 """
     )
     assert check(project, more)["sizes"] == [{"n": 33}, {"n": 1}, {"n": 7}]
+
+
+def test_inputs_that_the_function_does_not_give_are_those_of_kernels_without_one() -> None:
+    plain, given = (prepared(["n"], ["n"], lambda x: x) for _ in range(2))
+    given._kernel.inputs(lambda rng, n: {})
+    for sizes in ({"n": 7}, {"n": 0}):
+        one, other = plain.inputs(sizes), given.inputs(sizes)
+        assert one is not None and other is not None
+        assert one["x"].tobytes() == other["x"].tobytes() and list(other) == ["x"]
+
+
+def test_a_number_that_has_the_name_of_a_size_is_that_size() -> None:
+    check = prepared(["n"], ["n"])
+    check._arguments.append({"kind": "scalar", "dtype": "int32", "name": "n", "output": False})
+    inputs = check.inputs({"n": 130})
+    assert inputs is not None and inputs["n"] == 130
+
+
+def test_the_inputs_function_can_give_a_tensor_without_dimensions() -> None:
+    check = prepared([], [])
+    check._kernel.inputs(lambda rng: {"x": 2})
+    inputs = check.inputs({})
+    assert inputs is not None and inputs["x"].shape == () and inputs["x"] == 2 and inputs["x"].dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float64", "complex128"])
+@pytest.mark.parametrize("times", [1, 2, 32])
+def test_arrays_are_aligned_as_much_as_a_kernel_may_expect_and_no_better(dtype: str, times: int) -> None:
+    array = np.arange(5).astype(dtype)
+    copy = barely_aligned(array, times * array.itemsize)
+    assert copy.ctypes.data % (2 * times * array.itemsize) == times * array.itemsize
+    assert copy.tolist() == array.tolist()
+
+
+def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> None:
+    buffer = "T.Buffer((n, 3), dtype)"
+    for where in ("x", "y"):
+        text = SCALE.replace(f"{where}: {buffer}", f"{where}: {buffer[:-1]}, align=128)")
+        assert text != SCALE
+        assert check(project, definition=text)["cases"] == 7
 
 
 def prepared(symbols: list[str], shape: list[int | str], reference: Callable[[Any], Any] | None = None) -> Check:
@@ -304,6 +354,17 @@ def test_a_large_size_is_skipped_where_it_takes_too_much_memory() -> None:
     check = prepared(["n"], ["n", 10_000])
     assert check.inputs({"n": 2053}) is None
     assert check.inputs({"n": 130}) is not None
+
+
+def test_random_integers_are_negative_too_where_they_can_be() -> None:
+    rng = np.random.default_rng(0)
+    ranges = {dtype: random_array(rng, (1000,), np.dtype(dtype)) for dtype in ("int8", "int64", "uint8", "bool")}
+    assert {dtype: (int(a.min()), int(a.max())) for dtype, a in ranges.items()} == {
+        "int8": (-8, 7),
+        "int64": (-8, 7),
+        "uint8": (0, 7),
+        "bool": (0, 1),
+    }
 
 
 def test_each_size_variable_is_large_once() -> None:

@@ -155,7 +155,7 @@ class Check:
         result: Values = {}
         for name, value in given.items():
             if name in shapes:
-                array = np.ascontiguousarray(value, np_dtype(dtypes[name]))
+                array = np.asarray(value, np_dtype(dtypes[name]), order="C")
                 if array.shape != shapes[name]:
                     raise CheckError(
                         f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
@@ -249,7 +249,7 @@ class Check:
                 continue
             value = self._garbage(argument, sizes) if argument["output"] else inputs[name]
             if isinstance(value, np.ndarray):
-                tensors[name] = value = to_device(value, argument["dtype"], self._device)
+                tensors[name] = value = to_device(value, argument, self._device)
             arguments.append(value)
         try:
             returned = function(*arguments)
@@ -343,20 +343,21 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
 
 
-def to_device(array: Array, dtype: str, device: Any) -> Any:
-    """A new tensor on a device with the content of an array."""
+def to_device(array: Array, argument: Mapping[str, Any], device: Any) -> Any:
+    """A new tensor on a device with the content of an array, for an argument of signature.json."""
     if device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU and array.dtype.isbuiltin == 1:
-        return barely_aligned(array)
-    tensor = tvm.runtime.empty(array.shape, dtype, device)
+        return barely_aligned(array, argument.get("alignment") or array.itemsize)
+    tensor = tvm.runtime.empty(array.shape, argument["dtype"], device)
     if array.size:
         tensor.copyfrom(array)
     return tensor
 
 
-def barely_aligned(array: Array) -> Array:
-    """A copy whose address is a multiple of the element's size and of nothing more, as a slice of an array may be."""
-    storage = np.empty(array.nbytes + 64 + array.itemsize, np.uint8)
-    start = -storage.ctypes.data % 64 + array.itemsize
+def barely_aligned(array: Array, alignment: int) -> Array:
+    """A copy whose address is a multiple of ``alignment`` bytes and of nothing more, as a slice of an array may be."""
+    more = max(64, 2 * alignment)
+    storage = np.empty(array.nbytes + more + alignment, np.uint8)
+    start = -storage.ctypes.data % more + alignment
     copy = storage[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
