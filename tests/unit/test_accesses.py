@@ -38,6 +38,7 @@ ALIGNMENTS = {
     f"T.ptx.st.global_.v8.f32(T.address_of(x[t]), {OWN}, own[4], own[5], own[6], own[7])": 32,
     f"T.ptx.red.global_.add.v4.f32(T.address_of(x[t]), {OWN})": 16,
     "x[T.ramp(t * 4, 1, 4)] = T.broadcast(T.float32(0), 4)": 16,
+    "x[T.ramp(t * 8, 1, 8)] = T.broadcast(T.float32(0), 8)": 16,
     "own[T.ramp(0, 1, 4)] = x[T.ramp(t * 4, 1, 4)]": 16,
     "own[T.ramp(0, 1, 2)] = x[T.ramp(t * 2, 1, 2)]": 8,
     "Tx.copy(own[0:4], x[0:4])": 16,

@@ -102,6 +102,8 @@ def test_integers_of_other_types_are_compared_by_what_they_are_worth() -> None:
     expected, got = np.array([-1], "int8"), np.array([255], "uint8")
     assert expected.tobytes() == got.tobytes() and compare(expected, got, 0.0)[1] is not None
     assert compare(np.array([7], "int8"), np.array([7], "uint8"), 0.0) == (0.0, None)
+    for mixed in ((np.array([2.0]), np.array([3])), (np.array([2]), np.array([3.0]))):
+        assert compare(*mixed, 0.5)[0] == 0.25, "relative, as one of them is of floating point"
 
 
 def test_integers_that_no_float_can_tell_apart_are_not_equal() -> None:

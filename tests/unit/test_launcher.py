@@ -588,6 +588,8 @@ def test_sizes_of_outputs_are_computed_as_in_python(folder: Path) -> None:
         "max(n, m, 5)",
         "k + 1",
         "(m - n) // 3 + 100",
+        "n // (m - k) + 100",
+        "n % (m - k) + 100",
     ]
     arguments = [tensor("x", "int8", ["n"]), tensor("y", "int8", ["m"]), scalar("k", "int32")]
     outputs = [tensor(f"o{i}", "int8", [text], output=True) for i, text in enumerate(expressions)]

@@ -342,6 +342,16 @@ def test_what_a_kernel_allocates_itself_is_compared_too(monkeypatch: pytest.Monk
         check.run()
 
 
+def test_outputs_that_a_kernel_allocates_are_told_apart_by_their_order() -> None:
+    check = prepared(["n"], ["n"], lambda x: (x, 2 * x))
+    check._arguments.append({**check._arguments[1], "name": "z"})
+    inputs = check.inputs({"n": 7})
+    assert inputs is not None
+    assert check._case(lambda x: [x, 2 * x], {"n": 7}, inputs, leave_out=True) == 0.0
+    with pytest.raises(CheckError, match="y differs"):
+        check._case(lambda x: [2 * x, x], {"n": 7}, inputs, leave_out=True)
+
+
 def test_sizes_that_give_no_shape_are_skipped() -> None:
     check = prepared(["n", "m"], ["n // m", "n - 1"])
     assert check.inputs({"n": 7, "m": 0}) is None
