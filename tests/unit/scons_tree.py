@@ -59,12 +59,15 @@ class Inputs:
     """What a package is made from.
 
     Arguments:
+        kernel: the kernel that the definition file declares.
+        others: further kernels of that file.
         contents: the definition's files, with their digests.
         later: request -> file that it turned out to read -> digest.
     """
 
     settings: Settings = field(default_factory=lambda: Settings(package="demo"))
     kernel: KernelRecord = GEMM
+    others: tuple[KernelRecord, ...] = ()
     tools: Tools = TOOLS
     contents: Mapping[str, str] = field(default_factory=lambda: {FILE: "1" * 64})
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class Inputs:
 
     @property
     def definition(self) -> DefinitionRecord:
-        return DefinitionRecord(FILE, self.contents, (self.kernel,), self.later)
+        return DefinitionRecord(FILE, self.contents, (self.kernel, *self.others), self.later)
 
 
 def new_run(top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> BuildRun:
@@ -98,10 +101,11 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
 
 
 def graph_of(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> PackageGraph:
-    """A package with one kernel, and with its assembly."""
+    """A package with the kernels of one file, and with its assembly."""
     graph = new_graph(top, monkeypatch, inputs)
-    selection = select(inputs.kernel, inputs.settings)
-    graph.unsettled[inputs.kernel.name] = KernelStages(graph, inputs.definition, selection).add()
+    for kernel in inputs.definition.kernels:
+        selection = select(kernel, inputs.settings)
+        graph.unsettled[kernel.name] = KernelStages(graph, inputs.definition, selection).add()
     graph._assemble(Settled(""), {})
     return graph
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +13,16 @@ import pytest
 
 pytest.importorskip("SCons")
 
+import moments
+import SCons.Script.Main
 from kernelwright.errors import KernelwrightError, Where
 from kernelwright.files import sha256_of
 from kernelwright.scons import wheel as wheel_module
 from kernelwright.scons.assembly import Assembly
 from kernelwright.scons.graph import PackageGraph
+from kernelwright.scons.partial import Partial
+from kernelwright.scons.progress import Progress
+from kernelwright.scons.stage import StageAction
 from kernelwright.scons.wheel import put_into
 from kernelwright.settings import Settings
 from kernelwright.wheel.sizes import KernelSize
@@ -26,8 +33,9 @@ LIBRARY = "_lib/gemm.so"
 
 @pytest.fixture
 def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
-    """A package of one kernel for the CPU, which was made; its library was not copied yet."""
-    graph = graph_of(tmp_path, monkeypatch, Inputs(Settings(package="demo", targets=("llvm",))))
+    """A package of one kernel for the CPU with two backends, which was made; its library was not copied yet."""
+    settings = Settings(package="demo", targets=("llvm",), backends=("tvm_ffi", "torch"))
+    graph = graph_of(tmp_path, monkeypatch, Inputs(settings))
     make_all(graph)
     return graph
 
@@ -49,12 +57,28 @@ def rewrite(graph: PackageGraph, name: str, text: str) -> None:
     graph.run.journal.record([str(path)])
 
 
-@pytest.mark.parametrize("name", ["gemm.so", "entry.json"])
-def test_another_content_of_what_a_package_gets_is_in_its_signature(graph, tmp_path, name):
+def turn_backends(graph: PackageGraph) -> None:
+    """Have the kernel be called through the same backends, with another default."""
+    (part,) = graph._assembly._parts
+    assert len(part.backends) == 2
+    graph._assembly._parts[0] = replace(part, backends=part.backends[::-1])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda graph: rewrite(graph, "gemm.so", "new"), id="library"),
+        pytest.param(lambda graph: rewrite(graph, "entry.json", "new"), id="entry"),
+        pytest.param(turn_backends, id="order of backends"),
+    ],
+)
+def test_another_content_of_what_a_package_gets_is_in_its_signature(
+    graph: PackageGraph, tmp_path: Path, change: Callable[[PackageGraph], None]
+) -> None:
     packaged(graph, tmp_path)
     before = signature(graph)
     assert signature(graph) == before
-    rewrite(graph, name, "new")
+    change(graph)
     assert signature(graph) != before
 
 
@@ -81,6 +105,17 @@ def test_a_damaged_copy_has_the_package_made_again_and_is_replaced(graph, tmp_pa
     assert signature(graph) != whole
 
 
+def test_a_damaged_copy_with_the_size_and_the_time_of_before_is_replaced(graph, tmp_path):
+    packaged(graph, tmp_path)
+    whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
+    status = copy.stat()
+    moments.rewrite(copy, b"damage.", (status.st_atime_ns, status.st_mtime_ns))
+    assert (copy.stat().st_size, copy.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert signature(graph) != whole
+    packaged(graph, tmp_path)
+    assert copy.read_text() == "gemm.so" and signature(graph) == whole
+
+
 def test_a_strict_run_reads_copies_whose_stamps_say_nothing(graph, tmp_path):
     packaged(graph, tmp_path)
     whole, copy = signature(graph), Path(graph.folder.get_abspath(), LIBRARY)
@@ -92,6 +127,26 @@ def test_a_strict_run_reads_copies_whose_stamps_say_nothing(graph, tmp_path):
     assert signature(graph) == whole, "nothing else can find it"
     graph.run.strict = True
     assert signature(graph) != whole
+
+
+def test_a_kernel_without_a_library_whose_part_of_the_manifest_fails_is_left_out_of_a_partial_package(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(SCons.Script.Main, "exit_status", 0)
+    monkeypatch.setattr(SCons.Script.Main, "this_build_status", 0)
+    settings = Settings(package="demo", targets=("cuda",), backends=("nvrtc",))
+    graph = graph_of(tmp_path, monkeypatch, Inputs(settings))
+    make_all(graph)
+    graph.run.partial, graph.run.progress = Partial(tmp_path), Progress(silent=True)
+    assert [part.name for part in graph._assembly._whole] == ["gemm"]
+    entry = stages_of(graph)["ENTRY gemm"]
+
+    def over_a_limit(scratch: Path) -> None:
+        raise KernelwrightError("too many registers", entry.where)
+
+    entry.make = over_a_limit
+    assert StageAction(entry, graph.run).execute([], [], None) is None
+    assert graph._assembly._whole == []
 
 
 def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays(graph, tmp_path):
@@ -118,7 +173,7 @@ def test_what_is_known_of_a_copy_that_the_package_has_no_more_is_forgotten(graph
     known = {**graph._assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
     assembly = Assembly(graph, graph._assembly._parts, known)
     assembly._sweep()
-    assert set(assembly.copies) == {LIBRARY}
+    assert set(assembly.copies) == {LIBRARY, "backends/torch/_gemm.py"}
 
 
 # --- Wheels

@@ -17,9 +17,10 @@ pytest.importorskip("Cython")
 from kernelwright.plan import lowering_arch
 from kernelwright.scons import assembly, backend_stages, stages
 from kernelwright.scons import stage as stage_module
+from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.stage import CODE, Stage, code_digest
 from kernelwright.settings import Settings
-from scons_tree import FILE, NVRTC, TOOLS, Inputs, graph_of, stages_of
+from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"))
@@ -164,7 +165,58 @@ def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_
     assert wanted in {path.name for path in digested}
 
 
+def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its_entry_describes(tmp_path, monkeypatch):
+    graph = graph_of(tmp_path, monkeypatch, BASE)
+    found = [Path(node.get_abspath()) for node in stages_of(graph)["LINK gemm"].sources]
+    cpu = ("host.o", "module.tir", "signature.json")
+    images = [f"{arch}.fatbin" for arch in ARCHS]
+    cuda = (*images, "sm_80.json", "sm_90a.json", "module.tir", "signature.json")
+    expected = [
+        *("gemm/wrapper.o", "gemm/images.s"),
+        *(f"gemm/{slug}/llvm/x86-64-v3/{name}" for slug in GEMM.slugs for name in cpu),
+        *(f"gemm/{slug}/cuda/{name}" for slug in GEMM.slugs for name in cuda),
+        *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread")),
+    ]
+    assert sorted(path.relative_to(graph.work.get_abspath()).as_posix() for path in found) == sorted(expected)
+
+
 # --- The code of a stage
+
+
+FOLDERS = ("backends", "frontends", "package", "wheel")
+EXECUTION = "declare files workers/definitions workers/imports workers/patterns workers/project workers/reads"
+EXECUTION += " workers/server workers/strict"
+DEVICE_COMPILERS = "headers nvcc nvrtc nvrtc_compile nvrtc_library scons/device toolchain"
+
+MODULES = {
+    "DISCOVER": f"discovery {EXECUTION}",
+    "LOWER": f"cutedsl dtypes frontends {EXECUTION}",
+    "CUBIN": DEVICE_COMPILERS,
+    "PTX": DEVICE_COMPILERS,
+    "FATBIN": "fatbin nvcc",
+    "WRAP": "backends dtypes fatbin launcher/python/kernel.pxi scons/backend_stages scons/stages",
+    "GLIBC": "glibc",
+    "CC": "backends nvcc scons/stages toolchain",
+    "EXT": "backends nvcc scons/backend_stages",
+    "ENTRY": "files limits package/manifest scons/stages",
+    "LINK": "files limits nvcc package/manifest scons/stages toolchain",
+    "PACKAGE": "backends fatbin files package scons/assembly",
+    "WHEEL": "fatbin package scons/wheel wheel",
+    "COMMANDS": "scons/commands",
+    "CHECK": f"compare scons/stages sizes workers/check {EXECUTION}",
+}
+"""The modules that decide what each stage makes, written a second time. A folder stands for all modules in it."""
+
+
+@pytest.mark.parametrize("label", sorted(CODE.keys() | MODULES.keys()))
+def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes(monkeypatch, label):
+    package = Path(stage_module.__file__).parent.parent
+    expected: set[Path] = set()
+    for name in MODULES[label].split():
+        expected |= {*package.glob(f"{name}/*.py")} if name in FOLDERS else {package / name, package / f"{name}.py"}
+    monkeypatch.setattr(stage_module, "digest_of", set)
+    digested = code_digest.__wrapped__(label)
+    assert digested and digested == {path for path in expected if path.is_file()}
 
 
 @pytest.mark.parametrize("label", sorted(KINDS & CODE.keys()))
@@ -249,6 +301,34 @@ def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_diges
         edited = {label for label in CODE if digest(label) != before[label]}
         assert edited == {label for label, files in deciding.items() if file in files}, file
         file.write_text(text)
+
+
+# --- What the build cache keeps apart
+
+
+def cache_keys(graph: PackageGraph) -> dict[str, str]:
+    """The keys of the stages that the build cache keeps, if no two files have the same content."""
+    run = SimpleNamespace(digest=str)
+    return {name: stage.cache_key(run) for name, stage in stages_of(graph).items() if stage.cacheable}
+
+
+def test_no_two_stages_of_a_package_have_the_same_key_in_the_cache(tmp_path, monkeypatch):
+    two_kernels = replace(BASE, others=(replace(GEMM, name="other"),))
+    inputs = setting(archs=("x86-64-v2", "x86-64-v3", *ARCHS))(two_kernels)
+    keys = cache_keys(graph_of(tmp_path, monkeypatch, inputs))
+    assert labels(keys.keys()) == KINDS - {"PACKAGE", "CHECK"}
+    lowered = {name for name in keys if name.startswith("LOWER")}
+    assert len(lowered) == 2 * 2 * 3, "of two kernels with two variants, for two CPU archs and for CUDA"
+    names_of: dict[str, list[str]] = {}
+    for name, known in keys.items():
+        names_of.setdefault(known, []).append(name)
+    assert [names for names in names_of.values() if len(names) > 1] == []
+
+
+def test_libraries_of_each_oldest_glibc_have_their_own_key_in_the_cache(tmp_path, monkeypatch):
+    floors = ("2.28", "2.34")
+    keys = [cache_keys(graph_of(tmp_path, monkeypatch, setting(glibc=floor)(BASE))) for floor in floors]
+    assert len({known[f"GLIBC {floor}"] for known, floor in zip(keys, floors, strict=True)}) == 2
 
 
 # --- The arch that CUDA source is made for
