@@ -128,8 +128,10 @@ def test_errors_of_any_text_survive_the_wire(message: str, detail: str | None, l
 SCRIPT = """\
 echo $$ > "$0/pid"
 cat "$0/greeting"
+: > "$0/greeted"
 read -r request
 cat "$0/answer"
+: > "$0/answered"
 . "$0/end"
 """
 FAKE = WorkerKind("a worker", ("-c", SCRIPT), "wait longer", "look for a crash", "look for os._exit")
@@ -163,13 +165,45 @@ def open_descriptors() -> list[str]:
     return sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
-def call(folder: Path, greeting: bytes, answer: bytes, end: str, request: Any, timeout_s: float = HANGS_AFTER_S) -> Any:
-    """What a pool makes of a process that sends these bytes; an error, or a result."""
+class Ending(Clock):
+    """A clock on which much time passes with each look at it once a file is there."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def monotonic(self) -> float:
+        if self._file.exists():
+            self.step = HANGS_AFTER_S / 4
+        return super().monotonic()
+
+
+def call(
+    folder: Path,
+    greeting: bytes,
+    answer: bytes,
+    end: str,
+    request: Any,
+    timeout_s: float = HANGS_AFTER_S,
+    until: str | None = None,
+) -> Any:
+    """What a pool makes of a process that sends these bytes; an error, or a result.
+
+    Arguments:
+        until: the time limit is over once this file of the process is there: ``greeted`` or ``answered``.
+    """
     for name, content in (("greeting", greeting), ("answer", answer), ("end", ENDS[end].encode())):
         (folder / name).write_bytes(content)
-    (folder / "pid").unlink(missing_ok=True)
+    for name in ("pid", "greeted", "answered"):
+        (folder / name).unlink(missing_ok=True)
     try:
-        with WorkerPool(1, folder, timeout_s, python="/bin/sh", kind=FAKE) as pool:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            WorkerPool(1, folder, timeout_s, python="/bin/sh", kind=FAKE) as pool,
+        ):
+            if until is not None:
+                patch.setattr(pool_module, "time", Ending(folder / until))
+                patch.setattr(pool_module, "LOOK_S", 0.01)
             return pool.call(request)
     except KernelwrightError as error:
         require_shown(error)
@@ -194,7 +228,7 @@ def test_a_pool_with_a_process_that_sends_anything(
     tmp_path: Path, open_files: None, greeting: bytes, answer: bytes, end: str, request: Any
 ) -> None:
     # Only a greeting without an end is waited for until the time limit, and then in vain.
-    got = call(tmp_path, greeting, answer, end, request, HANGS_AFTER_S if b"\n" in greeting else 0.4)
+    got = call(tmp_path, greeting, answer, end, request, until=None if b"\n" in greeting else "greeted")
     assert isinstance(got, (dict, KernelwrightError))
     if (
         isinstance(got, WorkerError)
@@ -207,7 +241,7 @@ def test_a_pool_with_a_process_that_sends_anything(
 @pytest.mark.parametrize("end", ["hangs", "closes", "repeats", "leaves a child"])
 @fuzz(3, factor=5, answer=lines(ANSWERS) | st.just(ANSWERS[0]))
 def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: None, end: str, answer: bytes) -> None:
-    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], timeout_s=0.3)  # whatever is done within it
+    got = call(tmp_path, GREETING, answer, end, REQUESTS[0], until="answered")
     assert isinstance(got, (dict, KernelwrightError))
 
 
