@@ -39,6 +39,21 @@ def test_an_argument_that_one_variant_writes_is_written_by_the_operator_of_pytor
     assert parameter.written
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "kind"),
+    [
+        (("int32", "float16"), "float"),
+        (("bfloat16", "int64"), "float"),
+        (("bool", "float32"), "float"),
+        (("bool", "uint8"), "SymInt"),
+        (("bool", "bool"), "bool"),
+    ],
+)
+def test_the_operator_of_pytorch_takes_a_number_of_any_variant(dtypes: tuple[str, str], kind: str) -> None:
+    (parameter,) = parameters_of([[Argument("k", "scalar", dtype)] for dtype in dtypes])
+    assert parameter.kind == kind
+
+
 @pytest.mark.parametrize(("size", "fits"), [(2**63 - 1, True), (2**63, False), (-1, False)])
 def test_a_constant_size_fits_int64(size: int, fits: bool) -> None:
     data: dict[str, Any] = signature("k", [tensor("x", "int8", [size])])

@@ -94,6 +94,17 @@ def test_content_that_is_not_as_the_directory_says_is_refused(change: dict[str, 
         read_member(stream, replace(first, **change))
 
 
+def test_data_behind_the_end_of_what_was_compressed_is_refused() -> None:
+    content = b"a" * 1000
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    packed = packer.compress(content) + packer.flush()
+    whole = Member("a", DEFLATED, zlib.crc32(content), len(packed), len(content), 0, 0, 0)
+    stream = io.BytesIO(packed + b"more")
+    assert read_member(stream, whole) == content
+    with pytest.raises(ValueError, match="it has another size than the directory says"):
+        read_member(stream, replace(whole, packed=len(packed) + 4))
+
+
 def member(name: str, size: int = 0, mode: int = 0, attributes: int = 0) -> Member:
     return Member(name, DEFLATED, 0, 0, size, mode, attributes, 0)
 

@@ -290,6 +290,49 @@ def test_texts_of_any_characters_enter_a_module_as_they_are(text: str) -> None:
     assert said is not None and said.startswith(f"Variant {text.splitlines()[0]}")
 
 
+class Calls:
+    """Stands for the call that a generated function is given; notes what is launched with which parameters."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[str, tuple[Any, ...]]] = []
+
+    def workspace(self, size: int) -> str:
+        return f"{size} bytes"
+
+    def launch(self, kernel: str, parameters: tuple[Any, ...], **_: Any) -> None:
+        self.launches.append((kernel, parameters))
+
+
+def launched(data: dict[str, Any], *arguments: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """What the generated function of a lowering launches when it is called with these arguments."""
+    (module,) = backends.get("nvrtc").emit(plan_of([data])).values()
+    tree = ast.parse(module)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
+    names: dict[str, Any] = {"Array": Array, "Call": Calls, "int32": int}
+    exec(compile(tree, "generated", "exec"), names)
+    calls = Calls()
+    names["VARIANTS"][data["slug"]](calls, *arguments)
+    return calls.launches
+
+
+def test_a_condition_is_that_of_one_launch_and_not_of_those_behind_it() -> None:
+    steps = [launch("first", [], [1, 1, 1], when="n > 50"), launch("second", [], [1, 1, 1])]
+    data = cuda_signature("k", [tensor("x", "float32", ["n"])], steps)
+    for size, names in ((51, ["first", "second"]), (50, ["second"])):
+        array = Array(256, "float32", (size,), None, (2, 0))
+        assert [name for name, _ in launched(data, array)] == names
+
+
+@pytest.mark.parametrize("names", [("call", "call_"), ("call_", "call"), ("workspace_0", "n"), ("min_", "min")])
+def test_arguments_and_sizes_keep_apart_whatever_their_names_are(names: tuple[str, str]) -> None:
+    numbers = [number(name, "int32") for name in names]
+    step = launch("f", [{"workspace": 0}, {"tensor": "x"}, *numbers, number("size", "int32")], ["size", 1, 1])
+    arguments = [tensor("x", "float32", ["size"]), *(scalar(name, "int32") for name in names)]
+    data = cuda_signature("k", arguments, [step], symbols={"size": "int32"}, workspaces=[64])
+    array = Array(256, "float32", (7,), None, (2, 0))
+    assert launched(data, array, 11, 22) == [("f", ("64 bytes", 256, 11, 22, 7))]
+
+
 # ---- helpers of generated modules
 
 
@@ -817,6 +860,19 @@ print(refusal(x, {kind}(1000000), y))
     assert shapes == ["(4,)", "(1000000,)", "(4,)"]
     assert message == "ValueError: kernel 'fill': Mismatched y.shape[0] on argument #2 when calling:"
     assert len(process.calls("launch")) == 4
+
+
+def test_only_so_many_kinds_of_calls_are_remembered(process: Process) -> None:
+    process.run(
+        """
+        fill, x = made.kernel("fill"), on_cuda((4,))
+        fill._shared.KEPT = 3
+        for count in range(1, 9):
+            fill(x, count, on_cuda((count,)))
+            assert 1 <= len(fill._shared.matches) <= 3
+        """
+    )
+    assert len(process.calls("launch")) == 8
 
 
 def test_a_number_is_asked_for_once(process: Process) -> None:
@@ -1513,6 +1569,11 @@ def test_preload_loads_and_a_call_then_only_launches(process: Process) -> None:
     )
     kinds = [line.split()[0] for line in process.log if line.startswith(("load", "launch"))]
     assert kinds == ["load"] * 4 + ["launch"]
+
+
+def test_a_variant_is_preloaded_alone(process: Process) -> None:
+    process.run('made.kernel("norm").variant(hidden=64, dtype="float32").preload("cuda:0")')
+    assert len(process.calls("load")) == 1
 
 
 def test_a_kernel_cannot_be_preloaded_for_the_cpu(process: Process) -> None:

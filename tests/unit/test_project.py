@@ -32,12 +32,14 @@ def test_good_entry_points_are_what_installers_read(tmp_path: Path) -> None:
     project = read(
         tmp_path,
         scripts={"demo-add": "demo.tools:main.run", "x": "_demo2:\u00e9"},
+        gui_scripts={"demo-window": "demo.window:main"},
         entry_points={"demo.plugins_2": {"of a module": "demo.more", "a:b": "demo:Thing"}},
     )
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.read_string(project.entry_points)
     assert {group: dict(parser[group]) for group in parser.sections()} == {
         "console_scripts": {"demo-add": "demo.tools:main.run", "x": "_demo2:\u00e9"},
+        "gui_scripts": {"demo-window": "demo.window:main"},
         "demo.plugins_2": {"of a module": "demo.more", "a:b": "demo:Thing"},
     }
 

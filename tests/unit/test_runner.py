@@ -235,6 +235,14 @@ def test_a_longer_time_may_be_given_later(tmp_path: Path) -> None:
     bench.runner.close()
 
 
+def test_a_runner_has_more_time_than_its_tool(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, timeout_s=2000.0)
+    assert bench.runner._pool.timeout_s > 2000
+    bench.runner.timeout_s = 5000.0
+    assert bench.runner._pool.timeout_s > 5000
+    bench.runner.close()
+
+
 def test_what_a_tool_leaves_running_is_ended_and_not_waited_for(bench: Bench) -> None:
     assert bench.sh(FAMILY + "echo done").output == "done\n"  # what is left would never end by itself
     all_gone(bench)

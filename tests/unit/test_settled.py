@@ -131,6 +131,20 @@ def test_stamps_of_another_content_than_the_one_that_was_built_are_not_trusted(t
     assert trusted_stamps(top, {"a.py": ""}) is None and trusted_stamps(top, {"absent.py": digest}) is None
 
 
+def test_a_file_that_is_changed_while_it_is_looked_at_is_not_current(tmp_path, file, at, monkeypatch):
+    at(file.stat().st_ctime_ns + 2 * COARSE_NS)
+    digest, top = sha256_of(file), str(tmp_path)
+
+    def then_changed(*_):
+        file.write_text("another, just after the first was read")
+        at(LATER_NS)
+        return digest
+
+    monkeypatch.setattr(settled, "dependency_digest", then_changed)
+    stamps = trusted_stamps(top, {"a.py": digest})
+    assert stamps is None or not is_current(top, stamps)
+
+
 def test_the_stamp_of_an_output_written_in_the_same_full_second_fits_nothing(tmp_path, file, at, monkeypatch):
     size, mtime, ctime, inode = files.file_stamp(file)
     for now, stamp in (

@@ -209,6 +209,12 @@ def test_a_definition_file_may_have_the_name_of_a_standard_module(project: Proje
     assert deps(project, file) == ["kernels/k.py"]
 
 
+def test_a_standard_module_that_nobody_has_imported_yet_is_no_file_of_the_project(project: Project) -> None:
+    project.copy("wave")
+    top = "import sys\nassert 'wave' not in sys.modules\nimport wave\nwave.Wave_read"
+    assert deps(project, project.empty("k", top)) == ["kernels/k.py"]
+
+
 OPTIONAL = "try:\n    import lib_opt\nexcept ImportError:\n    pass"
 MISSING = "try:\n    open('tuning.json')\nexcept OSError:\n    pass"
 
@@ -390,6 +396,20 @@ def test_what_counts_of_a_file_is_the_content_that_was_read_first(project: Proje
     """
     digest = project.discover(project.empty("k", top))["dependencies"]["tuning/data"]
     assert digest == hashlib.sha256(b"1").hexdigest()
+
+
+def test_the_source_of_a_function_is_the_one_that_was_compiled_whatever_the_file_has_now(project: Project) -> None:
+    project.write("kernels/_helper.py", "def size():\n    return 111\n")
+    top = """
+    import inspect, os
+    import _helper
+    descriptor = os.open(_helper.__file__, os.O_WRONLY)
+    os.write(descriptor, b"def size():\\n    return 22222\\n")
+    os.close(descriptor)
+    assert "return 111" in inspect.getsource(_helper.size)
+    """
+    digest = project.discover(project.empty("k", top))["dependencies"]["kernels/_helper.py"]
+    assert digest == hashlib.sha256(b"def size():\n    return 111\n").hexdigest()
 
 
 def test_files_that_threads_read_at_the_same_time_are_all_seen(project: Project) -> None:
