@@ -258,6 +258,8 @@ def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
 def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the projects of a test run share: those that were built, and a C compiler that compiles nothing twice."""
     Project.shared = once(tmp_path_factory, "shared", _make_compiler)
+    # A pytest that a test runs would spend its last minutes with removing the folders of earlier runs.
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.getbasetemp())
 
 
 def _make_compiler(folder: Path) -> None:

@@ -267,7 +267,10 @@ class Session:
 
     def _tests(self, backend: str) -> Part:
         report = self._work / f"tests_{backend}.jsonl"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "tests/gpu"]
+        # In a folder of its own: at its end pytest removes those of earlier runs from the usual one, which may take
+        # minutes.
+        folder = f"--basetemp={self._work / f'tmp_{backend}'}"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", folder, "tests/gpu"]
         if importlib.util.find_spec("xdist") is not None:  # a worker that lost its device is replaced
             command += ["-n", "0" if self._options.dry_run else "1", "--max-worker-restart", "30"]
         more = {"KERNELWRIGHT_TEST_BACKENDS": backend, "KERNELWRIGHT_TEST_REPORT": str(report)}
