@@ -361,8 +361,8 @@ class Project:
 
     def _find_tools(self, folder: Path) -> None:
         """Write ``toolchain.json``: what the tools are, as a build keeps it."""
-        from kernelwright.errors import KernelwrightError
-        from kernelwright.toolchain import Toolchain
+        from kernelwright.core.errors import KernelwrightError
+        from kernelwright.toolchain.probe import Toolchain
 
         tools = Toolchain(folder / "toolchain.json", {"PATH": f"{self.shared}/bin:{os.environ['PATH']}"})
         with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so

@@ -26,7 +26,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from kernelwright.workers import forkserver, processes, server
+from kernelwright.processes import children as processes
+from kernelwright.worker import forkserver, server
 
 TESTS = Path(__file__).resolve().parent
 SITE_SCONS = str(Path(server.__file__).parents[2])
@@ -43,7 +44,8 @@ ONLY_BUILD = frozenset(sys.modules) - WITH_TVM
 
 def _lower_once() -> None:
     """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
-    from kernelwright.frontends import Unit, tir
+    from kernelwright.lower import tir
+    from kernelwright.lower.frontend import Unit
     from tvm import te
     from tvm.script import tirx as T
 
@@ -139,7 +141,7 @@ def _prepare_fork_server() -> None:
     prepared = [_Prepared()]
 
     def start(command: Sequence[str], **options: Any) -> Any:
-        if not prepared or list(command[:3]) != [sys.executable, "-m", "kernelwright.workers.forkserver"]:
+        if not prepared or list(command[:3]) != [sys.executable, "-m", "kernelwright.worker.forkserver"]:
             return subprocess.Popen(command, **options)
         process = prepared.pop()
         streams = [file if isinstance(file, int) else file.fileno() for file in (options["stdin"], options["stdout"])]

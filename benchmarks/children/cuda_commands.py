@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelwright.errors import Where
-from kernelwright.nvcc import NvccJob
-from kernelwright.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
-from kernelwright.nvrtc_library import compiler_process
-from kernelwright.toolchain import Toolchain
+from kernelwright.compile.nvcc import NvccJob
+from kernelwright.compile.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
+from kernelwright.core.errors import Where
+from kernelwright.toolchain.nvrtc import compiler_process
+from kernelwright.toolchain.probe import Toolchain
 
 NVCCS = {"nvcc": (), "nvcc with 64-bit addresses of shared memory": ("-Xcudafe", WIDE_SHARED)}
 """Ways to run nvcc, and their flags."""

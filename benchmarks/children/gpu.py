@@ -97,7 +97,7 @@ def measured(package: Any, workload: Workload, timer: Timer) -> dict[str, Any]:
 
 
 def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """The largest error, as ``kernelwright.compare`` defines it, computed where the data is: there is much."""
+    """The largest error, as ``kernelwright.worker.compare`` defines it, computed where the data is: there is much."""
     expected, got = theirs.double(), ours.double()
     scale = expected.square().mean().sqrt()
     return float(((got - expected).abs() / (scale + expected.abs())).max())

@@ -21,9 +21,9 @@ from typing import Any
 
 def lower_file(project: Path, requests: Sequence[Mapping[str, Any]]) -> list[float]:
     """Execute a definition file, and do the lowerings of it; their seconds."""
-    from kernelwright.workers.definitions import Definitions
-    from kernelwright.workers.protocol import DiscoverRequest, LowerRequest, encode_request
-    from kernelwright.workers.server import Server
+    from kernelwright.processes.protocol import DiscoverRequest, LowerRequest, encode_request
+    from kernelwright.worker.definitions import Definitions
+    from kernelwright.worker.server import Server
 
     answers: list[dict[str, Any]] = []
     server = Server(Definitions(project), lambda line: answers.append(json.loads(line)))
@@ -47,7 +47,7 @@ def main() -> None:
     """Import TVM, lower, and print the times."""
     project, requests = Path(sys.argv[1]), Path(sys.argv[2])
     start = time.perf_counter()
-    from kernelwright.workers.server import load
+    from kernelwright.worker.server import load
 
     # As the workers do: where PyTorch is installed, importing TVM alone loads that too, in three times the time.
     if isinstance(loaded := load(), Exception):

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import LowerRequest
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import LowerRequest
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import DiscoverRequest
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import DiscoverRequest
 
 
 def main() -> None:

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import KernelwrightError
-from .version import VERSION
+from .core.errors import KernelwrightError
+from .core.version import VERSION
 
 if TYPE_CHECKING:
-    from .declare import Kernel, Variant, grid, kernel
+    from .define.kernel import Kernel, Variant, grid, kernel
 
 __all__ = ["Kernel", "KernelwrightError", "Variant", "grid", "kernel"]
 __version__ = VERSION
@@ -16,6 +16,6 @@ def __getattr__(name: str) -> Any:
     """What definition files use, imported when they do: the SCons tool can do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import declare
+    from .define import kernel as declare
 
     return getattr(declare, name)

@@ -24,10 +24,10 @@ from types import MappingProxyType
 from typing import Any
 
 from . import backends
-from .errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
-from .files import pretty_json
+from .core.errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
+from .core.files import pretty_json
+from .define.settings import COMMAND_LINE, Settings, merge, read_document, read_pyproject
 from .package.assemble import provider_package
-from .settings import COMMAND_LINE, Settings, merge, read_document, read_pyproject
 from .wheel import WHEEL_LIST
 from .wheel.archive import write_wheel
 from .wheel.platform import require_platform

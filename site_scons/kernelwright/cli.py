@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import KernelwrightError, printable
-from .fatbin import find_fatbinary
-from .launcher import LAUNCHER
-from .nvrtc_library import PROGRAM
-from .toolchain import Toolchain, tvm_ffi_includes
-from .version import VERSION
+from .compile.fatbin import find_fatbinary
+from .core.errors import KernelwrightError, printable
+from .core.version import VERSION
+from .library.launcher import LAUNCHER
+from .toolchain.nvrtc import PROGRAM
+from .toolchain.probe import Toolchain, tvm_ffi_includes
 
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
@@ -113,7 +113,7 @@ def verify(wheels: Sequence[Path], own_points: bool = False) -> int:
         own_points: whether they may have entry points that refer to their own package.
     """
     # Imported here, because the other commands do not need it.
-    from .package.loader import gap_text
+    from .runtime.loader import gap_text
     from .wheel.verify import gaps_of, verify_together, verify_wheel
 
     found: dict[Path, list[str]] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from .errors import SettingsError, Where
-from .settings import BUILD_FOLDERS, TAKEN, is_importable
+from .core.errors import SettingsError, Where
+from .define.settings import BUILD_FOLDERS, TAKEN, is_importable
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 HIDDEN = {"gitignore": ".gitignore", "github": ".github"}

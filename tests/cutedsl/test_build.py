@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
-from kernelwright.cutedsl import INSTALL
+from kernelwright.define.program import INSTALL
 from ptx import Kernel
 
 try:

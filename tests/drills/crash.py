@@ -38,7 +38,7 @@ sys.path.append(str(ROOT / "tests"))
 from moments import HANGS_AFTER_S, processes_of  # noqa: E402 (it is below that folder)
 
 PACKAGE = "kw_kernels"
-WORKER = "kernelwright.workers.forkserver"
+WORKER = "kernelwright.worker.forkserver"
 COMPILERS = ("nvcc", "cicc", "ptxas", "cc1plus", "cudafe++")
 VICTIMS = ("scons SIGKILL", "scons SIGINT", "worker SIGKILL", "nvcc SIGKILL")
 SCONSTRUCT = f"""\

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypothesis import Phase, given, settings
 from hypothesis.strategies import SearchStrategy
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
 
 THOROUGH = os.environ.get("KERNELWRIGHT_FUZZ") == "thorough"
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from kernelwright import grid, kernel
-from kernelwright.declare import MAX_SLUG, Kernel, slugs
-from kernelwright.discovery import KernelRecord
-from kernelwright.errors import DefinitionError
-from kernelwright.files import canonical_json, pretty_json
+from kernelwright.core.errors import DefinitionError
+from kernelwright.core.files import canonical_json, pretty_json
+from kernelwright.define.kernel import MAX_SLUG, Kernel, slugs
+from kernelwright.define.settings import merge
+from kernelwright.discover.discovery import KernelRecord
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel
 from kernelwright.package.stubs import make_stub
-from kernelwright.settings import merge
 
 from .harness import fuzz, only_our_errors, write_guard
 from .strategies import integers, odd_texts, texts, values

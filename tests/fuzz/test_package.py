@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from conftest import Project
 from hypothesis import strategies as st
-from kernelwright.package import kernel as kernel_module
-from kernelwright.package.loader import Loader, read_manifest
+from kernelwright.runtime import kernel as kernel_module
+from kernelwright.runtime.loader import Loader, read_manifest
 
 from .harness import fuzz, write_guard
 from .strategies import as_json, damaged, nested, restructured

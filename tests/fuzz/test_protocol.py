@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from kernelwright.errors import KernelwrightError, LoweringError, Where, WorkerError
-from kernelwright.workers import pool as pool_module
-from kernelwright.workers import protocol
-from kernelwright.workers.pool import WorkerKind, WorkerPool
-from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
-from kernelwright.workers.tools import _members as members_of_session
+from kernelwright.core.errors import KernelwrightError, LoweringError, Where, WorkerError
+from kernelwright.processes import pool as pool_module
+from kernelwright.processes import protocol
+from kernelwright.processes.pool import WorkerKind, WorkerPool
+from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from kernelwright.processes.tool_process import _members as members_of_session
 from moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
 
 from .harness import fuzz

@@ -15,18 +15,19 @@ import pytest
 import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from conftest import Project
 from hypothesis import strategies as st
-from kernelwright import discovery, toolchain
-from kernelwright.backends import library
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.cache import BuildCache
-from kernelwright.errors import KernelwrightError, WorkerError
-from kernelwright.files import unsealed
-from kernelwright.limits import check_limits, read_usage
-from kernelwright.memory import Measurements, MemoryGovernor
+from kernelwright.compile.limits import check_limits, read_usage
+from kernelwright.core.errors import KernelwrightError, WorkerError
+from kernelwright.core.files import unsealed
+from kernelwright.discover import discovery
+from kernelwright.library import wrapper as library
+from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.report import make_report
-from kernelwright.scons.signatures import SCHEMA, Journal
-from kernelwright.settled import is_current, read_settled
-from kernelwright.trace import read_trace
+from kernelwright.scons.journal import SCHEMA, Journal
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.settled import is_current, read_settled
+from kernelwright.state.trace import read_trace
+from kernelwright.toolchain import probe as toolchain
 
 from .harness import fuzz, only_our_errors, require_readable, write_guard
 from .strategies import as_json, damaged, nested, restructured
@@ -39,7 +40,7 @@ def sha256(data: bytes) -> str:
 
 
 def sealed_bytes(text: bytes) -> bytes:
-    """As :func:`kernelwright.files.sealed`, for any bytes."""
+    """As :func:`kernelwright.core.files.sealed`, for any bytes."""
     return sha256(text).encode() + b"\n" + text
 
 

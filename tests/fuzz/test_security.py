@@ -32,7 +32,7 @@ UNSAFE_MODULES = {
 }
 """What they read can execute code."""
 
-SOCKET_PAIRS = ("workers/forkserver.py", "workers/processes.py")
+SOCKET_PAIRS = ("worker/forkserver.py", "processes/children.py")
 """Modules that pass descriptors through a pair of sockets without names, which nobody else can connect to."""
 
 NETWORK_MODULES = {"socket", "ssl", "urllib", "http", "ftplib", "smtplib", "telnetlib", "requests", "xmlrpc", "asyncio"}
@@ -41,19 +41,19 @@ PROCESS_FUNCTIONS = {"system", "popen", "startfile", "getoutput", "getstatusoutp
 
 ALLOWED = {
     # The worker executes definition files: that is what it is for.
-    ("workers/definitions.py", "exec_module"): "executes a definition file",
-    ("workers/definitions.py", "import_module"): "imports a definition file that is in a package",
+    ("worker/definitions.py", "exec_module"): "executes a definition file",
+    ("worker/definitions.py", "import_module"): "imports a definition file that is in a package",
     # Names that are written in our own source.
     ("backends/__init__.py", "import_module"): "imports one of our own backends",
-    ("package/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
-    ("package/nvrtc_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
-    ("package/nvrtc_device.py", "import_module"): "imports modules of cuda.core: the names are written there",
-    ("package/cython_kernel.py", "exec_module"): "loads a compiled module, whose digest was compared",
-    ("package/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
-    ("package/signature.py", "compile"): "compiles a tree of arithmetic that it has checked node by node",
-    ("package/signature.py", "eval"): "evaluates such code, without builtins",
-    ("package/loader.py", "import_module"): "imports modules of the package that the manifest lists with their digests",
-    ("frontends/tir.py", "import_module"): "a module of TVM that an attribute of the same name hides",
+    ("runtime/torch_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
+    ("runtime/cuda_core_kernel.py", "import_module"): "imports a generated module, whose digest was compared",
+    ("runtime/cuda_core_device.py", "import_module"): "imports modules of cuda.core: the names are written there",
+    ("runtime/cython_kernel.py", "exec_module"): "loads a compiled module, whose digest was compared",
+    ("runtime/cython_kernel.py", "import_module"): "imports NumPy, PyTorch or JAX: the names are written there",
+    ("runtime/arguments.py", "compile"): "compiles a tree of arithmetic that it has checked node by node",
+    ("runtime/arguments.py", "eval"): "evaluates such code, without builtins",
+    ("runtime/loader.py", "import_module"): "imports modules of the package that the manifest lists with their digests",
+    ("lower/tir.py", "import_module"): "a module of TVM that an attribute of the same name hides",
 }
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""
 
@@ -122,7 +122,7 @@ def test_every_exception_to_the_rules_is_still_needed() -> None:
 
 def test_a_library_loads_the_driver_and_nothing_else() -> None:
     """The launcher is compiled into every kernel library."""
-    sources = sorted((SITE_SCONS / "kernelwright/launcher").glob("*.h"))
+    sources = sorted((SITE_SCONS / "kernelwright/library/launcher").glob("*.h"))
     text = "\n".join(path.read_text() for path in sources)
     found = re.findall(
         r"(?<![\w.>])(system|popen|exec[vl]\w*|posix_spawn\w*|v?fork|socket|connect|open|fopen|creat)\(", text
@@ -136,7 +136,7 @@ def test_a_library_loads_the_driver_and_nothing_else() -> None:
 
 
 def test_sizes_are_evaluated_without_python(tmp_path: Path) -> None:
-    from kernelwright.sizes import evaluate
+    from kernelwright.core.size import evaluate
 
     for text in (
         "__import__('os').system('touch x')",
@@ -236,8 +236,8 @@ def test_the_name_of_the_folder_is_never_given_to_the_shell_that_nvcc_uses(tmp_p
 
 
 def test_a_compiler_whose_path_a_shell_would_change_is_refused(tmp_path: Path) -> None:
-    from kernelwright.errors import ToolchainError
-    from kernelwright.toolchain import Toolchain
+    from kernelwright.core.errors import ToolchainError
+    from kernelwright.toolchain.probe import Toolchain
 
     odd = tmp_path / "$(touch sprung)" / "nvcc"
     odd.parent.mkdir()
@@ -253,9 +253,9 @@ def test_a_compiler_whose_path_a_shell_would_change_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["json", "torch", "kernelwright", "tvm_ffi.kernels", "SCons", "cuda", "site", "jax"])
 def test_no_package_takes_the_name_of_a_module_that_others_import(name: str) -> None:
-    from kernelwright.errors import SettingsError
+    from kernelwright.core.errors import SettingsError
+    from kernelwright.define.settings import merge
     from kernelwright.init import make_project
-    from kernelwright.settings import merge
 
     with pytest.raises(SettingsError, match="would take the place of the module") as caught:
         merge([("pyproject.toml", {"package": name})], ["tvm_ffi"])
@@ -267,14 +267,14 @@ def test_no_package_takes_the_name_of_a_module_that_others_import(name: str) -> 
 
 @pytest.mark.parametrize("name", ["acme", "acme.json", "jsons", "kernels_of_torch", "torch_kernels"])
 def test_other_packages_may_have_any_name(name: str) -> None:
-    from kernelwright.settings import merge
+    from kernelwright.define.settings import merge
 
     assert merge([("pyproject.toml", {"package": name})], ["tvm_ffi"]).package == name
 
 
 def test_every_module_that_is_imported_is_taken() -> None:
     from kernelwright import backends
-    from kernelwright.settings import TAKEN
+    from kernelwright.define.settings import TAKEN
 
     found = {name for path in SOURCES for name in imported(ast.parse(path.read_text(encoding="utf-8")))}
     for backend in map(backends.get, backends.names()):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from kernelwright import backends
-from kernelwright.files import canonical_json, pretty_json
-from kernelwright.memory import parse_size
-from kernelwright.settings import HELP, SIZES, Settings, merge, read_pyproject
+from kernelwright.core.files import canonical_json, pretty_json
+from kernelwright.define.settings import HELP, SIZES, Settings, merge, read_pyproject
+from kernelwright.processes.memory import parse_size
 
 from .harness import fuzz, only_our_errors, write_guard
 from .strategies import damaged, nested, odd_texts, texts, values

@@ -22,9 +22,9 @@ LARGEST = 200_000
 BITS = 4
 """Bits of the significands that the numbers of a large case keep, so that they can be packed well."""
 
-from kernelwright.declare import Kernel  # noqa: E402
-from kernelwright.workers.check import Check, size_sets  # noqa: E402
-from kernelwright.workers.protocol import CheckRequest  # noqa: E402
+from kernelwright.define.kernel import Kernel  # noqa: E402
+from kernelwright.processes.protocol import CheckRequest  # noqa: E402
+from kernelwright.worker.check import Check, size_sets  # noqa: E402
 
 
 def load_kernels(path: Path) -> list[Kernel]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import LIBRARIES, ROOT, Device, backends, named
-from kernelwright.compare import compare
+from kernelwright.worker.compare import compare
 
 pytestmark = pytest.mark.gpu
 

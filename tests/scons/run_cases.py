@@ -16,7 +16,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "site_scons")]
 
-from kernelwright.compare import compare  # noqa: E402
+from kernelwright.worker.compare import compare  # noqa: E402
 
 
 def in_numpy(array: np.ndarray, dtype: str) -> Any:

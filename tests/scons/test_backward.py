@@ -8,8 +8,8 @@ import shutil
 import pytest
 from conftest import CUBE, Project
 from kernelwright import grid, kernel
-from kernelwright.declare import require_gradient_names
-from kernelwright.errors import DefinitionError, Where
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define.kernel import require_gradient_names
 
 
 def forward(**options):

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from kernelwright import backends, kernel
 from kernelwright.cli import TOOLS
-from kernelwright.compare import TOLERANCES
-from kernelwright.cutedsl import VERSION as CUTEDSL
-from kernelwright.declare import RESERVED
-from kernelwright.memory import DEFAULT_KIB
-from kernelwright.package.loader import SCHEMA
+from kernelwright.define.kernel import RESERVED
+from kernelwright.define.program import VERSION as CUTEDSL
+from kernelwright.define.settings import HELP, Settings
+from kernelwright.processes.memory import DEFAULT_KIB
 from kernelwright.report.timeline import COLOURS
+from kernelwright.runtime.loader import SCHEMA
 from kernelwright.scons.graph import UNRELATED
 from kernelwright.scons.stage import CODE
 from kernelwright.scons.tool import OPTIONS
-from kernelwright.settings import HELP, Settings
-from kernelwright.trace import STAGES
+from kernelwright.state.trace import STAGES
+from kernelwright.worker.compare import TOLERANCES
 from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
@@ -101,11 +101,35 @@ def test_code_of_stages_exists_and_all_other_modules_are_known_to_decide_nothing
 
 
 DECIDING_NOTHING = {
-    *("__init__.py", "__main__.py", "build.py", "cache.py", "cli.py", "errors.py", "init.py", "memory.py"),
-    *("plan.py", "private.py", "records.py", "runner.py", "settings.py", "settled.py", "trace.py", "version.py"),
+    *(
+        "__init__.py",
+        "__main__.py",
+        "build.py",
+        "state/cache.py",
+        "cli.py",
+        "core/errors.py",
+        "init.py",
+        "processes/memory.py",
+    ),
+    *(
+        "discover/selection.py",
+        "core/private.py",
+        "core/records.py",
+        "processes/runner.py",
+        "define/settings.py",
+        "state/settled.py",
+        "state/trace.py",
+        "core/version.py",
+    ),
     *("launcher/__init__.py", "scons/__init__.py", "scons/graph.py", "scons/partial.py", "scons/progress.py"),
-    *("scons/run.py", "scons/signatures.py", "scons/stage.py", "scons/tool.py", "workers/__init__.py"),
-    *("workers/forkserver.py", "workers/pool.py", "workers/processes.py", "workers/protocol.py", "workers/tools.py"),
+    *("scons/run.py", "scons/journal.py", "scons/stage.py", "scons/tool.py", "workers/__init__.py"),
+    *(
+        "worker/forkserver.py",
+        "processes/pool.py",
+        "processes/children.py",
+        "processes/protocol.py",
+        "processes/tool_process.py",
+    ),
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
 the options of the stage (settings, plan, the version)."""
@@ -173,7 +197,7 @@ def test_the_docs_list_every_tolerance():
 
 
 def test_the_docs_list_every_variable_of_the_environment():
-    sources = [p.read_text() for p in (PACKAGE / "launcher").rglob("*.h")]
+    sources = [p.read_text() for p in (PACKAGE / "library/launcher").rglob("*.h")]
     found = [name for text in sources for name in re.findall(r'"(KERNELWRIGHT_\w+)"', text)]
     documented = set(first_cells(section("reference.md", "## Environment variables")))
     assert found and set(found) <= documented

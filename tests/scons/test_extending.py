@@ -23,7 +23,7 @@ def extended(folder: Path) -> Path:
     shutil.copytree(SITE_SCONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     backend, loading, registration, _ = blocks("python")
     (copy / "kernelwright/backends/keyword.py").write_text(backend)
-    (copy / "kernelwright/package/keyword_kernel.py").write_text(loading)
+    (copy / "kernelwright/runtime/keyword_kernel.py").write_text(loading)
     path = copy / "kernelwright/backends/__init__.py"
     text, count = re.subn(r"^CLASSES = .*?[}]$", registration.strip(), path.read_text(), flags=re.M | re.S)
     assert count == 1

@@ -302,8 +302,8 @@ def test_what_a_sanitizer_says_is_understood() -> None:
 @pytest.mark.parametrize("edit", ["newer", "damaged"])
 def test_ptx_is_spoilt_so_that_only_the_driver_can_see_it(tmp_path: Path, edit: str) -> None:
     pack = importlib.import_module("pack")
-    from kernelwright.package.loader import read_manifest
     from kernelwright.package.manifest import sealed_manifest
+    from kernelwright.runtime.loader import read_manifest
 
     package = tmp_path / "demo"
     image = package / "_images" / "scale" / "compute_80.ptx"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from conftest import ADD, ROOT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
-from kernelwright.errors import ToolchainError
-from kernelwright.nvrtc_library import find_nvrtc
-from kernelwright.toolchain import find_nvcc
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain.nvrtc import find_nvrtc
+from kernelwright.toolchain.probe import find_nvcc
 from moments import Gate, wait_for
 
 NO_NVCC = "NVCC=/nonexistent/nvcc"

@@ -24,8 +24,8 @@ from typing import IO
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
-from kernelwright.glibc import LIBRARIES
-from kernelwright.toolchain import find_host_compiler, find_nvcc
+from kernelwright.compile.glibc import LIBRARIES
+from kernelwright.toolchain.probe import find_host_compiler, find_nvcc
 from moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
 
 OUTPUTS = ("build/kernels", "build/demo")

@@ -19,18 +19,18 @@ import pytest
 from conftest import ROOT
 from kernel_library import build_kernel_library
 from kernelwright.backends import get
-from kernelwright.backends.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.declare import Kernel
-from kernelwright.workers.check import Check, size_sets
-from kernelwright.workers.definitions import kernels_of
-from kernelwright.workers.protocol import CheckRequest
+from kernelwright.define.kernel import Kernel
+from kernelwright.library.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.processes.protocol import CheckRequest
+from kernelwright.worker.check import Check, size_sets
+from kernelwright.worker.definitions import kernels_of
 
 KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[!_]*.py"))
 assert "gemm" in KERNELS
 KERNELS += ["accumulate", "cube", "cube_backward", "product", "product_backward"]
 """What the built library has: the kernels of this repository, and those that the tests add."""
 
-PACKAGE = Path(importlib.util.find_spec("kernelwright.package").origin).parent
+PACKAGE = Path(importlib.util.find_spec("kernelwright.runtime").origin).parent
 
 INIT = """\
 from .loader_for_tests import TestLoader as _Loader

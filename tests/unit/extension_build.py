@@ -16,10 +16,10 @@ from typing import Any
 from forked import starter
 from kernelwright.backends.base import Places
 from kernelwright.backends.cython import Cython
-from kernelwright.backends.library import LAUNCHER
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.package import cython_kernel
-from kernelwright.package import kernel as tvm_ffi_kernel
+from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.library.wrapper import LAUNCHER
+from kernelwright.runtime import cython_kernel
+from kernelwright.runtime import kernel as tvm_ffi_kernel
 from launcher_build import OPTIMISED, build, include_folders
 from workers_project import Project
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.backends import library as kernel_library
 from kernelwright.backends.base import Places
-from kernelwright.backends.library import LAUNCHER, LinkJob
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.library import wrapper as kernel_library
+from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.library.wrapper import LAUNCHER, LinkJob
 
 
 def include_folders() -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from forked import starter
 from kernelwright import backends, package
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 
@@ -43,7 +43,7 @@ class Loader:
 def kernel(name):
     import json
 
-    from ._runtime.nvrtc_kernel import load
+    from ._runtime.cuda_core_kernel import load
 
     loader = Loader()
     return load(loader, name, json.loads((loader.folder / f"{name}.json").read_text()))

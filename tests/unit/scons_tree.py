@@ -15,17 +15,17 @@ import SCons.Environment
 import SCons.Node
 import SCons.Node.Alias
 import SCons.Node.FS
-from kernelwright.discovery import DefinitionRecord, KernelRecord
-from kernelwright.nvrtc_library import Nvrtc
-from kernelwright.plan import select
+from kernelwright.define.settings import Settings
+from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
+from kernelwright.discover.selection import select
 from kernelwright.scons import run as run_module
 from kernelwright.scons.graph import PackageGraph, Tools
 from kernelwright.scons.run import BuildRun
 from kernelwright.scons.stage import Stage, publish
 from kernelwright.scons.stages import KernelStages
-from kernelwright.settings import Settings
-from kernelwright.settled import Settled
-from kernelwright.toolchain import CuteDsl, HostCompiler, Lowerer, Nvcc
+from kernelwright.state.settled import Settled
+from kernelwright.toolchain.nvrtc import Nvrtc
+from kernelwright.toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc
 
 FILE = "kernels/gemm.py"
 ARCHS = ("sm_80", "sm_90a", "compute_80")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.frontends.tir import target_for
-from kernelwright.frontends.tir_alignment import element_alignment, relaxed, required_alignment
-from kernelwright.frontends.tir_signature import _written_buffers
+from kernelwright.lower.tir import target_for
+from kernelwright.lower.tir_alignment import element_alignment, relaxed, required_alignment
+from kernelwright.lower.tir_signature import _written_buffers
 
 FUNCTION = """
 from tvm.script import tirx as T

@@ -8,7 +8,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from kernelwright.version import VERSION
+from kernelwright.core.version import VERSION
 from kernelwright.wheel.archive import wheel_name, write_wheel
 from kernelwright.wheel.project import Project
 

@@ -15,8 +15,9 @@ pytest.importorskip("SCons")
 
 import moments
 import SCons.Script.Main
-from kernelwright.errors import KernelwrightError, Where
-from kernelwright.files import sha256_of
+from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.core.files import sha256_of
+from kernelwright.define.settings import Settings
 from kernelwright.scons import wheel as wheel_module
 from kernelwright.scons.assembly import Assembly
 from kernelwright.scons.graph import PackageGraph
@@ -24,7 +25,6 @@ from kernelwright.scons.partial import Partial
 from kernelwright.scons.progress import Progress
 from kernelwright.scons.stage import StageAction
 from kernelwright.scons.wheel import put_into
-from kernelwright.settings import Settings
 from kernelwright.wheel.sizes import KernelSize
 from scons_tree import Inputs, graph_of, make_all, stages_of
 

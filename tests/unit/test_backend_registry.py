@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernelwright import backends
-from kernelwright.errors import SettingsError
+from kernelwright.core.errors import SettingsError
 
 
 def test_every_name_is_a_backend_that_calls_a_target() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kernelwright import build
-from kernelwright.errors import KernelwrightError, SettingsError, ToolError, Where
+from kernelwright.core.errors import KernelwrightError, SettingsError, ToolError, Where
 from kernelwright.wheel import WHEEL_LIST
 
 PYPROJECT = """\

@@ -15,15 +15,15 @@ pytest.importorskip("SCons")
 
 import SCons.Node
 import SCons.Script
-from kernelwright import discovery
-from kernelwright.errors import KernelwrightError, SettingsError
-from kernelwright.files import open_lock
+from kernelwright.core.errors import KernelwrightError, SettingsError
+from kernelwright.core.files import open_lock
+from kernelwright.define.settings import Settings
+from kernelwright.discover import discovery
 from kernelwright.scons import graph as graph_module
 from kernelwright.scons.assembly import remove_unknown
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
-from kernelwright.settings import Settings
-from kernelwright.settled import Settled, read_settled
+from kernelwright.state.settled import Settled, read_settled
 from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
 

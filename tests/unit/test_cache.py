@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kernelwright.cache import LARGEST_OUTPUTS, MOST_LISTS, STALE_S, BuildCache, key_of
-from kernelwright.errors import SettingsError
-from kernelwright.files import LARGEST_RECORD
+from kernelwright.core.errors import SettingsError
+from kernelwright.core.files import LARGEST_RECORD
+from kernelwright.state.cache import LARGEST_OUTPUTS, MOST_LISTS, STALE_S, BuildCache, key_of
 
 KEY = key_of("signature", [("a.py", "digest")])
 FILES = ["a.cubin", "empty"]
@@ -451,7 +451,7 @@ def test_entry_whose_sizes_are_not_those_of_its_contents_is_a_miss_and_goes(tmp_
 
 
 def test_outputs_of_just_the_largest_size_are_kept(tmp_path, made, monkeypatch):
-    monkeypatch.setattr("kernelwright.cache.LARGEST_OUTPUTS", 256)
+    monkeypatch.setattr("kernelwright.state.cache.LARGEST_OUTPUTS", 256)
     store(tmp_path, made)
     assert fetched(tmp_path)[0] == {}
     (made / "empty").write_bytes(b"1")

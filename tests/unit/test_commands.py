@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kernelwright import cli
 from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main, print_tool
-from kernelwright.errors import KernelwrightError, SettingsError, ToolchainError, Where
+from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from kernelwright.init import HIDDEN, TEMPLATE, make_project
 from kernelwright.wheel import verify as verify_module
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from kernelwright.compare import TOLERANCES, Mismatch, compare, is_float, scale
+from kernelwright.worker.compare import TOLERANCES, Mismatch, compare, is_float, scale
 
 RNG = np.random.default_rng(0)
 

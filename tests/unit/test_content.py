@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import KernelwrightError
-from kernelwright.package.loader import SCHEMA
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.version import VERSION
 from kernelwright.package.manifest import sealed_document
-from kernelwright.version import VERSION
+from kernelwright.runtime.loader import SCHEMA
 from kernelwright.wheel.content import BuiltFiles, Image, package_files, provider_files, read_built
 from kernelwright.wheel.project import Project
 from kernelwright.wheel.source import Source

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from kernelwright import kernel
-from kernelwright.cutedsl import INSTALL, Program, Scalar, Tensor
-from kernelwright.errors import DefinitionError, LoweringError, ToolchainError, Where
-from kernelwright.frontends import Unit, cutedsl
-from kernelwright.frontends.cutedsl_cubin import usage_of
+from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
+from kernelwright.define.program import INSTALL, Program, Scalar, Tensor
+from kernelwright.lower import cutedsl
+from kernelwright.lower.cutedsl_cubin import usage_of
+from kernelwright.lower.frontend import Unit
 
 UNIT = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
 WHERE = Where("k", "default", "lower", "k.py:3")

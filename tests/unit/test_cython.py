@@ -26,9 +26,9 @@ import pytest
 import tvm_ffi
 from extension_build import Built, Loader, build_both, compile_extension, entry_of, lower_ours, places
 from kernelwright.backends.cython import RESERVED, Cython, check_headers
-from kernelwright.backends.plan import KernelPlan, LoweredUnit
-from kernelwright.errors import KernelwrightError, ToolchainError
-from kernelwright.package import cython_kernel
+from kernelwright.core.errors import KernelwrightError, ToolchainError
+from kernelwright.library.plan import KernelPlan, LoweredUnit
+from kernelwright.runtime import cython_kernel
 from launcher_build import OPTIMISED, FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
 from test_glibc import compiler, stubs
 from workers_project import Project

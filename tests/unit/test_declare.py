@@ -8,8 +8,10 @@ import math
 import re
 
 import pytest
-from kernelwright import declare, grid, kernel
-from kernelwright.declare import (
+from kernelwright import grid, kernel
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define import kernel as declare
+from kernelwright.define.kernel import (
     MAX_NAME,
     MAX_SLUG,
     RESERVED,
@@ -18,7 +20,6 @@ from kernelwright.declare import (
     require_gradient_names,
     slugs,
 )
-from kernelwright.errors import DefinitionError, Where
 
 
 def test_grid_is_a_product_with_the_last_axis_fastest():

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from kernelwright import discovery
-from kernelwright.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
-from kernelwright.errors import DefinitionError, Where
-from kernelwright.files import sha256_of
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import DiscoverRequest, Request
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.core.files import sha256_of
+from kernelwright.discover import discovery
+from kernelwright.discover.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import DiscoverRequest, Request
 from workers_project import Project
 
 

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
-from kernelwright.backends import library
-from kernelwright.backends.plan import Argument, LoweredUnit
 from kernelwright.backends.torch import parameters_of
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.library import wrapper as library
+from kernelwright.library.plan import Argument, LoweredUnit
 from launcher_build import plan, signature, tensor
 
 

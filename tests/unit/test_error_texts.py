@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from kernelwright.errors import (
+from kernelwright.core.errors import (
     LONGEST_SHOWN,
     KernelwrightError,
     ToolError,

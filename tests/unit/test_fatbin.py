@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelwright import fatbin
-from kernelwright.errors import Where
-from kernelwright.fatbin import (
+from kernelwright.compile import fatbin
+from kernelwright.compile.fatbin import (
     CUBIN,
     ENTRY,
     LZ4,
@@ -19,6 +18,7 @@ from kernelwright.fatbin import (
     images_in,
     needed_driver,
 )
+from kernelwright.core.errors import Where
 
 LETTERS = {"": 0, "a": 0x10_0000, "f": 0x20_0000}
 

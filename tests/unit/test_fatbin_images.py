@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import SettingsError, ToolchainError, Where
-from kernelwright.fatbin import (
+from kernelwright.compile.fatbin import (
     CUBIN,
     ENTRY,
     LARGEST,
@@ -26,8 +25,9 @@ from kernelwright.fatbin import (
     pack,
     unpacked_lz4,
 )
-from kernelwright.runner import ToolResult
-from kernelwright.toolchain import Nvcc
+from kernelwright.core.errors import SettingsError, ToolchainError, Where
+from kernelwright.processes.runner import ToolResult
+from kernelwright.toolchain.probe import Nvcc
 
 A, F = 0x10_0000, 0x20_0000
 """Flags of the archs that end with these letters."""

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright import files
-from kernelwright.discovery import _Cache
-from kernelwright.errors import KernelwrightError
-from kernelwright.files import (
+from kernelwright.core import files
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.files import (
     LARGEST_RECORD,
     canonical_json,
     dependency_digest,
@@ -35,11 +34,12 @@ from kernelwright.files import (
     unsealed,
     write_atomically,
 )
-from kernelwright.memory import Measurements
-from kernelwright.records import read_json
-from kernelwright.settled import Settled, read_settled
-from kernelwright.toolchain import Toolchain
-from kernelwright.trace import read_trace
+from kernelwright.core.records import read_json
+from kernelwright.discover.discovery import _Cache
+from kernelwright.processes.memory import Measurements
+from kernelwright.state.settled import Settled, read_settled
+from kernelwright.state.trace import read_trace
+from kernelwright.toolchain.probe import Toolchain
 
 PATIENCE_S = 120
 """After so long a reader is taken to wait for ever; it is no limit that a slow machine comes near to."""

@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.errors import ToolchainError, Where
-from kernelwright.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
-from kernelwright.memory import Measurements, MemoryGovernor
-from kernelwright.runner import ToolRunner
-from kernelwright.toolchain import HostCompiler, find_host_compiler
+from kernelwright.compile.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
+from kernelwright.core.errors import ToolchainError, Where
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolRunner
+from kernelwright.toolchain.probe import HostCompiler, find_host_compiler
 
 PROGRAM = """
 #include <dlfcn.h>

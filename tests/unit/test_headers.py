@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelwright.errors import ToolchainError, Where
-from kernelwright.headers import can_include, headers_in, included_files, options_files, parse_dependencies
+from kernelwright.compile.headers import can_include, headers_in, included_files, options_files, parse_dependencies
+from kernelwright.core.errors import ToolchainError, Where
 
 
 @pytest.mark.parametrize(

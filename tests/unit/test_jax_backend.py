@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from backend_package import KERNELS, cases, imported, make, shared_library
 from kernelwright.backends import get
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.compare import compare
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.library.plan import LoweredUnit
+from kernelwright.worker.compare import compare
 from launcher_build import plan, signature, tensor
 
 jax = pytest.importorskip("jax")
@@ -295,8 +295,8 @@ def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
     (tmp_path / "demo/_runtime").mkdir()
     for path in (tmp_path / "demo", tmp_path / "demo/backends", tmp_path / "demo/_runtime"):
         (path / "__init__.py").write_text("")
-    for module in ("jax_kernel.py", "kernel.py", "signature.py", "loader.py"):
-        text = (SITE_SCONS / "kernelwright/package" / module).read_text()
+    for module in ("jax_kernel.py", "kernel.py", "arguments.py", "loader.py"):
+        text = (SITE_SCONS / "kernelwright/runtime" / module).read_text()
         (tmp_path / "demo/_runtime" / module).write_text(text)
     head = STUB_HEAD.format(summary="s", version="1", imports="").replace("._runtime", "..._runtime")
     parts = [get("jax").stub(name, entry[name]) for name in ("saxpy", "top_k")]

@@ -62,7 +62,7 @@ class Kernel:
 
 
 def kernel_of(entry: dict[str, Any], kernel: Any = None) -> Any:
-    from kernelwright.package.jax_kernel import JaxKernel
+    from kernelwright.runtime.jax_kernel import JaxKernel
 
     return JaxKernel(LOADER, entry, kernel or Kernel(), None)
 

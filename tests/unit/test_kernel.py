@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from kernelwright.package import cython_kernel
-from kernelwright.package.kernel import Kernel, Output, make_kernel
+from kernelwright.runtime import cython_kernel
+from kernelwright.runtime.kernel import Kernel, Output, make_kernel
 from launcher_build import FakeTensor, tensor
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import tvm_ffi
 from gate import held
-from kernelwright.backends.plan import KernelPlan, LoweredUnit
+from kernelwright.library.plan import KernelPlan, LoweredUnit
 from launcher_build import OPTIMISED, FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
@@ -850,8 +850,8 @@ def test_the_best_image_for_the_device_is_loaded(
 
 def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int], int]:
     """The launcher's choice among archs, straight from C: capability -> index or -1."""
-    from kernelwright.backends.library import LAUNCHER, _image
-    from kernelwright.errors import Where
+    from kernelwright.core.errors import Where
+    from kernelwright.library.wrapper import LAUNCHER, _image
     from launcher_build import include_folders
 
     head = '#define KW_KERNEL "k"\n' + "".join(

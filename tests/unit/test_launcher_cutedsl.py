@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from kernelwright.backends import library as kernel_library
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.frontends.cutedsl import ANSWERED, HOST
-from kernelwright.launcher import LAUNCHER
+from kernelwright.library import wrapper as kernel_library
+from kernelwright.library.launcher import LAUNCHER
+from kernelwright.library.plan import LoweredUnit
+from kernelwright.lower.cutedsl import ANSWERED, HOST
 from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import tvm_ffi
 from kernelwright import backends
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.library.plan import LoweredUnit
 from launcher_build import FakeTensor, build
 from nvrtc_package import Process, make_driver, make_package, plan_of
 from workers_project import Project

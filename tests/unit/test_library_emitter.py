@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.backends import get, library, names
+from kernelwright.backends import get, names
 from kernelwright.backends.base import Places
-from kernelwright.backends.library import launcher_sources, link_flags, size_expression, symbols_of
-from kernelwright.backends.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.errors import KernelwrightError, SettingsError
-from kernelwright.toolchain import cuda_version
+from kernelwright.core.errors import KernelwrightError, SettingsError
+from kernelwright.library import wrapper as library
+from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.library.wrapper import launcher_sources, link_flags, size_expression, symbols_of
+from kernelwright.toolchain.probe import cuda_version
 from launcher_build import plan, scalar, signature, tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden"

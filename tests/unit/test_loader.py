@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from kernelwright import package as sources
-from kernelwright.files import pretty_json
-from kernelwright.package.loader import SCHEMA, read_manifest, require
+from kernelwright.core.files import pretty_json
 from kernelwright.package.manifest import sealed_document
+from kernelwright.runtime.loader import SCHEMA, read_manifest, require
 
 NAME = "made_by_hand"
 
@@ -151,7 +151,7 @@ def test_an_edit_that_keeps_the_size_of_a_file_is_noticed(package: Package) -> N
 def test_the_file_that_a_backend_made_for_a_kernel_is_verified_before_it_runs(package: Package, backend: str) -> None:
     if backend == "cython" and sys.version_info < (3, 11):
         pytest.skip("this Python is too old for the backend")
-    runtime = pytest.importorskip(f"kernelwright.package.{backend}_kernel")
+    runtime = pytest.importorskip(f"kernelwright.runtime.{backend}_kernel")
     name = f"backends/{backend}/_scale{'.abi3.so' if backend == 'cython' else '.py'}"
     path = package.write(name, FILES[name] + " ")
     with pytest.raises(ImportError, match="was altered") as caught:

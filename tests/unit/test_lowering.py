@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import DefinitionError, LoweringError
+from kernelwright.core.errors import DefinitionError, LoweringError
 from workers_project import Project
 
 HEAD = """\

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import KernelwrightError
-from kernelwright.limits import USED
-from kernelwright.package.loader import DIGEST_LINE, SCHEMA
+from kernelwright.compile.limits import USED
+from kernelwright.core.errors import KernelwrightError
 from kernelwright.package.manifest import (
     BuiltKernel,
     BuiltPackage,
@@ -23,6 +22,7 @@ from kernelwright.package.manifest import (
     sealed_document,
     sealed_manifest,
 )
+from kernelwright.runtime.loader import DIGEST_LINE, SCHEMA
 from kernelwright.wheel.content import with_source
 from kernelwright.wheel.source import Source
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.private import private_folders, private_pattern
-from kernelwright.records import LARGEST, Record, is_file_name
+from kernelwright.core.private import private_folders, private_pattern
+from kernelwright.core.records import LARGEST, Record, is_file_name
 
 # --- Paths of the machine
 

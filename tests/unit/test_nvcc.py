@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import ToolchainError, ToolError, Where
-from kernelwright.memory import Measurements, MemoryGovernor
-from kernelwright.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
-from kernelwright.runner import ToolResult, ToolRunner
-from kernelwright.toolchain import HostCompiler, Nvcc, find_host_compiler, find_nvcc
+from kernelwright.compile.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
+from kernelwright.core.errors import ToolchainError, ToolError, Where
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolResult, ToolRunner
+from kernelwright.toolchain.probe import HostCompiler, Nvcc, find_host_compiler, find_nvcc
 
 REPORT = """\
 ptxas info    : 0 bytes gmem

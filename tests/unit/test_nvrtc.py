@@ -15,16 +15,17 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright import nvrtc as nvrtc_module
-from kernelwright import nvrtc_compile, nvrtc_library
-from kernelwright.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
-from kernelwright.headers import included_files
-from kernelwright.memory import Measurements, MemoryGovernor
-from kernelwright.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
-from kernelwright.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
-from kernelwright.nvrtc_library import Nvrtc, compiler_process, find_nvrtc, include_beside
-from kernelwright.runner import ToolResult, ToolRunner
-from kernelwright.toolchain import HostCompiler, Nvcc, Toolchain, find_host_compiler, find_nvcc
+from kernelwright.compile import nvrtc as nvrtc_module
+from kernelwright.compile.headers import included_files
+from kernelwright.compile.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
+from kernelwright.compile.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
+from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolResult, ToolRunner
+from kernelwright.toolchain import nvrtc as nvrtc_library
+from kernelwright.toolchain import nvrtc_compile
+from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
+from kernelwright.toolchain.probe import HostCompiler, Nvcc, Toolchain, find_host_compiler, find_nvcc
 from moments import Gate, wait_for
 
 SOURCE = """\

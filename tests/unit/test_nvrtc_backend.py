@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.backends.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
-from kernelwright.errors import KernelwrightError
-from kernelwright.package.nvrtc_arrays import Array, _dtype_text
-from kernelwright.package.nvrtc_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.library.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
+from kernelwright.runtime.cuda_core_arrays import Array, _dtype_text
+from kernelwright.runtime.cuda_core_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor
 from nvrtc_package import Process, entry_of, make_driver, make_package, plan_of
 

@@ -22,15 +22,15 @@ import numpy as np
 import pytest
 import tvm_ffi
 from extension_build import Built, Loader, build_both
-from kernelwright.package import cython_kernel
-from kernelwright.package import kernel as tvm_ffi_kernel
+from kernelwright.runtime import cython_kernel
+from kernelwright.runtime import kernel as tvm_ffi_kernel
 from launcher_build import FakeTensor, cuda_unit, plan, scalar, signature, tensor
 from test_cython import STANDIN, OnCuda, scale_function
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
 jax_tvm_ffi = pytest.importorskip("jax_tvm_ffi")
-jax_kernel = pytest.importorskip("kernelwright.package.jax_kernel")
+jax_kernel = pytest.importorskip("kernelwright.runtime.jax_kernel")
 
 BACKENDS = ("tvm_ffi", "cython")
 LINE = re.compile(r"^(launch|record|wait|synchronize) .*?stream (\S+)(?: on cuda:(\d))?", re.M)

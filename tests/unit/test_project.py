@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import SettingsError, shown
+from kernelwright.core.errors import SettingsError, shown
 from kernelwright.wheel.project import Project, provider_project, read_project
 from kernelwright.wheel.source import find_source
 from kernelwright.wheel.version import WHERE, version_of

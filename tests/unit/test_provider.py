@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.files import pretty_json
-from kernelwright.package.loader import SCHEMA
+from kernelwright.core.files import pretty_json
 from kernelwright.package.manifest import sealed_manifest
-from kernelwright.package.provider import Provider
+from kernelwright.runtime.loader import SCHEMA
+from kernelwright.runtime.provider import Provider
 
 CUBIN, FATBIN = "scale/default/cuda/sm_80.cubin", "scale/default/cuda/sm_80.fatbin"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import KernelwrightError
-from kernelwright.records import LARGEST, Record, is_file_name, read_json
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.records import LARGEST, Record, is_file_name, read_json
 
 READERS: dict[str, Callable[[Record], Any]] = {
     "text": lambda record: record.text("x"),

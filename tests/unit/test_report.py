@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from browser import Browser, colours_of, dump_dom, find_browser
 from kernelwright.cli import main
-from kernelwright.package.loader import DIGEST_LINE
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
 from kernelwright.report.data import collect
 from kernelwright.report.markup import duration, size
 from kernelwright.report.page import embedded_json, render
 from kernelwright.report.timeline import colours
-from kernelwright.trace import STAGES, RunSummary, Span, Trace
+from kernelwright.runtime.loader import DIGEST_LINE
+from kernelwright.state.trace import STAGES, RunSummary, Span, Trace
 
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"

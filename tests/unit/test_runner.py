@@ -16,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelwright import runner as runner_module
-from kernelwright.errors import KernelwrightError, ToolchainError, ToolError, Where, WorkerError
-from kernelwright.memory import Measurements, MemoryGovernor
-from kernelwright.runner import ToolResult, ToolRunner
-from kernelwright.workers import pool as pool_module
-from kernelwright.workers import protocol, tools
+from kernelwright.core.errors import KernelwrightError, ToolchainError, ToolError, Where, WorkerError
+from kernelwright.processes import pool as pool_module
+from kernelwright.processes import protocol
+from kernelwright.processes import runner as runner_module
+from kernelwright.processes import tool_process as tools
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolResult, ToolRunner
 from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, running, wait_for, wait_until_gone
 
 SITE_SCONS = Path(protocol.__file__).parents[2]

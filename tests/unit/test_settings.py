@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from kernelwright import backends
-from kernelwright import settings as settings_module
-from kernelwright.errors import SettingsError, Where
-from kernelwright.memory import parse_size
-from kernelwright.settings import (
+from kernelwright.core.errors import SettingsError, Where
+from kernelwright.define import settings as settings_module
+from kernelwright.define.settings import (
     CHOICES,
     COMMAND_LINE,
     HELP,
@@ -23,6 +22,7 @@ from kernelwright.settings import (
     read_pyproject,
     target_of,
 )
+from kernelwright.processes.memory import parse_size
 
 
 def settings(*layers):

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from kernelwright import files, settled
-from kernelwright.files import COARSE_NS, lasting_stamp, sealed, sha256_of
-from kernelwright.settled import (
+from kernelwright.core import files
+from kernelwright.core.files import COARSE_NS, lasting_stamp, sealed, sha256_of
+from kernelwright.state import settled
+from kernelwright.state.settled import (
     FINE_NS,
     Settled,
     SettledKernel,

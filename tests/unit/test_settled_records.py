@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.files import canonical_json, file_stamp, sealed, sha256_of
-from kernelwright.settled import (
+from kernelwright.core.files import canonical_json, file_stamp, sealed, sha256_of
+from kernelwright.state.settled import (
     Settled,
     SettledKernel,
     is_current,
@@ -149,7 +149,9 @@ def test_files_are_current_while_their_stamps_are_the_same(tmp_path: Path) -> No
 
 def with_change_times(monkeypatch: pytest.MonkeyPatch, *, changed: int, now: int) -> None:
     """Let files have been changed, and let it be, at certain times in ns."""
-    monkeypatch.setattr("kernelwright.settled.file_stamp", lambda path: (*file_stamp(path)[:1], changed, changed, 5))
+    monkeypatch.setattr(
+        "kernelwright.state.settled.file_stamp", lambda path: (*file_stamp(path)[:1], changed, changed, 5)
+    )
     monkeypatch.setattr("time.time_ns", lambda: now)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SITE_SCONS
-from kernelwright.package.signature import INT32_LIMIT, Described, Signatures, plain_number
+from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures, plain_number
 from launcher_build import build, c_unit, plan, scalar, signature, tensor
 
 DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"

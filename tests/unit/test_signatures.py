@@ -17,9 +17,9 @@ import SCons.Node.FS
 import SCons.Node.Python
 import SCons.SConf
 import SCons.SConsign
-from kernelwright.files import file_stamp
-from kernelwright.scons import signatures
-from kernelwright.scons.signatures import Journal, entry_from_json, entry_to_json
+from kernelwright.core.files import file_stamp
+from kernelwright.scons import journal as signatures
+from kernelwright.scons.journal import Journal, entry_from_json, entry_to_json
 from moments import HANGS_AFTER_S, rewrite
 
 

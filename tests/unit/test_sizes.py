@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernelwright.sizes import evaluate
+from kernelwright.core.size import evaluate
 
 
 @pytest.mark.parametrize(

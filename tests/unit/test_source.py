@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SITE_SCONS
-from kernelwright.errors import KernelwrightError, SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.wheel import git as git_module
 from kernelwright.wheel.git import repository_of
 from kernelwright.wheel.sdist import choose_files, read_files

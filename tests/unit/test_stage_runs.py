@@ -16,13 +16,13 @@ pytest.importorskip("SCons")
 import SCons.Errors
 import SCons.Node
 import SCons.Script.Main
-from kernelwright.cache import BuildCache
-from kernelwright.errors import KernelwrightError, Where
-from kernelwright.files import sha256_of
+from kernelwright.core.errors import KernelwrightError, Where
+from kernelwright.core.files import sha256_of
 from kernelwright.scons.partial import OF_VARIANT, TOLERATED, Partial
 from kernelwright.scons.progress import Progress
 from kernelwright.scons.run import BuildRun
 from kernelwright.scons.stage import CODE, Stage, StageAction, publish
+from kernelwright.state.cache import BuildCache
 from scons_tree import new_run
 
 WHERE = Where("gemm", "m-1", "nvcc", "kernels/gemm.py:4")

@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
-from kernelwright.plan import lowering_arch
+from kernelwright.define.settings import Settings
+from kernelwright.discover.selection import lowering_arch
 from kernelwright.scons import assembly, backend_stages, stages
 from kernelwright.scons import stage as stage_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.stage import CODE, Stage, code_digest
-from kernelwright.settings import Settings
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.

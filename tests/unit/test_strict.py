@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.errors import DefinitionError, WorkerError
-from kernelwright.workers import protocol
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
+from kernelwright.core.errors import DefinitionError, WorkerError
+from kernelwright.library.plan import LoweredUnit
+from kernelwright.processes import protocol
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
 from launcher_build import build, plan
 from workers_project import COPY, Project
 

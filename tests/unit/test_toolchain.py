@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright import toolchain
-from kernelwright.errors import ToolchainError
-from kernelwright.toolchain import CuteDsl, HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain import probe as toolchain
+from kernelwright.toolchain.probe import CuteDsl, HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
 

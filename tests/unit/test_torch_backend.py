@@ -14,9 +14,9 @@ import pytest
 from backend_package import KERNELS, cases, imported, make, shared_library
 from conftest import SCALE, SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.backends import get
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.compare import compare
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.library.plan import LoweredUnit
+from kernelwright.worker.compare import compare
 from launcher_build import plan, scalar, signature, tensor
 
 torch = pytest.importorskip("torch")
@@ -570,8 +570,8 @@ def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
     for path in (folder, folder / "backends", folder / "_runtime"):
         path.mkdir(exist_ok=True)
         (path / "__init__.py").write_text("")
-    runtime = SITE_SCONS / "kernelwright/package"
-    for module in ("torch_kernel.py", "kernel.py", "signature.py", "loader.py"):
+    runtime = SITE_SCONS / "kernelwright/runtime"
+    for module in ("torch_kernel.py", "kernel.py", "arguments.py", "loader.py"):
         (folder / "_runtime" / module).write_text((runtime / module).read_text())
     head = STUB_HEAD.format(summary="s", version="1", imports="").replace("._runtime", "..._runtime")
     parts = [backend.stub(name, entry[name]) for name in ("saxpy", "top_k", "rope")]

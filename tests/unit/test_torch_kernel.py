@@ -10,7 +10,7 @@ from launcher_build import tensor
 
 torch = pytest.importorskip("torch")
 
-from kernelwright.package.torch_kernel import Operators  # noqa: E402
+from kernelwright.runtime.torch_kernel import Operators  # noqa: E402
 
 
 def operators(name: str, *variants: tuple[list[dict[str, Any]], str], index: int | None = None) -> Operators:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import KernelwrightError
-from kernelwright.trace import STAGES, RunSummary, Span, Trace, assign_lanes, read_trace
-from kernelwright.version import VERSION
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.version import VERSION
+from kernelwright.state.trace import STAGES, RunSummary, Span, Trace, assign_lanes, read_trace
 
 SUMMARY = RunSummary(jobs=2, cores=4, built=2, reused=5, cached=1, failed=1, seconds=3.5)
 SITE_SCONS = Path(__file__).resolve().parent.parent.parent / "site_scons"
@@ -213,7 +213,7 @@ def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
 def test_import_brings_in_nothing_heavy():
     code = f"import sys; sys.path.insert(0, {str(SITE_SCONS)!r}); import kernelwright.trace; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"SCons", "numpy", "tvm", "subprocess", "kernelwright.toolchain", "kernelwright.report"}
+    heavy = {"SCons", "numpy", "tvm", "subprocess", "kernelwright.toolchain.probe", "kernelwright.report"}
     assert not heavy.intersection(loaded)
 
 

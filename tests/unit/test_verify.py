@@ -22,8 +22,8 @@ from typing import NamedTuple
 import pytest
 from conftest import SITE_SCONS
 from kernelwright.cli import verify
-from kernelwright.errors import KernelwrightError
-from kernelwright.files import pretty_json
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.files import pretty_json
 from kernelwright.package.manifest import sealed_manifest
 from kernelwright.wheel import verify as verify_module
 from kernelwright.wheel.archive import write_wheel

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError
 from kernelwright.package.manifest import sealed_document
 from kernelwright.wheel import platform
 from kernelwright.wheel.archive import wheel_name, write_wheel

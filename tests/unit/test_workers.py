@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from kernelwright.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
-from kernelwright.workers import pool as pool_module
-from kernelwright.workers import protocol
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.processes import ForkServer
-from kernelwright.workers.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
-from kernelwright.workers.tools import OUTPUT_LIMIT
+from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
+from kernelwright.processes import pool as pool_module
+from kernelwright.processes import protocol
+from kernelwright.processes.children import ForkServer
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from kernelwright.processes.tool_process import OUTPUT_LIMIT
 from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for, wait_until_gone
 from workers_project import Project
 
@@ -534,7 +534,7 @@ WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
 
     def servers() -> list[str]:
         return [
-            pid for pid, words in commands() if "kernelwright.workers.forkserver" in words and str(tmp_path) in words
+            pid for pid, words in commands() if "kernelwright.worker.forkserver" in words and str(tmp_path) in words
         ]
 
     wait_for((tmp_path / "importing").exists, "TVM is not imported")

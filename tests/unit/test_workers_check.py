@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright import kernel
-from kernelwright.backends.plan import LoweredUnit
-from kernelwright.errors import CheckError, DefinitionError, WorkerError
-from kernelwright.workers import pool as pool_module
-from kernelwright.workers.check import Check, barely_aligned, random_array, size_sets
-from kernelwright.workers.protocol import CheckRequest
+from kernelwright.core.errors import CheckError, DefinitionError, WorkerError
+from kernelwright.library.plan import LoweredUnit
+from kernelwright.processes import pool as pool_module
+from kernelwright.processes.protocol import CheckRequest
+from kernelwright.worker.check import Check, barely_aligned, random_array, size_sets
 from launcher_build import build, plan
 from moments import HANGS_AFTER_S
 from workers_project import Project

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.errors import DefinitionError
-from kernelwright.files import dependency_digest
-from kernelwright.workers.patterns import pattern_files
-from kernelwright.workers.project import Project as Files
+from kernelwright.core.errors import DefinitionError
+from kernelwright.core.files import dependency_digest
+from kernelwright.worker.patterns import pattern_files
+from kernelwright.worker.project import Project as Files
 from workers_project import COPY, Project
 
 
@@ -590,7 +590,7 @@ def test_an_exception_shows_only_the_users_frames(project: Project) -> None:
     assert error.where.location == "kernels/_helper.py:2"
     assert "KeyError" in error.message
     assert "return {}['missing']" in str(error.detail)
-    assert "workers/definitions.py" not in str(error.detail) and "importlib" not in str(error.detail)
+    assert "worker/definitions.py" not in str(error.detail) and "importlib" not in str(error.detail)
 
 
 def test_a_file_that_is_not_utf8_is_an_error(project: Project) -> None:

@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.protocol import DiscoverRequest, LowerRequest
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.protocol import DiscoverRequest, LowerRequest
 from moments import HANGS_AFTER_S
 
 COPY = """\

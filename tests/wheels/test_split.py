@@ -743,9 +743,9 @@ def test_the_wheel_that_is_too_large_is_named_and_none_is_published(split: Proje
 
 
 def test_a_wheel_of_device_code_that_is_too_large_names_the_kernels_with_the_most_of_it(split: Project) -> None:
-    from kernelwright.errors import KernelwrightError, Where
+    from kernelwright.core.errors import KernelwrightError, Where
+    from kernelwright.define.settings import Settings
     from kernelwright.scons.wheel import _require_size
-    from kernelwright.settings import Settings
 
     folders = [SimpleNamespace(get_abspath=lambda path=path: str(path)) for path in (split.folder / "build").iterdir()]
     named = {Path(folder.get_abspath()).name: folder for folder in folders}

@@ -9,13 +9,21 @@ import importlib
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from ..errors import SettingsError
+from ..core.errors import SettingsError
 
 if TYPE_CHECKING:
     from .base import Backend
 
-CLASSES = {"tvm_ffi": "TvmFfi", "cython": "Cython", "nvrtc": "Nvrtc", "torch": "Torch", "jax": "Jax"}
-"""Name of a backend, which is its module's -> its class; the default comes first."""
+CLASSES = {
+    "tvm_ffi": ("tvm_ffi", "TvmFfi"),
+    "cython": ("cython", "Cython"),
+    "nvrtc": ("cuda_core", "CudaCore"),
+    "torch": ("torch", "Torch"),
+    "jax": ("jax", "Jax"),
+}
+"""Name of a backend -> its module and its class; the default comes first.
+
+The backend ``nvrtc`` has the name that users know from TileLang. It launches through cuda.core and uses no NVRTC."""
 
 
 AUTO = "auto"
@@ -35,7 +43,8 @@ def get(name: str) -> Backend:
     """
     if name not in CLASSES:
         raise SettingsError(f"unknown backend {name!r}", remedy=f"the backends are: {', '.join(names())}")
-    backend: Backend = getattr(importlib.import_module(f".{name}", __name__), CLASSES[name])()
+    module, kind = CLASSES[name]
+    backend: Backend = getattr(importlib.import_module(f".{module}", __name__), kind)()
     return backend
 
 

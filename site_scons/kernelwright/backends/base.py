@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ToolchainError, Where
+from ..core.errors import ToolchainError, Where
 
 if TYPE_CHECKING:
-    from .plan import KernelPlan
+    from ..library.plan import KernelPlan
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import KernelwrightError, ToolchainError, Where
+from ..core.errors import KernelwrightError, ToolchainError, Where
+from ..library.plan import IDENTIFIER, Argument, KernelPlan
+from ..library.wrapper import LAUNCHER, RELRO, STACK_PROTECTOR
 from .base import Backend, Need, Places
-from .library import LAUNCHER, RELRO, STACK_PROTECTOR
-from .plan import IDENTIFIER, Argument, KernelPlan
 
 SHARED = LAUNCHER / "python"
 """The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""

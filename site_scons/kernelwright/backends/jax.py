@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import KernelwrightError
+from ..core.errors import KernelwrightError
+from ..library.plan import Argument, KernelPlan
 from .base import Backend, Need
-from .plan import Argument, KernelPlan
 
 DTYPES = re.compile(r"bool|u?int(4|8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_\w+")
 """The dtypes of arrays that JAX has."""
@@ -25,7 +25,7 @@ class Jax(Backend):
         Need("jax_tvm_ffi", "jax-tvm-ffi>=0.1.3,<0.2"),
         Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),
     )
-    runtime = ("jax_kernel.py", "kernel.py", "interface.py", "signature.py")
+    runtime = ("jax_kernel.py", "kernel.py", "interface.py", "arguments.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, Where
+from ..library.plan import Argument, KernelPlan
 from .base import Backend, Need
-from .plan import Argument, KernelPlan
 
 DTYPES = re.compile(
     r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_e(4m3fn|5m2|4m3fnuz|5m2fnuz|8m0fnu)"
@@ -88,7 +88,7 @@ class Torch(Backend):
     name = "torch"
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
-    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "signature.py")
+    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "arguments.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""

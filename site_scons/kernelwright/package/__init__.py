@@ -1,1 +1,1 @@
-"""What a kernel package consists of: its manifest, stubs and the loader that is copied into it."""
+"""What a kernel package is assembled from."""

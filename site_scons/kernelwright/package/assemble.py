@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from ..backends.base import Backend
     from .manifest import BuiltPackage
 
+RUNTIME_FOLDER = Path(__file__).resolve().parent.parent / "runtime"
+
 RUNTIME = ("loader.py",)
-"""Modules of this folder that are copied into every package, as ``_runtime/``; backends add theirs."""
+"""Modules of that folder that are copied into every package, as ``_runtime/``; backends add theirs."""
 
 PROVIDER = "provider.py"
 """A further one, for packages whose libraries do not hold their device code: finds it in files."""
@@ -56,7 +58,7 @@ def runtime_sources(backends: Iterable[Backend], files: bool) -> list[Path]:
         files: the device code is in files.
     """
     names = [*RUNTIME, *(name for backend in backends for name in backend.runtime), *([PROVIDER] if files else [])]
-    return [Path(__file__).with_name(name) for name in dict.fromkeys(names)]
+    return [RUNTIME_FOLDER / name for name in dict.fromkeys(names)]
 
 
 def outputs(backends: Sequence[Backend], files: bool) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import get
-from ..errors import KernelwrightError, Where, shown
-from ..files import canonical_json, pretty_json, sha256_of
-from ..limits import read_usage
-from .loader import DIGEST_LINE, SCHEMA
+from ..compile.limits import read_usage
+from ..core.errors import KernelwrightError, Where, shown
+from ..core.files import canonical_json, pretty_json, sha256_of
+from ..runtime.loader import DIGEST_LINE, SCHEMA
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import KernelwrightError
-from ..files import write_atomically
-from ..records import damage_named
+from ..core.errors import KernelwrightError
+from ..core.files import write_atomically
+from ..core.records import damage_named
 from .data import collect
 from .markup import plural
 from .page import render

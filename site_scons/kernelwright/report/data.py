@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import KernelwrightError
-from ..package.loader import gap_text, read_manifest
-from ..records import Record, damage_named, is_file_name
-from ..trace import RecordedRun, read_trace
+from ..core.errors import KernelwrightError
+from ..core.records import Record, damage_named, is_file_name
+from ..runtime.loader import gap_text, read_manifest
+from ..state.trace import RecordedRun, read_trace
 
 REMEDY = "run scons to make it again"
 

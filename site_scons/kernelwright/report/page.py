@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ..version import VERSION
+from ..core.version import VERSION
 from .code import package_sections
 from .data import Report
 from .timeline import run_sections, timeline_data

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..trace import STAGES, RecordedRun, Span
+from ..state.trace import STAGES, RecordedRun, Span
 from .markup import UNKNOWN, Column, duration, name_cell, number_cell, plural, table
 
 COLOURS = len(STAGES) + 2

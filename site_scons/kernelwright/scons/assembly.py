@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..errors import KernelwrightError, Where
-from ..fatbin import described
-from ..files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
+from ..compile.fatbin import described
+from ..core.errors import KernelwrightError, Where
+from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
+from ..core.version import VERSION
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
-from ..version import VERSION
 from .stage import Stage, move
 
 if TYPE_CHECKING:

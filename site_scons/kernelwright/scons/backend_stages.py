@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Backend, Places
-from ..backends.plan import KernelPlan
-from ..discovery import KernelRecord
-from ..errors import Where
-from ..files import digest_of
-from ..launcher import LAUNCHER
-from ..nvcc import shell_script, stand_in
+from ..compile.nvcc import shell_script, stand_in
+from ..core.errors import Where
+from ..core.files import digest_of
+from ..discover.discovery import KernelRecord
+from ..library.launcher import LAUNCHER
+from ..library.plan import KernelPlan
 from ..package.assemble import product_of
-from ..toolchain import HostCompiler, tvm_ffi_includes
+from ..toolchain.probe import HostCompiler, tvm_ffi_includes
 from .stage import Measured, Stage
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Where
-from ..files import pretty_json
+from ..core.errors import Where
+from ..core.files import pretty_json
 from .stage import Stage
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SettingsError, Where
-from ..nvcc import CompiledCode, DeviceJob, NvccJob, compile_device_code
+from ..compile.nvcc import CompiledCode, DeviceJob, NvccJob, compile_device_code
+from ..core.errors import SettingsError, Where
 
 if TYPE_CHECKING:
     from .graph import PackageGraph
@@ -65,8 +65,8 @@ def _nvrtc(
     graph: PackageGraph, arch: str, flags: tuple[str, ...], folder: Path, where: Callable[[str], Where]
 ) -> DeviceCompiler:
     # Imported here, because few builds use it.
-    from ..memory import parse_size
-    from ..nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
+    from ..compile.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
+    from ..processes.memory import parse_size
 
     nvrtc, size = graph.tools.nvrtc, graph.settings.pch_size
     if nvrtc is None:

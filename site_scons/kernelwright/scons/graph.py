@@ -22,13 +22,13 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends
-from ..errors import KernelwrightError, SettingsError, ToolchainError, Where, printable
-from ..files import canonical_json, digest_of
-from ..launcher import LAUNCHER
-from ..settings import Settings
-from ..settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
-from ..toolchain import CuteDsl, HostCompiler, Lowerer, Nvcc, describe
-from ..version import VERSION
+from ..core.errors import KernelwrightError, SettingsError, ToolchainError, Where, printable
+from ..core.files import canonical_json, digest_of
+from ..core.version import VERSION
+from ..define.settings import Settings
+from ..library.launcher import LAUNCHER
+from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
+from ..toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc, describe
 from .assembly import Assembly, Built, Part, remove_unknown
 from .commands import NAME as COMMANDS
 from .commands import add_compile_commands
@@ -37,9 +37,9 @@ from .stage import CODE, Measured, Stage, StageAction, code_digest
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
-    from ..discovery import DefinitionRecord
-    from ..nvrtc_library import Nvrtc
-    from ..plan import KernelSelection
+    from ..discover.discovery import DefinitionRecord
+    from ..discover.selection import KernelSelection
+    from ..toolchain.nvrtc import Nvrtc
     from .stages import KernelNodes
 
 DONE = (SCons.Node.executed, SCons.Node.up_to_date)
@@ -163,7 +163,7 @@ class PackageGraph:
         Raises:
             KernelwrightError: there is none, or it is too old.
         """
-        from ..fatbin import find_fatbinary
+        from ..compile.fatbin import find_fatbinary
 
         nvcc = self.tools.nvcc
         return find_fatbinary(nvcc) if nvcc is not None and self.settings.compress != "none" else ""
@@ -187,7 +187,7 @@ class PackageGraph:
     @cached_property
     def glibc_stage(self) -> Stage | None:
         """What makes these libraries; None: it is linked with the machine's own."""
-        from ..glibc import LIBRARIES, make_stubs
+        from ..compile.glibc import LIBRARIES, make_stubs
 
         floor, compiler = self.settings.glibc, self.tools.host_compiler
         if not floor:
@@ -219,7 +219,7 @@ class PackageGraph:
         """The version of the project, if one of these backends needs it; empty: unknown."""
         if not any(backend.versioned for backend in chosen):
             return ""
-        from ..settings import read_document
+        from ..define.settings import read_document
         from ..wheel.version import version_of
 
         return version_of(self.run.top, read_document(self.run.top / "pyproject.toml"))
@@ -311,8 +311,8 @@ class PackageGraph:
 
         Kernels of these files that are settled themselves stay so.
         """
-        from ..discovery import discover
-        from ..plan import require_archs, select
+        from ..discover.discovery import discover
+        from ..discover.selection import require_archs, select
         from .stages import KernelStages
 
         self.run.require_cache()

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import SCons.Script
 import SCons.Script.Main
 
-from ..errors import KernelwrightError, printable
-from ..files import write_atomically
-from ..private import private_folders, private_pattern
+from ..core.errors import KernelwrightError, printable
+from ..core.files import write_atomically
+from ..core.private import private_folders, private_pattern
 
 if TYPE_CHECKING:
     from .stage import Stage

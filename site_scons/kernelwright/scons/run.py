@@ -20,21 +20,21 @@ import SCons.Node.Alias
 import SCons.Node.FS
 import SCons.Script
 
-from ..errors import KernelwrightError, SettingsError, Where
-from ..files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
-from ..settings import Settings
-from ..toolchain import Toolchain
+from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
+from ..define.settings import Settings
+from ..toolchain.probe import Toolchain
+from .journal import Journal, use_journal
 from .partial import TOLERATED, Partial, keep_going
 from .progress import Progress
-from .signatures import Journal, use_journal
 from .stage import Stage
 
 if TYPE_CHECKING:
-    from ..cache import BuildCache
-    from ..runner import ToolRunner
-    from ..trace import Trace
-    from ..workers.pool import WorkerPool
-    from ..workers.protocol import Request
+    from ..processes.pool import WorkerPool
+    from ..processes.protocol import Request
+    from ..processes.runner import ToolRunner
+    from ..state.cache import BuildCache
+    from ..state.trace import Trace
 
 
 class shared_property(cached_property[Any]):
@@ -94,8 +94,8 @@ class BuildRun:
     @shared_property
     def cache(self) -> BuildCache | None:
         """The build cache; that of ``env.CacheDir`` if the build file names one, otherwise that of the settings."""
-        from ..cache import BuildCache
-        from ..memory import parse_size
+        from ..processes.memory import parse_size
+        from ..state.cache import BuildCache
 
         # Not get_CacheDir, which would make the default environment, and that looks for compilers.
         environments = (self.env, SCons.Defaults._default_env)
@@ -132,15 +132,15 @@ class BuildRun:
     @shared_property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""
-        from ..workers.pool import WorkerPool
+        from ..processes.pool import WorkerPool
 
         return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
 
     @shared_property
     def tools(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
-        from ..memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
-        from ..runner import ToolRunner
+        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
+        from ..processes.runner import ToolRunner
 
         limit, override = self._settings.memory_limit, self._settings.nvcc_memory
         budget = parse_size(limit) if limit else default_budget_kib()
@@ -151,7 +151,7 @@ class BuildRun:
     @shared_property
     def trace(self) -> Trace:
         """The timeline of this run."""
-        from ..trace import Trace
+        from ..state.trace import Trace
 
         return Trace(self.progress.start)
 
@@ -353,7 +353,7 @@ class BuildRun:
         if "tools" in self.__dict__:
             self.tools.save()
         if "trace" in self.__dict__:
-            from ..trace import RunSummary
+            from ..state.trace import RunSummary
 
             counts = self._counts()
             counts["built"] -= counts["cached"]

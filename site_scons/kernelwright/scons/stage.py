@@ -14,41 +14,56 @@ from typing import TYPE_CHECKING, Any
 import SCons.Action
 import SCons.Errors
 
-from ..cache import key_of
-from ..errors import KernelwrightError, Where, refused
-from ..files import canonical_json, dependency_digest, digest_of, make_way, scratch_folder
+from ..core.errors import KernelwrightError, Where, refused
+from ..core.files import canonical_json, dependency_digest, digest_of, make_way, scratch_folder
+from ..state.cache import key_of
 
 if TYPE_CHECKING:
     from .run import BuildRun
 
 
 WORKER_MODULES = ("definitions", "imports", "patterns", "project", "reads", "server", "strict")
-EXECUTION = ("declare.py", "files.py", *(f"workers/{name}.py" for name in WORKER_MODULES))
+EXECUTION = ("define/kernel.py", "core/files.py", *(f"worker/{name}.py" for name in WORKER_MODULES))
 """What executes definition files."""
 
 CODE = {
-    "DISCOVER": ("discovery.py", *EXECUTION),
-    "LOWER": ("frontends/*.py", "dtypes.py", "cutedsl.py", *EXECUTION),
-    "CUBIN": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
-    "PTX": ("nvcc.py", "nvrtc*.py", "headers.py", "toolchain.py", "scons/device.py"),
-    "FATBIN": ("fatbin.py", "nvcc.py"),
+    "DISCOVER": ("discover/discovery.py", *EXECUTION),
+    "LOWER": ("lower/*.py", "core/dtype.py", "define/program.py", *EXECUTION),
+    "CUBIN": ("compile/nvcc.py", "compile/nvrtc.py", "compile/headers.py", "toolchain/*.py", "scons/device.py"),
+    "PTX": ("compile/nvcc.py", "compile/nvrtc.py", "compile/headers.py", "toolchain/*.py", "scons/device.py"),
+    "FATBIN": ("compile/fatbin.py", "compile/nvcc.py"),
     "WRAP": (
         "backends/*.py",
-        "dtypes.py",
-        "launcher/python/*.pxi",
-        "fatbin.py",
+        "library/*.py",
+        "core/dtype.py",
+        "library/launcher/python/*.pxi",
+        "compile/fatbin.py",
         "scons/stages.py",
         "scons/backend_stages.py",
     ),
-    "GLIBC": ("glibc.py", "toolchain.py"),
-    "CC": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/stages.py"),
-    "EXT": ("backends/*.py", "nvcc.py", "toolchain.py", "scons/backend_stages.py"),
-    "ENTRY": ("limits.py", "package/manifest.py", "files.py", "scons/stages.py"),
-    "LINK": ("nvcc.py", "toolchain.py", "limits.py", "package/manifest.py", "files.py", "scons/stages.py"),
-    "PACKAGE": ("package/*.py", "backends/*.py", "fatbin.py", "files.py", "scons/assembly.py"),
-    "WHEEL": ("wheel/*.py", "package/*.py", "fatbin.py", "scons/wheel.py"),
+    "GLIBC": ("compile/glibc.py", "toolchain/probe.py"),
+    "CC": ("library/*.py", "compile/nvcc.py", "toolchain/probe.py", "scons/stages.py"),
+    "EXT": ("backends/*.py", "library/*.py", "compile/nvcc.py", "toolchain/probe.py", "scons/backend_stages.py"),
+    "ENTRY": ("compile/limits.py", "package/manifest.py", "core/files.py", "scons/stages.py"),
+    "LINK": (
+        "compile/nvcc.py",
+        "toolchain/probe.py",
+        "compile/limits.py",
+        "package/manifest.py",
+        "core/files.py",
+        "scons/stages.py",
+    ),
+    "PACKAGE": (
+        "package/*.py",
+        "runtime/*.py",
+        "backends/*.py",
+        "compile/fatbin.py",
+        "core/files.py",
+        "scons/assembly.py",
+    ),
+    "WHEEL": ("wheel/*.py", "package/*.py", "runtime/*.py", "compile/fatbin.py", "scons/wheel.py"),
     "COMMANDS": ("scons/commands.py",),
-    "CHECK": ("compare.py", "sizes.py", "workers/check.py", "scons/stages.py", *EXECUTION),
+    "CHECK": ("worker/compare.py", "core/size.py", "worker/check.py", "scons/stages.py", *EXECUTION),
 }
 """The modules of ours that decide what a stage makes out of its inputs, relative to the package."""
 

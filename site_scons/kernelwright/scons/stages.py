@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..backends import library as kernel_library
 from ..backends.base import Places
-from ..backends.library import LinkJob
-from ..backends.plan import KernelPlan, LoweredUnit, VariantPlan
-from ..discovery import DefinitionRecord, KernelRecord, remember_dependencies
-from ..errors import DefinitionError, Where
-from ..fatbin import PackJob, needed_driver, pack
-from ..files import dependency_digest, digest_of, pretty_json
-from ..limits import check_limits, read_usage
-from ..nvcc import can_include, shell_script
+from ..compile.fatbin import PackJob, needed_driver, pack
+from ..compile.limits import check_limits, read_usage
+from ..compile.nvcc import can_include, shell_script
+from ..core.errors import DefinitionError, Where
+from ..core.files import dependency_digest, digest_of, pretty_json
+from ..core.records import read_json
+from ..core.version import VERSION
+from ..discover.discovery import DefinitionRecord, KernelRecord, remember_dependencies
+from ..discover.selection import KernelSelection, lowering_arch
+from ..library import wrapper as kernel_library
+from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
+from ..library.wrapper import LinkJob
 from ..package.assemble import IMAGES, library_of
-from ..package.loader import gaps_text
 from ..package.manifest import BuiltKernel, BuiltUnit, BuiltVariant, make_entry
-from ..plan import KernelSelection, lowering_arch
-from ..records import read_json
-from ..toolchain import cuda_version
-from ..version import VERSION
-from ..workers.protocol import CheckRequest, LowerRequest
+from ..processes.protocol import CheckRequest, LowerRequest
+from ..runtime.loader import gaps_text
+from ..toolchain.probe import cuda_version
 from .backend_stages import SYMBOLIC_PLACES, BackendStages, real_places
 from .commands import entry
 from .device import device_compiler

@@ -16,8 +16,8 @@ import SCons.Util
 import SCons.Variables
 
 from .. import backends
-from ..errors import KernelwrightError, SettingsError, Where, refused, shown
-from ..settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
+from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
+from ..define.settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from .graph import PackageGraph
 from .run import begun_run, current_run, option
 

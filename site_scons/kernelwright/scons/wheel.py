@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import SCons.Errors
 
 from .. import backends
-from ..errors import KernelwrightError, Where
-from ..files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
-from ..memory import parse_size
+from ..core.errors import KernelwrightError, Where
+from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
+from ..core.private import private_folders
+from ..core.records import Record, read_json
+from ..core.version import VERSION
 from ..package.assemble import provider_package
-from ..private import private_folders
-from ..records import Record, read_json
-from ..version import VERSION
+from ..processes.memory import parse_size
 from ..wheel import WHEEL_LIST
 from ..wheel.sizes import KernelSize, kernel_sizes, size_table
 from .stage import Stage
@@ -148,7 +148,7 @@ def _require_size(stem: str, wheel: Path, graph: PackageGraph, where: Where) -> 
 
 
 def _stage(graph: PackageGraph, manifest: Any) -> Stage:
-    from ..settings import read_document
+    from ..define.settings import read_document
     from ..wheel.platform import require_platform
     from ..wheel.project import provider_project, read_project
     from ..wheel.source import find_source

@@ -11,7 +11,7 @@ from typing import Any
 
 from wheel.wheelfile import WheelFile
 
-from ..version import VERSION
+from ..core.version import VERSION
 from .project import Project
 
 TAG = "py3-none"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, Where
+from ..core.records import Record, read_json
+from ..core.version import VERSION
 from ..package.assemble import IMAGES, provider_package
-from ..package.loader import SCHEMA
 from ..package.manifest import sealed_document
-from ..records import Record, read_json
-from ..version import VERSION
+from ..runtime.loader import SCHEMA
 from .project import Project, distribution_of
 from .source import Source
 

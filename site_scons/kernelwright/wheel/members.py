@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import printable
+from ..core.errors import printable
 
 END = struct.Struct("<4s4H2LH")
 """The end: mark, numbers of two disks, entries on this disk and in all, size and place of the directory, comment."""

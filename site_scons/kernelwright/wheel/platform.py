@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import KernelwrightError, Where
+from ..core.errors import KernelwrightError, Where
 
 UNTAGGED = "linux_x86_64"
 """The tag of a wheel whose real one is not known yet."""

@@ -22,8 +22,8 @@ from pyproject_metadata.errors import ConfigurationError, ConfigurationWarning
 
 from ..backends import get
 from ..backends.base import Backend
-from ..errors import shown
-from ..package.provider import GROUP
+from ..core.errors import shown
+from ..runtime.provider import GROUP
 from .version import content_of, dynamic_version, project_table, refused
 
 SHARED_FIELDS = ("authors", "keywords", "license", "license-files", "maintainers", "requires-python", "urls")

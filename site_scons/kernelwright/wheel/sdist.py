@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import SettingsError, Where, printable, shown
+from ..core.errors import SettingsError, Where, printable, shown
 from .git import repository_of
 from .source import is_made, present_files, recorded_files
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..records import Record, read_json
+from ..core.records import Record, read_json
 
 LISTED = 20
 """Kernels in a table; the largest ones."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import SettingsError, Where, shown
-from ..files import dependency_digest
-from ..records import Record, read_json
+from ..core.errors import SettingsError, Where, shown
+from ..core.files import dependency_digest
+from ..core.records import Record, read_json
 from .git import repository_of
 
 FIRST_ZIP_TIME = 315_532_800

@@ -21,14 +21,14 @@ from typing import Any, BinaryIO, NamedTuple
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ..errors import KernelwrightError, Where, printable, shown
-from ..fatbin import fatbin_ranges, images_in
+from ..compile.fatbin import fatbin_ranges, images_in
+from ..core.errors import KernelwrightError, Where, printable, shown
+from ..core.private import private_pattern
+from ..core.records import Record
+from ..define.settings import TAKEN, is_importable
 from ..package.assemble import provider_package
-from ..package.loader import DIGEST_LINE
-from ..package.provider import GROUP
-from ..private import private_pattern
-from ..records import Record
-from ..settings import TAKEN, is_importable
+from ..runtime.loader import DIGEST_LINE
+from ..runtime.provider import GROUP
 from .archive import ANY, TAG
 from .content import listed_images
 from .members import Member, list_members, member_problems, open_regular, read_member

@@ -13,7 +13,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from ..errors import SettingsError, Where, shown
+from ..core.errors import SettingsError, Where, shown
 from .git import for_this_process, repository_of
 from .source import RECORD
 

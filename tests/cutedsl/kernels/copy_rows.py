@@ -4,7 +4,7 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import cpasync
 from kernelwright import kernel
-from kernelwright.cutedsl import Program, Tensor
+from kernelwright.define.program import Program, Tensor
 
 COLUMNS = 64
 THREADS = 128

@@ -1,0 +1,87 @@
+"""Limits on what device functions may use: registers and spills, as ptxas reported them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import KernelwrightError, Where
+from ..core.records import Record, read_json
+
+REMEDY = (
+    "make the tile or the unrolled part of the definition smaller, so that fewer values live at once; or raise the "
+    "limit. The option --maxrregcount of nvcc lowers registers and adds spills"
+)
+
+
+USED = ("registers", "stack_bytes", "spill_store_bytes", "spill_load_bytes", "shared_bytes", "constant_bytes")
+"""What ``<arch>.json`` has for each device function."""
+
+
+class LimitError(KernelwrightError):
+    """A device function uses more registers, or spills more, than the settings allow."""
+
+
+def read_usage(path: Path) -> dict[str, Any]:
+    """The content of ``<arch>.json``.
+
+    Raises:
+        KernelwrightError: the file is missing or damaged.
+    """
+    return read_json(path, _checked_usage, "remove it and run scons again")
+
+
+def _checked_usage(document: Record) -> dict[str, Any]:
+    for _, used in document.members("kernels"):
+        for name in USED:
+            used.count(name)
+    return document.raw
+
+
+def check_limits(
+    kernel: str,
+    variant: str,
+    arch: str,
+    usage: Mapping[str, Any],
+    max_registers: int | None,
+    max_spills: int | None,
+    where: Where,
+) -> None:
+    """Compare what each device function of one cubin uses with the limits.
+
+    Arguments:
+        kernel, variant: what was compiled; they complete ``where``.
+        arch: the arch of the cubin.
+        usage: the content of ``<arch>.json``; for PTX it names no function, so that no limit applies.
+        max_registers: registers per thread, or None for no limit.
+        max_spills: bytes of spill stores and spill loads together, or None for no limit.
+        where: the place for the error.
+
+    Raises:
+        LimitError: a limit is exceeded; the message lists every device function and limit concerned.
+    """
+    exceeded = [
+        line
+        for name, used in sorted(usage["kernels"].items())
+        for line in _exceeded(name, used, arch, max_registers, max_spills)
+    ]
+    if not exceeded:
+        return
+    place = replace(where, kernel=where.kernel or kernel, variant=where.variant or variant)
+    if len(exceeded) == 1:
+        raise LimitError(exceeded[0], place, REMEDY)
+    message = f"device functions exceed limits for {arch} in {len(exceeded)} places"
+    raise LimitError(message, place, REMEDY, "\n".join(exceeded))
+
+
+def _exceeded(
+    name: str, used: Mapping[str, int], arch: str, max_registers: int | None, max_spills: int | None
+) -> Iterator[str]:
+    registers, stores, loads = used["registers"], used["spill_store_bytes"], used["spill_load_bytes"]
+    if max_registers is not None and registers > max_registers:
+        yield f"{name} uses {registers} registers for {arch}, max_registers is {max_registers}"
+    if max_spills is not None and stores + loads > max_spills:
+        total = f"{stores + loads} bytes (stores {stores}, loads {loads})"
+        yield f"{name} spills {total} for {arch}, max_spills is {max_spills}"

@@ -1,0 +1,192 @@
+"""Runs nvcc: CUDA source to a cubin or to PTX, with the resource usage that ptxas reports as data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Where
+from ..core.files import pretty_json
+from ..processes.runner import ToolResult, Tools
+from ..toolchain.probe import HostCompiler, Nvcc, place_for_shell
+from .headers import can_include, headers_in, options_files
+
+__all__ = [
+    "CompiledCode",
+    "DeviceJob",
+    "NvccJob",
+    "as_dependencies",
+    "can_include",
+    "compile_device_code",
+    "resource_usage",
+    "script",
+    "shell_script",
+    "stand_in",
+    "write_usage",
+]
+
+USAGE = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+    "shared_bytes": r"(\d+) bytes smem",
+    "constant_bytes": r"(\d+) bytes cmem\[0\]",
+}
+"""Patterns in the output of ``ptxas -v``; what it does not mention is 0."""
+
+
+@dataclass(frozen=True)
+class DeviceJob:
+    """One run of a CUDA compiler.
+
+    Arguments:
+        arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
+        flags: further flags, as nvcc has them.
+        folder: the folder of ``device.cu``, in which it runs, so that no absolute path gets into its output.
+        where: the place for error messages.
+    """
+
+    arch: str
+    flags: tuple[str, ...]
+    folder: Path
+    where: Where
+
+    @property
+    def output(self) -> str:
+        """Name of the file that it makes."""
+        return f"{self.arch}.{'ptx' if self.arch.startswith('compute_') else 'cubin'}"
+
+    @property
+    def outputs(self) -> tuple[str, str, str]:
+        """Names of all files that a run leaves: with the resource usage, and the script."""
+        return self.output, f"{self.arch}.json", f"compile_{self.arch}.sh"
+
+
+class NvccJob(DeviceJob):
+    """One run of nvcc."""
+
+    def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
+        """The command, with the given executables and output file."""
+        kind = ["-ptx"] if self.output.endswith(".ptx") else ["-cubin", "-Xptxas", "-v"]
+        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3"]
+        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *self.flags, "-o", output, "device.cu"]
+
+
+@dataclass(frozen=True)
+class CompiledCode:
+    """What a run of a CUDA compiler gave besides its files.
+
+    Arguments:
+        result: what it printed and what it took.
+        headers: the files that flags made it read, sorted: relative to the project root if they are below it, otherwise
+            absolute. CUDA's and the system's headers are not among them, because the identities of the tools stand for
+            those.
+        notes: what the user may want to know about the run.
+    """
+
+    result: ToolResult
+    headers: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def compile_device_code(
+    job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: Tools, subject: str
+) -> CompiledCode:
+    """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
+
+    Arguments:
+        job: what to compile, and how.
+        nvcc, host_compiler: the compilers.
+        scratch: a folder on the same file system as the outputs' last place.
+        tools: runs nvcc.
+        subject: what is made, for the measurements of memory; the same in every build.
+
+    Raises:
+        KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
+    """
+    command = job.arguments(nvcc.path, host_compiler.path, place_for_shell(scratch / job.output, job.folder))
+    listing = scratch / "headers.d"
+    if can_include(job.flags):
+        # The target's name is given because nvcc would write the path of the output there without quoting it.
+        command += ["-MD", "-MF", place_for_shell(listing, job.folder), "-MT", "device"]
+    remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
+    result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+    write_usage(job, result.output, scratch)
+    (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
+    headers = _headers(job, listing, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
+    return CompiledCode(result, headers)
+
+
+def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:
+    """Write the resource usage that ptxas reported in a compiler's output to ``<arch>.json``."""
+    usage = {"schema": 1, "arch": job.arch, "kernels": resource_usage(output)}
+    (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
+
+
+def _headers(
+    job: NvccJob, listing: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
+) -> tuple[str, ...]:
+    listed = headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where)
+    return as_dependencies({*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}, project_root)
+
+
+def as_dependencies(paths: Iterable[Path], project_root: Path) -> tuple[str, ...]:
+    """Absolute paths as :class:`CompiledCode` has them."""
+    below = (path.relative_to(project_root) if path.is_relative_to(project_root) else path for path in paths)
+    return tuple(sorted(path.as_posix() for path in below))
+
+
+def resource_usage(output: str) -> dict[str, dict[str, int]]:
+    """Registers, spills (bytes), stack and shared memory (bytes) of each kernel, from the output of ``ptxas -v``."""
+    usage: dict[str, dict[str, int]] = {}
+    for part in re.split(r"Compiling entry function '", output)[1:]:
+        name = part.split("'", 1)[0]
+        matches: dict[str, Any] = {key: re.search(pattern, part) for key, pattern in USAGE.items()}
+        usage[name] = {key: int(match[1]) if match else 0 for key, match in matches.items()}
+    return dict(sorted(usage.items()))
+
+
+def script(job: NvccJob, nvcc: Nvcc) -> str:
+    """A shell script that repeats the run by hand; it names no path of this machine."""
+    arguments = job.arguments(stand_in("NVCC"), stand_in("CC"), job.output)
+    return shell_script(f"nvcc {nvcc.version}", ".", arguments)
+
+
+def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
+    """A script that runs commands in ``folder``, relative to itself.
+
+    Arguments:
+        commands: one after the other, with stand-ins for paths.
+    """
+    names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
+    uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)
+    lines = [" ".join(map(_quoted, command)) for command in commands]
+    head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
+    return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])
+
+
+STAND_IN = re.compile("\0([A-Z_]+)\0")
+
+
+def stand_in(name: str) -> str:
+    """What stands in a command of :func:`shell_script` for a path of this machine, as a word or as a part of one.
+
+    The script takes the path from the variable of that name, or asks ``kernelwright tool`` for it. No flag can look
+    like this: what a program is given has no NUL in it.
+    """
+    return f"\0{name}\0"
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it, with the variables that its stand-ins mean."""
+    if not STAND_IN.search(word):
+        return shlex.quote(word)
+    texts_and_names = STAND_IN.split(word)
+    return "".join(
+        f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(texts_and_names) if part
+    )

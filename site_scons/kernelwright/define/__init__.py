@@ -1,0 +1,1 @@
+"""What a definition file and ``pyproject.toml`` say: kernels, programs, settings."""

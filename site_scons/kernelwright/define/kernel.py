@@ -1,0 +1,598 @@
+"""What a definition file imports: the ``@kernel`` decorator, ``grid``, and the objects that they make.
+
+Nothing here imports TVM, SCons or NumPy, so a definition file costs what its own imports cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import keyword
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import DefinitionError, Where, is_text, shown
+
+ConfigValue = bool | int | float | str
+Outputs = tuple[str | int, ...]
+"""Outputs as a definition lists them: names of arguments, or positions, from the end where they are negative."""
+Config = Mapping[str, ConfigValue]
+
+MAX_SLUG = 80
+"""Longest variant slug in characters; a longer one is cut and gets a hash (file systems allow 255 bytes)."""
+
+MAX_NAME = 100
+"""Longest name of a kernel in characters: files are called after it, with something before and behind."""
+
+MAX_BITS = 64
+"""Largest integer in a config, in bits: it gets into names, JSON and messages."""
+
+MAX_POINTS = 10_000_000
+MAX_CONFIGS = 10_000
+"""Points of a grid that its filter is asked for, and those that it may keep; more is a slip, and fills the memory."""
+
+FEWER = "give the axes fewer values, or split the kernel"
+
+
+def grid(*, where: Callable[..., bool] | None = None, **axes: Iterable[ConfigValue]) -> list[dict[str, ConfigValue]]:
+    """The product of the axes as a list of configs, the last axis varying fastest.
+
+    Arguments:
+        where: an optional filter that is called with a config's keys as keyword arguments; only configs for which it
+            returns true are kept.
+        axes: for each key of the config, the values it takes.
+
+    Raises:
+        DefinitionError: an axis is empty or is a bare string, or the filter keeps nothing or very much.
+
+    >>> grid(m=[1, 2], n=[1, 2], where=lambda m, n: m <= n)
+    [{'m': 1, 'n': 1}, {'m': 1, 'n': 2}, {'m': 2, 'n': 2}]
+    """
+    values = {}
+    for name, axis in axes.items():
+        if isinstance(axis, (str, bytes)) or not isinstance(axis, Iterable):
+            raise DefinitionError(f"grid axis {name!r} is {shown(axis)}, expected a list of values", _caller())
+        values[name] = list(itertools.islice(axis, MAX_POINTS + 1))  # an iterator need not have an end
+        if not values[name]:
+            raise DefinitionError(f"grid axis {name!r} is empty", _caller(), "give it at least one value")
+    points = math.prod(len(axis) for axis in values.values())
+    if points > MAX_POINTS:
+        raise DefinitionError(f"the grid has {points} points, at most {MAX_POINTS} are possible", _caller(), FEWER)
+    configs = (dict(zip(values, point, strict=True)) for point in itertools.product(*values.values()))
+    kept = list(itertools.islice((c for c in configs if where is None or where(**c)), MAX_CONFIGS + 1))
+    if len(kept) > MAX_CONFIGS:
+        raise DefinitionError(f"the grid keeps more than {MAX_CONFIGS} configs", _caller(), FEWER)
+    if not kept:
+        raise DefinitionError(
+            "the grid's filter keeps no config", _caller(), "let the filter accept at least one point"
+        )
+    return kept
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel with one config.
+
+    Arguments:
+        kernel: the kernel's name.
+        config: the config's keys and values, in the order of the definition.
+        slug: the readable, unique, file-system-safe name.
+    """
+
+    kernel: str
+    config: Config
+    slug: str
+
+
+@dataclass
+class Kernel:
+    """One named definition: the object that ``@kernel`` leaves in the definition's place.
+
+    Arguments:
+        function: the decorated function; called with a config's keys, it returns a PrimFunc or an IRModule.
+        name: the kernel's name, which is the name of the function.
+        configs: the configs in order; the first is the default.
+        targets, archs, backends, flags: restrictions of the package's settings for this kernel; None keeps those.
+        outputs: names or positions of arguments that a caller may leave out, in which case they are allocated and
+            returned.
+        tolerance: largest accepted error in the check, relative to abs(reference) + its root mean square, or None for
+            the default of the output's dtype.
+        location: ``path:line`` of the definition.
+        reads: patterns of data files that it reads, relative to the folder of the definition file.
+        forward: of a backward kernel: the kernel whose gradients it computes.
+        backward_kernel: the kernel that computes this one's gradients.
+        frontend: what the definition is written in, one of :data:`FRONTENDS`.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    configs: tuple[Config, ...]
+    targets: tuple[str, ...] | None
+    archs: tuple[str, ...] | None
+    backends: tuple[str, ...] | None
+    outputs: Outputs
+    flags: tuple[str, ...]
+    tolerance: float | None
+    location: str
+    reads: tuple[str, ...] = ()
+    frontend: str = "tir"
+    reference_function: Callable[..., Any] | None = field(default=None)
+    inputs_function: Callable[..., Any] | None = field(default=None)
+    forward: Kernel | None = field(default=None)
+    backward_kernel: Kernel | None = field(default=None)
+
+    @property
+    def doc(self) -> str:
+        """The definition's docstring, dedented; empty when there is none."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def takes_target(self) -> bool:
+        """Whether the definition has a ``target`` parameter."""
+        return "target" in inspect.signature(self.function).parameters
+
+    @property
+    def variants(self) -> list[Variant]:
+        """One variant for each config, in order."""
+        return [
+            Variant(self.name, config, slug) for config, slug in zip(self.configs, slugs(self.configs), strict=True)
+        ]
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: the NumPy reference of this kernel.
+
+        It is called with the input arrays and scalars in the order of the kernel's arguments, outputs left out
+        (an argument that the kernel updates in place is an input), and, if it has parameters of those
+        names, with the config's keys as keyword arguments. It returns the outputs in order; for a kernel with arguments
+        that are updated in place and not listed in ``outputs``, a dict from argument name to expected array.
+        """
+        self.reference_function = function
+        return function
+
+    def inputs(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: makes inputs for the check where plain random numbers would not do.
+
+        It is called with ``rng`` (a ``numpy.random.Generator``) and, if it has parameters of those names, with the
+        shape symbols' values and the config's keys. It returns a dict from argument name to array or number, for
+        any subset of the inputs, or None to have this combination of sizes skipped.
+        """
+        self.inputs_function = function
+        return function
+
+    def backward(
+        self,
+        *,
+        outputs: Sequence[str | int],
+        flags: Sequence[str] = (),
+        tolerance: float | None = None,
+        reads: Sequence[str] = (),
+    ) -> Callable[[Callable[..., Any]], Kernel]:
+        """Decorator: the definition of the kernel that computes this one's gradients, for autograd.
+
+        It makes a kernel of its own, ``<name>_backward``, with this one's configs, targets, archs and backends. The
+        decorated function is a definition as any other, and may be called ``_``. What its arguments are follows from
+        their names: the arguments and outputs of this kernel have the names that they have here; ``grad_<output>`` is
+        the incoming gradient of an output; and the outputs are the gradients of inputs, ``grad_<input>``.
+
+        Arguments:
+            outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their positions.
+            flags, tolerance, reads: as of ``@kernel``.
+
+        Returns:
+            The kernel, which takes a ``.reference`` and ``.inputs`` as any other.
+
+        Raises:
+            DefinitionError: this kernel has no outputs or a backward kernel already, or an output is no gradient.
+        """
+
+        def declare(function: Callable[..., Any]) -> Kernel:
+            where = _function_where(function, f"@{self.name}.backward")
+            name = f"{self.name}_backward"
+            _check_name(name, where)
+            self._check_backward(where)
+            self.backward_kernel = Kernel(
+                function,
+                name,
+                _checked_configs(function, self.configs, where),
+                self.targets,
+                self.archs,
+                self.backends,
+                _checked_gradients(outputs, where),
+                _strings("flags", flags, where) or (),
+                _checked_tolerance(tolerance, where),
+                str(where.location),
+                _checked_reads(reads, where),
+                forward=self,
+            )
+            return self.backward_kernel
+
+        return declare
+
+    def _check_backward(self, where: Where) -> None:
+        if self.backward_kernel is not None:
+            message = f"kernel {self.name!r} has a backward kernel already, at {self.backward_kernel.location}"
+            raise DefinitionError(message, where, "remove one of the two")
+        if not self.outputs:
+            remedy = f"name the outputs of {self.name} with @kernel(outputs=[...])"
+            raise DefinitionError(f"kernel {self.name!r} has no outputs, so no gradient comes in", where, remedy)
+
+    def build(self, config: Config, target: Any) -> Any:
+        """Call the definition for one config; ``target`` is passed on if the definition takes it."""
+        return self.function(**config, **({"target": target} if self.takes_target else {}))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Not possible: a definition is built first; this says how to get at what it makes."""
+        raise DefinitionError(
+            f"kernel {self.name!r} was called inside its definition file",
+            Where(self.name, location=self.location),
+            f"import it from the built package, or call {self.name}.function(...) for its PrimFunc",
+        )
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    configs: Sequence[Config] | None = None,
+    targets: Sequence[str] | None = None,
+    archs: Sequence[str] | None = None,
+    backends: Sequence[str] | None = None,
+    outputs: Sequence[str | int] = (),
+    flags: Sequence[str] = (),
+    tolerance: float | None = None,
+    reads: Sequence[str] = (),
+    frontend: str = "tir",
+) -> Any:
+    """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
+
+    Arguments:
+        configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is the
+            default variant. Without it, the kernel has one variant and its function no parameters (but ``target``).
+        targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
+        archs: archs to build for, of either target; default: those of the package.
+        backends: execution backends; default: those of the package.
+        outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name or
+            by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
+        flags: extra nvcc flags.
+        tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
+        reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
+            definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
+            If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
+        frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
+            :class:`kernelwright.define.program.Program`, which is built for CUDA only.
+
+    Raises:
+        DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
+            configs are equal.
+    """
+
+    def declare(function: Callable[..., Any]) -> Kernel:
+        name, where = _kernel_name(function)
+        result = Kernel(
+            function,
+            name,
+            _checked_configs(function, configs, where),
+            _checked_targets(_strings("targets", targets, where), frontend, where),
+            _strings("archs", archs, where),
+            _strings("backends", backends, where),
+            _checked_outputs(outputs, where),
+            _checked_flags(_strings("flags", flags, where) or (), frontend, where),
+            _checked_tolerance(tolerance, where),
+            str(where.location),
+            _checked_reads(reads, where),
+            frontend,
+        )
+        slugs(result.configs)
+        return result
+
+    if function is not None:
+        return declare(function)
+    return declare
+
+
+FRONTENDS: Mapping[str, tuple[str, ...] | None] = {"tir": None, "cutedsl": ("cuda",)}
+"""What a definition can be written in -> the targets that it can be built for; None: all."""
+
+
+def _checked_targets(targets: tuple[str, ...] | None, frontend: Any, where: Where) -> tuple[str, ...] | None:
+    """The targets that both the definition and its front end allow."""
+    if not isinstance(frontend, str) or frontend not in FRONTENDS:
+        raise DefinitionError(f"frontend is {shown(frontend)}", where, f"use one of {', '.join(FRONTENDS)}")
+    possible = FRONTENDS[frontend]
+    for target in targets or ():
+        if possible is not None and target not in possible:
+            remedy = f"use targets={list(possible)}, or leave it out"
+            raise DefinitionError(
+                f"a definition in {frontend} cannot be built for the target {target!r}", where, remedy
+            )
+    return targets if targets is not None else possible
+
+
+def _checked_flags(flags: tuple[str, ...], frontend: str, where: Where) -> tuple[str, ...]:
+    if flags and frontend == "cutedsl":
+        raise DefinitionError("flags are those of nvcc, which does not compile this kernel", where, "leave flags out")
+    return flags
+
+
+def slugs(configs: Sequence[Config]) -> list[str]:
+    """Readable, unique, file-system-safe names of configs, such as ``block_m-64_dtype-float16``.
+
+    A name that had to be changed (odd characters, length) or that would not be unique, also on a file system that
+    ignores case, gets a short hash of the config.
+    """
+    plain = ["_".join(f"{key}-{value}" for key, value in config.items()) or "default" for config in configs]
+    safe = [re.sub(r"[^A-Za-z0-9_.+-]", "", slug)[:MAX_SLUG] for slug in plain]
+    hashed = [f"{slug}_{_config_hash(config)}" for slug, config in zip(safe, configs, strict=True)]
+    # A readable name may by chance be the one that another config gets with its hash.
+    counts = Counter(slug.lower() for slug in (*safe, *hashed))
+    return [
+        slug if slug == readable and counts[slug.lower()] == 1 else name
+        for slug, readable, name in zip(safe, plain, hashed, strict=True)
+    ]
+
+
+def _config_text(config: Config) -> str:
+    return repr([(key, type(value).__name__, value) for key, value in config.items()])
+
+
+def _config_hash(config: Config) -> str:
+    return hashlib.sha256(_config_text(config).encode()).hexdigest()[:8]
+
+
+def _caller() -> Where:
+    """The nearest frame outside this module: the user's line."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return Where(stage="discover", location=f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None)
+
+
+def require_gradient_names(
+    backward: Kernel, arguments: Sequence[str], forward_arguments: Sequence[str], where: Where
+) -> None:
+    """Find out whether each argument of a backward kernel is one that autograd can pass.
+
+    Arguments:
+        backward: the kernel.
+        arguments: the names of its arguments.
+        forward_arguments: those of the kernel whose gradients it computes.
+        where: the definition of the backward kernel.
+
+    Raises:
+        DefinitionError: an argument has another name.
+    """
+    forward = backward.forward
+    if forward is None:
+        return
+    outputs = named_outputs(backward.outputs, arguments, where)
+    of_forward = named_outputs(forward.outputs, forward_arguments, where)
+    inputs = [name for name in forward_arguments if name not in of_forward]
+    gradients = [f"grad_{name}" for name in of_forward]
+    for name in arguments:
+        if name in outputs and name not in [f"grad_{given}" for given in inputs]:
+            raise DefinitionError(
+                f"output {name!r} is the gradient of no input of {forward.name}",
+                where,
+                f"its inputs are {', '.join(inputs)}: call the output grad_{inputs[0] if inputs else '...'}",
+            )
+        if name not in outputs and name not in (*forward_arguments, *gradients):
+            raise DefinitionError(
+                f"argument {name!r} is no argument of {forward.name}, and not the gradient of one of its outputs",
+                where,
+                f"call it like one of {', '.join([*forward_arguments, *gradients])}",
+            )
+
+
+def named_outputs(outputs: Outputs, arguments: Sequence[str], where: Where) -> tuple[str, ...]:
+    """The names of outputs, some of which may be given by their positions.
+
+    Arguments:
+        outputs: as the definition lists them.
+        arguments: the names of all arguments, in the order of a call.
+        where: the definition.
+
+    Raises:
+        DefinitionError: there is no argument at a position, or two entries are one argument.
+    """
+    named: dict[str, str | int] = {}
+    listed = ", ".join(arguments) or "none"
+    for entry in outputs:
+        if isinstance(entry, int) and not -len(arguments) <= entry < len(arguments):
+            message = f"outputs lists position {entry}, but there are {len(arguments)} arguments ({listed})"
+            remedy = f"use 0 to {len(arguments) - 1}, or -1 to -{len(arguments)} from the end" if arguments else None
+            raise DefinitionError(message, where, remedy)
+        name = arguments[entry] if isinstance(entry, int) else entry
+        if name in named:
+            message = f"outputs lists one argument twice: {named[name]!r} and {entry!r} are both {name!r}"
+            raise DefinitionError(message, where, f"remove one of them (the arguments are {listed})")
+        named[name] = entry
+    return tuple(named)
+
+
+def _function_where(function: Any, decorator: str) -> Where:
+    """The place of a decorated function."""
+    if not inspect.isfunction(function):
+        raise DefinitionError(
+            f"{decorator} was applied to {shown(function)}, expected a function",
+            _caller(),
+            f"put {decorator} above a def statement",
+        )
+    code = function.__code__
+    return Where(function.__name__, stage="discover", location=f"{code.co_filename}:{code.co_firstlineno}")
+
+
+def _kernel_name(function: Any) -> tuple[str, Where]:
+    where = _function_where(function, "@kernel")
+    _check_name(function.__name__, where)
+    return function.__name__, where
+
+
+def _checked_outputs(value: Any, where: Where) -> Outputs:
+    """Outputs as far as they can be checked before the arguments are known."""
+    if value is None:
+        return ()
+    remedy = 'write outputs=["y"], or outputs=[-1] for the last argument'
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        message = f"outputs is {shown(value)}, expected a list of names or positions of arguments"
+        raise DefinitionError(message, where, remedy)
+    result = tuple(value)
+    for entry in result:
+        if not (type(entry) is int and entry.bit_length() <= MAX_BITS) and not (
+            isinstance(entry, str) and is_text(entry)
+        ):
+            message = f"outputs contains {shown(entry)}, expected the name or the position of an argument"
+            raise DefinitionError(message, where, remedy)
+    if len(set(result)) != len(result):
+        raise DefinitionError(f"outputs lists an entry twice: {shown(result)}", where)
+    return result
+
+
+def _checked_gradients(outputs: Any, where: Where) -> Outputs:
+    names = _checked_outputs(outputs, where)
+    for name in names or ("",):
+        # What stands at a position is known when the definition is called; see require_gradient_names.
+        if isinstance(name, str) and not (name.startswith("grad_") and name.removeprefix("grad_")):
+            raise DefinitionError(
+                f"outputs of a backward kernel is {shown(list(names))}, expected names of gradients",
+                where,
+                'write for example outputs=["grad_x"], for the gradient of input x',
+            )
+    return names
+
+
+def _check_name(name: str, where: Where) -> None:
+    if (
+        not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
+        or len(name) > MAX_NAME
+        or "__" in name
+        or name in RESERVED
+        or name.startswith("kw_")
+        or keyword.iskeyword(name)
+    ):
+        raise DefinitionError(
+            f"{name!r} cannot be a kernel's name",
+            where,
+            f"use at most {MAX_NAME} ASCII letters, digits and single underscores, start with a letter, and avoid "
+            + ", ".join(sorted(RESERVED)),
+        )
+
+
+RESERVED = frozenset(
+    {
+        "main",
+        "preload",
+        "supported",
+        "variants",
+        "manifest",
+        "set_num_threads",
+        "num_threads",
+        "check",
+        "wheel",
+        "backends",
+        "jax",
+    }
+)
+"""Names that a kernel cannot have, because the package or the build file uses them."""
+
+
+def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -> tuple[Config, ...]:
+    if configs is None:
+        configs = [{}]
+    if isinstance(configs, Mapping) or not isinstance(configs, Iterable):
+        raise DefinitionError(
+            f"configs is {shown(configs)}, expected a list of dicts",
+            where,
+            "write configs=grid(...) or configs=[{...}]",
+        )
+    result = tuple(configs)
+    if not result:
+        raise DefinitionError("configs is empty", where, "give at least one config, or leave configs out")
+    for config in result:
+        _check_config(function, config, where)
+    counts = Counter(map(_config_text, result))
+    for config in result:
+        if counts[_config_text(config)] > 1:
+            raise DefinitionError(f"config {shown(config)} is listed twice", where, "remove one of them")
+    return tuple(dict(config) for config in result)
+
+
+def _check_config(function: Callable[..., Any], config: Any, where: Where) -> None:
+    if not isinstance(config, Mapping):
+        remedy = "write configs=grid(...) or configs=[{...}]"
+        raise DefinitionError(f"config {shown(config)} is not a dict", where, remedy)
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.pop("target", None)
+    kinds = {p.kind for p in parameters.values()}
+    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
+        raise DefinitionError("a definition cannot have *args, **kwargs or positional-only parameters", where)
+    for key, value in config.items():
+        if key not in parameters:
+            listed = ", ".join(parameters) or "none"
+            raise DefinitionError(
+                f"config key {shown(key)} is not a parameter of the definition (its parameters: {listed})",
+                where,
+                f"add a parameter {shown(key)} to {function.__name__}, or remove the key",
+            )
+        _check_value(key, value, where)
+    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in config]
+    if missing:
+        raise DefinitionError(
+            f"config {shown(dict(config))} gives no value for parameter {missing[0]!r}",
+            where,
+            "add the key, or a default",
+        )
+
+
+def _check_value(key: str, value: Any, where: Where) -> None:
+    """Raise a DefinitionError for a value that a name, JSON or a comparison would not take."""
+    if not isinstance(value, (bool, int, float, str)):
+        raise DefinitionError(f"config {key}={shown(value)} is not a bool, int, float or str", where)
+    if value != value:
+        raise DefinitionError(f"config {key}={value!r} is equal to nothing, not even to itself", where)
+    if isinstance(value, float) and not math.isfinite(value):
+        remedy = 'JSON has no infinity: write it as a string, such as "inf", and convert it in the definition'
+        raise DefinitionError(f"config {key}={value!r} is not finite", where, remedy)
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise DefinitionError(f"config {key}={shown(value)} has more than {MAX_BITS} bits", where)
+    if isinstance(value, str) and not is_text(value):
+        raise DefinitionError(f"config {key}={shown(value)} has NUL, or a surrogate without its other half", where)
+
+
+def _strings(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise DefinitionError(f"{name} is {shown(value)}, expected a list of strings", where, f"write {name}=[...]")
+    result = tuple(value)
+    bad = [item for item in result if not isinstance(item, str) or not is_text(item)]
+    if bad:
+        raise DefinitionError(f"{name} contains {shown(bad[0])}, expected strings", where)
+    if len(set(result)) != len(result) and name != "flags":
+        raise DefinitionError(f"{name} lists an entry twice: {shown(result)}", where)
+    return result
+
+
+def _checked_reads(value: Any, where: Where) -> tuple[str, ...]:
+    patterns = _strings("reads", value, where) or ()
+    for pattern in patterns:
+        if not pattern.strip("/") or pattern.startswith("/") or "\\" in pattern or "\0" in pattern:
+            raise DefinitionError(
+                f"reads contains {pattern!r}, expected a path relative to the folder of the definition file",
+                where,
+                'write for example reads=["tuning.json", "tables/*.json"]',
+            )
+    return patterns
+
+
+def _checked_tolerance(value: Any, where: Where) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+        raise DefinitionError(f"tolerance is {shown(value)}, expected a number >= 0", where)
+    return float(value)

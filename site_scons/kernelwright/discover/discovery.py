@@ -1,0 +1,405 @@
+"""Which kernels the definition files declare: asked of a worker once, then read from a cache.
+
+A null build reads one small record for each definition file, compares the contents of the files that it was made
+from, and starts no worker. Nothing here imports TVM, NumPy or SCons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core.errors import DefinitionError, KernelwrightError, Where, shown
+from ..core.files import dependency_digest, open_lock, read_record, write_atomically
+from ..core.records import is_file_name
+from ..define.kernel import Outputs
+from ..processes.pool import WorkerPool
+from ..processes.protocol import DiscoverRequest
+
+SCHEMA = 2
+"""Revision of the record's format; another one is a miss."""
+
+Note = Callable[[str, float, float, bool], None]
+"""Is told of a file that was executed: its name, from when to when (``time.monotonic()``), and whether that failed."""
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel of a definition file.
+
+    Arguments:
+        name: the kernel's name.
+        doc: the definition's docstring, dedented.
+        location: ``path:line`` of the definition, relative to the project root.
+        configs: the configs in order; the first is the default.
+        slugs: the variants' slugs, in the order of the configs.
+        targets, archs, backends: restrictions of the package's settings; None keeps those.
+        outputs: names or positions of the arguments that callers may leave out.
+        flags: extra nvcc flags.
+        tolerance: largest accepted error in the check, or None for the default of the output's dtype.
+        has_reference: whether the kernel can be checked.
+        takes_target: whether the definition depends on the target.
+        backward: name of the kernel that computes its gradients, or None.
+        frontend: what the definition is written in.
+    """
+
+    name: str
+    doc: str
+    location: str
+    configs: tuple[Mapping[str, Any], ...]
+    slugs: tuple[str, ...]
+    targets: tuple[str, ...] | None
+    archs: tuple[str, ...] | None
+    backends: tuple[str, ...] | None
+    outputs: Outputs
+    flags: tuple[str, ...]
+    tolerance: float | None
+    has_reference: bool
+    takes_target: bool
+    backward: str | None = None
+    frontend: str = "tir"
+
+    @classmethod
+    def from_json(cls, value: Any) -> KernelRecord:
+        """The kernel in a JSON object.
+
+        Raises:
+            ValueError: the object has another form.
+        """
+        fields = _Fields(value)
+        record = cls(
+            fields.text("name"),
+            fields.text("doc"),
+            fields.text("location"),
+            tuple(_config(item) for item in fields.items("configs")),
+            fields.texts("slugs"),
+            fields.texts_or_none("targets"),
+            fields.texts_or_none("archs"),
+            fields.texts_or_none("backends"),
+            fields.texts_or_counts("outputs"),
+            fields.texts("flags"),
+            fields.number_or_none("tolerance"),
+            fields.truth("has_reference"),
+            fields.truth("takes_target"),
+            fields.text_or_none("backward"),
+            fields.text("frontend"),
+        )
+        if not record.configs or len(record.configs) != len(record.slugs):
+            raise ValueError("a kernel needs one slug for each config")
+        # Folders get these names, whatever a definition has done to its objects after they were checked.
+        if not re.fullmatch(r"[A-Za-z]\w*", record.name, re.ASCII) or not all(map(is_file_name, record.slugs)):
+            raise ValueError(f"{shown((record.name, record.slugs))} are not the names of a kernel and its variants")
+        if len(set(record.slugs)) != len(record.slugs):
+            raise ValueError("two variants have one slug")
+        return record
+
+
+@dataclass(frozen=True)
+class DefinitionRecord:
+    """One definition file.
+
+    Arguments:
+        file: path relative to the project root, with forward slashes.
+        dependencies: the project files that decide what the definitions are, the file itself included, in sorted order:
+            path relative to the project root -> SHA-256 of the content that was executed.
+        kernels: the kernels in the order of their definition.
+        later: what single requests turned out to read besides, such as a function's own imports: name of the request ->
+            path -> SHA-256 of its present content.
+    """
+
+    file: str
+    dependencies: Mapping[str, str]
+    kernels: tuple[KernelRecord, ...]
+    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: Any) -> DefinitionRecord:
+        """The record in a JSON object.
+
+        Raises:
+            ValueError: the object has another form.
+        """
+        fields = _Fields(value)
+        if fields.get("schema", int) != SCHEMA:
+            raise ValueError("another schema")
+        dependencies = fields.get("dependencies", dict)
+        if not all(isinstance(digest, str) for digest in dependencies.values()):
+            raise ValueError("a dependency without a digest")
+        kernels = tuple(KernelRecord.from_json(item) for item in fields.items("kernels"))
+        record = cls(fields.text("file"), dict(sorted(dependencies.items())), kernels)
+        if record.file not in record.dependencies:
+            raise ValueError("a definition that does not depend on its own file")
+        return record
+
+
+class Discovery(NamedTuple):
+    """What :func:`discover` found: a record for each good file and an error for each bad one, in their order."""
+
+    records: list[DefinitionRecord]
+    errors: list[KernelwrightError]
+
+
+def discover(
+    files: Iterable[Path],
+    project_root: Path,
+    cache_dir: Path,
+    pool: Callable[[], WorkerPool],
+    identity: str,
+    others: Mapping[str, str] | None = None,
+    strict: bool = False,
+    note: Note | None = None,
+) -> Discovery:
+    """The kernels of some definition files.
+
+    Arguments:
+        files: the definition files.
+        project_root: the folder that paths in records are relative to.
+        cache_dir: where records are kept; created when needed, and safe to delete.
+        pool: gives the workers; called only if a record is missing or stale.
+        identity: what else a record depends on (TVM's identity, our own code); a record of another identity is a miss.
+        others: kernels of files that are not looked into, with their file; no kernel found may have such a name.
+        strict: whether a definition may only read what it declares.
+        note: told of each file that was executed, from several threads.
+    """
+    cache = _Cache(project_root, cache_dir, identity)
+    paths = list(dict.fromkeys(files))
+    found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
+    stale = [path for path, record in found.items() if record is None]
+    if stale:
+        found.update(_ask_all(pool(), cache, stale, strict, note))
+    results = [found[path] for path in paths]
+    records = [result for result in results if isinstance(result, DefinitionRecord)]
+    errors = [result for result in results if isinstance(result, KernelwrightError)]
+    return Discovery(records, errors + _duplicates(records, others or {}))
+
+
+def remember_dependencies(
+    record: DefinitionRecord, project_root: Path, cache_dir: Path, request: str, dependencies: Mapping[str, str]
+) -> dict[str, str]:
+    """Note files that a request turned out to depend on only when it was done, such as a function's own imports.
+
+    A compiler's header dependencies work in the same way: the first build needs none, and later ones find them in the
+    record's ``later``. Safe to call from several threads and processes.
+
+    Arguments:
+        record: what :func:`discover` returned for the definition file.
+        request: a name for the request.
+        dependencies: the ``dependencies`` of the request's result: path relative to the project root -> SHA-256.
+
+    Returns:
+        Those that are not among the record's own dependencies.
+    """
+    later = {name: digest for name, digest in sorted(dependencies.items()) if name not in record.dependencies}
+    if set(later) != set(record.later.get(request, ())):
+        _Cache(project_root, cache_dir, "").set_later(record.file, request, later)
+    return later
+
+
+def _ask_all(
+    workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool, note: Note | None
+) -> dict[Path, DefinitionRecord | KernelwrightError]:
+    def ask(path: Path) -> DefinitionRecord | KernelwrightError:
+        start = time.monotonic()
+        found = _ask(workers, cache, path, strict)
+        if note is not None:
+            note(cache.name(path), start, time.monotonic(), isinstance(found, KernelwrightError))
+        return found
+
+    with ThreadPoolExecutor(min(workers.size, len(paths))) as threads:
+        try:
+            return dict(zip(paths, threads.map(ask, paths), strict=True))
+        except BaseException:  # Ctrl-C: the threads end when their workers do
+            workers.close()
+            raise
+
+
+def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> DefinitionRecord | KernelwrightError:
+    """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
+    try:
+        answer = workers.call(DiscoverRequest(cache.name(path), strict))
+        try:
+            record = DefinitionRecord.from_json(answer)
+        except ValueError as error:
+            raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
+    except KernelwrightError as error:
+        return error
+    return cache.write(path, answer, record)
+
+
+def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) -> list[KernelwrightError]:
+    """An error for each kernel whose name another file has already taken."""
+    first = dict(others)
+    errors: list[KernelwrightError] = []
+    for record in records:
+        for kernel in record.kernels:
+            if kernel.name in first:
+                message = f"a kernel named {kernel.name!r} is also defined at {first[kernel.name]}"
+                where = Where(kernel.name, stage="discover", location=kernel.location)
+                errors.append(DefinitionError(message, where, "rename one of the two"))
+            first.setdefault(kernel.name, kernel.location)
+    return errors
+
+
+class _Cache:
+    """The cached records, two lines for each definition file: a digest of the second, and a JSON object.
+
+    It has ``identity``, ``record``, and ``later``: for each request the names of files that only it reads. Those do not
+    make the record stale, since the kernels and their configs do not depend on them.
+    """
+
+    def __init__(self, project_root: Path, folder: Path, identity: str) -> None:
+        self._root = project_root
+        self._folder = folder
+        self._identity = identity
+        self._digests: dict[str, str] = {}
+
+    def read(self, path: Path) -> DefinitionRecord | None:
+        """The record of a definition file if it is there, undamaged, and of the current contents."""
+        body = self._body(path)
+        if body is None or body["identity"] != self._identity:
+            return None
+        try:
+            record = DefinitionRecord.from_json(body["record"])
+        except ValueError:
+            return None
+        current = all(self._digest(name) == digest for name, digest in record.dependencies.items())
+        return self._with_later(record, body["later"]) if current else None
+
+    def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
+        """Keep a new record, and return it together with what lowerings of the old one have read."""
+        with self._locked():
+            later = (self._body(path) or {"later": {}})["later"]
+            self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})
+        return self._with_later(record, later)
+
+    def name(self, path: Path) -> str:
+        """A definition file's path relative to the project root, with forward slashes, if it is below it."""
+        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
+
+    def set_later(self, file: str, request: str, names: Iterable[str]) -> None:
+        """Replace the files that a request reads in a kept record."""
+        path = self._root / file
+        with self._locked():
+            body = self._body(path)
+            if body is not None:
+                later = {name: listed for name, listed in body["later"].items() if name != request}
+                self._store(path, {**body, "later": later | ({request: sorted(names)} if names else {})})
+
+    def _with_later(self, record: DefinitionRecord, later: Mapping[str, Iterable[str]]) -> DefinitionRecord:
+        # A file that has gone keeps its place, with another digest, so that the request is done again.
+        return replace(
+            record,
+            later={
+                request: {n: self._digest(n) for n in sorted(names) if n not in record.dependencies}
+                for request, names in later.items()
+            },
+        )
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other threads and processes from changing records."""
+        with os.fdopen(open_lock(self._folder / "lock"), "w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def _store(self, path: Path, body: Mapping[str, Any]) -> None:
+        text = json.dumps(body, separators=(",", ":"))
+        write_atomically(self._place(path), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+
+    def _body(self, path: Path) -> dict[str, Any] | None:
+        """The parsed second line, or None if the file is missing or damaged: then it is a miss and not a failure."""
+        try:
+            digest, _, text = read_record(self._place(path)).partition(b"\n")
+        except OSError:
+            return None
+        if digest.decode("ascii", "replace") != hashlib.sha256(text.rstrip(b"\n")).hexdigest():
+            return None
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        fits = isinstance(body, dict) and set(body) == {"identity", "record", "later"}
+        return body if fits and _are_lists_of_texts(body["later"]) else None
+
+    def _place(self, path: Path) -> Path:
+        name = self.name(path)
+        readable = re.sub(r"[^A-Za-z0-9_]+", "-", name.removesuffix(".py"))[-60:].strip("-")
+        return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
+
+    def _digest(self, name: str) -> str:
+        """Digest of a file or of a folder's listing, each looked at once; empty if it is absent."""
+        if name not in self._digests:
+            self._digests[name] = dependency_digest(self._root, name)
+        return self._digests[name]
+
+
+class _Fields:
+    """Typed access to a JSON object; everything that does not fit is a ValueError."""
+
+    def __init__(self, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise ValueError(f"{shown(value)} is not an object")
+        self._value = value
+
+    def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        value = self._value.get(name)
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} is {shown(value)}")
+        return value
+
+    def text(self, name: str) -> str:
+        return str(self.get(name, str))
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._value.get(name) is None else self.text(name)
+
+    def truth(self, name: str) -> bool:
+        return bool(self.get(name, bool))
+
+    def number_or_none(self, name: str) -> float | None:
+        value = None if self._value.get(name) is None else self.get(name, (int, float))
+        if value is not None and not 0 <= value <= sys.float_info.max:
+            raise ValueError(f"{name} is {shown(value)}")
+        return None if value is None else float(value)
+
+    def items(self, name: str) -> list[Any]:
+        return list(self.get(name, list))
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        items = self.items(name)
+        if not all(isinstance(item, str) for item in items):
+            raise ValueError(f"{name} is {shown(items)}")
+        return tuple(items)
+
+    def texts_or_counts(self, name: str) -> tuple[str | int, ...]:
+        items = self.items(name)
+        if not all(isinstance(item, str) or type(item) is int for item in items):
+            raise ValueError(f"{name} is {shown(items)}")
+        return tuple(items)
+
+    def texts_or_none(self, name: str) -> tuple[str, ...] | None:
+        return None if self._value.get(name) is None else self.texts(name)
+
+
+def _config(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(item, (bool, int, float, str)) for item in value.values()):
+        raise ValueError(f"{shown(value)} is not a config")
+    return dict(value)
+
+
+def _are_lists_of_texts(value: Any) -> bool:
+    """Whether a value is what a record has for ``later``."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in value.values())

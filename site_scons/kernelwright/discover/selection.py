@@ -1,0 +1,105 @@
+"""Which variants of which kernels a package gets, for which archs: the settings narrowed by each kernel's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import backends
+from ..core.errors import DefinitionError, SettingsError, Where
+from ..define.settings import TARGETS, Settings, arch_order, target_of
+from ..toolchain.probe import Nvcc
+from .discovery import KernelRecord
+
+if TYPE_CHECKING:
+    from ..toolchain.nvrtc import Nvrtc
+
+
+@dataclass(frozen=True)
+class KernelSelection:
+    """What is built of one kernel.
+
+    Arguments:
+        record: the discovered kernel.
+        archs: target -> archs in the order of the settings; no target without an arch.
+        backends: execution backends, the default first.
+        left_out: targets that the kernel allows, but for which the package builds none of its archs.
+        unused: backends that it allows, and that can call none of its targets.
+    """
+
+    record: KernelRecord
+    archs: dict[str, tuple[str, ...]]
+    backends: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+
+
+def select(record: KernelRecord, settings: Settings) -> KernelSelection:
+    """Narrow the package's targets, archs and backends to those that the kernel's decorator allows.
+
+    ``archs`` of a kernel restrict only the targets that they name, as on the command line.
+
+    Raises:
+        DefinitionError: the decorator names a target, an arch or a backend that does not exist, or only backends that
+            the package does not have; or a target of the kernel has no backend that can call it.
+    """
+    where = Where(record.name, stage="discover", location=record.location)
+    _known("target", record.targets or (), TARGETS, where)
+    _known("backend", record.backends or (), backends.names(), where)
+    restricted: dict[str, set[str]] = {}
+    for arch in record.archs or ():
+        try:
+            restricted.setdefault(target_of(arch), set()).add(arch)
+        except SettingsError as error:
+            raise DefinitionError(error.message, where, error.remedy) from error
+    archs = {}
+    for target in settings.targets:
+        if record.targets is None or target in record.targets:
+            allowed = [a for a in settings.archs_of(target) if target not in restricted or a in restricted[target]]
+            archs[target] = tuple(allowed)
+    left_out = tuple(target for target, listed in archs.items() if not listed)
+    built = {target: listed for target, listed in archs.items() if listed}
+    allowed_backends = _allowed(record, settings, tuple(built), where)
+    chosen = backends.resolve(allowed_backends, built)
+    for target in built:
+        if not any(target in backends.get(name).targets for name in chosen):
+            remedy = f"add one of {', '.join(_calling(target))} to backends, or remove {target!r} from targets"
+            raise DefinitionError(f"no backend of {list(allowed_backends)} can call target {target!r}", where, remedy)
+    unused = tuple(name for name in allowed_backends if built and name not in (*chosen, backends.AUTO))
+    return KernelSelection(record, built, chosen, left_out, unused)
+
+
+def _allowed(record: KernelRecord, settings: Settings, targets: tuple[str, ...], where: Where) -> tuple[str, ...]:
+    """The package's backends or, of those that the kernel's decorator lists, the ones that the package has."""
+    if record.backends is None:
+        return settings.backends
+    of_package = (*settings.backends, *backends.resolve(settings.backends, targets))
+    allowed = tuple(name for name in record.backends if name in of_package)
+    if not allowed:
+        remedy = f"the package's backends are {', '.join(settings.backends)}"
+        raise DefinitionError(f"none of its backends {list(record.backends)} is built", where, remedy)
+    return allowed
+
+
+def _calling(target: str) -> list[str]:
+    return [name for name in backends.names() if target in backends.get(name).targets]
+
+
+def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc) -> None:
+    """Raise a DefinitionError for a CUDA arch in a decorator that the CUDA compiler does not know."""
+    for arch in record.archs or ():
+        if target_of(arch) == "cuda" and arch not in compiler.archs:
+            where = Where(record.name, stage="discover", location=record.location)
+            remedy = f"use some of {', '.join(compiler.archs)}"
+            raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)
+
+
+def lowering_arch(archs: tuple[str, ...]) -> str:
+    """The arch that CUDA source is made for: the lowest, so that every listed arch can compile it."""
+    return min(archs, key=arch_order).replace("compute_", "sm_")
+
+
+def _known(what: str, names: tuple[str, ...], valid: tuple[str, ...], where: Where) -> None:
+    for name in names:
+        if name not in valid:
+            raise DefinitionError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")

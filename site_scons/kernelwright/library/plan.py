@@ -1,0 +1,368 @@
+"""The plan of a kernel that a backend gets: what was lowered, read from signature.json, and where the files are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import KernelwrightError, Where, is_text, shown
+from ..core.records import Record
+
+SCHEMA = 1
+"""The schema of signature.json that is understood."""
+
+REBUILD = "rebuild from scratch: scons -c, then scons"
+
+IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+"""A name in C."""
+
+CPU_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
+"""The archs of target llvm, and their rank."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a lowered kernel.
+
+    Arguments:
+        name: the name in the definition.
+        kind: ``tensor`` or ``scalar``.
+        dtype: as TVM writes it, such as ``float16``.
+        shape: a tensor's sizes: numbers, or expressions over symbols in Python syntax. Empty for a scalar.
+        output: callers may leave it out.
+        written: the kernel writes it.
+        alignment: of a tensor's data, in bytes; None for that of its elements.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int | str, ...] = ()
+    output: bool = False
+    written: bool = False
+    alignment: int | None = None
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """A device function: its name, the dtypes of its parameters, and TVM's launch parameters, in order."""
+
+    name: str
+    params: tuple[str, ...]
+    launch: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a device function, as the host code makes it.
+
+    An expression is an integer, or text in Python syntax over symbols and numbers among the arguments: ``+ - * // %``,
+    ``<< >> & | ^``, comparisons, ``and or not``, ``a if c else b``, ``min``, ``max``, and ``truncdiv`` and
+    ``truncmod``, which round towards zero.
+
+    Arguments:
+        kernel: the device function.
+        params: its parameters: ``("tensor", name)``, ``("workspace", number)``, or ``(dtype, expression)``.
+        grid, block: expressions for x, y and z, in blocks and in threads.
+        shared: dynamic shared memory of a block, in bytes.
+        cluster, preferred_cluster: in blocks; None: not a launch with clusters.
+        cooperative, dependent: flags of the launch; the latter allows it to begin before the one before it has ended.
+        when: the condition under which it happens; None: always.
+    """
+
+    kernel: str
+    params: tuple[tuple[str, int | str], ...]
+    grid: tuple[int | str, ...]
+    block: tuple[int | str, ...]
+    shared: int | str = 0
+    cluster: tuple[int | str, ...] | None = None
+    preferred_cluster: tuple[int | str, ...] | None = None
+    cooperative: bool = False
+    dependent: bool = False
+    when: int | str | None = None
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """A condition of the definition's own that the host code asserts: the expression, kind of error, and message."""
+
+    passes: int | str
+    error: str
+    message: str
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What the host code of a CUDA lowering does once it has checked the arguments.
+
+    Arguments:
+        launches: in order.
+        workspaces: sizes in bytes, as expressions, of temporary device memory.
+        checks: what has to hold before anything is launched.
+    """
+
+    launches: tuple[Launch, ...]
+    workspaces: tuple[int | str, ...] = ()
+    checks: tuple[HostCheck, ...] = ()
+
+
+@dataclass(frozen=True)
+class LoweredUnit:
+    """One lowering of a variant: what signature.json says, and where its files are.
+
+    Arguments:
+        kernel, slug, target, arch: whose lowering it is.
+        entry: the C symbol of the packed function.
+        arguments: in call order.
+        symbols: free sizes and their dtypes.
+        device_kernels: for cuda; empty for llvm.
+        host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
+        images: for cuda, arch -> path of its cubin or PTX.
+        host_plan: for cuda, what the host code does, as data; None if it cannot be said so.
+        host_logic: why it cannot, as a sentence; empty if it can.
+    """
+
+    kernel: str
+    slug: str
+    target: str
+    arch: str
+    entry: str
+    arguments: tuple[Argument, ...]
+    symbols: Mapping[str, str]
+    device_kernels: tuple[DeviceKernel, ...]
+    host: str
+    images: Mapping[str, str] = field(default_factory=dict)
+    host_plan: HostPlan | None = None
+    host_logic: str = ""
+
+    @property
+    def where(self) -> Where:
+        """The place that errors about this unit name."""
+        return Where(self.kernel, self.slug, "wrap")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
+        """Read a parsed signature.json.
+
+        Arguments:
+            data: the parsed file.
+            host: path of host.c or host.o.
+            images: arch -> path of the device image, for cuda.
+
+        Raises:
+            KernelwrightError: the file has another schema, or lacks something.
+        """
+        known = data if isinstance(data, dict) else {}
+        kernel, slug = (name if isinstance(name := known.get(key), str) else None for key in ("kernel", "slug"))
+        where = Where(kernel, slug, "wrap")
+        if known.get("schema") != SCHEMA:
+            message = f"signature.json has schema {shown(known.get('schema'))}, expected {SCHEMA}"
+            raise KernelwrightError(message, where, REBUILD)
+        for name in ("kernel", "slug", "target", "arch", "entry", "arguments", "symbols", "device_kernels"):
+            if name not in known:
+                raise KernelwrightError(f"signature.json has no {name!r}", where, REBUILD)
+        try:
+            return _unit(Record(known, ""), host, dict(images or {}))
+        except ValueError as error:
+            raise KernelwrightError(f"signature.json is damaged: {error}", where, REBUILD) from error
+
+
+def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit:
+    symbols = document.record("symbols")
+    return LoweredUnit(
+        kernel=_text(document, "kernel"),
+        slug=_text(document, "slug"),
+        target=_text(document, "target"),
+        arch=_text(document, "arch"),
+        entry=_text(document, "entry"),
+        arguments=tuple(map(_argument, document.records("arguments"))),
+        symbols={name: _text(symbols, name) for name in symbols.raw},
+        device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
+        host=host,
+        images=images,
+        host_plan=_host_plan(document),
+        host_logic=_text(document, "host_logic") if document.has("host_logic") else "",
+    )
+
+
+def _host_plan(document: Record) -> HostPlan | None:
+    if document.raw.get("launches") is None:
+        return None
+    workspaces = document.records("workspaces") if document.has("workspaces") else []
+    checks = document.records("host_checks") if document.has("host_checks") else []
+    return HostPlan(
+        tuple(map(_launch, document.records("launches"))),
+        tuple(_expression(item, "bytes") for item in workspaces),
+        tuple(HostCheck(_expression(c, "passes"), _text(c, "error"), _text(c, "message")) for c in checks),
+    )
+
+
+def _launch(item: Record) -> Launch:
+    def dims(name: str) -> tuple[int | str, ...] | None:
+        sizes = item.raw.get(name)
+        if sizes is None:
+            return None
+        if not isinstance(sizes, list) or len(sizes) != 3 or not all(map(_is_expression, sizes)):
+            raise ValueError(f"{item.place}.{name} is {shown(sizes)}, expected three expressions")
+        return tuple(sizes)
+
+    return Launch(
+        _text(item, "kernel"),
+        tuple(map(_launch_param, item.records("params"))),
+        dims("grid") or (1, 1, 1),
+        dims("block") or (1, 1, 1),
+        _expression(item, "shared"),
+        dims("cluster"),
+        dims("preferred_cluster"),
+        item.has("cooperative") and item.flag("cooperative"),
+        item.has("dependent") and item.flag("dependent"),
+        _expression(item, "when") if item.has("when") else None,
+    )
+
+
+def _launch_param(item: Record) -> tuple[str, int | str]:
+    if item.has("tensor"):
+        return "tensor", _text(item, "tensor")
+    if item.has("workspace"):
+        return "workspace", item.count("workspace")
+    return _text(item, "dtype"), _expression(item, "scalar")
+
+
+def _expression(item: Record, name: str) -> int | str:
+    value: Any = item.raw.get(name)
+    if not _is_expression(value):
+        raise ValueError(f"{item.place}.{name} is {shown(value)}, expected an integer or an expression")
+    found: int | str = value
+    return found
+
+
+def _is_expression(value: Any) -> bool:
+    return is_text(value) if isinstance(value, str) else isinstance(value, int) and not isinstance(value, bool)
+
+
+def _argument(item: Record) -> Argument:
+    is_tensor = _text(item, "kind") == "tensor"
+    shape = item.raw.get("shape") if is_tensor else []
+    if not isinstance(shape, list) or not all(map(_is_size, shape)):
+        raise ValueError(f"{item.place}.shape is {shown(shape)}, expected a list of sizes")
+    alignment = item.count("alignment") if item.has("alignment") else None
+    name, kind, dtype = (_text(item, key) for key in ("name", "kind", "dtype"))
+    written = item.flag("written") if item.has("written") else item.flag("output")
+    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), written, alignment)
+
+
+def _device_kernel(item: Record) -> DeviceKernel:
+    name = _text(item, "name")
+    if not IDENTIFIER.fullmatch(name):
+        raise ValueError(f"{item.place}.name is {name!r}, expected a C identifier")
+    return DeviceKernel(name, tuple(item.texts("params")), tuple(item.texts("launch")))
+
+
+def _text(item: Record, name: str) -> str:
+    """A string that can be written to a source file."""
+    text = item.text(name)
+    if not is_text(text):
+        raise ValueError(f"{item.place}.{name} is {shown(text)}, expected whole characters")
+    return text
+
+
+def _is_size(size: Any) -> bool:
+    if isinstance(size, str):
+        return is_text(size)
+    return isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 63
+
+
+@dataclass(frozen=True)
+class VariantPlan:
+    """A variant and its lowerings: at most one for cuda, one per arch for llvm."""
+
+    slug: str
+    config: Mapping[str, Any]
+    units: tuple[LoweredUnit, ...]
+
+    def of(self, target: str) -> tuple[LoweredUnit, ...]:
+        """The lowerings for a target."""
+        return tuple(unit for unit in self.units if unit.target == target)
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """All that a backend has to know of a kernel.
+
+    Arguments:
+        name: the kernel's name.
+        outputs: the names of arguments that callers may leave out.
+        variants: in the order of the configs; the first that fits a call is used.
+        split: the library does not hold the device images, they are loaded from their files.
+        driver: the CUDA version that a driver must support to decompress the images, such as 12040; 0: any.
+        toolkit: the CUDA version of the compiler that made the images, such as 13000; 0: it is not known.
+        gaps: what errors say of the variants that failed, in a package that was built partially; empty: none did.
+    """
+
+    name: str
+    outputs: tuple[str, ...]
+    variants: tuple[VariantPlan, ...]
+    split: bool = False
+    driver: int = 0
+    toolkit: int = 0
+    gaps: str = ""
+
+    @property
+    def units(self) -> tuple[LoweredUnit, ...]:
+        """All lowerings of all variants."""
+        return tuple(unit for variant in self.variants for unit in variant.units)
+
+    def check(self) -> None:
+        """Check what every backend relies on.
+
+        Raises:
+            KernelwrightError: something is missing, or the lowerings do not fit together.
+        """
+        where = Where(self.name, stage="wrap")
+        if not self.units or any(not variant.units for variant in self.variants):
+            raise KernelwrightError("a variant has no lowering", where, "list a target and an arch for it")
+        for unit in self.units:
+            self._check_unit(unit)
+        self._check_unique("entry", [unit.entry for unit in self.units])
+        for variant in self.variants:
+            self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
+            if len(variant.of("cuda")) > 1:
+                raise KernelwrightError("a variant has two cuda lowerings", Where(self.name, variant.slug, "wrap"))
+
+    def _check_unit(self, unit: LoweredUnit) -> None:
+        if unit.target not in ("llvm", "cuda"):
+            raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
+        if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
+            raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")
+        if not IDENTIFIER.fullmatch(unit.entry):
+            raise KernelwrightError(f"entry {unit.entry!r} is not a C identifier", unit.where)
+        first = self.units[0]
+        mine, expected = _outline(unit), _outline(first)
+        if mine != expected:
+            raise KernelwrightError(
+                f"its arguments are {mine}, those of variant {first.slug} ({first.target}) are {expected}",
+                unit.where,
+                "give all variants of a kernel the same arguments; only dtypes and shapes may differ",
+            )
+        for argument in unit.arguments:
+            if argument.alignment is not None and argument.alignment.bit_count() != 1:
+                message = f"argument {argument.name!r} has the alignment {argument.alignment}, expected a power of two"
+                raise KernelwrightError(message, unit.where)
+        outputs = tuple(argument.name for argument in unit.arguments if argument.output)
+        if set(outputs) != set(self.outputs):
+            raise KernelwrightError(f"its outputs are {outputs}, those of the kernel {self.outputs}", unit.where)
+
+    def _check_unique(self, what: str, values: list[str]) -> None:
+        for value in values:
+            if values.count(value) > 1:
+                raise KernelwrightError(f"{what} {value!r} appears twice", Where(self.name, stage="wrap"))
+
+
+def _outline(unit: LoweredUnit) -> str:
+    """The arguments as far as they must agree: names, tensor or scalar, output or not."""
+    return ", ".join(
+        f"{argument.name}{'[]' if argument.kind == 'tensor' else ''}{' (output)' if argument.output else ''}"
+        for argument in unit.arguments
+    )

@@ -1,0 +1,80 @@
+"""Front ends: each turns what a definition returns into a :class:`LoweredKernel`. They run inside workers only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import Where
+from ..define.kernel import Outputs, named_outputs
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is to be lowered: one variant for one target.
+
+    Arguments:
+        kernel: the kernel's name.
+        slug: the variant's slug.
+        slugs: the slugs of all variants of the kernel.
+        config: the variant's config.
+        outputs: the arguments that the definition declares as outputs; a front end that knows their names puts those
+            in place of positions (:meth:`named`).
+        target: ``llvm`` or ``cuda``.
+        arch: the arch that code is generated for.
+        location: ``path:line`` of the definition, relative to the project root.
+        archs: those that the front end itself makes device code for; empty where nvcc does that.
+    """
+
+    kernel: str
+    slug: str
+    slugs: tuple[str, ...]
+    config: Mapping[str, bool | int | float | str]
+    outputs: Outputs
+    target: str
+    arch: str
+    location: str
+    archs: tuple[str, ...] = ()
+
+    def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        """The names of the outputs, when those of all arguments are known.
+
+        Raises:
+            DefinitionError: there is no argument at a position, or two entries are one argument.
+        """
+        return named_outputs(self.outputs, arguments, self.where)
+
+    @property
+    def where(self) -> Where:
+        """The place that errors of this lowering belong to."""
+        return Where(self.kernel, self.slug, "lower", self.location)
+
+
+@dataclass(frozen=True)
+class LoweredKernel:
+    """What a front end makes of a unit.
+
+    Arguments:
+        files: content by file name: ``module.tir``, ``signature.json``, and ``host.o`` for llvm or ``host.c`` and
+            ``device.cu`` for cuda; CuTe DSL has others (``KernelStages._cutedsl_unit``). Equal inputs give equal
+            bytes, in any process, folder and order.
+        schedule: what scheduled the function: the name of a rule, or ``as written``.
+    """
+
+    files: Mapping[str, bytes]
+    schedule: str
+
+
+def entry_symbol(unit: Unit) -> str:
+    """The C symbol of a unit's packed function, unique among all units of the kernel."""
+
+    def identifier(text: str) -> str:
+        return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+    name = identifier(unit.slug)
+    if [identifier(slug) for slug in unit.slugs].count(name) > 1:
+        name += "_" + hashlib.sha256(unit.slug.encode()).hexdigest()[:8]
+    place = "cuda" if unit.target == "cuda" else identifier(unit.arch)
+    return f"kw_{unit.kernel}__{name}__{place}"

@@ -1,0 +1,441 @@
+"""The messages between the build and its workers: one JSON object per line, over the worker's stdin and stdout.
+
+The worker speaks first. It greets with its versions, or with an error if it cannot work::
+
+    {"hello": 1, "versions": {"python": "3.11.2", "tvm": "0.27.0", "tvm_ffi": "0.1.15"}}
+    {"hello": 1, "error": {...}}
+
+Then, for each request, it sends any number of progress lines and one answer::
+
+    > {"id": 7, "op": "lower", "file": "kernels/gemm.py", "kernel": "gemm", ...}
+    < {"id": 7, "progress": "scheduling with dlight.gpu.Matmul"}
+    < {"id": 7, "ok": true, "result": {...}}
+    < {"id": 7, "ok": false, "error": {"type": "LoweringError", "message": "...", "where": {...}, "remedy": null,
+                                       "detail": null}}
+    < {"id": 7, "spent": true}
+
+A worker executes one definition file, once. If it is asked for another one, or for this one after an edit, it is spent:
+the pool ends it and asks a new one. A progress line says what the worker is about to do, so that its death can be
+explained. The operations are the request classes below; their fields are the keys of the JSON object. What a
+definition prints goes to the worker's log, never into this stream. A line that does not fit is a :class:`WorkerError`.
+Nothing here imports TVM, NumPy or SCons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar
+
+from ..core import errors
+from ..core.errors import LONGEST_SHOWN, KernelwrightError, Where, WorkerError, shown
+
+VERSION = 1
+"""Revision of this protocol; both sides must have the same."""
+
+
+@dataclass(frozen=True)
+class DiscoverRequest:
+    """Execute a definition file and report its kernels and the project files that it read.
+
+    Arguments:
+        file: the definition file, absolute or relative to the project root.
+        strict: whether it is an error to read what the definition does not declare.
+    """
+
+    op: ClassVar[str] = "discover"
+    file: str
+    strict: bool = False
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(stage="discover", location=self.file)
+
+
+@dataclass(frozen=True)
+class LowerRequest:
+    """Lower one variant for one target and write the unit's files into a folder.
+
+    Arguments:
+        file: the definition file, absolute or relative to the project root.
+        kernel, slug, config: the variant.
+        target: ``llvm`` or ``cuda``.
+        arch: the arch that TVM generates code for.
+        out: an existing, empty folder that receives the files.
+        strict: whether it is an error to read what the definition does not declare.
+        archs: those that the front end itself makes device code for, with commas between them.
+    """
+
+    op: ClassVar[str] = "lower"
+    file: str
+    kernel: str
+    slug: str
+    config: Mapping[str, Any]
+    target: str
+    arch: str
+    out: str
+    strict: bool = False
+    archs: str = ""
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(self.kernel, self.slug, "lower", self.file)
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """Compare one variant of a built library with its NumPy reference on a device.
+
+    Arguments:
+        file: the definition file, absolute or relative to the project root.
+        kernel, slug: the variant.
+        library: path of the built shared library.
+        variant_index: the variant's place in the kernel's configs; the library exports ``<kernel>__<index>``.
+        signature: the parsed signature.json of the variant's unit.
+        device: ``cpu``, or ``cuda`` with an index, such as ``cuda:0``.
+        tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
+        strict: whether it is an error to read what the definition does not declare.
+    """
+
+    op: ClassVar[str] = "check"
+    file: str
+    kernel: str
+    slug: str
+    library: str
+    variant_index: int
+    signature: Mapping[str, Any]
+    device: str
+    tolerance: float | None = None
+    strict: bool = False
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(self.kernel, self.slug, "check", self.file)
+
+
+@dataclass(frozen=True)
+class DevicesRequest:
+    """Ask which devices this machine has."""
+
+    op: ClassVar[str] = "devices"
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(stage="check")
+
+
+@dataclass(frozen=True)
+class ToolRequest:
+    """Run a compiler in a runner process (see ``tools``; the workers that have TVM do not know this operation).
+
+    The result has ``status`` (exit status, or minus the signal), ``in_time`` (false: it was ended), ``output`` (both
+    streams together), ``seconds``, ``cpu_seconds`` and ``peak_kib`` (the largest of its processes).
+
+    Arguments:
+        command: the executable's path and its arguments.
+        folder: the folder that it runs in.
+        environment: all of its environment.
+        timeout_s: seconds after which it is ended.
+        where: the place that an error of this request belongs to.
+    """
+
+    op: ClassVar[str] = "tool"
+    command: Sequence[str]
+    folder: str
+    environment: Mapping[str, str]
+    timeout_s: float
+    where: Where
+
+
+Request = DiscoverRequest | LowerRequest | CheckRequest | DevicesRequest | ToolRequest
+
+REQUESTS: Mapping[str, type[Request]] = {
+    kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, DevicesRequest)
+}
+
+Definition = tuple[str, bool, bool] | None
+"""What a process has become by its first request, so that it does no others: the definition file that it has executed,
+whether strictly, and whether it has loaded TVM's CUDA runtime, with which TVM lowers otherwise. None: nothing."""
+
+_Form = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or _is_integer(value)
+
+
+def _is_list_of(form: _Form) -> _Form:
+    return lambda value: isinstance(value, list) and all(map(form, value))
+
+
+def _is_object_of(form: _Form) -> _Form:
+    return lambda value: isinstance(value, dict) and all(map(form, value.values()))
+
+
+RESULTS: Mapping[str, Mapping[str, _Form]] = {
+    DiscoverRequest.op: {
+        "schema": _is_integer,
+        "file": _is_text,
+        "dependencies": _is_object_of(_is_text),
+        "kernels": lambda value: isinstance(value, list),  # what is in it is for ``discovery``
+    },
+    LowerRequest.op: {
+        "files": _is_list_of(_is_text),
+        "schedule": _is_text,
+        "seconds": _is_number,
+        "cpu_seconds": _is_number,
+        "dependencies": _is_object_of(_is_text),
+    },
+    CheckRequest.op: {
+        "cases": _is_integer,
+        "worst_error": _is_number,
+        "sizes": _is_list_of(_is_object_of(_is_integer)),
+        "device": _is_text,
+        "dependencies": _is_object_of(_is_text),
+    },
+    DevicesRequest.op: {"cuda": _is_list_of(_is_text)},
+    ToolRequest.op: {
+        "status": _is_integer,
+        "in_time": lambda value: isinstance(value, bool),
+        "output": _is_text,
+        "seconds": _is_number,
+        "cpu_seconds": _is_number,
+        "peak_kib": _is_integer,
+    },
+}
+"""Operation -> the fields of its result, and what each of them is."""
+
+_FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
+    "config": (dict,),
+    "signature": (dict,),
+    "variant_index": (int,),
+    "strict": (bool,),
+    "tolerance": (float, int, type(None)),
+}
+"""JSON types of the fields that are not strings."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The worker's greeting: versions of what it runs."""
+
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the worker is about to do for a request."""
+
+    id: int
+    doing: str
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The worker cannot do a request, because it has executed something else: another one can."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The end of a request: a result, or an error."""
+
+    id: int
+    result: Mapping[str, Any] = field(default_factory=dict)
+    error: KernelwrightError | None = None
+
+
+def definition_of(request: Request) -> Definition:
+    """What a request makes of the process that does it."""
+    if isinstance(request, ToolRequest):
+        return None
+    if isinstance(request, DevicesRequest):
+        return "", False, True
+    return request.file, request.strict, isinstance(request, CheckRequest) and request.device.startswith("cuda")
+
+
+def require_result(request: Request, result: Mapping[str, Any]) -> None:
+    """See that a result has the form that its request asks for.
+
+    Raises:
+        WorkerError: it has another one.
+    """
+    forms = RESULTS[request.op]
+    wrong = sorted(n for n in forms.keys() | result.keys() if n not in forms or not forms[n](result.get(n)))
+    if wrong:
+        raise WorkerError(
+            f"the result of a {request.op} request has a wrong form: {', '.join(wrong)[:LONGEST_SHOWN]}",
+            request.where,
+            "a definition may have written to a file descriptor that it did not open; "
+            "otherwise report this as a defect of Kernelwright",
+            shown(dict(result)),
+        )
+
+
+def encode_request(number: int, request: Request) -> bytes:
+    """One line for a request."""
+    return _line({"id": number, "op": request.op, **asdict(request)})
+
+
+def decode_request(line: bytes) -> tuple[int, Request]:
+    """Number and request of a line.
+
+    Raises:
+        WorkerError: the line is not a request of this protocol.
+    """
+    message = _object(line)
+    number = _number(message, line)
+    kind = REQUESTS.get(str(message.pop("op", None)))
+    if kind is None:
+        raise _nonsense("a request with an unknown op", line)
+    names = {f.name for f in fields(kind)}
+    if set(message) != names:
+        raise _nonsense(f"a {kind.op} request without exactly the fields {sorted(names)}", line)
+    for name, value in message.items():
+        if type(value) not in _FIELD_TYPES.get(name, (str,)):  # isinstance would take True for a number
+            raise _nonsense(f"a {kind.op} request whose {name} is {shown(value)}", line)
+    return number, kind(**message)
+
+
+def encode_hello(versions: Mapping[str, str]) -> bytes:
+    """The greeting of a worker that is ready."""
+    return _line({"hello": VERSION, "versions": dict(versions)})
+
+
+def encode_failed_hello(error: KernelwrightError) -> bytes:
+    """The greeting of a worker that cannot work."""
+    return _line({"hello": VERSION, "error": error_to_json(error)})
+
+
+def decode_hello(line: bytes) -> Hello:
+    """The greeting in a line.
+
+    Raises:
+        KernelwrightError: the worker says that it cannot work.
+        WorkerError: the line is not a greeting, or one of another protocol version.
+    """
+    message = _object(line)
+    if message.get("hello") != VERSION:
+        raise _nonsense(f"no greeting of protocol version {VERSION}", line)
+    if "error" in message:
+        raise error_from_json(message["error"], line)
+    versions = message.get("versions")
+    if not isinstance(versions, dict) or not _is_dict_of(versions, str):
+        raise _nonsense("a greeting without versions", line)
+    return Hello(versions)
+
+
+def encode_progress(number: int, doing: str) -> bytes:
+    """One line that says what is about to be done for a request."""
+    return _line({"id": number, "progress": doing})
+
+
+def encode_result(number: int, result: Mapping[str, Any]) -> bytes:
+    """One line for the result of a request."""
+    return _line({"id": number, "ok": True, "result": dict(result)})
+
+
+def encode_error(number: int, error: KernelwrightError) -> bytes:
+    """One line for a request that failed."""
+    return _line({"id": number, "ok": False, "error": error_to_json(error)})
+
+
+def encode_spent(number: int) -> bytes:
+    """One line for a request that a new worker has to do."""
+    return _line({"id": number, "spent": True})
+
+
+def decode_answer(line: bytes) -> Progress | Answer | Spent:
+    """Progress or answer in a line from the worker.
+
+    Raises:
+        WorkerError: the line is neither.
+    """
+    message = _object(line)
+    number = _number(message, line)
+    if isinstance(message.get("progress"), str):
+        return Progress(number, message["progress"])
+    if message.get("spent") is True:
+        return Spent(number)
+    if message.get("ok") is True and isinstance(message.get("result"), dict):
+        return Answer(number, message["result"])
+    if message.get("ok") is False:
+        return Answer(number, error=error_from_json(message.get("error"), line))
+    raise _nonsense("neither progress nor an answer", line)
+
+
+def error_to_json(error: KernelwrightError) -> dict[str, Any]:
+    """An error as a JSON object."""
+    where = {name: value for name, value in asdict(error.where).items() if value is not None}
+    return {
+        "type": type(error).__name__,
+        "message": error.message,
+        "where": where,
+        "remedy": error.remedy,
+        "detail": error.detail,
+    }
+
+
+def error_from_json(value: Any, line: bytes) -> KernelwrightError:
+    """The error that :func:`error_to_json` wrote; ``line`` is what to show when it is something else."""
+    if not isinstance(value, dict) or not isinstance(value.get("message"), str):
+        raise _nonsense("an error without a message", line)
+    if not all(isinstance(value.get(name), (str, type(None))) for name in ("remedy", "detail")):
+        raise _nonsense("an error whose remedy or detail is no text", line)
+    kind = getattr(errors, str(value.get("type")), None)
+    if not (isinstance(kind, type) and issubclass(kind, KernelwrightError)) or kind is errors.ToolError:
+        kind = WorkerError
+    where = value.get("where") or {}
+    known = {f.name for f in fields(Where)}
+    if not _is_dict_of(where, str) or not set(where) <= known:
+        raise _nonsense("an error with an unknown place", line)
+    return kind(value["message"], Where(**where), value.get("remedy"), value.get("detail"))
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    # ASCII only, so that no encoding and no line separator can break the framing.
+    return json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _nonsense("no JSON", line) from error
+    if not isinstance(message, dict):
+        raise _nonsense("no JSON object", line)
+    return message
+
+
+def _number(message: dict[str, Any], line: bytes) -> int:
+    number = message.pop("id", None)
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise _nonsense("a message without an id", line)
+    return number
+
+
+def _is_dict_of(value: Any, *kinds: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, kinds) for item in value.values())
+
+
+def _nonsense(what: str, line: bytes) -> WorkerError:
+    shown = line[:200].decode("ascii", "backslashreplace").rstrip()
+    return WorkerError(
+        f"expected a message of the worker protocol, got {what}",
+        remedy="report this as a defect of Kernelwright",
+        detail=shown or "(an empty line)",
+    )

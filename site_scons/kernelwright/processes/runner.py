@@ -1,0 +1,177 @@
+"""Runs compilers so that they are bounded in time and memory, and never outlive the build.
+
+Each run happens in a runner process (``processes/tool_process.py``), which kills the compiler and all that it started when the
+time is over or the build is gone. Callers are threads of the build, which only wait.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..core.errors import KernelwrightError, ToolError, Where
+from ..toolchain.probe import place_for_shell, tool_environment
+from . import tool_process as tools
+from .memory import MemoryGovernor
+from .pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
+from .protocol import ToolRequest
+
+RUNNER = WorkerKind(
+    "the process that runs compilers",
+    # As a file, isolated (-I), without site-packages (-S), and without writing bytecode (-B).
+    ("-I", "-S", "-B", tools.__file__),
+    "report this as a defect of Kernelwright",
+    "report this as a defect of Kernelwright",
+    "report this as a defect of Kernelwright",
+)
+"""The processes that run compilers."""
+
+GRACE_S = 30.0
+"""Seconds more than the tool has, after which a runner is taken for dead; it ends a tool that is late by itself."""
+
+KILLED = re.compile(r"died due to signal 9\b|Killed signal terminated program|terminated with signal 9\b")
+"""How nvcc, gcc and collect2 say that a program of theirs was killed with SIGKILL."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What a run of a tool that succeeded gave.
+
+    Arguments:
+        output: what it printed, both streams together.
+        seconds: time that it took.
+        cpu_seconds: time that it and its children spent on a CPU.
+        peak_kib: KiB of memory that the largest of its processes had.
+    """
+
+    output: str
+    seconds: float
+    cpu_seconds: float
+    peak_kib: int
+
+
+class Tools(Protocol):
+    """What runs tools: a :class:`ToolRunner`, or something like it."""
+
+    @property
+    def project_root(self) -> Path:
+        """The folder of the project."""
+
+    def run(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        scratch: Path,
+        where: Where,
+        remedy: str,
+        *,
+        kind: str,
+        subject: str,
+    ) -> ToolResult:
+        """Run a tool; see :meth:`ToolRunner.run`."""
+
+
+class ToolRunner:
+    """Runs tools, several at a time. Nothing is started before the first run. Safe to use from several threads.
+
+    Arguments:
+        size: largest number of runs at a time.
+        project_root: the folder of the project.
+        timeout_s: seconds that a run may take, once it has begun.
+        governor: says when a run may begin, and learns what it took.
+        python: the interpreter of the runner processes.
+    """
+
+    def __init__(
+        self, size: int, project_root: Path, timeout_s: float, governor: MemoryGovernor, python: str = sys.executable
+    ) -> None:
+        self.project_root = project_root
+        self._governor = governor
+        self._pool = WorkerPool(size, project_root, python=python, kind=RUNNER)
+        self.timeout_s = timeout_s
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that a run may take; a change applies to runs that begin after it."""
+        return self._timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, value: float) -> None:
+        self._timeout_s = value
+        self._pool.timeout_s = value + GRACE_S
+
+    def run(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        scratch: Path,
+        where: Where,
+        remedy: str,
+        *,
+        kind: str,
+        subject: str,
+    ) -> ToolResult:
+        """Run a compiler with a fixed environment, when there is memory for it.
+
+        Arguments:
+            command: path of the executable, and its arguments.
+            folder: the folder that it runs in.
+            scratch: the folder for its temporary files.
+            where: the place for error messages.
+            remedy: what to do if it finds an error in its input.
+            kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
+            subject: what it makes; the same in every build.
+
+        Raises:
+            ToolError: it ended with an error; the message has its command and its output.
+            ToolchainError: it cannot be started.
+            KernelwrightError: it took too long, and was ended.
+            WorkerError: the process that runs it died, or the build is ending.
+        """
+        environment = tool_environment() | {"TMPDIR": place_for_shell(scratch, folder)}
+        timeout_s = self.timeout_s
+        request = ToolRequest(list(command), str(folder), environment, timeout_s, where)
+        with self._governor.reserve(kind, subject):
+            answer = self._pool.call(request)
+        if not answer["in_time"]:
+            raise _late(command, timeout_s, answer["output"], where)
+        if answer["status"] != 0:
+            raise _failure(command, answer, where, remedy)
+        result = ToolResult(answer["output"], answer["seconds"], answer["cpu_seconds"], answer["peak_kib"])
+        # Only of a run that succeeded: one that found an error in its input ended early.
+        self._governor.learn(kind, subject, result.peak_kib, result.seconds, result.cpu_seconds)
+        return result
+
+    def save(self) -> None:
+        """Write what this build measured, for the next one."""
+        self._governor.save()
+
+    def close(self) -> None:
+        """End all runs now, with everything that they started; these, and any later one, raise a WorkerError."""
+        self._pool.close()
+
+
+def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -> KernelwrightError:
+    name = command[0].rpartition("/")[2]
+    return KernelwrightError(
+        f"{name} took longer than {timeout_s:g} s, and was ended",
+        where,
+        "raise the setting tool_timeout, or make the kernel smaller",
+        f"$ {shlex.join(command)}\n{output.strip() or '(no output)'}",
+    )
+
+
+def _failure(command: Sequence[str], answer: dict[str, Any], where: Where, remedy: str) -> ToolError:
+    """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
+    if answer["status"] == -9 or KILLED.search(answer["output"]):
+        remedy = f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher"
+    elif os.strerror(errno.ENOSPC) in answer["output"]:
+        remedy = "make room on the disk of the build folder, and run scons again"
+    return ToolError(command, answer["status"], answer["output"], where, remedy)

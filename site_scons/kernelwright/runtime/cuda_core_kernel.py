@@ -1,0 +1,436 @@
+"""The kernels of this package as Python functions that launch device code through cuda.core.
+
+A call is matched with the variants here; a generated module has, for each variant, the function that launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+from .arguments import Described, Signatures, plain_number
+from .cuda_core_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
+from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
+from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
+from .cuda_core_memory import LEGACY
+from .interface import Interface
+
+COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
+
+Passed = list["Array | Any"]
+"""The arguments of a call by position: arrays, numbers, and None for outputs that are left out."""
+
+
+class NvrtcKernel(Interface):
+    """A kernel, or one variant of it.
+
+    Call it with all its arguments to have the outputs written into those you give, or leave the outputs out to get
+    new ones. Arguments are positional: arrays on a CUDA device of any library with DLPack or
+    ``__cuda_array_interface__``, and numbers. New outputs come from PyTorch or CuPy if an argument does, otherwise they
+    are :class:`Output` objects, which other libraries view through DLPack on any stream.
+
+    Arguments:
+        name: the kernel's name.
+        entry: its part of the manifest.
+        module: the generated module.
+        shared: what all objects of one kernel have in common.
+        index: the number of the variant; None: all.
+    """
+
+    def __init__(self, name: str, entry: dict[str, Any], module: Any, shared: _Shared, index: int | None) -> None:
+        self.name = name
+        self._entry = entry
+        self._module = module
+        self._shared = shared
+        self._index = index
+        self.__doc__ = entry["doc"]
+
+    def __call__(self, *arguments: Any, stream: Any = None) -> Any:
+        """Run the kernel; see :class:`NvrtcKernel` for the arguments.
+
+        Arguments:
+            stream: where it runs: an object with ``__cuda_stream__``, a stream of PyTorch or CuPy, or the integer
+                handle of one; None: the current stream of PyTorch or CuPy if an argument is from there, otherwise the
+                default stream.
+
+        Raises:
+            TypeError: the number of arguments, a kind, a dtype or a rank does not fit, or an array cannot be passed.
+            ValueError: sizes, strides, alignment, a range or a device do not fit, or an array that the kernel writes
+                is read-only.
+            RuntimeError: the device, or its driver, cannot run the kernel.
+        """
+        items = self._items(arguments)
+        pairs = list(zip(items, arguments, strict=True))
+        framework = framework_of(value for item, value in pairs if item["kind"] == "tensor")
+        where = self._given_stream(stream) if stream is not None else framework.current_stream()
+        passed = self._read(pairs, where.handle or LEGACY)
+        match = self._matched(passed)
+        cuda = self._shared.cuda
+        device = cuda.device(match.device)
+        with cuda.current(device, where.handle):
+            made = self._allocate(match, passed, framework, device, where)
+            with self._held(passed, device, where.handle):
+                self._run(match.variant, passed, framework, device, where)
+        if not made:
+            return None
+        return made[0] if len(made) == 1 else tuple(made)
+
+    # ---- arguments
+
+    def _items(self, arguments: Sequence[Any]) -> list[dict[str, Any]]:
+        """What the manifest says of each argument that was passed."""
+        items: list[dict[str, Any]] = self._entry["variants"][0]["arguments"]
+        given = items if len(arguments) == len(items) else [item for item in items if not item["output"]]
+        if len(given) != len(arguments):
+            self._shared.signatures.choose([Described(value=value) for value in arguments])  # raises
+        return given
+
+    def _read(self, pairs: Sequence[tuple[Mapping[str, Any], Any]], stream: int) -> Passed:
+        """The arguments by position, with arrays read."""
+        items = self._entry["variants"][0]["arguments"]
+        complete = len(pairs) == len(items)
+        values = iter(value for _, value in pairs)
+        passed: Passed = []
+        for item in items:
+            if not complete and item["output"]:
+                passed.append(None)
+            elif item["kind"] == "tensor":
+                passed.append(self._read_array(item["name"], next(values), stream))
+            else:
+                passed.append(plain_number(next(values)))
+        return passed
+
+    def _read_array(self, name: str, value: Any, stream: int) -> Array:
+        try:
+            array = read_array(value, stream)
+        except UnreadableArrayError as error:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            remedy = "pass an array of PyTorch, JAX, CuPy or another library, which lies on one CUDA device"
+            text = f"argument {name!r} is a {kind} that cannot be passed: {error}\n  remedy: {remedy}"
+            self._refuse(TypeError, text)
+        if array is None:
+            what = "expected a tensor: an array of NumPy, PyTorch, JAX, CuPy or another library with DLPack"
+            self._refuse(TypeError, f"argument '{name}' is {_value_text(value)}, {what}")
+        if array.device[0] not in (CUDA, MANAGED):
+            remedy = "move it to a CUDA device, or use a backend that was built for the CPU"
+            built = ", ".join(self._shared.archs)
+            text = f"argument '{name}' is on {array.place}, and it was built for cuda ({built}) only"
+            self._refuse(ValueError, f"{text}\n  remedy: {remedy}")
+        return array
+
+    def _matched(self, passed: Passed) -> _Match:
+        """The variant for a call, once everything has been compared; of a call like an earlier one only the data is."""
+        key = (self._index, *map(_outline, passed))
+        known = self._shared.matches.get(key)
+        if known is not None and known.fits(passed):
+            return known
+        number = self._device_number(passed)
+        index, outputs, is_first = self._choose(passed)
+        self._check(index, passed, number)
+        arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
+        alignments = self._shared.alignments[index]
+        written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
+        demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
+        match = _Match(index, number, outputs, tuple(demands))
+        if is_first:  # another choice was made for data that happened to lie as it did
+            self._shared.remember(key, match)
+        return match
+
+    def _device_number(self, passed: Passed) -> int:
+        for value in passed:
+            if isinstance(value, Array):
+                return value.device[1]
+        self._refuse(ValueError, "it has no array among its arguments, which would say on which device it runs")
+
+    def _choose(self, passed: Passed) -> tuple[int, list[tuple[str, tuple[int, ...]]], bool]:
+        """The variant for a call, dtypes and shapes of all its outputs, and whether it is the first by these alone."""
+        described = [_described(value) for value in passed]
+        signatures = self._shared.signatures
+        first = chosen = signatures.choose(described, self._index, "cuda")
+        if not self._are_aligned(chosen.index, passed) and self._index is None:
+            # A later variant may ask for less; if none does, the first says what it asks for.
+            for index in range(first.index + 1, len(self._entry["variants"])):
+                try:
+                    later = signatures.choose(described, index, "cuda")
+                except (TypeError, ValueError):
+                    continue
+                if self._are_aligned(index, passed):
+                    chosen = later
+                    break
+        return chosen.index, chosen.outputs(), chosen is first
+
+    def _are_aligned(self, index: int, passed: Passed) -> bool:
+        alignments = self._shared.alignments[index]
+        return all(_is_aligned(alignment, value) for alignment, value in zip(alignments, passed, strict=True))
+
+    def _check(self, index: int, passed: Passed, number: int) -> None:
+        """Refuse what only the data tells: layout, alignment, device, and memory that may not be written."""
+        first = next(
+            item["name"]
+            for item, value in zip(self._entry["variants"][index]["arguments"], passed, strict=True)
+            if isinstance(value, Array)
+        )
+        for position, item in enumerate(self._entry["variants"][index]["arguments"]):
+            array, name = passed[position], item["name"]
+            if not isinstance(array, Array):
+                continue
+            if not array.is_compact:
+                self._mismatch(index, position, f"Mismatched {name}.strides", "be compact array", COMPACT)
+            if array.device[0] == CUDA and array.device[1] != number:
+                remedy = "\n  remedy: move all arrays to one device"
+                self._mismatch(index, position, f"Mismatched {name}.device_id", f"match {first}.device_id", remedy)
+            if item["written"] and array.read_only:
+                is_of_jax = library_of(array.owner[0]) == IMMUTABLE if isinstance(array.owner, tuple) else False
+                what = "an array of JAX, which is immutable" if is_of_jax else "a read-only array"
+                remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
+                self._refuse(ValueError, f"argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}")
+            if array.is_empty:
+                continue
+            if not array.data:
+                what, remedy = f"{name} data pointer is NULL", "\n  remedy: pass an array that has data"
+                self._mismatch(index, position, what, "non-NULL data pointer", remedy, to="")
+            alignment = self._shared.alignments[index][position]
+            if not _is_aligned(alignment, array):
+                text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
+                self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it")
+
+    def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
+        """Raise an error in the words of TVM's host code."""
+        call = self._shared.signatures.variants[index].call_text(self.name)
+        text = f"{what} on argument #{position} when calling:\n  `{call}`,\n  expected {to}{expected}{remedy}"
+        self._refuse(ValueError, text)
+
+    def _refuse(self, kind: type[Exception], text: str) -> NoReturn:
+        self._shared.cuda.refuse(kind, text)
+
+    # ---- streams and outputs
+
+    def _given_stream(self, stream: Any) -> Stream:
+        """The stream that was passed, in any of its forms."""
+        found = Stream.of(stream)
+        if found is None:
+            remedy = "pass an object with __cuda_stream__, a stream of PyTorch or CuPy, or the handle of one as an int"
+            text = f"stream is {_value_text(stream)}, expected a CUDA stream\n  remedy: {remedy}"
+            self._refuse(TypeError, text)
+        return found
+
+    def _allocate(
+        self, match: _Match, passed: Passed, framework: Framework, device: Device, stream: Stream
+    ) -> list[Any]:
+        """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
+        made: list[Any] = []
+        described = iter(match.outputs)
+        for position, item in enumerate(self._entry["variants"][match.variant]["arguments"]):
+            if not item["output"]:
+                continue
+            dtype, shape = next(described)
+            if passed[position] is not None:
+                continue
+            array = self._new_array(item["name"], dtype, shape, framework, device, stream)
+            made.append(array)
+            passed[position] = Array(address_of(array), dtype, shape, None, (CUDA, device.number), owner=array)
+        return made
+
+    def _new_array(
+        self, name: str, dtype: str, shape: tuple[int, ...], framework: Framework, device: Device, stream: Stream
+    ) -> Any:
+        try:
+            return framework.new_array(self._shared.cuda, device, dtype, shape, stream)
+        except (AttributeError, TypeError) as error:
+            remedy = f"pass an array of that dtype as {name!r}"
+            text = f"{framework.name} cannot make output '{name}' of dtype {dtype}: {error}\n  remedy: {remedy}"
+            self._refuse(TypeError, text)
+
+    @contextmanager
+    def _held(self, passed: Passed, device: Device, stream: int) -> Iterator[None]:
+        """Waits for the launches before arrays are given back whose library does not know of them."""
+        if not any(isinstance(value, Array) and value.borrowed for value in passed):
+            yield
+            return
+        self._shared.cuda.refuse_captured(device, stream)
+        try:
+            yield
+        finally:
+            self._shared.cuda.synchronize(device, stream)
+
+    def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> None:
+        variant, cuda = self._entry["variants"][index], self._shared.cuda
+        allocate = partial(framework.workspace, cuda, device, stream=stream)
+        call = Call(self._shared.codes[variant["slug"]], device, stream.handle, allocate)
+        try:
+            values = [_number(item, value) for item, value in zip(variant["arguments"], passed, strict=True)]
+            for value in passed:
+                if isinstance(value, Array) and value.after is not None:
+                    cuda.order(device, int(value.after), stream.handle)
+            self._module.VARIANTS[variant["slug"]](call, *values)
+        except LaunchError as error:
+            self._refuse(ValueError, str(error))
+        except ZeroDivisionError:
+            self._refuse(ValueError, "a launch cannot be computed from these sizes and numbers: it divides by 0")
+        finally:
+            call.free()
+
+    # ---- what can be asked of a kernel
+
+    def _of_variant(self, index: int) -> NvrtcKernel:
+        return NvrtcKernel(self.name, self._entry, self._module, self._shared, index)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The kinds of devices that it can be called on through this backend: ``"cuda"``."""
+        return frozenset({"cuda"})
+
+    def supported(self, device: Any = "cuda") -> bool:
+        """Whether this kernel has code that the device, and its driver, can run."""
+        try:
+            opened = self._shared.cuda.device(self._parsed(device))
+            for code in self._codes():
+                code.choose(opened)
+        except (RuntimeError, ValueError):
+            return False
+        return True
+
+    def preload(self, device: Any = "cuda") -> None:
+        """Load the device code ahead of the first call, for example before a graph is captured.
+
+        Raises:
+            RuntimeError: the device, or its driver, cannot run the kernel; the message says why.
+            ValueError: there is no such device, or the kernel is not built for devices of that kind.
+        """
+        opened = self._shared.cuda.device(self._parsed(device))
+        with self._shared.cuda.current(opened, 0):
+            for code in self._codes():
+                code.on(opened)
+
+    def _codes(self) -> list[DeviceCode]:
+        entries = self._entry["variants"]
+        chosen = entries if self._index is None else [entries[self._index]]
+        return [self._shared.codes[entry["slug"]] for entry in chosen if entry["slug"] in self._shared.codes]
+
+    def _parsed(self, device: Any) -> int:
+        """The number of ``"cuda"``, ``"cuda:1"``, or an object that prints so."""
+        kind, _, index = str(device).partition(":")
+        if kind not in ("cpu", "cuda") or not (index or "0").isdigit():
+            raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")
+        if kind == "cpu":
+            remedy = "use a device that it was built for, or a backend that was built for the CPU"
+            built = f"cuda ({', '.join(self._shared.archs)})"
+            self._refuse(ValueError, f"it cannot run on cpu: it was built for {built} only\n  remedy: {remedy}")
+        return int(index or 0)
+
+
+class _Match(NamedTuple):
+    """What a call was found to need.
+
+    Arguments:
+        variant: its number.
+        device: the number of the device.
+        outputs: dtype and shape of each output.
+        demands: of each array that has elements its position, the bits that its address must not have, and whether it
+            is written.
+    """
+
+    variant: int
+    device: int
+    outputs: list[tuple[str, tuple[int, ...]]]
+    demands: tuple[tuple[int, int, bool], ...]
+
+    def fits(self, passed: Passed) -> bool:
+        """Whether other data can be used in the same way."""
+        for position, bits, written in self.demands:
+            array = passed[position]
+            if not array.data or array.data & bits or (written and array.read_only):
+                return False
+        return True
+
+
+class _Shared:
+    """What the objects of one kernel have in common: CUDA, its signatures, and its device code by slug."""
+
+    KEPT = 512
+    """How many kinds of calls are remembered."""
+
+    def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
+        self.cuda = Cuda(name, module.TOOLKIT)
+        self.signatures = Signatures(name, entry)
+        archs = {
+            variant["slug"]: tuple(unit["archs"])
+            for variant in entry["variants"]
+            for unit in variant["units"]
+            if unit["target"] == "cuda"
+        }
+        # A variant that is not built for CUDA has none, and is never chosen.
+        self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
+        self.matches: dict[tuple[Any, ...], _Match] = {}
+        self.archs = tuple(dict.fromkeys(arch for listed in archs.values() for arch in listed))
+        self.codes = {
+            slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
+            for slug, listed in archs.items()
+        }
+
+    def remember(self, key: tuple[Any, ...], match: _Match) -> None:
+        """Note what was found out about calls of one kind."""
+        if len(self.matches) >= self.KEPT:
+            self.matches.clear()
+        self.matches[key] = match
+
+
+def load(loader: Any, name: str, entry: dict[str, Any]) -> NvrtcKernel:
+    """The kernel object of a package.
+
+    Raises:
+        ImportError: a file of the package is missing or was altered.
+    """
+    loader.verified(f"backends/nvrtc/_{name}.py")
+    module = import_module(f"{loader.package}.backends.nvrtc._{name}")
+    return NvrtcKernel(name, entry, module, _Shared(name, entry, module, loader.image), None)
+
+
+# ---- values
+
+
+def _described(value: Any) -> Described | None:
+    if value is None:
+        return None
+    if isinstance(value, Array):
+        return Described(value.dtype, value.shape, device=value.place)
+    return Described(value=value)
+
+
+def _number(item: Mapping[str, Any], value: Any) -> Any:
+    """An argument as the generated function takes it: an array, or a plain number of the kind that is declared."""
+    if item["kind"] == "tensor":
+        return value
+    if item["dtype"] == "bool":
+        return bool(value)
+    if item["dtype"].startswith(("int", "uint")):
+        return int(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise LaunchError(f"argument '{item['name']}' is an int that is too large for {item['dtype']}") from None
+
+
+def _outline(value: Any) -> Any:
+    """What is compared of an argument, besides its data: dtype, sizes, strides and device, or an integer."""
+    if type(value) is Array:
+        return value[1:5]
+    return (type(value), value) if isinstance(value, int) else type(value)
+
+
+def _is_aligned(alignment: int, value: Any) -> bool:
+    return not isinstance(value, Array) or value.is_empty or value.data % alignment == 0
+
+
+def _value_text(value: Any) -> str:
+    """What is not a tensor, as a Python programmer would say it."""
+    if value is None:
+        return "None"
+    if isinstance(value, float):
+        return f"the float {value:g}"
+    if isinstance(value, int):
+        return f"the {type(value).__name__} {value}"
+    return "a str" if isinstance(value, str) else "a Python object that is not a tensor"

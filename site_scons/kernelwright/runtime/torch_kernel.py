@@ -1,0 +1,358 @@
+"""The kernels of this package as operators of PyTorch: registered once, with shape functions and autograd rules.
+
+An operator has up to two forms: one that returns new outputs, and one, the overload ``out``, that writes those which it
+gets. Both have a kernel in Python that calls the library through tvm-ffi, and a function for fake tensors, which
+compares the call with the manifest (see ``signature``) and tells the shapes of the outputs.
+
+PyTorch calls an operator's kernel for autograd first. That has to hand the call on to what comes below: a tracer, or
+the kernel for the device. A second pass through the dispatcher takes two microseconds, so where nothing but the device
+is below, the kernel is called right away. The keys with which PyTorch calls say so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import torch
+
+from .arguments import Described, Signatures
+
+DEVICES = {"cpu": "llvm", "cuda": "cuda"}
+"""Kind of device -> target; tensors of others (``meta``) get the shapes of any."""
+
+BACKEND_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+"""Where a dispatcher that has nothing else to do goes."""
+
+
+class TorchKernel:
+    """What a kernel of this package is to a type checker: a function, with these attributes."""
+
+    variants: tuple[dict[str, Any], ...]
+    """The configs that are built, in order; the first is the default."""
+
+    devices: frozenset[str]
+    """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
+
+    op: Any
+    """The operator, ``torch.ops.<namespace>.<kernel>``; its overloads are ``default`` and ``out``."""
+
+    variant: Callable[..., Any]
+    """``variant(**config)``: the first variant whose config has these values, as operators of its own; a KeyError, if
+    there is none."""
+
+    supported: Callable[..., bool]
+    """``supported(device="cpu")``: whether the kernel has code that the device, and its driver, can run."""
+
+    preload: Callable[..., None]
+    """``preload(device="cpu")``: loads the device code ahead of the first call, for example before a graph is captured;
+    a RuntimeError, if the device or its driver cannot run the kernel."""
+
+
+def load(loader: Any, name: str, entry: dict[str, Any]) -> Any:
+    """Register the operators of a kernel, unless they are.
+
+    Arguments:
+        loader: the ``Loader`` of the package.
+        name: the kernel's name.
+        entry: its part of the manifest.
+
+    Returns:
+        A function, with the attributes of :class:`TorchKernel`.
+
+    Raises:
+        ImportError: a file is missing or was altered, or another build of the package has registered its operators.
+    """
+    loader.verified(f"backends/torch/_{name}.py")
+    module = import_module(f".backends.torch._{name}", loader.package)
+    kernel = loader.through("kernel.py", name)
+    backward = loader.through("torch_kernel.py", entry["backward"]) if entry.get("backward") else None
+    return _registered(Operators(loader, entry, kernel, backward), module.define)
+
+
+def _registered(operators: Operators, define: Callable[[Operators], Any]) -> Any:
+    """The function of a kernel whose operators are registered: once in a process, whoever imports the package again."""
+    state = vars(getattr(torch.ops, operators.namespace)).setdefault("_kernelwright", {})
+    with state.setdefault("lock", threading.RLock()):
+        digest, function = state.get(operators.name, (operators.digest, None))
+        if digest != operators.digest:
+            raise ImportError(
+                f"kernel {operators.name!r}: another build of {operators.loader.package!r} has registered its "
+                f"operators in torch.ops.{operators.namespace}\n  remedy: start a new Python process"
+            )
+        if function is None:
+            function = operators.finished(define(operators), define)
+            state[operators.name] = digest, function
+        return function
+
+
+class Operators:
+    """The operators of a kernel, or of one variant of it.
+
+    Arguments:
+        loader: of the package.
+        entry: the kernel's part of the manifest.
+        kernel: its object of tvm-ffi, or that of a variant.
+        backward: the function of its backward kernel, or None.
+    """
+
+    def __init__(self, loader: Any, entry: dict[str, Any], kernel: Any, backward: Any) -> None:
+        self.loader = loader
+        self.entry = entry
+        self.kernel = kernel
+        self.backward = backward
+        self.index: int | None = kernel._index
+        self.name = kernel.name if self.index is None else f"{kernel.name}__{self.index}"
+        self.namespace = re.sub(r"\W", "_", f"{loader.package}_{loader.version}", flags=re.ASCII)
+        self.digest = hashlib.sha256(json.dumps([kernel.name, entry], sort_keys=True).encode()).hexdigest()
+        self.signatures = Signatures(kernel.name, entry)
+        arguments = [argument for variant in entry["variants"] for argument in variant["arguments"]]
+        self.written = {argument["name"] for argument in arguments if argument["written"]}
+        self.alignment = max(argument.get("alignment") or 1 for argument in arguments)
+        self.run = kernel.function
+        self.wrote = _increment_version()
+        self.is_grad_enabled = torch.is_grad_enabled
+        self._plain: set[int] = set()
+        self.is_plain = self._plain.__contains__
+        library: Any = torch.library.Library  # which has no types
+        self._library = library(self.namespace, "FRAGMENT")
+        self._new: Any = None
+
+    # ---- registration
+
+    def define(
+        self, overload: str, schema: str, call: Callable[..., Any], differentiable: Callable[..., Any] | None = None
+    ) -> Any:
+        """Register one form of the operator.
+
+        Arguments:
+            overload: its name, or empty.
+            schema: its arguments and results, as PyTorch writes them.
+            call: what runs it.
+            differentiable: what PyTorch calls first, for autograd; None: ``call`` sees to that.
+
+        Returns:
+            The operator.
+        """
+        name = f"{self.name}.{overload}" if overload else self.name
+        self._library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            self._library.impl(name, call, key)
+        if differentiable is not None:
+            self._library.impl(name, differentiable, "Autograd", with_keyset=True)
+        torch.library.register_fake(f"{self.namespace}::{name}", self._fake, lib=self._library)
+        operator = getattr(getattr(getattr(torch.ops, self.namespace), self.name), overload or "default")
+        if differentiable is not None:
+            self._new = operator
+        return operator
+
+    def finished(self, function: Any, define: Callable[[Operators], Any]) -> Any:
+        """Give the function that callers see its attributes."""
+
+        def variant(**config: Any) -> Any:
+            return _registered(Operators(self.loader, self.entry, self.kernel.variant(**config), self.backward), define)
+
+        function.__module__ = f"{self.loader.package}.backends.torch"
+        function.__qualname__ = self.kernel.name
+        function.__doc__ = self.entry["doc"]
+        function.op = getattr(getattr(torch.ops, self.namespace), self.name)
+        function.variants, function.devices = self.kernel.variants, self.kernel.devices
+        function.operators = self
+        function.variant, function.supported, function.preload = variant, self.kernel.supported, self.kernel.preload
+        return function
+
+    # ---- shapes
+
+    def _fake(self, *arguments: Any) -> Any:
+        """What PyTorch asks instead of running the kernel: the outputs of a call, if it is right, without data."""
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        writes = len(arguments) == len(self.signatures.names)
+        if writes and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            self.refuse_gradient(*arguments)
+        target = DEVICES.get(tensors[0].device.type) if tensors else None
+        chosen = self.signatures.choose([_described(argument) for argument in arguments], self.index, target)
+        if writes:
+            return None
+        made = [
+            torch.empty(shape, dtype=getattr(torch, dtype), device=tensors[0].device)
+            for dtype, shape in chosen.outputs()
+        ]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    # ---- calls that are not plain
+
+    def repeat(self, error: Exception, *arguments: Any) -> Any:
+        """Run a call again that has failed, if that was because of data which is not compact or aligned.
+
+        Of what the kernel only reads, it gets copies. Within a compiled program such tensors are usual.
+
+        Raises:
+            ValueError: the kernel writes such a tensor.
+            Exception: the error, if it has another cause.
+        """
+        names = self._passed(len(arguments))
+        usable = list(arguments)
+        for position, (name, tensor) in enumerate(zip(names, arguments, strict=True)):
+            if not isinstance(tensor, torch.Tensor) or self._is_usable(tensor):
+                continue
+            if name in self.written:
+                self._refuse(
+                    ValueError,
+                    f"argument '{name}' is not contiguous, or not aligned to {self.alignment} bytes, and the kernel "
+                    "writes it\n  remedy: pass a contiguous tensor, or leave outputs out of the call to get new ones",
+                )
+            usable[position] = tensor.clone(memory_format=torch.contiguous_format)
+        if all(one is other for one, other in zip(usable, arguments, strict=True)):
+            raise error
+        return self.run(*usable)
+
+    def _is_usable(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_contiguous() and not tensor.data_ptr() % self.alignment
+
+    def _passed(self, count: int) -> list[str]:
+        """The names of the arguments of a call with that many."""
+        names, outputs = self.signatures.names, self.signatures.outputs
+        return [name for name in names if count == len(names) or name not in outputs]
+
+    def _refuse(self, kind: type[Exception], text: str) -> NoReturn:
+        self.signatures.refuse(kind, text)
+
+    # ---- autograd
+
+    def refuse_gradient(self, *arguments: Any) -> NoReturn:
+        """Raise the error for a call that writes its arguments while PyTorch records.
+
+        Raises:
+            RuntimeError: always.
+        """
+        names = self._passed(len(arguments))
+        needing = [n for n, a in zip(names, arguments, strict=True) if isinstance(a, torch.Tensor) and a.requires_grad]
+        self._refuse(
+            RuntimeError,
+            f"argument '{needing[0]}' requires a gradient, and a call that writes its arguments has none\n  remedy: "
+            + (
+                "leave the outputs out of the call"
+                if len(names) > len(self._passed(-1))
+                else f"pass {needing[0]}.detach()"
+            )
+            + ", or call it under torch.no_grad()",
+        )
+
+    def differentiate(self, keys: Any, *arguments: Any) -> Any:
+        """A call that is traced, or whose outputs need a gradient.
+
+        Raises:
+            RuntimeError: an argument that the kernel writes requires a gradient, or ``torch.func`` asks for one.
+        """
+        below = keys & torch._C._after_autograd_keyset
+        if below.highestPriorityTypeId() in BACKEND_KEYS:
+            self._plain.add(keys.raw_repr())
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+            with torch._C._AutoDispatchBelowAutograd():
+                return self._new.redispatch(below, *arguments)
+        for name, argument in zip(self._passed(len(arguments)), arguments, strict=True):
+            if name in self.written and argument.requires_grad:
+                self.refuse_gradient(*arguments)
+        if torch._C._are_functorch_transforms_active():
+            self._refuse(
+                RuntimeError,
+                "torch.func cannot differentiate an operator with rules in Python (PyTorch 2.13)\n  remedy: use "
+                "torch.autograd.grad",
+            )
+        apply: Any = _Differentiable.apply
+        return apply(self, *arguments)
+
+    def below(self, arguments: Sequence[Any]) -> Any:
+        """Hand a call on to what is below autograd."""
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._new(*arguments)
+
+    def gradients(self, context: Any, grads: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The gradients of the inputs, by the backward kernel.
+
+        Raises:
+            RuntimeError: there is none, or it does not compute one that is needed.
+        """
+        if self.backward is None:
+            self._refuse(
+                RuntimeError,
+                "it has no backward kernel, and a gradient goes through it\n  remedy: declare one with "
+                f"@{self.kernel.name}.backward, or call it under torch.no_grad()",
+            )
+        operators: Operators = self.backward.operators
+        inputs = self._passed(-1)
+        values = {**context.scalars, **dict(zip(context.names, context.saved_tensors, strict=True))}
+        values |= {f"grad_{name}": grad for name, grad in zip(self.signatures.outputs, grads, strict=True)}
+        result = self.backward(*(values[name] for name in operators._passed(-1)))
+        computed = operators.signatures.outputs
+        made = dict(zip(computed, result if len(computed) > 1 else [result], strict=True))
+        for name, needed in zip(inputs, context.needs_input_grad[1:], strict=True):
+            if needed and f"grad_{name}" not in made:
+                self._refuse(
+                    RuntimeError,
+                    f"its backward kernel computes no gradient of argument '{name}', which requires one\n  remedy: add "
+                    f"the output grad_{name} to it, or pass {name}.detach()",
+                )
+        return [made.get(f"grad_{name}") for name in inputs]
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call of a kernel that autograd records."""
+
+    @staticmethod
+    def forward(operators: Operators, *arguments: Any) -> Any:
+        """Run it."""
+        return operators.below(arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Keep what the backward kernel has to know."""
+        operators, *arguments = inputs
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.operators = operators
+        ctx.mark_non_differentiable(*(r for r in results if not (r.is_floating_point() or r.is_complex())))
+        if operators.backward is not None:
+            values = dict(zip(operators._passed(len(arguments)), arguments, strict=True))
+            values |= dict(zip(operators.signatures.outputs, results, strict=True))
+            wanted = operators.backward.operators._passed(-1)
+            tensors = {n: v for n, v in values.items() if n in wanted and isinstance(v, torch.Tensor)}
+            ctx.names = list(tensors)
+            ctx.scalars = {n: v for n, v in values.items() if n in wanted and n not in tensors}
+            ctx.save_for_backward(*tensors.values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradients of all arguments of ``forward``."""
+        return (None, *ctx.operators.gradients(ctx, grads))
+
+
+def _increment_version() -> Callable[[Any], None]:
+    """What tells autograd that some tensors were written.
+
+    The public function has a Python frame, which takes longer than the function that it calls. In older versions of
+    PyTorch that takes one tensor.
+    """
+
+    def one_by_one(tensors: tuple[torch.Tensor, ...]) -> None:
+        for tensor in tensors:
+            torch.autograd.graph.increment_version(tensor)
+
+    inner: Callable[[Any], None] = torch._C._increment_version
+    try:
+        inner((torch.empty(0),))
+    except TypeError:
+        return one_by_one
+    return inner
+
+
+def _described(argument: Any) -> Described:
+    if not isinstance(argument, torch.Tensor):
+        return Described(value=argument)
+    dtype = str(argument.dtype).removeprefix("torch.")
+    return Described(dtype, tuple(argument.shape), device=str(argument.device))

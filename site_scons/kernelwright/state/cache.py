@@ -1,0 +1,282 @@
+"""The build cache: finished stages by what they were made from, shared by runs, by branches and by trees.
+
+Some files that a stage depends on are known only when it has run, as with the headers of a C compiler. So there are two
+kinds of entries. One has, for the key of a stage, the names of these files: a list for each set that was ever seen,
+because a branch may read others. The other has the outputs, and its key is made of the stage's key, one such list, and
+the digests of these files. Entries of stages that read no such files need no list.
+
+An entry is one file: a line of JSON, the contents of the stage's outputs, and the SHA-256 of all that. One that does
+not fit is removed and counts as a miss, so nothing that happens to a cache can get into an output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SettingsError, Where
+from ..core.files import LARGEST_RECORD, SCRATCH, read_record, write_atomically
+from ..core.records import is_file_name
+
+SCHEMA = 2
+"""Revision of the entries' format; it is a part of their keys."""
+
+DIGEST_SIZE = hashlib.sha256().digest_size
+
+ENTRY = re.compile(r"[0-9a-f]{64}")
+"""Name of an entry; it is in a folder that has its first two digits as name."""
+
+MOST_LISTS = 16
+"""Sets of files that are known for a stage; the one that was stored longest ago goes."""
+
+LARGEST_OUTPUTS = LARGEST_RECORD // 2
+"""Bytes that the outputs of a stage may have together; larger ones are not kept."""
+
+STALE_S = 24 * 3600
+"""After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
+
+TAG = "CACHEDIR.TAG"
+SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
+"""How every CACHEDIR.TAG begins, by which backup programs know a cache (https://bford.info/cachedir/)."""
+
+MISFITS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading an entry raises that is damaged, or has another form."""
+
+OWN = "# A build cache of Kernelwright"
+"""What follows in ours: other programs keep files of such names, too."""
+
+
+class BuildCache:
+    """A folder of entries. Safe to use from several threads and processes, on a local or a shared file system.
+
+    Arguments:
+        folder: where the entries are; made when the first one is written.
+        limit: size in bytes that :meth:`trim` cuts the cache down to.
+        writable: whether entries may be added and removed.
+        owned: whether nobody else can have anything in the folder, because all that it is in is the build's own.
+
+    Raises:
+        SettingsError: there is something in the folder, and it is no build cache.
+    """
+
+    def __init__(self, folder: Path, limit: int, writable: bool = True, owned: bool = False) -> None:
+        self._folder = folder
+        self._limit = limit
+        self._writable = writable
+        self._stored = False
+        self.problem: str | None = None
+        if not owned:
+            self._require_own()
+
+    def fetch(self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str]) -> dict[str, str] | None:
+        """Write the outputs of an entry into a folder.
+
+        Arguments:
+            key: of the stage, from :func:`key_of`.
+            out: receives the files.
+            files: the names that they must have.
+            current: gives the present digest of a file that the stage turned out to depend on while it ran.
+
+        Returns:
+            These files with their digests, or None if no entry fits.
+        """
+        digest = functools.cache(current)
+        for names in ([], *self._lists(key)):
+            later = {name: digest(name) for name in names}
+            place = self._place(_entry_key(key, later))
+            contents = self._outputs(place, files)
+            if contents is not None:
+                for name, data in contents.items():
+                    (out / name).write_bytes(data)
+                # The list comes last: it must not be removed before the entries that it leads to.
+                self._touch(place)
+                if names:
+                    self._touch(self._place(_list_key(key)))
+                return later
+        return None
+
+    def store(self, key: str, out: Path, names: Sequence[str], later: Mapping[str, str]) -> None:
+        """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`."""
+        if not self._writable or sum((out / name).stat().st_size for name in names) > LARGEST_OUTPUTS:
+            return
+        files = [(name, (out / name).read_bytes()) for name in names]
+        header = {"files": [[name, len(data)] for name, data in files]}
+        try:
+            if not self._stored:
+                self._tag()
+            self._write(_entry_key(key, later), header, *(data for _, data in files))
+            if later:
+                self._add_list(key, sorted(later))
+            self._stored = True
+        except OSError as error:
+            self.problem = f"{error.strerror or error} ({self._folder})"
+
+    def trim(self) -> None:
+        """Remove the entries used least recently if this run has added some and they are too large together."""
+        if not self._stored:
+            return
+        entries = list(self._entries())
+        excess = sum(size for size, _, _ in entries) - self._limit
+        for size, _, path in sorted(entries, key=lambda entry: entry[1]):
+            if excess <= 0:
+                return
+            self._remove(path)
+            excess -= size
+
+    def _require_own(self) -> None:
+        """Raise a SettingsError if the folder holds what is not ours: entries are removed there by their names."""
+        try:
+            found = next((path.name for path in self._folder.iterdir() if not path.name.startswith(SCRATCH)), None)
+        except OSError as error:
+            if isinstance(error, NotADirectoryError) or self._folder.is_symlink():
+                message = f"the build cache cannot be in {self._folder}: that is no folder"
+                raise SettingsError(message, Where(stage="settings"), "set cache_dir to a folder") from error
+            return  # there is none yet; whatever else is wrong shows when it is written
+        # The tag is looked for last: a process that makes the cache at this moment writes it first.
+        if found is not None and not self._is_tagged():
+            message = f"the build cache cannot be in {self._folder}: that has other things in it, such as {found!r}"
+            raise SettingsError(message, Where(stage="settings"), "set cache_dir to a folder that is new or empty")
+
+    def _is_tagged(self) -> bool:
+        try:
+            text = read_record(self._folder / TAG).decode()
+        except (OSError, UnicodeDecodeError):
+            return False
+        return text.startswith(SIGNATURE) and OWN in text
+
+    def _tag(self) -> None:
+        if not self._is_tagged():
+            write_atomically(self._folder / TAG, f"{SIGNATURE}{OWN}; it is safe to delete.\n")
+
+    def _place(self, key: str) -> Path:
+        return self._folder / key[:2] / key
+
+    def _lists(self, key: str) -> list[list[str]]:
+        """The sets of files that a stage was seen to depend on, the newest first."""
+        place = self._place(_list_key(key))
+        try:
+            header, _ = self._parts(place)
+            lists = header["lists"]
+            if not all(isinstance(name, str) for names in lists for name in names):
+                raise ValueError("not the names of files")
+        except MISFITS:
+            self._remove(place)
+            return []
+        except OSError:
+            return []
+        return [list(names) for names in lists]
+
+    def _add_list(self, key: str, names: list[str]) -> None:
+        """Note a set of files. If two processes do so for one stage at once, one set is lost until it is met again."""
+        lists = self._lists(key)
+        if names in lists:
+            self._touch(self._place(_list_key(key)))
+        else:
+            self._write(_list_key(key), {"lists": [names, *lists][:MOST_LISTS]})
+
+    def _outputs(self, place: Path, files: Sequence[str]) -> dict[str, bytes] | None:
+        """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
+        try:
+            header, data = self._parts(place)
+            contents = _unpacked(header["files"], data)
+            if contents.keys() != set(files):
+                raise ValueError("the files of another stage")
+        except MISFITS:
+            self._remove(place)
+            return None
+        except OSError:
+            return None
+        return contents
+
+    def _parts(self, place: Path) -> tuple[dict[str, Any], bytes]:
+        """The first line and the rest of an entry.
+
+        Raises:
+            OSError: there is none, or it cannot be read.
+            MISFITS: it is damaged, or has another key.
+        """
+        content = read_record(place)
+        if hashlib.sha256(content[:-DIGEST_SIZE]).digest() != content[-DIGEST_SIZE:]:
+            raise ValueError("the content does not fit its digest")
+        line, _, data = content[:-DIGEST_SIZE].partition(b"\n")
+        header: dict[str, Any] = json.loads(line)
+        if header["key"] != place.name:
+            raise ValueError("an entry of another key")
+        return header, data
+
+    def _write(self, key: str, header: Mapping[str, Any], *contents: bytes) -> None:
+        """Write an entry. Raises OSError if that is not possible."""
+        place = self._place(key)
+        if place.parent.is_symlink():
+            raise OSError(f"{place.parent.name} in it is a symbolic link")
+        content = b"".join([json.dumps({"key": key, **header}).encode() + b"\n", *contents])
+        write_atomically(place, content + hashlib.sha256(content).digest())
+
+    def _touch(self, place: Path) -> None:
+        """Note that an entry was used: those used least recently are removed first."""
+        if self._writable:
+            with contextlib.suppress(OSError):
+                os.utime(place)
+
+    def _remove(self, entry: Path) -> None:
+        if self._writable and not entry.parent.is_symlink():
+            with contextlib.suppress(OSError):
+                entry.unlink()
+
+    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+        """Size, time of the last use, and path of each entry. What processes have left half written is removed."""
+        for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+            # Another process may remove it at any moment.
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode) or path.parent.is_symlink():
+                    continue
+                if ENTRY.fullmatch(path.name) and path.name[:2] == path.parent.name:
+                    yield status.st_size, status.st_mtime_ns, path
+                elif path.name.startswith(SCRATCH) and status.st_mtime < time.time() - STALE_S:
+                    self._remove(path)
+
+
+def key_of(signature: str, sources: Sequence[tuple[str, str]]) -> str:
+    """Key of a stage.
+
+    Arguments:
+        signature: everything besides the sources that decides the outputs.
+        sources: name and SHA-256 of each source, in order.
+    """
+    return _digest([SCHEMA, signature, sources])
+
+
+def _entry_key(key: str, later: Mapping[str, str]) -> str:
+    """Key of the outputs of a stage: that of the stage, and the files that it turned out to read with their digests."""
+    return _digest([key, sorted(later.items())])
+
+
+def _list_key(key: str) -> str:
+    """Key of the entry that lists for a stage which files it turned out to read."""
+    return _digest([key, "lists"])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _unpacked(listed: Any, data: bytes) -> dict[str, bytes]:
+    """The files of an entry whose digest is right. Raises one of MISFITS if it has another form."""
+    files: dict[str, bytes] = {}
+    for name, size in listed:
+        if not is_file_name(name) or not 0 <= size <= len(data):
+            raise ValueError("not the name or the size of a file")
+        files[name], data = data[:size], data[size:]
+    if data:
+        raise ValueError("more than the files")
+    return files

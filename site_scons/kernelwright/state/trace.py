@@ -1,0 +1,259 @@
+"""The timeline of a run: ``build/trace.json`` in the format of chrome://tracing and of Perfetto.
+
+The format is the "JSON Object Format" of "Trace Event Format" (Duca and Sinclair, 2016,
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): complete events (``X``) and metadata
+events (``M``), times in microseconds. It names no person, no machine and no absolute path, so that it can be passed on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.files import write_atomically
+from ..core.records import Record, read_json
+from ..core.version import VERSION
+
+SCHEMA = 1
+"""Revision of what ``otherData`` and the events' ``args`` hold."""
+
+PROCESS = 1
+"""The one process of a trace; its real number would differ from run to run and tell nothing."""
+
+REMEDY = "remove it; the next run of scons that builds something writes it again"
+STAGES = (
+    *("PROBE", "DISCOVER", "LOWER", "CUBIN", "PTX", "FATBIN", "WRAP", "CC", "GLIBC", "EXT", "ENTRY", "LINK"),
+    *("PACKAGE", "WHEEL", "COMMANDS", "CHECK"),
+)
+"""The labels of all stages in the order of the pipeline, the probing of tools first; what each is made of is in
+``scons/stage.py``."""
+
+OPTIONAL = ("cpu_seconds", "peak_kib", "kernel", "variant", "arch")
+"""Attributes of a span that are left out of the file where nothing is known."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """One step of a run.
+
+    Arguments:
+        label: the stage, such as ``CUBIN``.
+        subject: what it worked on, such as ``gemm/block_m-64 sm_90a``.
+        start, end: seconds since the start of the run.
+        lane: the slot of ``-j`` that it ran in, from 0; spans of one lane do not overlap.
+        cached: its outputs came out of the build cache.
+        failed: it ended with an error.
+        cpu_seconds: processor time of all processes of the step, or None where it was not measured.
+        peak_kib: memory of its largest process at its peak, in KiB, or None.
+        kernel, variant, arch: what it belongs to, as far as it belongs to one.
+    """
+
+    label: str
+    subject: str
+    start: float
+    end: float
+    lane: int = 0
+    cached: bool = False
+    failed: bool = False
+    cpu_seconds: float | None = None
+    peak_kib: int | None = None
+    kernel: str | None = None
+    variant: str | None = None
+    arch: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did, in numbers.
+
+    Arguments:
+        jobs: how many steps could run at once (``-j``).
+        cores: processor cores that the run could use.
+        built: steps that ran and ended well.
+        reused: steps that were up to date.
+        cached: steps whose outputs came out of the build cache.
+        failed: steps that ended with an error.
+        seconds: duration of the whole run.
+    """
+
+    jobs: int
+    cores: int
+    built: int
+    reused: int
+    cached: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """The content of a trace.json; the spans are in the order of their start."""
+
+    version: str
+    summary: RunSummary
+    spans: tuple[Span, ...]
+
+
+class Trace:
+    """Collects the spans of one run. Called from several threads.
+
+    Arguments:
+        start: when the run began, of ``time.monotonic()``; without it, now.
+    """
+
+    def __init__(self, start: float | None = None) -> None:
+        self._start = time.monotonic() if start is None else start
+        self._spans: list[Span] = []
+        self._lock = threading.Lock()
+
+    def span(
+        self,
+        label: str,
+        subject: str,
+        start: float,
+        end: float,
+        *,
+        cached: bool = False,
+        failed: bool = False,
+        cpu_seconds: float | None = None,
+        peak_kib: int | None = None,
+        kernel: str | None = None,
+        variant: str | None = None,
+        arch: str | None = None,
+    ) -> None:
+        """Add a step that has ended; ``start`` and ``end`` are of ``time.monotonic()``, the rest as in :class:`Span`.
+
+        Raises:
+            ValueError: the step ends before it starts, or a time is not finite.
+        """
+        if not (math.isfinite(start) and math.isfinite(end) and start <= end):
+            raise ValueError(f"{label} {subject} runs from {start} to {end}")
+        span = Span(label, subject, start, end, 0, cached, failed, cpu_seconds, peak_kib, kernel, variant, arch)
+        with self._lock:
+            self._spans.append(span)
+
+    def write(self, path: Path, summary: RunSummary) -> None:
+        """Write all spans that were added so far."""
+        with self._lock:
+            spans = list(self._spans)
+        # What began before the run, such as reading the build file, moves the origin: a time is never negative.
+        origin = min([self._start, *(span.start for span in spans)])
+        spans = [replace(span, start=span.start - origin, end=span.end - origin) for span in spans]
+        write_atomically(path, trace_text(spans, summary))
+
+
+def trace_text(spans: Sequence[Span], summary: RunSummary) -> str:
+    """The text of a trace.json, one event per line; spans get their lanes here."""
+    ordered = sorted(spans, key=lambda span: (_microseconds(span.start), _microseconds(span.end)))
+    times = [(_microseconds(span.start), _microseconds(span.end)) for span in ordered]
+    lanes = assign_lanes(times)
+    events = [*_names(max(lanes, default=-1) + 1), *map(_event, ordered, times, lanes)]
+    # ASCII only: a subject may hold bytes of a file name that are not UTF-8.
+    lines = ",\n".join(json.dumps(event) for event in events)
+    other = {"schema": SCHEMA, "kernelwright": VERSION, **asdict(summary)}
+    return f'{{"traceEvents": [\n{lines}\n],\n"displayTimeUnit": "ms",\n"otherData": {json.dumps(other)}}}\n'
+
+
+def assign_lanes(times: Sequence[tuple[int, int]]) -> list[int]:
+    """Give each interval the lowest lane that is free when it starts; these are as few as can be.
+
+    Arguments:
+        times: start and end of each interval, in the order of their starts. An end is not part of the interval.
+    """
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    lanes = []
+    for start, end in times:
+        while busy and busy[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        lane = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (end, lane))
+        lanes.append(lane)
+    return lanes
+
+
+def read_trace(path: Path) -> RecordedRun:
+    """Read a trace.json that :meth:`Trace.write` wrote.
+
+    Raises:
+        KernelwrightError: it is missing, damaged, or of another schema; the message names it and the remedy.
+    """
+    return read_json(path, _recorded_run, REMEDY)
+
+
+def _microseconds(seconds: float) -> int:
+    """Whole microseconds, so that what touches in seconds touches in the file and does not overlap by rounding."""
+    return round(seconds * 1e6)
+
+
+def _names(lanes: int) -> Iterator[dict[str, Any]]:
+    """Metadata events: names of the process and of its lanes, and the order of these."""
+    yield _metadata("process_name", 1, {"name": "scons"})
+    for thread in range(1, lanes + 1):
+        yield _metadata("thread_name", thread, {"name": f"slot {thread}"})
+        yield _metadata("thread_sort_index", thread, {"sort_index": thread})
+
+
+def _metadata(name: str, thread: int, args: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "ph": "M", "pid": PROCESS, "tid": thread, "args": args}
+
+
+def _event(span: Span, times: tuple[int, int], lane: int) -> dict[str, Any]:
+    known = {name: value for name in OPTIONAL if (value := getattr(span, name)) is not None}
+    return {
+        "name": f"{span.label} {span.subject}",
+        "cat": span.label,
+        "ph": "X",
+        "ts": times[0],
+        "dur": times[1] - times[0],
+        "pid": PROCESS,
+        # From 1 on: Perfetto takes thread 0 for the idle thread of Linux.
+        "tid": lane + 1,
+        "args": {"subject": span.subject, "cached": span.cached, "failed": span.failed, **known},
+    }
+
+
+def _recorded_run(document: Record) -> RecordedRun:
+    other = document.record("otherData")
+    if other.count("schema") != SCHEMA:
+        raise ValueError(f"it has schema {other.count('schema')}, expected {SCHEMA}")
+    counts = {name: other.count(name) for name in ("jobs", "cores", "built", "reused", "cached", "failed")}
+    summary = RunSummary(**counts, seconds=other.number("seconds"))
+    events = [event for event in document.records("traceEvents") if event.text("ph") != "M"]
+    spans = [_span(event, len(events)) for event in events]
+    return RecordedRun(other.text("kernelwright"), summary, tuple(sorted(spans, key=lambda span: span.start)))
+
+
+def _span(event: Record, count: int) -> Span:
+    """A span out of its event; ``count`` spans never need more lanes than that."""
+    if not 1 <= event.count("tid") <= count:
+        raise ValueError(f"{event.place}.tid is {event.count('tid')}, expected one from 1 to the {count} of the spans")
+    if event.text("ph") != "X":
+        raise ValueError(f"{event.place}.ph is {event.text('ph')!r}, expected 'X' or 'M'")
+    args = event.record("args")
+    start = event.count("ts")
+    names = {name: args.text(name) if args.has(name) else None for name in ("kernel", "variant", "arch")}
+    return Span(
+        event.text("cat"),
+        args.text("subject"),
+        start / 1e6,
+        (start + event.count("dur")) / 1e6,
+        event.count("tid") - 1,
+        args.flag("cached"),
+        args.flag("failed"),
+        args.number("cpu_seconds") if args.has("cpu_seconds") else None,
+        args.count("peak_kib") if args.has("peak_kib") else None,
+        **names,
+    )

@@ -1,0 +1,188 @@
+"""Finds and probes NVRTC, NVIDIA's CUDA compiler that is a library, with the CUDA headers that it compiles with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ToolchainError, Where
+from ..core.files import canonical_json, sha256_of
+from .probe import HEADERS, PROBE_REVISION, RELEASE, tool_environment, with_suffixes
+
+PROGRAM = Path(__file__).with_name("nvrtc_compile.py")
+"""What runs NVRTC. It is not imported here: ctypes would be loaded by every build."""
+
+INSTALL_NVRTC = "pip install 'kernelwright[nvrtc]', or set cuda_compiler to nvcc, or build without CUDA: TARGETS=llvm"
+
+FIRST_RELEASE = (12, 8)
+"""The first CUDA release with precompiled headers."""
+
+MORE_HEADERS = ("crt/mma.h", "cccl/cuda/std/__cccl/version.h")
+"""Headers besides those of nvcc that tell the versions of nvidia-cuda-crt and nvidia-cuda-cccl."""
+
+CUDART_VERSION = re.compile(r"^#define CUDART_VERSION\s+([0-9]+)", re.M)
+
+PROBE_SOURCE = """\
+#include <cuda/std/cstdint>
+#include <cuda_fp16.h>
+extern "C" __global__ void probe(__half *x) { x[threadIdx.x] = __float2half(1.0f); }
+"""
+
+WHERE = Where(stage="settings")
+
+
+@dataclass(frozen=True)
+class Nvrtc:
+    """An NVRTC that works.
+
+    Arguments:
+        library: path of ``libnvrtc.so.*``.
+        include: folder of the CUDA headers.
+        version: such as ``13.0.88``.
+        identity: digest of everything that decides its output.
+        archs: names that ``-arch`` takes and that we build for: ``sm_90a``, ``compute_80``, ...
+    """
+
+    library: str
+    include: str
+    version: str
+    identity: str
+    archs: tuple[str, ...]
+
+    name = "NVRTC"
+
+
+def find_nvrtc(environment: dict[str, str]) -> Path:
+    """Path of NVRTC: the PyPI wheel's, else CUDA_HOME's.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    for folder in _library_folders(environment):
+        # Besides the library there are variants of it (libnvrtc.alt.so.13) and links.
+        found = [p for p in folder.glob("libnvrtc.so.*") if re.fullmatch(r"libnvrtc\.so\.[0-9]+", p.name)]
+        if found:
+            return max(found, key=lambda path: int(path.suffix[1:]))
+    raise ToolchainError("no NVRTC: none in the Python environment or CUDA_HOME", WHERE, INSTALL_NVRTC)
+
+
+def _library_folders(environment: dict[str, str]) -> Iterator[Path]:
+    site = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path}
+    yield from sorted((p for s in site if s for p in Path(s).glob("nvidia/cu*/lib")), reverse=True)
+    if home := environment.get("CUDA_HOME"):
+        yield from (Path(home, "lib64"), Path(home, "targets/x86_64-linux/lib"))
+
+
+def nvrtc_parts(library: Path) -> list[Path]:
+    """The files that decide what NVRTC makes: the library, what it loads, and headers that tell the versions."""
+    include = include_beside(library)
+    builtins = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
+    return [library, *builtins, *(include / name for name in (*HEADERS, *MORE_HEADERS) if (include / name).is_file())]
+
+
+def include_beside(library: Path) -> Path:
+    """The folder of the CUDA headers that belong to a library; it may not exist."""
+    return library.parent.parent / "include"
+
+
+def include_flags(include: str) -> list[str]:
+    """The flags for CUDA's own headers, in the order in which nvcc looks for them."""
+    return [f"-I{include}", f"-I{include}/cccl"]
+
+
+def probe_nvrtc(library: Path, parts: list[Path]) -> dict[str, Any]:
+    """Ask NVRTC who it is, and compile a small kernel.
+
+    Raises:
+        ToolchainError: it cannot be used, or its parts and the headers are of different releases.
+    """
+    found = json.loads(run_nvrtc([f"--library={library}", "--probe"], "NVRTC cannot be used"))
+    release = str(found["release"])
+    if tuple(map(int, release.split("."))) < FIRST_RELEASE:
+        needed = ".".join(map(str, FIRST_RELEASE))
+        raise ToolchainError(f"NVRTC is of CUDA {release}, and {needed} or newer is needed", WHERE, INSTALL_NVRTC)
+    _check_builtins(library, release)
+    _check_headers(include_beside(library), release)
+    numbers = [f"{kind}_{number}" for kind in ("sm", "compute") for number in found["archs"]]
+    archs = with_suffixes(numbers)
+    _compile_probe(library, archs[0])
+    version = _full_version(library, release)
+    digest = hashlib.sha256(canonical_json([PROBE_REVISION, version]).encode())
+    for part in parts:
+        digest.update(part.name.encode() + b"\0" + sha256_of(part).encode())
+    return {"version": version, "identity": digest.hexdigest(), "archs": archs}
+
+
+def run_nvrtc(arguments: Sequence[str], problem: str) -> str:
+    """Run the compiler process for a probe; what it prints.
+
+    Raises:
+        ToolchainError: it failed; the message begins with ``problem``.
+    """
+    command = [*compiler_process(), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=tool_environment(), timeout=120, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(f"{problem}: {error}", WHERE, INSTALL_NVRTC) from error
+    if done.returncode != 0:
+        detail = f"$ {' '.join(command)}\n{done.stdout}{done.stderr}"
+        raise ToolchainError(problem, WHERE, f"all CUDA packages must be of one release: {INSTALL_NVRTC}", detail)
+    return done.stdout
+
+
+def compiler_process() -> list[str]:
+    """The command that runs NVRTC, without its arguments."""
+    return [sys.executable, "-I", "-S", "-B", str(PROGRAM)]
+
+
+def _check_builtins(library: Path, release: str) -> None:
+    """Raise a ToolchainError if the part that NVRTC loads when it compiles is missing, or of another release."""
+    found = [path.name for path in library.parent.glob("libnvrtc-builtins.so.*")]
+    if f"libnvrtc-builtins.so.{release}" not in found:
+        beside = f"only {', '.join(sorted(found))}" if found else "no libnvrtc-builtins"
+        remedy = f"pip install --force-reinstall 'nvidia-cuda-nvrtc=={release}.*', or {INSTALL_NVRTC}"
+        raise ToolchainError(f"NVRTC is of CUDA {release}, and has {beside} beside it", WHERE, remedy, str(library))
+
+
+def _check_headers(include: Path, release: str) -> None:
+    """Raise a ToolchainError if CUDA's headers are missing, or of another release than NVRTC."""
+    needed = {"cuda_fp16.h": "nvidia-cuda-runtime", "cccl/cuda/std/cstdint": "nvidia-cuda-cccl"}
+    for name, package in needed.items():
+        if not (include / name).is_file():
+            remedy = f"pip install '{package}=={release}.*', or {INSTALL_NVRTC}"
+            raise ToolchainError(f"NVRTC {release} has no {name} beside it", WHERE, remedy, f"looked in {include}")
+    match = CUDART_VERSION.search((include / "cuda_runtime_api.h").read_text(errors="replace"))
+    found = f"{int(match[1]) // 1000}.{int(match[1]) % 1000 // 10}" if match else release
+    if found != release:
+        remedy = f"pip install 'nvidia-cuda-runtime=={release}.*', or {INSTALL_NVRTC}"
+        raise ToolchainError(
+            f"NVRTC is of CUDA {release}, but the headers of CUDA {found}", WHERE, remedy, str(include)
+        )
+
+
+def _compile_probe(library: Path, arch: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.cu")
+        source.write_text(PROBE_SOURCE)
+        own = [f"--library={library}", f"--output={folder}/probe.cubin"]
+        options = [f"-arch={arch}", "-no-cache", *include_flags(str(include_beside(library)))]
+        run_nvrtc([*own, *options, str(source)], f"NVRTC does not compile a small kernel for {arch}")
+
+
+def _full_version(library: Path, release: str) -> str:
+    """The version with its last number, which only ptxas in the library tells."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        match = RELEASE.search(data)
+        return match[2].decode() if match and match[1].decode() == release else release

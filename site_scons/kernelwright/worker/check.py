@@ -1,0 +1,423 @@
+"""Compares a built variant with its NumPy reference, at sizes that tiles and vectors do not divide."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from numpy.typing import NDArray
+
+from ..core.errors import CheckError, DefinitionError, Where
+from ..core.size import evaluate
+from ..define.kernel import Kernel, Variant
+from ..processes.protocol import CheckRequest
+from .compare import TOLERANCES, Mismatch, compare, is_float
+
+Array = NDArray[Any]
+Values = dict[str, Any]
+
+SIZES = (33, 1, 130, 7, 0)
+"""Values that the size variables take in turn: none of them is a multiple of a tile, and an empty tensor is one too."""
+
+LARGE = 2053
+"""A prime that one size variable takes while the others are MIDDLE: loops over parts of a row go round repeatedly."""
+
+MIDDLE = 7
+
+MAX_BYTES = 64 * 2**20
+"""A combination with a LARGE size is left out if its tensors have more bytes than this together."""
+
+
+CUDART = "libcudart.so.13"
+"""The library of the CUDA toolkit that TVM's CUDA runtime is linked with."""
+
+INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_PATH to a toolkit's folder of libraries"
+
+
+class Check:
+    """The comparison of one variant on one device.
+
+    Arguments:
+        request: what to check.
+        kernel, variant: the definition.
+        call: calls a function of the definition, given its name for errors.
+        progress: called with what is about to be done.
+    """
+
+    def __init__(
+        self,
+        request: CheckRequest,
+        kernel: Kernel,
+        variant: Variant,
+        call: Callable[[str, Callable[[], Any]], Any],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._request = request
+        self._kernel = kernel
+        self._variant = variant
+        self._call = call
+        self._progress = progress
+        self._arguments: list[Mapping[str, Any]] = list(request.signature["arguments"])
+        self._symbols = list(request.signature["symbols"])
+        seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
+        self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
+        kind, _, index = request.device.partition(":")
+        self._device = tvm.device(kind, int(index or 0))
+
+    def run(self) -> dict[str, Any]:
+        """Check all sizes.
+
+        Returns:
+            ``cases``, the number of calls compared; ``worst_error``, as ``compare`` defines it; ``sizes``, the
+            size variables of each case; ``device``.
+
+        Raises:
+            CheckError: the kernel has no reference, or does not agree with it.
+        """
+        if self._kernel.reference_function is None:
+            raise CheckError("the kernel has no reference", remedy=f"add one with @{self._kernel.name}.reference")
+        if self._request.device.startswith("cuda"):
+            load_cuda_runtime()
+        if not self._device.exist:
+            raise CheckError(f"this machine has no device {self._request.device}")
+        function = self._function()
+        worst = 0.0
+        checked: list[dict[str, int]] = []
+        for sizes in size_sets(self._symbols):
+            inputs = self.inputs(sizes)
+            if inputs is not None:
+                self._progress(f"running it with {_listed(sizes)}")
+                worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
+                if not checked and self._outputs:
+                    worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
+                checked.append(sizes)
+        if not checked:
+            raise self._nothing_checked()
+        cases = len(checked) + bool(self._outputs)
+        return {"cases": cases, "worst_error": worst, "sizes": checked, "device": self._request.device}
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [argument["name"] for argument in self._arguments if argument["output"]]
+
+    def _function(self) -> Any:
+        name = f"{self._kernel.name}__{self._request.variant_index}"
+        try:
+            return tvm_ffi.load_module(self._request.library)[name]
+        except Exception as error:  # dlopen and the lookup raise errors of several types
+            raise CheckError(f"cannot load {name} from the built library: {error}") from error
+
+    def inputs(self, sizes: Mapping[str, int]) -> Values | None:
+        """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
+        shapes = self._shapes(sizes)
+        if shapes is None or (LARGE in sizes.values() and self._bytes(shapes) > MAX_BYTES):
+            return None
+        given = self._given(sizes, shapes)
+        if given is None:
+            return None
+        values: Values = {}
+        for argument in self._arguments:
+            name, dtype = argument["name"], np_dtype(argument["dtype"])
+            if argument["output"]:
+                continue
+            if name in given:
+                values[name] = given[name]
+            elif name in shapes:
+                values[name] = random_array(self._rng, shapes[name], dtype)
+            else:
+                values[name] = sizes[name] if name in sizes else random_array(self._rng, (), dtype).item()
+        return values
+
+    def _given(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Values | None:
+        """What the kernel's inputs function returns, in the types of the arguments; None if it skips these sizes."""
+        hook = self._kernel.inputs_function
+        if hook is None:
+            return {}
+        keywords = _accepted(hook, {**sizes, **self._variant.config})
+        given = self._call("inputs", lambda: hook(self._rng, **keywords))
+        if given is None:
+            return None
+        dtypes = {argument["name"]: argument["dtype"] for argument in self._arguments if not argument["output"]}
+        if not isinstance(given, Mapping) or not set(given) <= set(dtypes):
+            raise CheckError(
+                f"the inputs function returned {given!r:.200}, expected a dict with some of the keys {sorted(dtypes)}"
+            )
+        result: Values = {}
+        for name, value in given.items():
+            if name in shapes:
+                array = np.asarray(value, np_dtype(dtypes[name]), order="C")
+                if array.shape != shapes[name]:
+                    raise CheckError(
+                        f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
+                    )
+                result[name] = array
+            else:
+                result[name] = value
+        return result
+
+    def _shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
+        """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
+        tensors = [argument for argument in self._arguments if argument["kind"] == "tensor"]
+        try:
+            shapes = {argument["name"]: shape_of(argument, sizes) for argument in tensors}
+        except ZeroDivisionError:
+            return None
+        return None if any(min(shape, default=0) < 0 for shape in shapes.values()) else shapes
+
+    def _nothing_checked(self) -> CheckError:
+        if self._kernel.inputs_function is None:
+            return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
+        return CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
+
+    def input_bytes(self, sizes: Mapping[str, int]) -> int | None:
+        """Bytes of the tensors that are inputs; None: these sizes are impossible."""
+        shapes = self._shapes(sizes)
+        return None if shapes is None else self._bytes({n: s for n, s in shapes.items() if n not in self._outputs})
+
+    def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        dtypes = {argument["name"]: np_dtype(argument["dtype"]) for argument in self._arguments}
+        return sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
+
+    def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
+        """Call the kernel and the reference with the same inputs and return the largest error."""
+        try:
+            expected = self.expected(inputs)
+        except DefinitionError as error:
+            raise self._reference_failed(error, sizes) from error
+        got = self._got(function, sizes, inputs, leave_out)
+        for name, value in inputs.items():
+            if isinstance(value, np.ndarray):
+                expected.setdefault(name, value)  # what the reference does not mention must not change
+        worst = 0.0
+        for argument in self._arguments:
+            if argument["kind"] == "tensor":
+                name = argument["name"]
+                worst = max(worst, self._compared(argument, expected[name], got[name], sizes, inputs))
+        return worst
+
+    def _reference_failed(self, error: DefinitionError, sizes: Mapping[str, int]) -> DefinitionError:
+        """The error of a reference with the sizes that it was called for, one of which may be 0."""
+        message = f"{error.message} (at {_listed(sizes)})"
+        remedy = None
+        if 0 in sizes.values():
+            remedy = (
+                "have the reference take empty arrays, as with np.max(..., initial=-np.inf); if the kernel is never "
+                f"called with these sizes, have @{self._kernel.name}.inputs return None for them"
+            )
+        return DefinitionError(message, error.where, error.remedy or remedy, error.detail)
+
+    def expected(self, inputs: Values) -> Values:
+        """The reference's arrays by argument name."""
+        reference = self._kernel.reference_function
+        copies = [value.copy() if isinstance(value, np.ndarray) else value for value in inputs.values()]
+        if reference is None:
+            return {}
+        keywords = _accepted(reference, self._variant.config, skip=len(copies))
+        result = self._call("reference", lambda: reference(*copies, **keywords))
+        tensors = {argument["name"] for argument in self._arguments if argument["kind"] == "tensor"}
+        if isinstance(result, Mapping):
+            if not set(self._outputs) <= set(result) <= tensors:
+                raise CheckError(f"the reference returned arrays for {sorted(result)}, expected {self._outputs}")
+            return {name: np.asarray(value) for name, value in result.items()}
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        if not self._outputs:
+            raise CheckError(
+                "the reference of a kernel without outputs must return a dict",
+                remedy="return {argument name: expected array}, or name the outputs with @kernel(outputs=[...])",
+            )
+        if len(results) != len(self._outputs):
+            raise CheckError(f"the reference returned {len(results)} arrays, expected one for each of {self._outputs}")
+        return dict(zip(self._outputs, map(np.asarray, results), strict=True))
+
+    def _got(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> dict[str, Array]:
+        """The kernel's tensors after a call, by argument name."""
+        arguments: list[Any] = []
+        tensors: dict[str, Any] = {}
+        for argument in self._arguments:
+            name = argument["name"]
+            if argument["output"] and leave_out:
+                continue
+            value = self._garbage(argument, sizes) if argument["output"] else inputs[name]
+            if isinstance(value, np.ndarray):
+                tensors[name] = value = to_device(value, argument, self._device)
+            arguments.append(value)
+        try:
+            returned = function(*arguments)
+            if leave_out:
+                several = list(returned) if len(self._outputs) > 1 else [returned]
+                tensors |= dict(zip(self._outputs, several, strict=True))
+            return {name: from_device(tensor) for name, tensor in tensors.items()}
+        except Exception as error:  # the library raises errors of any type
+            how = "without its outputs" if leave_out else "with all arguments"
+            raise CheckError(
+                f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+        """An output as it may be before the call: what the kernel does not write shows."""
+        dtype = np_dtype(argument["dtype"])
+        fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
+        return np.full(shape_of(argument, sizes), fill, dtype)
+
+    def _compared(
+        self, argument: Mapping[str, Any], expected: Array, got: Array, sizes: Mapping[str, int], inputs: Values
+    ) -> float:
+        name = argument["name"]
+        if expected.shape != got.shape:
+            raise CheckError(
+                f"{name} has the shape {got.shape} at {_listed(sizes)}, the reference's is {expected.shape}"
+            )
+        untouched = expected is inputs.get(name)
+        tolerance = 0.0 if untouched else self.tolerance(argument["dtype"])
+        error, mismatch = compare(expected, got, tolerance)
+        if mismatch is not None:
+            raise self._failure(name, sizes, mismatch, tolerance, untouched)
+        return error
+
+    def tolerance(self, dtype: str) -> float:
+        """Largest accepted error of a tensor of this dtype, as ``compare`` defines it."""
+        if self._request.tolerance is not None and is_float(np_dtype(dtype)):
+            return self._request.tolerance
+        return TOLERANCES.get(dtype, 0.0)
+
+    def _failure(
+        self, name: str, sizes: Mapping[str, int], mismatch: Mismatch, tolerance: float, untouched: bool
+    ) -> CheckError:
+        index = ", ".join(map(str, mismatch.index))
+        what = "changed, and the reference does not say so" if untouched else "differs from the reference"
+        return CheckError(
+            f"{name} {what} at {_listed(sizes)} on {self._request.device}: {name}[{index}] is {mismatch.got}, "
+            f"expected {mismatch.expected}; {mismatch.count} elements are wrong",
+            Where(variant=self._variant.slug),
+            detail=f"largest error {mismatch.error:.3g}, accepted {tolerance:.3g} (relative to the expected values)",
+        )
+
+
+def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
+    """Values for the size variables.
+
+    Each takes each of SIZES once, in other combinations with its neighbours. Then one after the other is LARGE, and the
+    others are MIDDLE.
+    """
+    if not symbols:
+        return [{}]
+    count = len(SIZES)
+    sets = [{name: SIZES[(case + 2 * place) % count] for place, name in enumerate(symbols)} for case in range(count)]
+    return sets + [{name: LARGE if name == large else MIDDLE for name in symbols} for large in symbols]
+
+
+def shape_of(argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of a tensor argument of signature.json, for values of the size variables."""
+    return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
+
+
+def np_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of a TVM dtype; those that NumPy does not have come from ml_dtypes."""
+    if name == "bool":
+        return np.dtype(np.bool_)
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return extended
+
+
+def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Random values that every type of the kind can hold: standard normal numbers, or integers from -8 (or 0) to 7."""
+    if dtype == np.bool_:
+        return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
+    if dtype.kind in "iu":
+        return np.asarray(rng.integers(0 if dtype.kind == "u" else -8, 8, shape)).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def to_device(array: Array, argument: Mapping[str, Any], device: Any) -> Any:
+    """A new tensor on a device with the content of an array, for an argument of signature.json."""
+    if device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU and array.dtype.isbuiltin == 1:
+        return barely_aligned(array, argument.get("alignment") or array.itemsize)
+    tensor = tvm.runtime.empty(array.shape, argument["dtype"], device)
+    if array.size:
+        tensor.copyfrom(array)
+    return tensor
+
+
+def barely_aligned(array: Array, alignment: int) -> Array:
+    """A copy whose address is a multiple of ``alignment`` bytes and of nothing more, as a slice of an array may be."""
+    more = max(64, 2 * alignment)
+    storage = np.empty(array.nbytes + more + alignment, np.uint8)
+    start = -storage.ctypes.data % more + alignment
+    copy = storage[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def from_device(tensor: Any) -> Array:
+    """The content of a tensor, after the work that was submitted before it."""
+    return tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor.numpy())
+
+
+def load_cuda_runtime() -> None:
+    """Load the library of TVM's that runs CUDA code, with the libcudart that pip has installed.
+
+    A worker does not have it from the start, see ``server``; and TVM 0.27 itself would go on without it, and without a
+    word, if the loader did not find ``libcudart.so.13``.
+
+    Raises:
+        CheckError: a library that it needs is missing.
+    """
+    if tvm_ffi.get_global_func("device_api.cuda", allow_missing=True) is not None:
+        return
+    try:
+        _load_first([CUDART, *(path for folder in sys.path for path in Path(folder).glob(f"nvidia/cu*/lib/{CUDART}"))])
+        ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
+    except OSError as error:
+        driver = "libcuda.so" in str(error)
+        remedy = "install NVIDIA's driver, or make it visible in the container" if driver else INSTALL_CUDART
+        raise CheckError(f"TVM's CUDA runtime cannot be loaded: {error}", remedy=remedy) from error
+
+
+def _load_first(libraries: Sequence[str | Path]) -> None:
+    """Load the first library that can be loaded; others that ask for one of its name get this one."""
+    for library in libraries:
+        try:
+            ctypes.CDLL(str(library))
+            return
+        except OSError:
+            continue
+    # The error of whoever needs it says that it is missing.
+
+
+def devices() -> list[str]:
+    """The arch of each CUDA device of this machine, in order; architecture-specific code can run from sm_90 on."""
+    archs: list[str] = []
+    with contextlib.suppress(CheckError):
+        load_cuda_runtime()
+    while (device := tvm.cuda(len(archs))).exist:
+        major, minor = str(device.compute_version).split(".")
+        archs.append(f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""))
+    return archs
+
+
+def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
+    """Those of some values for which a function has a parameter, not counting the first ``skip`` parameters."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return dict(values)
+    names = {p.name for p in parameters[skip:]}
+    return {name: value for name, value in values.items() if name in names}
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "its fixed sizes"

@@ -1,0 +1,353 @@
+"""Executes a definition file inside a worker: one file, once, with everything that it depends on on record.
+
+A definition is Python and may change anything in its process: a function of TVM or NumPy, a hook that TVM calls when it
+generates code, a module in ``sys.modules``, the environment. So no process that has executed one file executes another,
+nor the same one again after an edit: such a request is refused with :class:`SpentError`, and the pool, which
+hands requests of a file to the worker of that file, has a new process do it. Project modules have a finder and a loader
+of their own (see ``imports``), because bytecode files may be stale: they are told apart by size and second.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import importlib
+import importlib.util
+import linecache
+import os
+import posixpath
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..core.errors import DefinitionError, KernelwrightError, Where
+from ..core.files import dependency_digest
+from ..define.kernel import Kernel, Variant
+from ..define.program import INSTALL
+from .imports import ProjectFinder, ProjectLoader
+from .project import Installation, Project
+from .reads import ReadRecorder, Reads
+from .strict import Strict
+
+
+class SpentError(Exception):
+    """This process has executed another definition file, or an older text of this one: ask a new process."""
+
+
+@dataclass
+class Definition:
+    """An executed definition file.
+
+    Arguments:
+        file: path relative to the project root, with forward slashes.
+        reads: what it has read so far.
+        kernels: its kernels, in order.
+    """
+
+    file: str
+    reads: Reads
+    kernels: tuple[Kernel, ...] = ()
+
+    @property
+    def dependencies(self) -> dict[str, str]:
+        """What it depends on: name as for ``dependency_digest`` -> digest of what was used, in sorted order."""
+        return dict(sorted(self.reads.files.items()))
+
+    def find(self, kernel: str, slug: str) -> tuple[Kernel, Variant]:
+        """The kernel and the variant of these names.
+
+        Raises:
+            DefinitionError: there is no such variant (any more).
+        """
+        for candidate in self.kernels:
+            for variant in candidate.variants:
+                if (candidate.name, variant.slug) == (kernel, slug):
+                    return candidate, variant
+        raise DefinitionError(
+            f"{self.file} has no kernel {kernel!r} with a variant {slug!r}",
+            Where(kernel, slug, location=self.file),
+            "the file was probably edited during the build: run scons again",
+        )
+
+
+class Definitions:
+    """The definition file that this process executes. There must be one object of this class in a process.
+
+    Arguments:
+        root: the project root.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.project = Project(root)
+        self._begun = False
+        self._known: Definition | None = None
+        installation = Installation()
+        self._strict = Strict(self.project, installation)
+        self._recorder = ReadRecorder(self.project, self._strict)
+        self._finder = ProjectFinder(self.project, installation, self._recorder)
+        self._recorder.install()
+        sys.meta_path.insert(0, self._finder)
+
+    def load(self, file: str, strict: bool = False) -> Definition:
+        """The executed definition file; it is executed by the first call, and never again.
+
+        Arguments:
+            strict: whether what it reads without declaring it is an error, here and in later calls.
+
+        Raises:
+            DefinitionError: the file cannot be read or executed, declares no kernel, or does what strict mode forbids.
+            SpentError: this process has executed something else.
+        """
+        path = os.path.join(self.project.root, file)  # noqa: PTH118
+        name = self.project.relative(path)
+        if name is None or not os.path.isfile(path):  # noqa: PTH113
+            what = "is outside of the project" if name is None else "does not exist"
+            raise DefinitionError(f"the definition file {file} {what}", Where(location=file))
+        if not os.access(path, os.R_OK):
+            message = f"the definition file {file} cannot be read: {os.strerror(errno.EACCES)}"
+            raise DefinitionError(
+                message, Where(location=file), f"give yourself the right to read it: chmod u+r {file}"
+            )
+        if not self._begun:
+            self._begun = True  # from here on, even if the file fails
+            self._known = self._execute(path, Definition(name, Reads(strict)))
+            return self._known
+        known = self._known
+        if known is None or (known.file, known.reads.strict) != (name, strict) or not self._is_current(known):
+            raise SpentError
+        return known
+
+    def call(self, definition: Definition, kernel: Kernel, what: str, function: Callable[[], Any]) -> Any:
+        """Call one of a definition's functions, with the files that it reads recorded.
+
+        Arguments:
+            what: which of the kernel's functions it is, for errors: ``definition``, ``reference`` or ``inputs``.
+
+        Raises:
+            DefinitionError: the function raised something, or did what strict mode forbids.
+        """
+        where = Where(kernel.name, location=self.project.location(kernel.location))
+        definition.reads.findings.clear()
+        with self._recording(definition):
+            result = self._guarded(definition, f"the {what} of {kernel.name}", where, function)
+        self._require_declared(definition, f"the {what} of {kernel.name}", where)
+        return result
+
+    def _is_current(self, definition: Definition) -> bool:
+        root = Path(self.project.root)
+        return all(dependency_digest(root, name) == digest for name, digest in definition.reads.files.items())
+
+    def _execute(self, path: str, definition: Definition) -> Definition:
+        folder, module_name = module_name_of(path)
+        self._finder.folders = list(dict.fromkeys([folder, self.project.root]))
+        where = Where(location=definition.file)
+        with self._recording(definition):
+            module = self._guarded(definition, "the file", where, lambda: self._import(path, module_name))
+            self._recorder.note_candidate(path)
+            definition.kernels = kernels_of(module)
+            self._note_declared(definition)
+        self._check_kernels(definition, path)
+        self._require_declared(definition, "the file", where)
+        return definition
+
+    def _note_declared(self, definition: Definition) -> None:
+        """Note what the kernels say they read: it is a dependency whether or not anything is seen to read it."""
+        for kernel in definition.kernels:
+            for pattern in kernel.reads:
+                self._recorder.note_declared(self._declared_name(definition, kernel, pattern))
+
+    def _declared_name(self, definition: Definition, kernel: Kernel, pattern: str) -> str:
+        """A pattern of ``reads``, made relative to the project root."""
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(definition.file), pattern))
+        where = Where(kernel.name, location=self.project.location(kernel.location))
+        if name.split("/")[0] == "..":
+            raise DefinitionError(
+                f"reads contains {pattern!r}, which is outside of the project", where, "copy it into the project"
+            )
+        if (Path(self.project.root) / name).is_dir():
+            remedy = f'write "{pattern.rstrip("/")}/**" for all files in it'
+            raise DefinitionError(f"reads contains {pattern!r}, which is a folder", where, remedy)
+        return name
+
+    def _require_declared(self, definition: Definition, subject: str, where: Where) -> None:
+        """Raise an error for what strict mode forbids, even if the user's code has swallowed what came of it."""
+        reads = definition.reads
+        if error := self._strict.error(reads.findings, reads.declared, definition.file, subject, where):
+            # The next call would not find the same: now modules are loaded and caches full. A new process does.
+            self._known = None
+            raise error
+
+    def _import(self, path: str, name: str) -> ModuleType:
+        top = name.partition(".")[0]
+        taken = top in sys.modules or top in sys.stdlib_module_names
+        if "." in name:
+            if taken:
+                raise DefinitionError(f"the package {top!r} has the name of another module", remedy="rename its folder")
+            return importlib.import_module(name)
+        # Nothing imports a definition file by its name, so it may be called copy.py.
+        name = f"kernelwright_definition_{name}" if taken else name
+        spec = ModuleSpec(name, ProjectLoader(name, path, self._recorder), origin=path)
+        spec.has_location = True
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
+        if spec.loader is not None:
+            spec.loader.exec_module(module)
+        return module
+
+    def _check_kernels(self, definition: Definition, path: str) -> None:
+        where = Where(location=definition.file)
+        if not definition.kernels:
+            raise DefinitionError(
+                "the file declares no kernel",
+                where,
+                "decorate a function with @kernel; begin a helper file's name with _, or take it out of the sources",
+            )
+        places: dict[str, str | None] = dict(repeated_definitions(path, {k.name for k in definition.kernels}))
+        for kernel in definition.kernels:
+            location = self.project.location(kernel.location)
+            if kernel.name in places:
+                earlier = places[kernel.name]
+                raise DefinitionError(
+                    f"a kernel named {kernel.name!r} is also defined at {self.project.location(earlier)}",
+                    Where(kernel.name, location=location),
+                    "rename one of the two",
+                )
+            places[kernel.name] = location
+
+    @contextlib.contextmanager
+    def _recording(self, definition: Definition) -> Iterator[None]:
+        """Note what a definition reads in this block, which begins in the top folder."""
+        os.chdir(self.project.root)
+        with self._recorder.recording(definition.reads):
+            yield
+
+    def _guarded(self, definition: Definition, subject: str, where: Where, function: Callable[[], Any]) -> Any:
+        """Call user code; whatever it raises becomes a DefinitionError at the user's line."""
+        try:
+            return function()
+        except BaseException as error:  # user code may raise anything, SystemExit included
+            self._blame_strict(definition, subject, where, error)
+            if isinstance(error, KernelwrightError):
+                raise
+            raise self.error(error, subject, where) from error
+
+    def _blame_strict(self, definition: Definition, subject: str, where: Where, error: BaseException) -> None:
+        """Raise an error for what strict mode never allows: it may be why the code failed, as without a network.
+
+        What a failing file would have declared further down is not known.
+        """
+        never = {finding: None for finding in definition.reads.findings if finding.name is None}
+        if found := self._strict.error(never, set(), definition.file, subject, where):
+            raised = f"then it raised {type(error).__name__}: {_text(error)}"
+            found.detail = self.project.shorten(f"{found.detail}\n{raised}" if found.detail else raised)
+            raise found from error
+
+    def error(self, error: BaseException, subject: str, where: Where) -> DefinitionError:
+        """The error for an exception of user code: its own line, and its traceback without our frames and TVM's."""
+        if isinstance(error, SyntaxError) and error.filename:
+            return self._syntax_error(error, where)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if self._is_file(f.filename)]
+        location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
+        text = _text(error).strip().removeprefix("error: ")
+        place = re.search(r"^ *--> (.+):(\d+):\d+$", text, re.MULTILINE)
+        if place and self._is_file(place[1]):
+            # TVMScript names the line inside the function, the traceback only the decorator's.
+            location = f"{place[1]}:{place[2]}"
+        first = next(iter(text.splitlines()), "")
+        lines = [*traceback.format_list(frames), f"{type(error).__name__}: {text}"]
+        return DefinitionError(
+            f"{subject} {self._verb(error)}" + (f": {self.project.shorten(first)}" if first else ""),
+            replace(where, location=self.project.location(location)),
+            _remedy(error),
+            self.project.shorten("".join(lines)),
+        )
+
+    def _is_file(self, path: str) -> bool:
+        """Whether a path is that of a file of the project; TVM and Cython name sources that do not exist here."""
+        return self.project.relative(path) is not None and Path(path).is_file()
+
+    @staticmethod
+    def _verb(error: BaseException) -> str:
+        return "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+
+    def _syntax_error(self, error: SyntaxError, where: Where) -> DefinitionError:
+        location = f"{error.filename}:{error.lineno}" if error.lineno else str(error.filename)
+        text = (error.text or "").rstrip("\n")
+        caret = " " * max(0, (error.offset or 1) - 1) + "^"
+        return DefinitionError(
+            f"{type(error).__name__}: {error.msg}",
+            replace(where, location=self.project.location(location)),
+            detail=f"{text}\n{caret}" if text else None,
+        )
+
+
+def _text(error: BaseException) -> str:
+    """What an exception of user code says of itself."""
+    try:
+        return str(error)
+    except Exception as failure:  # its class is user code, too
+        return f"(its text cannot be had: its __str__ raised {type(failure).__name__})"
+
+
+def _remedy(error: BaseException) -> str | None:
+    """What to do about an exception of user code, where that is known."""
+    if isinstance(error, SystemExit):
+        return "a definition must not end the process"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "cutlass":
+        return f"definitions in CuTe DSL need it: {INSTALL}"
+    return None
+
+
+def module_name_of(path: str) -> tuple[str, str]:
+    """The folder to import a file from and its dotted name, as in pytest: folders with ``__init__.py`` are packages."""
+    file = Path(path)
+    parts = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return str(folder), ".".join(parts)
+
+
+def kernels_of(module: ModuleType) -> tuple[Kernel, ...]:
+    """The kernels that a module declares, in order; not those that it imports from the module that declares them.
+
+    A backward kernel is one of them, whatever name it is bound to: it follows the kernel whose gradients it computes.
+    """
+
+    def is_imported(kernel: Kernel) -> bool:
+        home = sys.modules.get(kernel.function.__module__)
+        return home is not None and home is not module and any(value is kernel for value in vars(home).values())
+
+    unique: dict[int, Kernel] = {}
+    for value in vars(module).values():
+        if isinstance(value, Kernel) and not is_imported(value):
+            forward = value.forward or value
+            unique.setdefault(id(forward), forward)
+            if forward.backward_kernel is not None:
+                unique.setdefault(id(forward.backward_kernel), forward.backward_kernel)
+    return tuple(unique.values())
+
+
+def repeated_definitions(path: str, names: set[str]) -> Iterator[tuple[str, str]]:
+    """The earlier places of decorated functions of a file that have one of the names and are defined again below.
+
+    The module itself only knows the last of them.
+    """
+    content = "".join(linecache.getlines(path)) or Path(path).read_text(encoding="utf-8")
+    seen: dict[str, str] = {}
+    for node in ast.parse(content).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.decorator_list and node.name in names:
+            if node.name in seen:
+                yield node.name, seen[node.name]
+            seen[node.name] = f"{path}:{node.decorator_list[0].lineno}"
+
+
+__all__ = ["Definition", "Definitions", "Project", "SpentError"]

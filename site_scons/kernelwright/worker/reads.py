@@ -1,0 +1,275 @@
+"""Notes what a definition reads: files and folders, found or not, with the digest of what was used.
+
+Python calls an audit hook for everything that a program opens, lists or starts. It says nothing of ``os.stat`` and what
+is made of it (``os.path.exists``), and nothing of what C++ code does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import hashlib
+import os
+import posixpath
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.files import OUTPUT_FOLDERS, dependency_digest
+from .patterns import pattern_files
+from .project import Project
+from .strict import Findings, Strict
+
+
+@dataclass
+class Reads:
+    """What a definition has read so far.
+
+    Arguments:
+        strict: whether to note also what strict mode does not allow.
+        files: what it depends on: name as for ``dependency_digest`` -> digest of what was used.
+        modules: names of project files that were imported.
+        declared: names of project files that it says it reads.
+        made: paths of files and folders that it made itself: what is in them is no input.
+        findings: what it did since its last call began that strict mode does not allow.
+    """
+
+    strict: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    declared: set[str] = field(default_factory=set)
+    made: set[str] = field(default_factory=set)
+    findings: Findings = field(default_factory=dict)
+
+    def has_made(self, path: str) -> bool:
+        """Whether the definition made a file itself, or the folder that it is in."""
+        parent = os.path.dirname(path)  # noqa: PTH120
+        return bool(self.made) and (path in self.made or (parent != path and self.has_made(parent)))
+
+
+class _Own(threading.local):
+    """Whether this thread is in the recorder's own code, whose reads are not the definition's."""
+
+    busy = False
+
+
+class ReadRecorder:
+    """The audit hook. There must be one object of this class in a process.
+
+    Arguments:
+        project: tells which files belong to the project.
+        strict: judges what a strict definition does.
+    """
+
+    def __init__(self, project: Project, strict: Strict) -> None:
+        self._project = project
+        self._root = Path(project.root)
+        self._strict = strict
+        self._reads: Reads | None = None
+        self._own = _Own()
+        self._handlers: dict[str, Callable[[Reads, tuple[Any, ...]], None]] = {
+            "open": self._opened,
+            "ctypes.dlopen": self._loaded,
+            "sqlite3.connect": self._loaded,
+            "os.listdir": self._listed,
+            "os.scandir": self._listed,
+            "os.mkdir": self._made_folder,
+            "os.rename": self._renamed,
+            "glob.glob/2": self._globbed,
+            "pathlib.Path.glob": lambda reads, arguments: self._matched(reads, str(arguments[0]), str(arguments[1])),
+            "pathlib.Path.rglob": lambda reads, arguments: self._matched(
+                reads, str(arguments[0]), f"**/{arguments[1]}"
+            ),
+        }
+
+    def install(self) -> None:
+        """Have Python call the hook from now on; there is no way back."""
+        sys.addaudithook(self._hook)
+
+    @contextlib.contextmanager
+    def recording(self, reads: Reads) -> Iterator[None]:
+        """Note what happens in this block."""
+        self._reads = reads
+        try:
+            yield
+        finally:
+            self._reads = None
+
+    def note_module(self, path: str, content: bytes) -> None:
+        """Note a module with the content that is being used."""
+        name = self._project.relative(path)
+        if name is not None and self._reads is not None:
+            self._reads.files[name] = hashlib.sha256(content).hexdigest()
+            self._reads.modules.add(name)
+
+    def note_candidate(self, path: str) -> None:
+        """Note a file, or with a slash at the end a folder, that an import asks for, whether or not it is there."""
+        name = self._project.relative(path)
+        if name is not None and self._reads is not None:
+            self._note(self._reads, name + "/" if path.endswith(os.sep) else name)
+            if self._reads.files.get(name):
+                self._reads.modules.add(name)
+
+    def note_declared(self, pattern: str) -> None:
+        """Note the files that a definition says it reads: a pattern relative to the project root."""
+        if self._reads is not None:
+            with self._quietly():
+                names = list(pattern_files(self._root, ".", pattern.split("/")))
+            for name in names:
+                self._note(self._reads, name)
+            self._reads.declared.update(names)
+
+    def _note(self, reads: Reads, name: str) -> None:
+        """Note what is there now, unless it is noted already."""
+        if name not in reads.files:
+            with self._quietly():
+                reads.files[name] = dependency_digest(self._root, name)
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        busy, self._own.busy = self._own.busy, True
+        try:
+            yield
+        finally:
+            self._own.busy = busy
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        reads = self._reads
+        if reads is None or self._own.busy:
+            return
+        handler = self._handlers.get(event)
+        if handler is not None:
+            with self._quietly():
+                handler(reads, arguments)
+        elif reads.strict:
+            with self._quietly():
+                self._strict.note_event(reads.findings, event, arguments)
+
+    def _opened(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        path, mode, flags = _path(arguments[0]), arguments[1], arguments[2]
+        if path is None:
+            return
+        full = os.path.abspath(path)  # noqa: PTH100
+        if _is_making(full, mode, flags):
+            reads.made.add(full)
+        elif _is_reading(mode, flags) and not _is_unclear(path, mode):
+            self._refuse_bytecode(full)
+            self._read(reads, full)
+
+    def _loaded(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        """A shared library or a database. A name without a folder is a library of the system, or ``:memory:``."""
+        path = _path(arguments[0])
+        if path is not None and os.path.isfile(path):  # noqa: PTH113
+            self._read(reads, os.path.abspath(path))  # noqa: PTH100
+
+    def _read(self, reads: Reads, full: str) -> None:
+        name = self._project.relative(full)
+        if os.path.isdir(full) or reads.has_made(full):  # noqa: PTH112
+            return
+        if name is not None:
+            self._note(reads, name)
+            if _is_by_import("get_code"):
+                reads.modules.add(name)
+            elif reads.strict and name not in reads.modules:
+                self._strict.note_undeclared(reads.findings, name)
+        elif reads.strict:
+            self._strict.note_outside(reads.findings, "reads", full)
+
+    def _refuse_bytecode(self, full: str) -> None:
+        """Have Python's own loader take the source of a project module: bytecode may be of another one.
+
+        That loader comes in where a definition loads a file itself, with ``spec_from_file_location``.
+        """
+        folder, name = os.path.split(full)
+        is_bytecode = name.endswith(".pyc") and os.path.basename(folder) == "__pycache__"  # noqa: PTH119
+        if is_bytecode and self._project.relative(os.path.dirname(folder)) is not None:  # noqa: PTH120
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
+
+    def _listed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        path = "." if arguments[0] is None else _path(arguments[0])
+        if path is None or _is_by_import("_fill_cache"):
+            return  # our finder has asked for what an import depends on
+        full = os.path.abspath(path)  # noqa: PTH100
+        name = self._project.relative(full)
+        if reads.has_made(full):
+            return
+        if name is not None:
+            self._note_listing(reads, name)
+        elif reads.strict:
+            self._strict.note_outside(reads.findings, "lists", full)
+
+    def _note_listing(self, reads: Reads, name: str) -> None:
+        parts = name.split("/")
+        if parts[0] not in OUTPUT_FOLDERS and not any(part.startswith(".") for part in parts if part != "."):
+            self._note(reads, name + "/")
+
+    def _made_folder(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        path = _path(arguments[0])
+        if path is not None and not os.path.lexists(path):
+            reads.made.add(os.path.abspath(path))  # noqa: PTH100
+
+    def _renamed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        source, destination = _path(arguments[0]), _path(arguments[1])
+        if source is not None and destination is not None and reads.has_made(os.path.abspath(source)):  # noqa: PTH100
+            reads.made.add(os.path.abspath(destination))  # noqa: PTH100
+
+    def _globbed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
+        pattern, _, folder, descriptor = arguments
+        if descriptor is None:
+            self._matched(reads, os.fsdecode(folder or "."), os.fsdecode(pattern))
+
+    def _matched(self, reads: Reads, folder: str, pattern: str) -> None:
+        """What a glob looks for besides the folders that it lists: for ``*/b/x`` the file ``b/x`` in each folder."""
+        parts = Path(os.path.abspath(folder), pattern).parts  # noqa: PTH100
+        fixed = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+        name = self._project.relative(str(Path(*parts[:fixed])))
+        if name is None:
+            return
+        for found in pattern_files(self._root, name, parts[fixed:]):
+            if found.endswith("/"):
+                self._note_listing(reads, posixpath.normpath(found))
+            elif not glob.has_magic(parts[-1]):
+                self._note(reads, found)
+
+
+def _path(value: Any) -> str | None:
+    """The path in an audit event's argument; None for a file descriptor."""
+    return os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else None
+
+
+def _is_making(full: str, mode: Any, flags: int) -> bool:
+    """Whether a file's content will be the opener's own."""
+    if isinstance(mode, str):
+        empties, creates = "w" in mode, bool(set(mode) & set("ax"))
+    else:
+        empties, creates = bool(flags & os.O_TRUNC), bool(flags & os.O_CREAT)
+    return empties or (creates and not os.path.lexists(full))
+
+
+def _is_reading(mode: Any, flags: int) -> bool:
+    """Whether a file is opened for what is in it; one that is opened to be appended to, or created, is an output."""
+    if isinstance(mode, str):
+        return "r" in mode
+    access = flags & os.O_ACCMODE
+    return (access == os.O_RDONLY and not flags & os.O_DIRECTORY) or (access == os.O_RDWR and not flags & os.O_CREAT)
+
+
+def _is_unclear(path: str, mode: Any) -> bool:
+    """Whether a path may be relative to an open folder (``os.open`` with ``dir_fd``), which the event does not tell."""
+    return mode is None and not os.path.isabs(path) and not os.path.isfile(path)  # noqa: PTH113, PTH117
+
+
+def _is_by_import(function: str) -> bool:
+    """Whether a function of Python's import system does what is being done, or a method of ours that overrides it."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    names = [caller.f_code.co_name for caller in (frame, frame.f_back) if caller is not None]
+    return frame.f_code.co_filename.startswith("<frozen importlib") and function in names
+
+
+__all__ = ["ReadRecorder", "Reads"]

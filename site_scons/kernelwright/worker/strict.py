@@ -1,0 +1,173 @@
+"""Strict mode: what a definition must not do, and which of its lines did it.
+
+A definition is to be a function of the project's files that it imports or declares. What it reads elsewhere, what a
+process that it starts says, and what the network says can change without a rebuild.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.errors import DefinitionError, Where
+from .project import Installation, Project
+
+MAX_TEXT = 200
+"""Longest text in characters that an error shows of a command."""
+
+MAX_MORE = 20
+"""How many findings an error lists besides the first."""
+
+_MACHINE = ("/proc/", "/sys/")
+"""What the system says about the machine: an installed package may look at it, a definition may not."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a definition must not do in strict mode.
+
+    Arguments:
+        text: what it does, such as ``starts a process: uname``.
+        remedy: what to do about it.
+        location: ``path:line`` of the project's innermost line; None if no line of the project is known.
+        name: the project file that it read without declaring it; None for what no declaration allows.
+    """
+
+    text: str
+    remedy: str
+    location: str | None = None
+    name: str | None = None
+
+
+Findings = dict[Finding, None]
+"""Findings in their order, each once."""
+
+
+@dataclass(frozen=True)
+class _Culprit:
+    """The innermost line of the project; ``by_package``: it has an installed package do it."""
+
+    location: str | None
+    by_package: bool
+
+
+class Strict:
+    """Judges what a strict definition does.
+
+    Arguments:
+        project, installation: tell which files are the project's, and which are installed.
+    """
+
+    def __init__(self, project: Project, installation: Installation) -> None:
+        self._project = project
+        self._installation = installation
+
+    def note_event(self, findings: Findings, event: str, arguments: Sequence[Any]) -> None:
+        """Note the start of a process, or a use of the network, if the audit event is one of these."""
+        describe = FORBIDDEN_EVENTS.get(event)
+        if describe is not None:
+            remedy = 'leave it out, or keep its answer in a file of the project, declared with @kernel(reads=["..."])'
+            self._note(findings, self._culprit(), Finding(describe(arguments), remedy))
+
+    def note_undeclared(self, findings: Findings, name: str) -> None:
+        """Note that a project file is read; whether that was declared is only known in the end."""
+        text = f"reads {name}, which is neither imported nor declared"
+        self._note(findings, self._culprit(), Finding(text, "", name=name))
+
+    def note_outside(self, findings: Findings, verb: str, path: str) -> None:
+        """Note that something outside of the project is read or listed, unless it is installed."""
+        culprit = self._culprit()
+        of_package = culprit is not None and culprit.by_package and (path + os.sep).startswith(_MACHINE)
+        if not of_package and not self._installation.has(path):
+            remedy = 'copy it into the project and declare it with @kernel(reads=["..."]), or leave it out'
+            self._note(findings, culprit, Finding(f"{verb} {path}, which is outside of the project", remedy))
+
+    def error(
+        self, findings: Findings, declared: set[str], file: str, subject: str, where: Where
+    ) -> DefinitionError | None:
+        """The error for what a definition must not do, or None if all of it is declared.
+
+        Arguments:
+            declared: names of the project files that it says it reads.
+            file: the definition file, relative to the project root.
+            subject: what did it, such as ``the definition of gemm``.
+            where: the place of the error if no line of the project is known.
+        """
+        left = [finding for finding in findings if finding.name is None or finding.name not in declared]
+        if not left:
+            return None
+        first, *more = left
+        lines = [f"{self._project.location(finding.location) or file}: {finding.text}" for finding in more[:MAX_MORE]]
+        return DefinitionError(
+            f"{subject} {first.text} (strict mode)",
+            replace(where, location=self._project.location(first.location) or where.location),
+            first.remedy or _declaration(first.name or "", file),
+            "\n".join(["it also does this:", *lines]) if lines else None,
+        )
+
+    @staticmethod
+    def _note(findings: Findings, culprit: _Culprit | None, finding: Finding) -> None:
+        if culprit is not None:
+            findings[replace(finding, location=culprit.location)] = None
+
+    def _culprit(self) -> _Culprit | None:
+        """Who does what is being done; None: an installed module does it while it is imported, which is its own affair.
+
+        Only the first import in a worker would show that, and the definition could not do anything about it.
+        """
+        frame, by_package, by_module = sys._getframe(1), False, False
+        while True:
+            file = frame.f_code.co_filename
+            if self._project.relative(file) is not None:
+                return _Culprit(f"{file}:{frame.f_lineno}", by_package)
+            if by_module and file.startswith("<frozen importlib"):
+                return None
+            by_package = by_package or self._installation.is_package_code(file)
+            by_module = by_module or self._installation.is_module_code(file)
+            if frame.f_back is None:
+                return _Culprit(None, by_package)
+            frame = frame.f_back
+
+
+def _declaration(name: str, file: str) -> str:
+    path = posixpath.relpath(f"/{name}", f"/{posixpath.dirname(file)}")
+    return f'declare it with @kernel(reads=["{path}"]), or leave it out'
+
+
+def _process(command: Any) -> str:
+    words = [command] if isinstance(command, (str, bytes, os.PathLike)) else list(command)
+    return f"starts a process: {shlex.join(os.fsdecode(word) for word in words)[:MAX_TEXT]}"
+
+
+def _connection(address: Any) -> str:
+    shown = ":".join(map(str, address[:2])) if isinstance(address, tuple) else repr(address)
+    return f"opens a network connection to {shown}"
+
+
+def _lookup(host: Any) -> str:
+    return f"looks up the network host {os.fsdecode(host) if isinstance(host, bytes) else host}"
+
+
+FORBIDDEN_EVENTS: Mapping[str, Callable[[Sequence[Any]], str]] = {
+    "subprocess.Popen": lambda arguments: _process(arguments[1]),
+    "os.system": lambda arguments: _process(arguments[0]),
+    "os.exec": lambda arguments: _process(arguments[1]),
+    "os.posix_spawn": lambda arguments: _process(arguments[1]),
+    "os.fork": lambda arguments: _process("os.fork"),
+    "os.forkpty": lambda arguments: _process("os.forkpty"),
+    "pty.spawn": lambda arguments: _process(arguments[0]),
+    "socket.connect": lambda arguments: _connection(arguments[1]),
+    "socket.sendto": lambda arguments: _connection(arguments[1]),
+    "socket.getaddrinfo": lambda arguments: _lookup(arguments[0]),
+    "socket.gethostbyname": lambda arguments: _lookup(arguments[0]),
+    "socket.gethostbyaddr": lambda arguments: _lookup(arguments[0]),
+}
+"""Audit events that strict mode never allows -> what they mean, given their arguments."""
+
+
+__all__ = ["Finding", "Findings", "Strict"]
