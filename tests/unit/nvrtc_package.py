@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import starter
-from kernelwright import backends, package
+from kernelwright import backends, runtime
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
@@ -92,7 +92,7 @@ def make_package(
         (root / path / "__init__.py").write_text("")
     (root / "__init__.py").write_text(INIT)
     for name in (*backend.runtime, "loader.py"):  # every package has the last
-        shutil.copy(Path(package.__file__).with_name(name), root / "_runtime" / name)
+        shutil.copy(Path(runtime.__file__).with_name(name), root / "_runtime" / name)
     for kernel, signatures in kernels.items():
         texts = backend.emit(replace(plan_of(signatures, archs), driver=driver, toolkit=toolkit))
         for name, text in texts.items():
