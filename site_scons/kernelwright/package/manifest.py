@@ -17,6 +17,7 @@ from ..backends import get
 from ..compile.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, pretty_json, sha256_of
+from ..library.files import UnitFiles, VariantFiles
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
@@ -26,54 +27,28 @@ OWN_TOOLS = ("cutedsl",)
 
 
 @dataclass(frozen=True)
-class BuiltUnit:
-    """One lowering of one variant, and what was compiled from it.
+class EntrySource:
+    """What a kernel's part of the manifest is made from.
 
     Arguments:
-        signature: the content of signature.json.
-        tir: path of module.tir.
-        resources: arch -> path of the resource usage that nvcc reported; empty for the CPU.
-        archs: the archs that the library has code for.
-        images: arch -> name and path of the device code that the library does not hold, as in a split package.
-    """
-
-    signature: Mapping[str, Any]
-    tir: Path
-    resources: Mapping[str, Path]
-    archs: tuple[str, ...]
-    images: Mapping[str, tuple[str, Path]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BuiltVariant:
-    """A variant with its units, one for each CPU arch and one for CUDA."""
-
-    slug: str
-    config: Mapping[str, Any]
-    units: tuple[BuiltUnit, ...]
-
-
-@dataclass(frozen=True)
-class BuiltKernel:
-    """A kernel whose stages up to the linking are done.
-
-    Arguments:
-        name, doc, variants: the kernel.
+        doc: the kernel's docstring.
         library: path of its library, relative to the package; empty: it has none.
+        variants: the files of its variants.
         flags: its nvcc flags.
         tools: tool -> what the toolchain says of it, without paths.
         version: Kernelwright's version.
         backward: name of the kernel that computes its gradients; None: there is none.
+        images_below: the folder that names of device images are relative to, if the library does not hold them.
     """
 
-    name: str
     doc: str
     library: str
-    variants: tuple[BuiltVariant, ...]
+    variants: tuple[VariantFiles, ...]
     flags: tuple[str, ...]
     tools: Mapping[str, Any]
     version: str
     backward: str | None = None
+    images_below: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -121,9 +96,10 @@ class BuiltPackage:
     missing: Sequence[Mapping[str, Any]] = ()
 
 
-def make_entry(kernel: BuiltKernel) -> str:
+def make_entry(kernel: EntrySource) -> str:
     """The text of a kernel's part of the manifest."""
-    first = kernel.variants[0].units[0].signature
+    described = [(variant, [unit.read_signature() for unit in variant.units]) for variant in kernel.variants]
+    first = described[0][1][0]
     entry = {
         "doc": kernel.doc,
         **({"library": kernel.library} if kernel.library else {}),
@@ -134,11 +110,11 @@ def make_entry(kernel: BuiltKernel) -> str:
                 "slug": variant.slug,
                 "config": dict(variant.config),
                 "archs": [arch for unit in variant.units for arch in unit.archs],
-                "arguments": variant.units[0].signature["arguments"],
-                "symbols": variant.units[0].signature["symbols"],
-                "units": [_unit(kernel, unit) for unit in variant.units],
+                "arguments": signatures[0]["arguments"],
+                "symbols": signatures[0]["symbols"],
+                "units": [_unit(kernel, *both) for both in zip(variant.units, signatures, strict=True)],
             }
-            for variant in kernel.variants
+            for variant, signatures in described
         ],
     }
     return pretty_json(entry)
@@ -207,24 +183,23 @@ def _file(digest: str, size: int) -> dict[str, Any]:
     return {"sha256": digest, "size": size}
 
 
-def _image(name: str, path: Path) -> dict[str, Any]:
-    return {"file": name, **_file(sha256_of(path), path.stat().st_size)}
+def _image(path: Path, folder: Path) -> dict[str, Any]:
+    return {"file": path.relative_to(folder).as_posix(), **_file(sha256_of(path), path.stat().st_size)}
 
 
-def _unit(kernel: BuiltKernel, unit: BuiltUnit) -> dict[str, Any]:
-    source = sha256_of(unit.tir)
-    target = unit.signature["target"]
-    flags = list(kernel.flags) if target == "cuda" else []
-    images = {arch: _image(name, path) for arch, (name, path) in unit.images.items()}
+def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) -> dict[str, Any]:
+    source, folder = sha256_of(Path(unit.module)), kernel.images_below
+    flags = list(kernel.flags) if unit.target == "cuda" else []
+    images = {arch: _image(Path(path), folder) for arch, path in unit.images.items()} if folder else {}
     own = {name: kernel.tools[name] for name in OWN_TOOLS if name in kernel.tools}
-    identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, unit.signature]
+    identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, signature]
     return {
-        "target": target,
+        "target": unit.target,
         "archs": list(unit.archs),
-        "schedule": unit.signature["schedule"],
+        "schedule": signature["schedule"],
         "source_digest": source,
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
-        "resources": {arch: read_usage(path)["kernels"] for arch, path in unit.resources.items()},
+        "resources": {arch: read_usage(Path(path))["kernels"] for arch, path in unit.usages.items()},
         **({"images": images} if images else {}),
         **({"tools": own} if own else {}),
     }

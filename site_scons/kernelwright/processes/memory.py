@@ -17,22 +17,13 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from ..core.files import read_record, write_atomically
+from ..core.pipeline import MEMORY_KIB
 
 SCHEMA = 1
 """Raise when the form of the file of measurements changes."""
 
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
-
-DEFAULT_KIB: Mapping[str, int] = {
-    "nvcc": 512 << 10,
-    "nvrtc": 512 << 10,
-    "cc": 256 << 10,
-    "link": 256 << 10,
-    "ext": 256 << 10,
-    "fatbinary": 64 << 10,
-}
-"""KiB that the first run of a kind is taken to need. Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
 
 SHARE = 0.8
 """How much of the available memory is for compilers."""
@@ -152,14 +143,14 @@ class MemoryGovernor:
         last = self._measurements.find(kind, subject)
         if last is not None:
             return last.peak_kib
-        return self._measurements.largest_peak_kib(kind) or DEFAULT_KIB.get(kind, max(DEFAULT_KIB.values()))
+        return self._measurements.largest_peak_kib(kind) or MEMORY_KIB.get(kind, max(MEMORY_KIB.values()))
 
     @contextmanager
     def reserve(self, kind: str, subject: str) -> Iterator[int]:
         """Wait until a run may begin, and count its memory as used for the time of the ``with`` block.
 
         Arguments:
-            kind: one of :data:`DEFAULT_KIB`.
+            kind: one of :data:`MEMORY_KIB`.
             subject: what is compiled; the same in every build.
 
         Returns:

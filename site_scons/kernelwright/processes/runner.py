@@ -1,7 +1,7 @@
 """Runs compilers so that they are bounded in time and memory, and never outlive the build.
 
-Each run happens in a runner process (``processes/tool_process.py``), which kills the compiler and all that it started when the
-time is over or the build is gone. Callers are threads of the build, which only wait.
+Each run happens in a runner process (``processes/tool_process.py``), which kills the compiler and all that it started
+when the time is over or the build is gone. Callers are threads of the build, which only wait.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from typing import Any
 from ..core.version import VERSION
 from .code import package_sections
 from .data import Report
-from .timeline import run_sections, timeline_data
+from .timeline import colour_rules, run_sections, timeline_data
 
 
 def render(report: Report) -> bytes:
     """The page, in UTF-8; characters that UTF-8 does not have, parts of broken file names, become references."""
-    style, script = _static("page.css"), _static("page.js")
+    style, script = _static("page.css") + colour_rules(), _static("page.js")
     names = ", ".join(package.name for package in report.packages)
     text = Template(_static("page.html")).substitute(
         title=escape(f"{names}: build report" if names else "Build report"),

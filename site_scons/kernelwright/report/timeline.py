@@ -6,11 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..state.trace import STAGES, RecordedRun, Span
+from ..core.pipeline import STAGES
+from ..state.trace import RecordedRun, Span
 from .markup import UNKNOWN, Column, duration, name_cell, number_cell, plural, table
 
-COLOURS = len(STAGES) + 2
-"""How many page.css has: one for each stage, and two for those of other versions."""
+OTHERS = (("#5a5f9e", "#8fb7d9"), ("#6b5a3a", "#d6c39a"))
+"""Colours of stages of other versions, on a light and on a dark page."""
+
+COLOURS = (*(kind.colours for kind in STAGES), *OTHERS)
+"""One for each stage, in the order of the pipeline, and those of other versions."""
 
 SLOWEST = 20
 
@@ -18,9 +22,18 @@ SLOWEST = 20
 def colours(spans: Iterable[Span]) -> dict[str, int]:
     """The number of the colour of each stage that occurs, in the order of the pipeline."""
     labels = {span.label for span in spans}
-    others = sorted(labels.difference(STAGES))
-    known = {label: number for number, label in enumerate(STAGES) if label in labels}
-    return known | {label: len(STAGES) + index % (COLOURS - len(STAGES)) for index, label in enumerate(others)}
+    known = {kind.label: number for number, kind in enumerate(STAGES)}
+    others = sorted(labels - known.keys())
+    palette = {label: number for label, number in known.items() if label in labels}
+    return palette | {label: len(STAGES) + index % len(OTHERS) for index, label in enumerate(others)}
+
+
+def colour_rules() -> str:
+    """The rules of the page's style that give each colour its number. What is printed is always light."""
+    light, dark = (
+        "\n".join(f".c{number} {{ --c: {both[page]}; }}" for number, both in enumerate(COLOURS)) for page in (0, 1)
+    )
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
 
 
 def timeline_data(run: RecordedRun) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Turns the kernels of a package into SCons nodes: lower, nvcc, wrap, link, assemble and check.
+"""Makes SCons nodes of the stages of a package, and leaves out what nothing has to be done for.
 
-Kernels that are settled (see ``settled``) get no nodes. So what only the others need is imported when there are some.
+Kernels that are settled (see ``state.settled``) get no nodes. So what only the others need is imported when there are
+some.
 """
 
 from __future__ import annotations
@@ -16,57 +17,38 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import SCons.Node
-import SCons.Node.Alias
+import SCons.Errors
 import SCons.Script
 import SCons.Util
 
 from .. import backends
-from ..core.errors import KernelwrightError, SettingsError, ToolchainError, Where, printable
-from ..core.files import canonical_json, digest_of
+from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.files import canonical_json
 from ..core.version import VERSION
 from ..define.settings import Settings
-from ..library.launcher import LAUNCHER
+from ..stages import commands
+from ..stages.code import code_digest, own_code
+from ..stages.context import Context, KernelContext
+from ..stages.package import Assembly, Built, Part, backends_of, remove_unknown
+from ..stages.stage import Stage
+from ..stages.tools import Tools, find_tools
 from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
-from ..toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc, describe
-from .assembly import Assembly, Built, Part, remove_unknown
-from .commands import NAME as COMMANDS
-from .commands import add_compile_commands
+from . import compat
+from .action import StageAction
 from .run import BuildRun
-from .stage import CODE, Measured, Stage, StageAction, code_digest
 
 if TYPE_CHECKING:
-    from ..backends.base import Backend
     from ..discover.discovery import DefinitionRecord
     from ..discover.selection import KernelSelection
-    from ..toolchain.nvrtc import Nvrtc
-    from .stages import KernelNodes
-
-DONE = (SCons.Node.executed, SCons.Node.up_to_date)
-"""The states of a node that was built, or that needed no building."""
-
-
-@dataclass(frozen=True)
-class Tools:
-    """The probed tools of a package; nvcc and NVRTC only where CUDA code is built with them."""
-
-    lowerer: Lowerer
-    host_compiler: HostCompiler
-    nvcc: Nvcc | None
-    nvrtc: Nvrtc | None = None
-
-    @property
-    def cuda(self) -> Nvcc | Nvrtc | None:
-        """What compiles CUDA code."""
-        return self.nvrtc or self.nvcc
+    from ..stages.kernel import KernelBuild
 
 
 @dataclass(frozen=True)
 class Unsettled:
-    """A definition file that is looked into in this run: its record, and the nodes of those kernels that are built."""
+    """A definition file that is looked into in this run: its record, and the stages of those kernels that are built."""
 
     definition: DefinitionRecord
-    kernels: dict[str, KernelNodes]
+    kernels: dict[str, KernelBuild]
     notes: list[str]
 
 
@@ -84,8 +66,7 @@ class PackageGraph:
         self.run = run
         self.settings = settings
         self.made: list[Stage] = []
-        self.unsettled: dict[str, KernelNodes] = {}
-        self.commands: list[dict[str, Any]] = []
+        self.unsettled: dict[str, KernelBuild] = {}
         self._looked_into: list[Unsettled] = []
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
@@ -115,109 +96,37 @@ class PackageGraph:
 
     @cached_property
     def tools(self) -> Tools:
-        """Probe what the settings need.
+        """The tools, probed now if they were not before.
 
         Raises:
-            ToolchainError: a tool is missing or broken.
+            KernelwrightError: a tool is missing or broken, or does not know an arch.
         """
-        chain = self.run.toolchain
-        start = time.monotonic()
-        compiler = chain.host_compiler(self.settings.host_compiler)
-        settings = self.settings
-        uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
-        nvrtc = chain.nvrtc() if uses_nvrtc else None
-        nvcc = None
-        if "cuda" in settings.targets and not uses_nvrtc:
-            nvcc = chain.nvcc(settings.nvcc, compiler)
-        elif uses_nvrtc and settings.compress != "none":
-            nvcc = self._nvcc_to_compress(compiler)
-        tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc)
-        if tools.cuda is not None:
-            require_archs(tools.cuda, settings.archs_of("cuda"))
+        chain, start = self.run.toolchain, time.monotonic()
+        tools = find_tools(self.settings, chain)
         if chain.probed:
             subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
             self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
         return tools
 
-    def _nvcc_to_compress(self, compiler: HostCompiler) -> Nvcc:
-        """The nvcc that comes with fatbinary, where NVRTC compiles."""
-        mode = self.settings.compress
-        try:
-            nvcc: Nvcc = self.run.toolchain.nvcc(self.settings.nvcc, compiler)
-        except ToolchainError as error:
-            message = f"compress = {mode!r} needs fatbinary, which comes with nvcc: {error.message}"
-            remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"
-            raise ToolchainError(message, error.where, remedy, error.detail) from error
-        return nvcc
-
     @cached_property
-    def cutedsl(self) -> CuteDsl:
-        """NVIDIA's CuTe DSL, which a front end runs."""
-        found: CuteDsl = self.run.toolchain.cutedsl()
-        return found
-
-    @cached_property
-    def fatbinary(self) -> str:
-        """Path of what compresses device code; empty: it is not compressed.
-
-        Raises:
-            KernelwrightError: there is none, or it is too old.
-        """
-        from ..compile.fatbin import find_fatbinary
-
-        nvcc = self.tools.nvcc
-        return find_fatbinary(nvcc) if nvcc is not None and self.settings.compress != "none" else ""
-
-    @cached_property
-    def tool_data(self) -> dict[str, Any]:
-        """The tools as the manifest shows them, without paths."""
-        tools = self.tools
-        data = {"tvm": asdict(tools.lowerer), "host_compiler": describe(tools.host_compiler)[0]}
-        if tools.nvcc is not None:
-            data["nvcc"] = {"version": tools.nvcc.version, "identity": tools.nvcc.identity}
-        if tools.nvrtc is not None:
-            data["nvrtc"] = {"version": tools.nvrtc.version, "identity": tools.nvrtc.identity}
-        return data
-
-    @property
-    def glibc(self) -> Any:
-        """The folder of the libraries that stand in for the machine's C library; no kernel can have its name."""
-        return self.work.Dir(f"glibc-{self.settings.glibc}")
+    def context(self) -> Context:
+        """What the package's stages are made from."""
+        work, package, checks, wheels = (
+            Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
+        )
+        return Context(self.run, self.settings, self.tools, work, package, checks, wheels, self.has_gpu)
 
     @cached_property
     def glibc_stage(self) -> Stage | None:
-        """What makes these libraries; None: it is linked with the machine's own."""
-        from ..compile.glibc import LIBRARIES, make_stubs
+        """What makes the libraries that stand in for the machine's C library; None: it is linked with that."""
+        from ..stages import glibc
 
-        floor, compiler = self.settings.glibc, self.tools.host_compiler
-        if not floor:
-            return None
-        where = Where(stage="link")
+        stage = glibc.make(self.context)
+        return self.add_stage(stage) if stage else None
 
-        def make(scratch: Path) -> None:
-            done = make_stubs(floor, compiler, scratch, self.run.tools, where)
-            stage.measured = Measured(sum(run.cpu_seconds for run in done), max(run.peak_kib for run in done))
-
-        options = {"floor": floor, "compiler": compiler.identity}
-        targets = {f"{name}.so": self.glibc.File(f"{name}.so") for name in LIBRARIES}
-        stage = self.node(Stage("GLIBC", floor, where, options, make, targets, []))
-        return stage
-
-    @cached_property
-    def images_in(self) -> str:
-        """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
-        if self.settings.split == "arch":
-            return "wheels"
-        return "package" if any(backend.images for backend in self._named) else ""
-
-    @cached_property
-    def _named(self) -> tuple[Backend, ...]:
-        """The backends that the settings name; ``auto`` adds none that needs anything."""
-        return tuple(backends.get(name) for name in self.settings.backends if name != backends.AUTO)
-
-    def project_version(self, chosen: Sequence[Backend]) -> str:
-        """The version of the project, if one of these backends needs it; empty: unknown."""
-        if not any(backend.versioned for backend in chosen):
+    def _project_version(self, parts: Sequence[Part]) -> str:
+        """The version of the project, if a backend of these kernels needs it; empty: unknown."""
+        if not any(backend.versioned for backend in backends_of(self.context, parts)):
             return ""
         from ..define.settings import read_document
         from ..wheel.version import version_of
@@ -247,16 +156,11 @@ class PackageGraph:
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
-        self._failing = [node for n, error in enumerate(errors) for node in self._failure(n, error).nodes]
+        self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
         result = self._assemble(settled, kept)
         self._alias(kept, files)
         self.run.settle.append(lambda: self._settle(settled, kept))
         return result
-
-    @property
-    def gaps(self) -> list[dict[str, Any]]:
-        """What the package lacks, if this run goes on without what fails."""
-        return self.run.partial.gaps(self.made) if self.run.partial else []
 
     @property
     def _state(self) -> Path:
@@ -266,11 +170,10 @@ class PackageGraph:
     def _key(self) -> str:
         """Digest of everything that all kernels of the package depend on."""
         chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
-        code = [*(code_digest(label) for label in CODE), launcher_digest()]
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
-        needs = {backend.name: backend.build_versions() for backend in self._named}
-        tools = [self.tool_data, self.cutedsl.identity, needs]
-        identity = [VERSION, chosen, tools, code, places, self.has_gpu, self.run.strict]
+        needs = {backend.name: backend.build_versions() for backend in self.context.named_backends}
+        tools = [self.tools.data, self.tools.cutedsl.identity, needs]
+        identity = [VERSION, chosen, tools, own_code(), places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
@@ -295,7 +198,12 @@ class PackageGraph:
         """Whether kernels can be left out: all targets are ours, no tree is shown, and no content is to be verified."""
         targets = SCons.Script.COMMAND_LINE_TARGETS
         plain = all(isinstance(target, str) and target.isidentifier() for target in targets)
-        return plain and COMMANDS not in targets and not self.run.strict and not SCons.Script.GetOption("tree_printers")
+        return (
+            plain
+            and commands.NAME not in targets
+            and not self.run.strict
+            and not SCons.Script.GetOption("tree_printers")
+        )
 
     @cached_property
     def _checking(self) -> bool:
@@ -313,7 +221,6 @@ class PackageGraph:
         """
         from ..discover.discovery import discover
         from ..discover.selection import require_archs, select
-        from .stages import KernelStages
 
         self.run.require_cache()
         records, errors = discover(
@@ -340,8 +247,7 @@ class PackageGraph:
                 found.notes.extend(_notes(selection))
                 # A name that is defined twice is among the errors already.
                 if selection.archs and kernel.name not in self.unsettled:
-                    found.kernels[kernel.name] = KernelStages(self, record, selection).add()
-                    self.unsettled[kernel.name] = found.kernels[kernel.name]
+                    found.kernels[kernel.name] = self.add_kernel(record, selection)
             if len(errors) == before:
                 self._looked_into.append(found)
             self._tell(found.notes)
@@ -358,36 +264,42 @@ class PackageGraph:
         for note in notes:
             self.run.progress.note(note)
 
-    def _failure(self, number: int, error: KernelwrightError) -> Stage:
-        """A stage that reports an error of a definition file, so that ``-k`` can build the rest."""
+    def add_kernel(self, definition: DefinitionRecord, selection: KernelSelection) -> KernelBuild:
+        """Make the nodes of a kernel."""
+        from ..stages import kernel
 
-        def make(scratch: Path) -> None:
-            raise error
+        build = kernel.make(KernelContext(self.context, definition, selection), self.glibc_stage)
+        for stage in (*build.stages, *build.checks):
+            self.add_stage(stage)
+        self.unsettled[selection.record.name] = build
+        return build
 
-        place = printable(error.where.location or "definition")
-        targets = {f"{number}.failed": self.work.File(f"{number}.failed")}
-        return self.node(
-            Stage("DISCOVER", place, error.where, {"error": str(error)}, make, targets, [], cacheable=False)
-        )
+    def _failure(self, number: int, error: KernelwrightError) -> Any:
+        """The node of a stage that reports an error of a definition file, so that ``-k`` can build the rest."""
+        from ..stages import discover
+
+        return self.run.node_of(self.add_stage(discover.make(self.context, number, error)))
 
     def _assemble(self, settled: Settled, kept: dict[str, SettledKernel]) -> Any:
         parts = [settled_part(name, kernel) for name, kernel in kept.items()]
-        parts += [self._part(name, nodes) for name, nodes in self.unsettled.items()]
-        self._assembly = Assembly(self, sorted(parts, key=lambda part: part.name), settled.copies)
+        parts += [self._part(name, build) for name, build in self.unsettled.items()]
+        parts.sort(key=lambda part: part.name)
+        project = self._project_version(parts)
+        self._assembly = Assembly(self.context, parts, settled.copies, self.made, project)
         if not self.run.passive:
             self._assembly.require_folders()
-        stage = self.node(self._assembly.stage())
+        stage = self.add_stage(self._assembly.stage())
         files = [built for part in parts for built in (part.entry, *part.products.values())]
-        waits_for = [file.node for file in files if file.node] + self._failing
-        self.env.Requires(stage.nodes, waits_for)
-        return SCons.Util.NodeList(stage.nodes)
+        nodes = self.run.nodes_of(stage)
+        self.env.Requires(nodes, [self.run.node(file.path) for file in files if file.path] + self._failing)
+        return SCons.Util.NodeList(nodes)
 
-    def _part(self, name: str, nodes: KernelNodes) -> Part:
-        def built(node: Any) -> Built:
-            return Built(os.path.relpath(node.get_abspath(), self.work.get_abspath()), node)
+    def _part(self, name: str, build: KernelBuild) -> Part:
+        def built(path: str) -> Built:
+            return Built(os.path.relpath(path, self.work.get_abspath()), path)
 
-        products = {path: built(node) for path, node in nodes.products.items()}
-        return Part(name, nodes.backends, built(nodes.entry), products)
+        products = {inside: built(path) for inside, path in build.products.items()}
+        return Part(name, build.backends, built(build.entry), products)
 
     def _alias(self, kept: dict[str, SettledKernel], files: list[str]) -> None:
         """Make the kernels' names, and ``check``, targets of the command line.
@@ -397,7 +309,8 @@ class PackageGraph:
             files: the definition files that were looked into.
         """
         for name, kernel in self.unsettled.items():
-            self._user_env.Alias(name, [*(list(kernel.products.values()) or [kernel.entry]), *self._failing])
+            products = list(kernel.products.values()) or [kernel.entry]
+            self._user_env.Alias(name, [*map(self.run.node, products), *self._failing])
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
         if self._failing:
             self._alias_unknown(requested - kept.keys() - self.unsettled.keys(), files)
@@ -405,18 +318,15 @@ class PackageGraph:
             self.run.settled_stages += settled.stages + (settled.checks if self._checking else 0)
             if name in requested:
                 self._user_env.Alias(name, self._failing)
-            else:  # env.Alias takes twenty times as long
-                SCons.Node.Alias.default_ans.Alias(name)
-        nodes = [check.nodes[0] for kernel in self.unsettled.values() for check in kernel.checks]
+            else:
+                compat.add_alias(name)
+        nodes = [self.run.node_of(check) for kernel in self.unsettled.values() for check in kernel.checks]
         self._user_env.Alias("check", [*nodes, *self._failing])
         for node in nodes:
             # Without this, a build file without Default(), which builds everything, would run all checks.
             self._user_env.Ignore(node.dir, node)
-        if COMMANDS in requested:
-            libraries = [
-                node for kernel in self.unsettled.values() for node in (kernel.entry, *kernel.products.values())
-            ]
-            add_compile_commands(self, self.commands, libraries)
+        if commands.NAME in requested:
+            self._add_compile_commands()
         if self._checking:
             for name, kernel in self.unsettled.items():
                 if not kernel.record.has_reference:
@@ -432,6 +342,37 @@ class PackageGraph:
         for name in names:
             if name in words and not Path(self._top, name).exists():
                 self._user_env.Alias(name, self._failing)
+
+    def _add_compile_commands(self) -> None:
+        """Add the compiler runs to ``build/compile_commands.json``, which is made after the package's libraries."""
+        run = self.run
+        if run.commands is None:
+            run.commands = []
+            stage = self.add_stage(commands.make(run.top, run.commands))
+            self.env.Alias(commands.NAME, run.nodes_of(stage))
+        run.commands += [stage.command for stage in self.made if stage.command]
+        paths = [path for kernel in self.unsettled.values() for path in (kernel.entry, *kernel.products.values())]
+        self.env.Requires(self.env.Alias(commands.NAME), list(map(run.node, paths)))
+
+    def add_wheel(self, package: Sequence[Any]) -> Any:
+        """Add the package's wheels to the alias ``wheel``; the alias is returned.
+
+        Arguments:
+            package: the nodes of the package's generated files.
+        """
+        from ..stages import wheel
+
+        manifest = next(node.get_abspath() for node in package if node.name == "manifest.json")
+        stage = self.add_stage(wheel.make(self.context, self._files, manifest))
+
+        def publish(target: Any, source: Any, env: Any) -> Any:
+            error = wheel.publish(stage, self.context)
+            if error is None:
+                return None
+            return SCons.Errors.BuildError(node=target[0], errstr=str(error), status=2, exitstatus=2)
+
+        action = self.env.Action(publish, lambda target, source, env: None)  # it shows no line of its own
+        return self.env.AlwaysBuild(self.env.Alias(wheel.NAME, self.run.nodes_of(stage), action))
 
     def _settle(self, settled: Settled, kept: dict[str, SettledKernel]) -> None:
         """Write down which kernels are finished now."""
@@ -469,15 +410,19 @@ class PackageGraph:
                 with contextlib.suppress(OSError):  # it has other things in it
                     os.rmdir(f"{work}/{name}")  # noqa: PTH106
 
-    def _finished(self, file: str, name: str, nodes: KernelNodes) -> SettledKernel | None:
+    def _is_done(self, stage: Stage) -> bool:
+        """Whether SCons has made all of a stage, or found it up to date."""
+        done = all(map(compat.is_done, self.run.nodes_of(stage)))
+        return done and not any(map(self.run.lacks, stage.paths))
+
+    def _finished(self, file: str, name: str, nodes: KernelBuild) -> SettledKernel | None:
         """The kernel's state, if SCons has found or made all of it up to date."""
-        made = [node for stage in nodes.stages for node in stage.nodes]
-        if any(node.get_state() not in DONE or self.run.lacks(node) for node in made):
+        if not all(map(self._is_done, nodes.stages)):
             return None
-        checks = [s for s in nodes.checks if s.nodes[0].get_state() in DONE and not self.run.lacks(s.nodes[0])]
+        checks = list(filter(self._is_done, nodes.checks))
         part = self._part(name, nodes)
         files = [part.entry, *part.products.values()]
-        known = {built.source: self.run.journal.output(built.node.get_abspath()) for built in files if built.node}
+        known = {built.source: self.run.journal.output(built.path) for built in files if built.path}
         if not all(known.values()):
             return None
         digests = {source: output[1] for source, output in known.items() if output}
@@ -500,24 +445,16 @@ class PackageGraph:
                 digests |= stage.options.get("later", {})
         return trusted_stamps(self._top, digests)
 
-    def node(self, stage: Stage) -> Stage:
+    def add_stage(self, stage: Stage) -> Stage:
         """Make a stage an SCons target."""
         self.made.append(stage)
         stage.logs = Path(self.work.get_abspath(), stage.where.kernel or "not-discovered", "failed")
         self.run.add(stage)
-        nodes = self.env.Command(stage.nodes, stage.sources, StageAction(stage, self.run))
+        sources = list(map(self.run.node, stage.sources))
+        nodes = self.env.Command(self.run.nodes_of(stage), sources, StageAction(stage, self.run))
         # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
         self.env.NoCache(nodes)
         return stage
-
-    def definition_nodes(self, definition: DefinitionRecord) -> list[Any]:
-        """The files that a definition consists of: itself and the project files that it imports or reads.
-
-        Folders whose listing it read, and files that it looked for in vain, are no nodes; they are in the signatures.
-        """
-        names = [name for name, digest in definition.dependencies.items() if digest and not name.endswith("/")]
-        # Not env.File, which would expand a dollar sign in a name.
-        return [self.env.fs.File("#" + name) for name in sorted(names)]
 
     def _name(self, path: str) -> str:
         """A path relative to the top, with forward slashes, if it is below it."""
@@ -548,26 +485,10 @@ def settled_part(name: str, kernel: SettledKernel) -> Part:
     return Part(name, tuple(kernel.backends), Built(f"{name}/entry.json", None, kernel.entry), products)
 
 
-def launcher_digest() -> str:
-    """Digest of the C headers that kernel libraries and extension modules include."""
-    return digest_of(path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map"))
-
-
 def _base_folder(env: Any) -> Any:
     """Where outputs go: the SConscript's variant_dir if it has one, otherwise ``build`` beside the SConstruct."""
     here = env.Dir(".")
     return here if here.srcnode() != here else env.Dir("#build")
-
-
-def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...]) -> None:
-    """Raise a SettingsError for an arch that the CUDA compiler does not know."""
-    for arch in archs:
-        if arch not in compiler.archs:
-            raise SettingsError(
-                f"{compiler.name} {compiler.version} does not know the arch {arch!r}",
-                Where(stage="settings"),
-                f"use some of {', '.join(compiler.archs)}",
-            )
 
 
 def _notes(selection: KernelSelection) -> list[str]:

@@ -9,25 +9,23 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import SCons.Defaults
-import SCons.Node
-import SCons.Node.Alias
-import SCons.Node.FS
 import SCons.Script
 
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
+from ..core.pipeline import KINDS
 from ..define.settings import Settings
+from ..stages.partial import Partial
+from ..stages.stage import Stage
 from ..toolchain.probe import Toolchain
+from . import compat
 from .journal import Journal, use_journal
-from .partial import TOLERATED, Partial, keep_going
 from .progress import Progress
-from .stage import Stage
 
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
@@ -65,13 +63,14 @@ class BuildRun:
         self.bases = {str(top / "build")}
         self.progress = Progress(bool(SCons.Script.GetOption("silent")))
         self.stages: list[Stage] = []
+        self._nodes: dict[str, Any] = {}
         self.packages: set[str] = set()
         self.made: dict[str, Any] = {}
         self.wheel_of: str | None = None
-        self.strict = bool(option("kernelwright_strict"))
-        self.partial = Partial(top) if option("kernelwright_partial") else None
+        self.strict = bool(compat.option("kernelwright_strict"))
+        self.partial = Partial(top) if compat.option("kernelwright_partial") else None
         self.settled_stages = 0
-        self.commands: list[dict[str, Any]] | None = None
+        self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
         self._settings = settings
         self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
@@ -81,7 +80,7 @@ class BuildRun:
         self._lock: TextIO | None = None
         self._folders: set[str] = set()
         if self.partial:
-            keep_going()
+            compat.keep_going()
         # SCons makes millions of objects and hardly any garbage; what there is of it goes when the build starts.
         gc.disable()
         atexit.register(self._close)
@@ -97,9 +96,7 @@ class BuildRun:
         from ..processes.memory import parse_size
         from ..state.cache import BuildCache
 
-        # Not get_CacheDir, which would make the default environment, and that looks for compilers.
-        environments = (self.env, SCons.Defaults._default_env)
-        given = next((path for env in environments if (path := getattr(env, "_CacheDir_path", None))), None)
+        given = compat.cache_folder(self.env)
         folder = Path(str(self.env.Dir(given).get_abspath()), "kernelwright") if given else self._settings.cache_dir
         if not folder or SCons.Script.GetOption("cache_disable"):
             return None
@@ -137,7 +134,7 @@ class BuildRun:
         return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
 
     @shared_property
-    def tools(self) -> ToolRunner:
+    def compilers(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
         from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
         from ..processes.runner import ToolRunner
@@ -164,7 +161,7 @@ class BuildRun:
         """Give requests the time that a package asks for; packages share the workers, and none is cut shorter."""
         for name, seconds in (("worker", settings.worker_timeout), ("tool", settings.tool_timeout)):
             self._timeouts[name] = max(self._timeouts[name], seconds)
-        for name, pool in (("worker", "pool"), ("tool", "tools")):
+        for name, pool in (("worker", "pool"), ("tool", "compilers")):
             if pool in self.__dict__:
                 getattr(self, pool).timeout_s = self._timeouts[name]
 
@@ -185,6 +182,20 @@ class BuildRun:
                 message = f"{os.path.relpath(link, self.top)} is a symbolic link, where builds have a folder"
                 remedy = f"remove the link; only {os.path.relpath(base, self.top)} itself may be one"
                 raise KernelwrightError(message, Where(stage="settings"), remedy)
+
+    def node(self, path: str) -> Any:
+        """The node of a file; the name may have a dollar sign, which ``env.File`` would expand."""
+        if path not in self._nodes:
+            self._nodes[path] = self.env.fs.File(path)
+        return self._nodes[path]
+
+    def nodes_of(self, stage: Stage) -> list[Any]:
+        """The nodes of a stage's outputs."""
+        return [self.node(path) for path in stage.paths]
+
+    def node_of(self, stage: Stage) -> Any:
+        """The node of a stage's first output, whose state is that of the stage."""
+        return self.node(stage.paths[0])
 
     def add(self, stage: Stage) -> None:
         """Register a stage, and have its outputs made again if somebody changed them since they were built."""
@@ -222,8 +233,8 @@ class BuildRun:
             for folder in (self.state.parent, self.state, *self._records):
                 remove_stale_scratch(folder)
             ids = self._wanted()
-            wanted = [stage for stage in self.stages if id(stage) in ids]
-            self.progress.expect(lambda: (sum(_is_done(stage) for stage in wanted), len(wanted)))
+            nodes = [self.node_of(stage) for stage in self.stages if id(stage) in ids]
+            self.progress.expect(lambda: (sum(map(compat.is_dealt_with, nodes)), len(nodes)))
         self.progress.started(line)
 
     def lock(self) -> None:
@@ -239,7 +250,7 @@ class BuildRun:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if option("kernelwright_no_wait"):
+            if compat.option("kernelwright_no_wait"):
                 remedy = "wait for it to end, or leave --no-wait out"
                 raise KernelwrightError("another scons works in this tree", Where(stage="settings"), remedy) from None
             self.progress.note("kernelwright: another scons works in this tree, waiting for it to end")
@@ -254,7 +265,7 @@ class BuildRun:
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""
-        makers = {node: stage for stage in self.stages for node in stage.nodes}
+        makers = {node: stage for stage in self.stages for node in self.nodes_of(stage)}
         todo = [node for target in SCons.Script.BUILD_TARGETS for node in self._resolve(target)]
         wanted: set[int] = set()
         seen = set(todo)
@@ -263,7 +274,8 @@ class BuildRun:
             stage = makers.get(node)
             if stage is not None:
                 wanted.add(id(stage))
-            needed = [*(stage.sources if stage else node.sources), *(node.prerequisites or ())]
+            sources = map(self.node, stage.sources) if stage else node.sources
+            needed = [*sources, *(node.prerequisites or ())]
             found = [source for source in needed if source not in seen]
             seen.update(found)
             todo += found
@@ -273,22 +285,30 @@ class BuildRun:
         """The nodes of a target of the command line or of Default(); for a folder, all that is made below it."""
         node = target
         if isinstance(target, str):
-            node = SCons.Node.Alias.default_ans.lookup(target) or self.env.fs.Entry(target)
-        made = [node for stage in self.stages for node in stage.nodes if stage.label != "CHECK"]
-        return [made_node for made_node in made if made_node.is_under(node)] if _is_folder(node) else [node]
+            node = compat.find_alias(target) or self.env.fs.Entry(target)
+        made = [node for stage in self.stages for node in self.nodes_of(stage) if stage.label != "CHECK"]
+        return [made_node for made_node in made if made_node.is_under(node)] if compat.is_folder(node) else [node]
 
     def _show_output(self, request: Request, text: str) -> None:
         """Show what a definition printed."""
         # One note, since it may have millions of lines.
         self.progress.note("\n".join(f"{request.where}: {line}" for line in text.splitlines()))
 
-    def lacks(self, node: Any) -> bool:
-        """Whether a node was not made, and the run went on without it."""
-        return self.partial is not None and self.partial.lacks(node)
+    def note(self, text: str) -> None:
+        """Show a line."""
+        self.progress.note(text)
+
+    def note_once(self, text: str) -> None:
+        """Show a line unless this run has shown it."""
+        self.progress.note_once(text)
+
+    def lacks(self, path: str | None) -> bool:
+        """Whether a file was not made, and the run went on without it."""
+        return self.partial is not None and path is not None and self.partial.lacks(path)
 
     def failed(self, stage: Stage, error: KernelwrightError) -> None:
         """Note a failure for the last lines of the run."""
-        self._avoidable |= stage.label in TOLERATED
+        self._avoidable |= KINDS[stage.label].tolerated
         first = next(iter(error.message.splitlines()), "")
         self._failures.append(f"{stage.line}: {first}")
         self.progress.finished(stage.line)
@@ -316,7 +336,7 @@ class BuildRun:
 
     def end_children(self) -> None:
         """End all workers and all compilers, with everything that they started."""
-        for name in ("pool", "tools"):
+        for name in ("pool", "compilers"):
             if name in self.__dict__:
                 getattr(self, name).close()
 
@@ -350,8 +370,8 @@ class BuildRun:
             self.cache.trim()
             if self.cache.problem:
                 sys.stderr.write(f"kernelwright: the build cache could not be written: {self.cache.problem}\n")
-        if "tools" in self.__dict__:
-            self.tools.save()
+        if "compilers" in self.__dict__:
+            self.compilers.save()
         if "trace" in self.__dict__:
             from ..state.trace import RunSummary
 
@@ -361,11 +381,12 @@ class BuildRun:
             self.trace.write(self.top / "build" / "trace.json", RunSummary(jobs=self.jobs, cores=cores, **counts))
 
     def _counts(self) -> dict[str, Any]:
-        states = [stage.nodes[0].get_state() for stage in self.stages]
+        nodes = [self.node_of(stage) for stage in self.stages]
+        lacking = sum(self.lacks(stage.paths[0]) for stage in self.stages)
         return {
-            "built": states.count(SCons.Node.executed) - sum(self.lacks(stage.nodes[0]) for stage in self.stages),
+            "built": sum(map(compat.was_built, nodes)) - lacking,
             "cached": sum(stage.cached for stage in self.stages),
-            "reused": self.settled_stages + sum(state == SCons.Node.up_to_date for state in states),
+            "reused": self.settled_stages + sum(map(compat.was_up_to_date, nodes)),
             "failed": len(self._failures),
             "seconds": round(self.progress.seconds, 3),
         }
@@ -380,29 +401,6 @@ class BuildRun:
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
 
 
-def option(name: str) -> Any:
-    """The value of an option that this tool has added to SCons's."""
-    try:
-        return SCons.Script.GetOption(name)
-    except AttributeError:
-        return None
-
-
-def end_children_on_interrupt(run: BuildRun) -> None:
-    """Have Ctrl-C end workers and compilers; SCons's signal handler only notes it, and then waits for their end."""
-    import SCons.Taskmaster.Job
-
-    state = SCons.Taskmaster.Job.InterruptState
-    note = state.set
-
-    def set_and_end(self: Any) -> None:
-        note(self)
-        # In a thread, because the handler may have interrupted code that holds a lock of the pools.
-        threading.Thread(target=run.end_children).start()
-
-    state.set = set_and_end
-
-
 def current_run(env: Any, settings: Settings) -> BuildRun:
     """The run that this environment belongs to: one for each top folder, however many environments there are."""
     run = begun_run(env)
@@ -410,7 +408,7 @@ def current_run(env: Any, settings: Settings) -> BuildRun:
         top = Path(env.Dir("#").get_abspath())
         run = _RUNS[str(top)] = BuildRun(env, top, settings)
         use_journal(lambda: run.journal)
-        end_children_on_interrupt(run)
+        compat.on_interrupt(run.end_children)
     run.allow(settings)
     return run
 
@@ -418,15 +416,6 @@ def current_run(env: Any, settings: Settings) -> BuildRun:
 def begun_run(env: Any) -> BuildRun | None:
     """The run that this environment belongs to, as the packages have it so far; None: there is no package yet."""
     return _RUNS.get(env.Dir("#").get_abspath())
-
-
-def _is_done(stage: Stage) -> bool:
-    """Whether SCons has dealt with a stage: built it, or found it up to date, or seen it fail."""
-    return stage.nodes[0].get_state() in (SCons.Node.up_to_date, SCons.Node.executed, SCons.Node.failed)
-
-
-def _is_folder(node: Any) -> bool:
-    return isinstance(node, SCons.Node.FS.Dir) or (isinstance(node, SCons.Node.FS.Entry) and node.isdir())
 
 
 _RUNS: dict[str, BuildRun] = {}

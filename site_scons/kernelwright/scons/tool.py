@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import SCons.Node.FS
 import SCons.Script
 import SCons.Util
 import SCons.Variables
@@ -18,8 +15,9 @@ import SCons.Variables
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
 from ..define.settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
+from . import compat
 from .graph import PackageGraph
-from .run import begun_run, current_run, option
+from .run import begun_run, current_run
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -66,7 +64,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
             raise SettingsError(
                 "there are no definition files", Where(stage="settings"), f"give {package!r} some sources"
             )
-        with unchecked_nodes():
+        with compat.unchecked_nodes():
             graph = PackageGraph(env, run, merged, files)
             run.made[merged.package] = graph, graph.add()
             return run.made[merged.package][1]
@@ -110,26 +108,13 @@ def kernel_wheel(env: Any, package: str | None = None) -> Any:
         if "wheel" not in SCons.Script.COMMAND_LINE_TARGETS or made[0].run.passive:
             # Nothing is read, or imported, for a wheel that is not wanted.
             return env.Alias("wheel")
-        from .wheel import add_wheel
-
-        with unchecked_nodes():
-            return add_wheel(*made)
+        graph, nodes = made
+        with compat.unchecked_nodes():
+            return graph.add_wheel(nodes)
     except KernelwrightError as error:
         stop(error)
     except OSError as error:
         stop(refused(error, place=env.Dir("#").get_abspath()))
-
-
-@contextlib.contextmanager
-def unchecked_nodes() -> Iterator[None]:
-    """Let nodes be made whatever is on disk: SCons has an internal error for a folder where a file is to be."""
-    check = SCons.Node.FS.diskcheck_match
-    before = check.func
-    check.func = SCons.Node.FS.ignore_diskcheck_match
-    try:
-        yield
-    finally:
-        check.func = before
 
 
 def stop(error: KernelwrightError) -> NoReturn:
@@ -186,7 +171,7 @@ def _add_options() -> None:
     """Add our options to SCons's, once for all environments."""
     for name, text in OPTIONS.items():
         key = "kernelwright_" + name.replace("-", "_")
-        if option(key) is None:
+        if compat.option(key) is None:
             SCons.Script.AddOption(f"--{name}", dest=key, action="store_true", default=False, help=text)
 
 

@@ -28,13 +28,6 @@ PROCESS = 1
 """The one process of a trace; its real number would differ from run to run and tell nothing."""
 
 REMEDY = "remove it; the next run of scons that builds something writes it again"
-STAGES = (
-    *("PROBE", "DISCOVER", "LOWER", "CUBIN", "PTX", "FATBIN", "WRAP", "CC", "GLIBC", "EXT", "ENTRY", "LINK"),
-    *("PACKAGE", "WHEEL", "COMMANDS", "CHECK"),
-)
-"""The labels of all stages in the order of the pipeline, the probing of tools first; what each is made of is in
-``scons/stage.py``."""
-
 OPTIONAL = ("cpu_seconds", "peak_kib", "kernel", "variant", "arch")
 """Attributes of a span that are left out of the file where nothing is known."""
 

@@ -1,4 +1,4 @@
-"""``scons wheel``: the nodes of a package's wheels, and their way into ``dist/``."""
+"""WHEEL: writes the wheels of a package, and puts them into ``dist/``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import SCons.Errors
+from typing import TYPE_CHECKING
 
 from .. import backends
 from ..core.errors import KernelwrightError, Where
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from ..wheel.content import BuiltFiles
     from ..wheel.project import Project
     from ..wheel.source import Source
-    from .graph import PackageGraph
+    from .context import Context
 
 NAME = "wheel"
 MAIN = "package"
@@ -39,30 +37,17 @@ WRITERS = ("auditwheel", "packaging", "pyproject-metadata", "wheel")
 """Distributions that decide what a wheel's bytes are."""
 
 
-def add_wheel(graph: PackageGraph, package: list[Any]) -> Any:
-    """Add a package's wheels to the alias ``wheel``; the alias is returned.
-
-    Arguments:
-        package: the nodes of the package's generated files.
-    """
-    stage = _stage(graph, next(node for node in package if node.name == "manifest.json"))
-    dist = graph.run.top / "dist"
-
-    def publish(target: Any, source: Any, env: Any) -> Any:
-        *wheels, record = (Path(node.get_abspath()) for node in stage.nodes)
-        try:
-            put_into(dist, wheels, record, graph)
-        except (KernelwrightError, OSError) as error:
-            problem = error if isinstance(error, KernelwrightError) else _refused(error, dist)
-            return SCons.Errors.BuildError(node=target[0], errstr=str(problem), status=2, exitstatus=2)
-        return None
-
-    return graph.env.AlwaysBuild(graph.env.Alias(NAME, stage.nodes, env_action(graph, publish)))
-
-
-def env_action(graph: PackageGraph, function: Any) -> Any:
-    """An action that shows no line of its own."""
-    return graph.env.Action(function, lambda target, source, env: None)
+def publish(stage: Stage, context: Context) -> KernelwrightError | None:
+    """Put the wheels that the stage has made into ``dist/``; what went wrong, as an error that a user can read."""
+    dist = context.driver.top / "dist"
+    *wheels, record = map(Path, stage.paths)
+    try:
+        put_into(dist, wheels, record, context)
+    except KernelwrightError as error:
+        return error
+    except OSError as error:
+        return _refused(error, dist)
+    return None
 
 
 def _refused(error: OSError, dist: Path) -> KernelwrightError:
@@ -77,7 +62,7 @@ def _refused(error: OSError, dist: Path) -> KernelwrightError:
     return KernelwrightError(message, Where(stage=NAME), remedy)
 
 
-def put_into(dist: Path, wheels: Sequence[Path], record: Path, graph: PackageGraph) -> None:
+def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context) -> None:
     """Copy finished wheels to where users look for them, all or none; those that are there already stay."""
     names = read_json(record, _names, "run scons again")
     # That of the package comes last, so that it is never there without those that it needs.
@@ -90,12 +75,12 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, graph: PackageGra
             stream.writelines(
                 f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
             )
-    for line in size_table(_sizes(graph)):
-        graph.run.progress.note(f"  {line}")
+    for line in size_table(_sizes(context)):
+        context.driver.note(f"  {line}")
     for wheel in wheels:
-        graph.run.progress.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
+        context.driver.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
     for name in _leftovers(dist, names):
-        graph.run.progress.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
+        context.driver.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
 
 
 def _leftovers(dist: Path, names: Mapping[str, str]) -> list[str]:
@@ -131,62 +116,71 @@ def _copy_all(wheels: Mapping[Path, Path]) -> None:
             part.unlink(missing_ok=True)
 
 
-def _sizes(graph: PackageGraph) -> list[KernelSize]:
-    return kernel_sizes(Path(graph.folder.get_abspath()), Path(graph.work.get_abspath()))
+def _sizes(context: Context) -> list[KernelSize]:
+    return kernel_sizes(context.package, context.work)
 
 
-def _require_size(stem: str, wheel: Path, graph: PackageGraph, where: Where) -> None:
+def _require_size(stem: str, wheel: Path, context: Context, where: Where) -> None:
     """Raise a KernelwrightError if a wheel is larger than the settings allow."""
-    limit, size = graph.settings.max_wheel_size, wheel.stat().st_size
+    limit, size = context.settings.max_wheel_size, wheel.stat().st_size
     if limit and size > parse_size(limit) * 1024:
-        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in _sizes(graph)}
+        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in _sizes(context)}
         names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
         largest = ", ".join(f"{name} ({bytes_of[name]:,} bytes)" for name in names)
-        subject = f"the wheel {wheel.name}" if graph.settings.providers else "the wheel"
+        subject = f"the wheel {wheel.name}" if context.settings.providers else "the wheel"
         message = f"{subject} has {size:,} bytes, and max_wheel_size is {limit}"
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
-def _stage(graph: PackageGraph, manifest: Any) -> Stage:
+def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
+    """The stage that writes the wheels of a package.
+
+    Arguments:
+        definitions: the definition files, relative to the project's folder.
+        manifest: path of the package's manifest.json.
+
+    Raises:
+        KernelwrightError: pyproject.toml does not describe a wheel.
+    """
     from ..define.settings import read_document
     from ..wheel.platform import require_platform
     from ..wheel.project import provider_project, read_project
     from ..wheel.source import find_source
 
     require_platform()
-    top, name, archs = graph.run.top, graph.settings.package, graph.settings.providers
+    top, name, archs = context.driver.top, context.settings.package, context.settings.providers
     document = read_document(top / "pyproject.toml")
-    called = backends.resolve(graph.settings.backends, graph.settings.targets)
+    called = backends.resolve(context.settings.backends, context.settings.targets)
     project = read_project(top, document, providers=archs, called_through=called)
     providers = {arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs}
-    source = find_source(top, graph.definitions)
+    source = find_source(top, definitions)
     where = Where(stage=NAME)
 
-    def make(scratch: Path) -> None:
+    def write(scratch: Path) -> None:
         from ..wheel.content import read_built
 
-        built = read_built(Path(graph.folder.get_abspath()), name)
+        built = read_built(context.package, name)
         wheels = {MAIN: _write_main(scratch, project, built, source)}
         for arch, provider in providers.items():
             wheels[arch] = _write_provider(scratch, project, provider, built, source, arch)
-        _check(wheels, graph, where)
+        _check(wheels, context, where)
         names = {stem: wheel.name for stem, wheel in wheels.items()}
         (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
         for stem, wheel in wheels.items():
             wheel.rename(scratch / f"{stem}.whl")
 
     options = {
-        "limit": graph.settings.max_wheel_size,
+        "limit": context.settings.max_wheel_size,
         "package": name,
         "version": project.version,
         "metadata": [p.metadata.decode("utf-8", "replace") for p in (project, *providers.values())],
         "source": [source.commit, source.dirty, source.time],
         "writers": [VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)],
     }
-    folder = graph.wheels.Dir(name)
-    targets = {file: folder.File(file) for file in (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json")}
-    sources = [manifest, *(graph.env.File(f"#{file}") for file in project.files)]
-    return graph.node(Stage("WHEEL", project.name, where, options, make, targets, sources, cacheable=False))
+    names = (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json")
+    outputs = {file: f"{context.wheels}/{name}/{file}" for file in names}
+    sources = [manifest, *(f"{top}/{file}" for file in project.files)]
+    return Stage("WHEEL", project.name, where, options, write, outputs, sources, cacheable=False)
 
 
 def _write_main(scratch: Path, project: Project, built: BuiltFiles, source: Source) -> Path:
@@ -216,11 +210,11 @@ def _write_provider(
     return path
 
 
-def _check(wheels: Mapping[str, Path], graph: PackageGraph, where: Where) -> None:
+def _check(wheels: Mapping[str, Path], context: Context, where: Where) -> None:
     """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
     from ..wheel.verify import verify_together, verify_wheel
 
-    private = private_folders(graph.run.top)
+    private = private_folders(context.driver.top)
     found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
     problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
@@ -228,4 +222,4 @@ def _check(wheels: Mapping[str, Path], graph: PackageGraph, where: Where) -> Non
         remedy = "mend what definitions put into their code, or leave out flags that record paths, such as -lineinfo"
         raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
     for stem, path in wheels.items():
-        _require_size(stem, path, graph, where)
+        _require_size(stem, path, context, where)

@@ -1,28 +1,26 @@
-"""The assembly of a package: generated modules, manifest, and copies of the kernels' libraries."""
+"""PACKAGE: assembles a package: generated modules, manifest, and copies of the kernels' libraries."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import backends
+from ..backends.base import Backend
 from ..compile.fatbin import described
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.version import VERSION
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
-from .stage import Stage, move
-
-if TYPE_CHECKING:
-    from ..backends.base import Backend
-    from .graph import PackageGraph
-
+from .context import Context
+from .execution import move
+from .stage import Stage
 
 SWEPT = ("_lib", "_runtime", "backends", IMAGES)
 """The folders of a package. What is in them and was not made for it is removed."""
@@ -33,13 +31,13 @@ class Built:
     """A file that the package needs of a kernel.
 
     Arguments:
-        source: its path relative to the folder of builds.
-        node: its node, if SCons looks after it in this run.
-        digest: its SHA-256, if it does not.
+        source: its path relative to the folder of the kernels.
+        path: its absolute path, if a stage of this run makes it.
+        digest: its SHA-256, if none does.
     """
 
     source: str
-    node: Any | None
+    path: str | None
     digest: str = ""
 
 
@@ -64,81 +62,91 @@ class Assembly:
     """Makes the stage that assembles a package.
 
     The package has copies of the kernels' files, so that building one kernel alone never leaves it with a stale
-    manifest. They are no SCons targets, since there may be thousands: their contents are in the stage's signature.
+    manifest. They are no outputs of the stage, since there may be thousands: their contents are in its signature.
 
     Arguments:
-        graph: the package's nodes.
+        context: the package.
         parts: its kernels, sorted by name.
         copies: path in the package -> stamp and SHA-256 of the copies that an earlier run made.
+        stages: all stages of the package; it is complete when the stage runs.
+        project: version of the project that the package belongs to; empty: unknown.
     """
 
-    def __init__(self, graph: PackageGraph, parts: list[Part], copies: Mapping[str, tuple[Stamp, str]]) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        context: Context,
+        parts: list[Part],
+        copies: Mapping[str, tuple[Stamp, str]],
+        stages: Sequence[Stage],
+        project: str,
+    ) -> None:
+        self._context = context
+        self._driver = context.driver
         self._parts = parts
         self.copies = dict(copies)
         self._before = copies
-        self._work = graph.work.get_abspath()
-        self._folder = graph.folder.get_abspath()
-        self._checks = graph.checks.get_abspath()
+        self._stages = stages
+        self._project = project
+        self._work = str(context.work)
+        self._folder = str(context.package)
+        self._checks = str(context.checks)
 
     @cached_property
     def _backends(self) -> tuple[Backend, ...]:
         """All backends of all kernels: first those of the settings, in that order."""
-        used = {name for part in self._parts for name in part.backends}
-        ordered = dict.fromkeys((*self._graph.settings.backends, *backends.names()))
-        return tuple(backends.get(name) for name in ordered if name in used)
-
-    @cached_property
-    def _project(self) -> str:
-        """The version of the project that the package belongs to, if one of its backends needs it."""
-        return self._graph.project_version(self._backends)
+        return backends_of(self._context, self._parts)
 
     def stage(self) -> Stage:
-        """The stage. Its sources are left to ``Requires``: which of them have nodes differs from run to run."""
-        graph = self._graph
+        """The stage. It names no sources, because it differs from run to run which of them stages make."""
+        settings = self._context.settings
         options = {
-            "package": graph.settings.package,
+            "package": settings.package,
             "version": VERSION,
-            "tools": graph.tool_data,
+            "tools": self._context.tools.data,
             "backends": [backend.name for backend in self._backends],
             "project": self._project,
             "runtime": digest_of(runtime_sources(self._backends, bool(self._device_code))),
             "compress": self._compress,
             "device_code": self._device_code,
         }
-        targets = {output: graph.folder.File(output) for output in self._outputs}
+        made = {output: f"{self._folder}/{output}" for output in self._outputs}
         where = Where(stage="assemble")
-        stage = Stage("PACKAGE", graph.settings.package, where, options, self._make, targets, [], cacheable=False)
-        stage.late = lambda: [*map(self._late, self._whole), *graph.gaps, *self._damaged()]
+        stage = Stage("PACKAGE", settings.package, where, options, self._make, made, [], cacheable=False)
+        stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]
         return stage
 
     @property
     def _whole(self) -> list[Part]:
         """The kernels that were made; of one that lacks variants, without what there would be of these."""
-        if self._graph.run.partial is None:
+        if self._driver.partial is None:
             return self._parts
         return [part for part in map(self._made, self._parts) if part is not None]
 
     def _made(self, part: Part) -> Part | None:
         """A kernel without the images that were not made; None: it cannot be used."""
-        lacks = self._graph.run.lacks
-        needed = [product.node for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
-        if any(map(lacks, [part.entry.node, *needed])):
+        lacks = self._driver.lacks
+        needed = [product.path for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
+        if any(map(lacks, [part.entry.path, *needed])):
             return None
-        return replace(part, products={path: p for path, p in part.products.items() if not lacks(p.node)})
+        return replace(part, products={path: p for path, p in part.products.items() if not lacks(p.path)})
+
+    @property
+    def _gaps(self) -> list[dict[str, Any]]:
+        """What the package lacks, if this run goes on without what fails."""
+        return self._driver.partial.gaps(self._stages) if self._driver.partial else []
 
     @property
     def _compress(self) -> dict[str, Any]:
         """What the manifest says of the compression of device code."""
-        mode = self._graph.settings.compress
-        return described(mode) if mode != "none" and self._graph.tools.nvcc else {}
+        mode = self._context.settings.compress
+        return described(mode) if mode != "none" and self._context.tools.nvcc else {}
 
     @property
     def _device_code(self) -> dict[str, Any]:
         """What the manifest says of device code that libraries do not hold, where it was built."""
-        settings = self._graph.settings
+        settings = self._context.settings
         packages = {arch: provider_package(settings.package, arch) for arch in settings.providers}
-        if self._graph.images_in == "package":
+        if self._context.images_in == "package":
             return {"folder": IMAGES, "packages": {}}
         return {"folder": os.path.relpath(self._work, self._folder), "packages": packages} if packages else {}
 
@@ -149,7 +157,7 @@ class Assembly:
     def _damaged(self) -> list[list[str]]:
         """The copies that are not what the package has to have. None is left when the package has been assembled.
 
-        They are in the signature, which SCons asks for only in a run that is to make the package: any other run leaves
+        They are in the signature, which is asked for only in a run that is to make the package: any other run leaves
         the package as it is, also if the kernels are newer by now.
         """
         products = [item for part in self._whole for item in part.products.items()]
@@ -158,13 +166,13 @@ class Assembly:
 
     def require_folders(self, *more: str) -> None:
         """Raise a KernelwrightError if a folder that is swept, or one of some more, is a symbolic link."""
-        self._graph.run.require_folders([self._work, self._checks, *map(self._place, SWEPT), *more])
+        self._driver.require_folders([self._work, self._checks, *map(self._place, SWEPT), *more])
 
     def _is_current(self, path: str, expected: str) -> bool:
         known, place = self.copies.get(path), self._place(path)
         try:
             stamp = file_stamp(place)
-            if known is None or known[0] != stamp or self._graph.run.strict:
+            if known is None or known[0] != stamp or self._driver.strict:
                 known = self.copies[path] = (lasting_stamp(place), sha256_of(Path(place)))
         except OSError:
             return False
@@ -176,9 +184,9 @@ class Assembly:
 
     def _digest(self, built: Built) -> str:
         """SHA-256 of a file; empty as long as it is not built."""
-        if built.node is None:
+        if built.path is None:
             return built.digest
-        output = self._graph.run.journal.output(built.node.get_abspath())
+        output = self._driver.journal.output(built.path)
         return output[1] if output else ""
 
     def _place(self, path: str) -> str:
@@ -189,13 +197,13 @@ class Assembly:
         from ..package.manifest import BuiltPackage
 
         self.require_folders()
-        gaps = self._graph.gaps
+        gaps = self._gaps
         if gaps and not self._whole:
             remedy = f"mend what is listed in {self._work}"
             raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
         kernels = tuple(self._packaged(part, scratch) for part in self._whole)
-        settings, names = self._graph.settings, tuple(backend.name for backend in self._backends)
-        head = (settings.package, VERSION, self._graph.tool_data, names)
+        settings, names = self._context.settings, tuple(backend.name for backend in self._backends)
+        head = (settings.package, VERSION, self._context.tools.data, names)
         package = BuiltPackage(*head, kernels, self._compress, self._device_code, self._project, gaps)
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +211,7 @@ class Assembly:
         self._sweep()
         if gaps:
             text = f"kernelwright: {settings.package} is built partially; manifest.json lists what it lacks"
-            self._graph.run.progress.note(text)
+            self._driver.note(text)
 
     def _packaged(self, part: Part, scratch: Path) -> Any:
         """What the package needs to know of a kernel; copies what it has made if the package has something else."""
@@ -224,25 +232,30 @@ class Assembly:
         """Say so if a copy is neither what has to be there nor what an earlier run copied."""
         found, before = self.copies.get(path), self._before.get(path)
         if found and before and found[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
-            self._graph.run.remove(self._place(path))
+            self._driver.remove(self._place(path))
 
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""
-        names = {part.name for part in self._parts}
-        graph = self._graph
-        known = {path for stage in graph.made for path in stage.paths} | {
+        known = {path for stage in self._stages for path in stage.paths} | {
             self._place(path) for part in self._whole for path in part.products
         }
-        known |= graph.run.partial.logs(graph.made) if graph.run.partial else set()
+        known |= self._driver.partial.logs(self._stages) if self._driver.partial else set()
         self.copies = {path: copy for path, copy in self.copies.items() if self._place(path) in known}
         for inside in SWEPT:
             remove_unknown(Path(self._folder, inside), known)
         for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
         for top in (Path(self._work), Path(self._checks)):
-            kept = (names - graph.unsettled.keys()) | {graph.glibc.name}
+            kept = {part.name for part in self._parts if part.entry.path is None} | {self._context.glibc}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
+
+
+def backends_of(context: Context, parts: Iterable[Part]) -> tuple[Backend, ...]:
+    """All backends of some kernels: first those of the settings, in that order."""
+    used = {name for part in parts for name in part.backends}
+    ordered = dict.fromkeys((*context.settings.backends, *backends.names()))
+    return tuple(backends.get(name) for name in ordered if name in used)
 
 
 def remove_unknown(path: Path, known: Iterable[str]) -> None:

@@ -1,9 +1,8 @@
 """``scons --partial``: a package of what is well. What failed is left out, listed in the manifest, and kept as a log.
 
-SCons makes nothing of sources that failed. So with ``--partial`` a stage that fails ends well as far as SCons is
-concerned, and leaves no outputs. The stages that follow ask here which of their sources are lacking: those of the same
-variant are left out as well, and those that put a kernel together take the rest. What lacks something has it in its
-signature and is not kept in the build cache, so that a later run never takes it for complete.
+A stage that fails leaves no outputs. The stages that follow ask here which of their sources are lacking: those of the
+same variant are left out as well, and those that put a kernel together take the rest. What lacks something has it in
+its signature and is not kept in the build cache, so that a later run never takes it for complete.
 """
 
 from __future__ import annotations
@@ -11,26 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import SCons.Script
-import SCons.Script.Main
-
 from ..core.errors import KernelwrightError, printable
 from ..core.files import write_atomically
+from ..core.pipeline import KINDS
 from ..core.private import private_folders, private_pattern
+from ..library.files import UnitFiles, VariantFiles
+from .stage import Stage
 
 if TYPE_CHECKING:
-    from .stage import Stage
-
-OF_VARIANT = ("LOWER", "CUBIN", "PTX", "FATBIN")
-"""Stages that make code of one variant: a kernel can do without."""
-
-TOLERATED = ("DISCOVER", *OF_VARIANT, "WRAP", "CC", "EXT", "ENTRY", "LINK")
-"""Stages that may fail: without the others there is no package."""
+    from .context import Driver
 
 LONGEST = 300
 """Characters that the manifest has of an error."""
@@ -45,54 +38,53 @@ class Partial:
 
     def __init__(self, top: Path) -> None:
         self._top = top
-        self._lacking: dict[Any, tuple[Stage, ...]] = {}
-        self._unmade: set[Any] = set()
+        self._lacking: dict[str, tuple[Stage, ...]] = {}
+        self._unmade: set[str] = set()
         self._errors: dict[Stage, KernelwrightError] = {}
 
-    def lacks(self, node: Any) -> bool:
-        """Whether a node was not made."""
-        return node in self._lacking
+    def lacks(self, path: str) -> bool:
+        """Whether a file was not made."""
+        return path in self._lacking
 
     def lacking(self, stage: Stage) -> list[list[Any]]:
         """The sources of a stage that were not made, and why, for its signature."""
-        return [[str(node), self.behind([node])] for node in stage.sources if node in self._lacking]
+        lacking = [path for path in stage.sources if path in self._lacking]
+        return [[os.path.relpath(path, self._top), self.behind([path])] for path in lacking]
 
-    def behind(self, nodes: Iterable[Any]) -> list[dict[str, Any]]:
-        """The failures because of which some nodes were not made, as the manifest lists them.
+    def behind(self, paths: Iterable[str]) -> list[dict[str, Any]]:
+        """The failures because of which some files were not made, as the manifest lists them.
 
         A stage may put no others into what it makes: only these are in its signature.
         """
-        return self.gaps(self._causes(nodes))
+        return self.gaps(self._causes(paths))
 
-    def _causes(self, nodes: Iterable[Any]) -> tuple[Stage, ...]:
-        return tuple(dict.fromkeys(cause for node in nodes for cause in self._lacking.get(node, ())))
+    def _causes(self, paths: Iterable[str]) -> tuple[Stage, ...]:
+        return tuple(dict.fromkeys(cause for path in paths for cause in self._lacking.get(path, ())))
 
     def skips(self, stage: Stage) -> bool:
         """Whether a stage cannot be done without the sources that it lacks; then its outputs are lacking, too."""
         lacking = self.lacking(stage)
         enough = not lacking if stage.rest is None else stage.rest()
-        if not enough or any(node in self._unmade for node in stage.sources):
+        if not enough or any(path in self._unmade for path in stage.sources):
             self._leave_out(stage, self._causes(stage.sources))
             return True
         stage.cacheable = stage.cacheable and not lacking
         return False
 
     def tolerates(self, stage: Stage, error: KernelwrightError) -> bool:
-        """Whether the run can do without a stage that failed. Then the error is shown and kept, and it ends with 2."""
-        if stage.label not in TOLERATED or stage.logs is None:
+        """Whether the run can do without a stage that failed. Then the error is kept in a file."""
+        if not KINDS[stage.label].tolerated or stage.logs is None:
             return False
         self._errors[stage] = error
         self._leave_out(stage, (stage,))
-        sys.stderr.write(f"scons: *** [{stage.nodes[0]}] {error}\n")
-        with contextlib.suppress(OSError):  # it has been shown, and the manifest has its first line
+        with contextlib.suppress(OSError):  # it is shown, and the manifest has its first line
             write_atomically(log_of(stage, stage.logs), f"{error}\n")
-        SCons.Script.Main.exit_status = SCons.Script.Main.this_build_status = 2
         return True
 
     def _leave_out(self, stage: Stage, causes: tuple[Stage, ...]) -> None:
-        if stage.label not in OF_VARIANT:
-            self._unmade.update(stage.nodes)
-        self._lacking.update(dict.fromkeys(stage.nodes, causes))
+        if not KINDS[stage.label].of_variant:
+            self._unmade.update(stage.paths)
+        self._lacking.update(dict.fromkeys(stage.paths, causes))
 
     def _first_line(self, error: KernelwrightError) -> str:
         return self._public(next(iter(error.message.splitlines()), ""))[:LONGEST]
@@ -112,7 +104,7 @@ class Partial:
 
     def _gap(self, stage: Stage) -> dict[str, Any]:
         error = self._errors[stage]
-        found = {
+        gap = {
             "kernel": stage.where.kernel or error.where.kernel,
             "variant": stage.where.variant,
             "archs": list(stage.archs),
@@ -120,7 +112,7 @@ class Partial:
             "location": self._public(printable(error.where.location or stage.where.location or "")),
             "error": self._first_line(error),
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in gap.items() if value}
 
 
 def log_of(stage: Stage, folder: Path) -> Path:
@@ -128,6 +120,21 @@ def log_of(stage: Stage, folder: Path) -> Path:
     return folder / (re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"{stage.label.lower()} {stage.subject}")[:200] + ".txt")
 
 
-def keep_going() -> None:
-    """Have SCons go on after an error, as with ``-k``."""
-    SCons.Script.Main.OptionsParser.values.keep_going = True
+def whole(driver: Driver, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+    """The variants with what was made of them; all, but for a run that goes on without what fails."""
+    if driver.partial is None:
+        return variants
+    left = [replace(v, units=tuple(u for unit in v.units if (u := made(driver, unit)) is not None)) for v in variants]
+    return tuple(variant for variant in left if variant.units)
+
+
+def made(driver: Driver, unit: UnitFiles) -> UnitFiles | None:
+    """A lowering with the archs that were made of it; None: there is nothing of use."""
+    if any(map(driver.lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
+        return None
+    images = {arch: image for arch, image in unit.images.items() if not driver.lacks(image)}
+    if unit.target == "cuda" and not images:
+        return None
+    archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
+    usages = {arch: path for arch, path in unit.usages.items() if arch in images}
+    return replace(unit, archs=archs, images=images, usages=usages)

@@ -1,0 +1,215 @@
+"""The stages of a build, in order: all that is known of each besides what it does. One row is one stage.
+
+The rows are read by the stages themselves, by the timeline and its report, by what shares out memory, and by the docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """One kind of stage.
+
+    Arguments:
+        label: its name in progress lines, in the timeline and in the docs.
+        colours: of its bars in the report, on a light and on a dark page.
+        sources: the files that it reads, for the docs.
+        options: what else decides its outputs, for the docs.
+        outputs: the files that it makes, for the docs.
+        module: the module that makes it. What that imports is the code of the stage.
+        elsewhere: modules that other processes run for it; what those import is code of the stage, too.
+        memory: kind of tool that it runs -> KiB that the first run of that kind is taken to need.
+        of_variant: it makes code of one variant, which a partial package can do without.
+        of_kernel: it makes a part of a kernel, which a partial package can do without.
+    """
+
+    label: str
+    colours: tuple[str, str]
+    sources: str = ""
+    options: str = ""
+    outputs: str = ""
+    module: str = ""
+    elsewhere: tuple[str, ...] = ()
+    memory: dict[str, int] = field(default_factory=dict)
+    of_variant: bool = False
+    of_kernel: bool = False
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether the stage may fail and there is a partial package all the same."""
+        return self.of_variant or self.of_kernel
+
+
+MIB = 1 << 10
+"""KiB of a MiB."""
+
+COMPILER_OF_DEVICE_CODE = {"nvcc": 512 * MIB, "nvrtc": 512 * MIB}
+"""Small kernels need 100 MiB of it (nvcc 13.0, in cicc)."""
+
+STAGES = (
+    StageKind("PROBE", ("#647388", "#9aa6b5")),
+    StageKind(
+        "DISCOVER",
+        ("#3b6fb6", "#adc2f5"),
+        "none",
+        "the error",
+        "nothing: with `-k`, it fails in place of a definition file that cannot be executed",
+        module="stages.discover",
+        elsewhere=("discover.discovery", "worker.server"),
+        of_kernel=True,
+    ),
+    StageKind(
+        "LOWER",
+        ("#228264", "#3ac18d"),
+        "the definition file and what it depends on",
+        "kernel, slug, config, outputs, target, arch, identity of TVM and tvm-ffi; name of the definition file, "
+        "digests of its files; for CuTe DSL all archs and its identity",
+        "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu`; or what "
+        "[CuTe DSL](cutedsl.md#what-is-built) makes",
+        module="stages.lower",
+        elsewhere=("worker.server",),
+        of_variant=True,
+    ),
+    StageKind(
+        "CUBIN",
+        ("#747a10", "#babf41"),
+        "`device.cu`",
+        "arch, flags, identity of nvcc or NVRTC, digests of the files that flags include",
+        "`<arch>.cubin`, `<arch>.json`, `compile_<arch>.sh`",
+        module="stages.device",
+        elsewhere=("toolchain.nvrtc_compile",),
+        memory=COMPILER_OF_DEVICE_CODE,
+        of_variant=True,
+    ),
+    StageKind(
+        "PTX",
+        ("#12696f", "#6dbfd1"),
+        "`device.cu`",
+        "as `CUBIN`",
+        "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
+        module="stages.device",
+        elsewhere=("toolchain.nvrtc_compile",),
+        memory=COMPILER_OF_DEVICE_CODE,
+        of_variant=True,
+    ),
+    StageKind(
+        "FATBIN",
+        ("#0f7396", "#62c3e8"),
+        "the cubin or PTX",
+        "arch, mode, identity of nvcc",
+        "`<arch>.fatbin`, `pack_<arch>.sh`",
+        module="stages.fatbin",
+        memory={"fatbinary": 64 * MIB},
+        of_variant=True,
+    ),
+    StageKind(
+        "WRAP",
+        ("#87421d", "#e67f5a"),
+        "every `signature.json`",
+        "variants with their targets and archs, outputs, where images are, `compress`, CUDA version of the compiler; "
+        "of a backend: its name",
+        "`wrapper.c`, `images.s` of the library; of a backend: its files for the kernel, such as `_<kernel>.pyx`",
+        module="stages.wrap",
+        of_kernel=True,
+    ),
+    StageKind(
+        "CC",
+        ("#c43b7e", "#eb60a6"),
+        "`wrapper.c`, every `host.c`",
+        "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
+        "`wrapper.o`, `compile_wrapper.sh`",
+        module="stages.cc",
+        memory={"cc": 256 * MIB},
+        of_kernel=True,
+    ),
+    StageKind(
+        "GLIBC",
+        ("#7544bf", "#af94e9"),
+        "none",
+        "oldest glibc, identity of the compiler",
+        "`libc.so`, `libm.so`, `libdl.so`, `libpthread.so`",
+        module="stages.glibc",
+        memory={"link": 256 * MIB},
+    ),
+    StageKind(
+        "EXT",
+        ("#a03fa8", "#d98ae0"),
+        "what the backend has written",
+        "the commands without paths, identity of the compiler, versions of what the backend needs, digest of its "
+        "headers",
+        "`_<kernel>.abi3.so`, `compile.sh`",
+        module="stages.ext",
+        memory={"ext": 256 * MIB},
+        of_kernel=True,
+    ),
+    StageKind(
+        "ENTRY",
+        ("#93506e", "#d7a0b8"),
+        "every `signature.json`, `module.tir`, image and `sm_*.json`",
+        "limits, docstring, flags, tools",
+        "`entry.json`, where no backend needs a library",
+        module="stages.entry",
+        of_kernel=True,
+    ),
+    StageKind(
+        "LINK",
+        ("#766314", "#dcb35c"),
+        "`wrapper.o`, `images.s`, what `GLIBC` makes, every `host.o`, image, `signature.json`, `module.tir` and "
+        "`sm_*.json`",
+        "the command without paths, identity of the compiler, digest of the launcher, limits, docstring, flags, tools, "
+        "where images are",
+        "`<kernel>.so`, `compile.sh`, `entry.json`",
+        module="stages.link",
+        memory={"link": 256 * MIB},
+        of_kernel=True,
+    ),
+    StageKind(
+        "PACKAGE",
+        ("#8e6047", "#ccb2aa"),
+        "none; it waits for the kernels",
+        "name, version, tools, backends, digest of the runtime modules, what the manifest says of device code; "
+        "backends of each kernel, digests of its entry and of all that the package gets of it",
+        "the package",
+        module="stages.package",
+    ),
+    StageKind(
+        "WHEEL",
+        ("#2b5f5f", "#8fc9c4"),
+        "`manifest.json`, `pyproject.toml` and the files that it names",
+        "metadata, git commit, whether the tree differs from it, time, versions of the libraries that write wheels",
+        "`package.whl`, `wheel.json`; if it is split, `<arch>.whl`",
+        module="stages.wheel",
+    ),
+    StageKind(
+        "COMMANDS",
+        ("#6a6a6a", "#b8b8b8"),
+        "none; it waits for the libraries",
+        "the runs of the compilers",
+        "`compile_commands.json`",
+        module="stages.commands",
+    ),
+    StageKind(
+        "CHECK",
+        ("#4f6d2f", "#a9cf8e"),
+        "the library, `signature.json`, the definition's files",
+        "number of the variant, device, tolerance; name and digests as for `LOWER`",
+        "`<slug>.<cpu or cuda>.json`",
+        module="stages.check",
+        elsewhere=("worker.server",),
+    ),
+)
+"""All stages in the order of the pipeline, the probing of tools first."""
+
+KINDS = {kind.label: kind for kind in STAGES}
+"""Label -> stage."""
+
+MEMORY_KIB = {tool: kib for kind in STAGES for tool, kib in kind.memory.items()}
+"""Kind of tool -> KiB that its first run is taken to need."""
+
+
+def docs_table() -> str:
+    """The table of the stages in docs/architecture.md."""
+    rows = [f"| `{k.label}` | {k.sources} | {k.options} | {k.outputs} |" for k in STAGES if k.module]
+    return "\n".join(["| stage | sources | options | outputs |", "|---|---|---|---|", *rows]) + "\n"

@@ -1,0 +1,58 @@
+"""The files of a variant: what was lowered and what was compiled from it, as the stages pass them on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.records import read_json
+
+
+@dataclass(frozen=True)
+class UnitFiles:
+    """One lowering of a variant and the images compiled from it. All paths are absolute.
+
+    Arguments:
+        target: ``llvm`` or ``cuda``.
+        archs: the archs that there is code for.
+        signature: path of signature.json.
+        module: path of the module that was lowered.
+        host: path of the host code: ``host.o`` for the CPU, ``host.c`` for CUDA.
+        objects: paths of object files to be linked.
+        images: arch -> path of its cubin or PTX, or of the fatbin that holds that.
+        usages: arch -> path of the resource usage that the compiler reported.
+    """
+
+    target: str
+    archs: tuple[str, ...]
+    signature: str
+    module: str
+    host: str
+    objects: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    usages: Mapping[str, str] = field(default_factory=dict)
+
+    def read_signature(self) -> dict[str, Any]:
+        """The content of signature.json."""
+        return read_json(Path(self.signature), lambda document: document.raw, "remove it and run scons again")
+
+
+@dataclass(frozen=True)
+class VariantFiles:
+    """A variant with its units, one for each CPU arch and one for CUDA."""
+
+    slug: str
+    config: Mapping[str, Any]
+    units: tuple[UnitFiles, ...]
+
+
+def units_of(variants: tuple[VariantFiles, ...]) -> list[UnitFiles]:
+    """The units of some variants, in order."""
+    return [unit for variant in variants for unit in variant.units]
+
+
+def images_of(variants: tuple[VariantFiles, ...]) -> list[str]:
+    """Paths of the device images of some variants, in order."""
+    return [image for unit in units_of(variants) for image in unit.images.values()]

@@ -1,0 +1,81 @@
+"""A stage as an SCons action: its signature in place of SCons's own, its errors, and its progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import SCons.Errors
+
+from ..core.errors import KernelwrightError
+from ..core.files import canonical_json
+from ..stages.execution import attempt
+from ..stages.stage import Stage
+from .compat import ActionBase, fail_at_the_end
+
+if TYPE_CHECKING:
+    from .run import BuildRun
+
+
+class StageAction(ActionBase):  # type: ignore[misc]
+    """Runs a stage in one of SCons's threads.
+
+    SCons's own FunctionAction would take the function's bytecode as its signature, which changes with the Python
+    version and misses every helper that the function calls.
+    """
+
+    def __init__(self, stage: Stage, run: BuildRun) -> None:
+        super().__init__()
+        self.stage = stage
+        self.run = run
+
+    def __str__(self) -> str:
+        return self.stage.line
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_presig(self, target: Any, source: Any, env: Any, executor: Any = None) -> bytes:
+        """The stage's signature, with the sources that a partial package has to do without."""
+        lacking = self.run.partial.lacking(self.stage) if self.run.partial else []
+        signature = self.stage.signature
+        return (canonical_json([signature, lacking]) if lacking else signature).encode()
+
+    def get_implicit_deps(self, target: Any, source: Any, env: Any, executor: Any = None) -> list[Any]:
+        """None: every dependency of a stage is one of its sources, or in its signature."""
+        return []
+
+    def strfunction(self, target: Any, source: Any, env: Any, executor: Any = None) -> str:
+        """The progress line."""
+        return self.stage.line
+
+    def print_cmd_line(self, text: str, target: Any, source: Any, env: Any) -> None:
+        """With ``-n`` show the line; otherwise that is done when it is known whether the cache has the outputs."""
+        if self.run.passive:
+            self.run.started(text)
+
+    def execute(self, target: Any, source: Any, env: Any, executor: Any = None) -> Any:
+        """Make the outputs; None, or a BuildError that shows the whole message."""
+        run, stage = self.run, self.stage
+        if run.partial and run.partial.skips(stage):
+            run.journal.forget(stage.paths)
+            return None
+        start = time.monotonic()
+        problem = attempt(stage, run)
+        run.trace_stage(stage, start, problem is not None)
+        if problem is not None:
+            return self._failed(problem)
+        run.progress.finished(stage.line)
+        return None
+
+    def _failed(self, error: KernelwrightError) -> Any:
+        run, stage = self.run, self.stage
+        run.failed(stage, error)
+        if run.partial and run.partial.tolerates(stage, error):
+            sys.stderr.write(f"scons: *** [{run.node_of(stage)}] {error}\n")
+            fail_at_the_end()
+            run.journal.forget(stage.paths)
+            return None
+        node = run.node_of(stage)
+        return SCons.Errors.BuildError(node=node, errstr=str(error), status=2, exitstatus=2, action=self)

@@ -1,0 +1,121 @@
+"""All that is used of SCons's private API, in one place. It is that of the release that pyproject.toml pins.
+
+A newer SCons may have changed any of it; ``tests/unit/test_scons_compat.py`` says what is to be looked at then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import SCons.Action
+import SCons.Defaults
+import SCons.Node
+import SCons.Node.Alias
+import SCons.Node.FS
+import SCons.Script
+import SCons.Script.Main
+import SCons.Taskmaster.Job
+
+RELEASE = "4.11.1"
+"""The release of SCons that all this was written for."""
+
+ActionBase: Any = SCons.Action._ActionAction
+"""The base class of SCons's own actions: it shows the line, and hands the nodes over."""
+
+DONE = (SCons.Node.executed, SCons.Node.up_to_date)
+"""The states of a node that was built, or that needed no building."""
+
+
+def option(name: str) -> Any:
+    """The value of an option of the command line; None for one that was not added to SCons's own."""
+    try:
+        return SCons.Script.GetOption(name)
+    except AttributeError:
+        return None
+
+
+def keep_going() -> None:
+    """Have SCons go on after an error, as with ``-k``."""
+    SCons.Script.Main.OptionsParser.values.keep_going = True
+
+
+def fail_at_the_end() -> None:
+    """Have SCons end with status 2, though no target failed as far as it knows."""
+    SCons.Script.Main.exit_status = SCons.Script.Main.this_build_status = 2
+
+
+def find_alias(name: str) -> Any:
+    """The node of an alias; None: there is none of that name."""
+    return SCons.Node.Alias.default_ans.lookup(name)
+
+
+def add_alias(name: str) -> None:
+    """Make a name a target that needs nothing. ``env.Alias`` takes twenty times as long."""
+    SCons.Node.Alias.default_ans.Alias(name)
+
+
+def cache_folder(env: Any) -> str | None:
+    """The folder that a build file has given to ``CacheDir``, if it has.
+
+    ``get_CacheDir`` would make the default environment, and that looks for compilers.
+    """
+    environments: Iterable[Any] = (env, SCons.Defaults._default_env)
+    return next((path for e in environments if (path := getattr(e, "_CacheDir_path", None))), None)
+
+
+def state_of(node: Any) -> Any:
+    """What SCons has done with a node."""
+    return node.get_state()
+
+
+def was_built(node: Any) -> bool:
+    """Whether SCons has built a node."""
+    return bool(node.get_state() == SCons.Node.executed)
+
+
+def was_up_to_date(node: Any) -> bool:
+    """Whether SCons has found a node up to date."""
+    return bool(node.get_state() == SCons.Node.up_to_date)
+
+
+def is_done(node: Any) -> bool:
+    """Whether SCons has built a node or found it up to date."""
+    return node.get_state() in DONE
+
+
+def is_dealt_with(node: Any) -> bool:
+    """Whether SCons has built a node, found it up to date, or seen it fail."""
+    return node.get_state() in (*DONE, SCons.Node.failed)
+
+
+def is_folder(node: Any) -> bool:
+    """Whether a node of the command line is a folder."""
+    return isinstance(node, SCons.Node.FS.Dir) or (isinstance(node, SCons.Node.FS.Entry) and node.isdir())
+
+
+@contextlib.contextmanager
+def unchecked_nodes() -> Iterator[None]:
+    """Let nodes be made whatever is on disk: SCons has an internal error for a folder where a file is to be."""
+    check = SCons.Node.FS.diskcheck_match
+    before = check.func
+    check.func = SCons.Node.FS.ignore_diskcheck_match
+    try:
+        yield
+    finally:
+        check.func = before
+
+
+def on_interrupt(function: Callable[[], None]) -> None:
+    """Have Ctrl-C call a function; SCons's signal handler only notes it, and then waits for the actions to end."""
+    state = SCons.Taskmaster.Job.InterruptState
+    note = state.set
+
+    def set_and_call(self: Any) -> None:
+        note(self)
+        # In a thread, because the handler may have interrupted code that holds a lock that the function needs.
+        threading.Thread(target=function).start()
+
+    state.set = set_and_call

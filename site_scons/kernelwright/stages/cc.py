@@ -1,0 +1,48 @@
+"""CC: the C compiler compiles the wrapper of a kernel's library, with the host code of the CUDA lowerings in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..compile.nvcc import shell_script
+from ..core.files import digest_of
+from ..library import wrapper
+from ..library.files import VariantFiles, units_of
+from .commands import command_of
+from .context import KernelContext
+from .partial import whole
+from .places import SYMBOLIC_PLACES, real_places
+from .stage import Measured, Stage
+
+
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
+    """The stage that compiles the wrapper.
+
+    Arguments:
+        wrapped: the stage that writes it.
+    """
+    name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
+    where, output = kernel.where("compile"), f"{name}/wrapper.o"
+    places = real_places(compiler)
+    by_hand = wrapper.compile_command(name, SYMBOLIC_PLACES, output)
+
+    def compile_it(scratch: Path) -> None:
+        command = wrapper.compile_command(name, places, str(scratch / "wrapper.o"))
+        remedy = f"the sources are below {top}"
+        done = kernel.driver.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
+        stage.measured = Measured(done.cpu_seconds, done.peak_kib)
+        (scratch / "compile_wrapper.sh").write_text(shell_script(compiler.version, "..", by_hand))
+
+    options = {
+        "compiler": compiler.identity,
+        "command": by_hand,
+        "headers": digest_of(wrapper.launcher_sources()),
+        "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
+    }
+    outputs = kernel.files(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
+    hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
+    stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
+    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    command = wrapper.compile_command(name, places, output)
+    stage.command = command_of(top, f"{name}/{wrapper.FILES[0]}", command, output)
+    return stage

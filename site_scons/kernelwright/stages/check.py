@@ -1,0 +1,70 @@
+"""CHECK: a worker runs a variant of a library on a device and compares it with the kernel's NumPy reference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..core.files import pretty_json
+from ..library.files import UnitFiles, VariantFiles
+from ..processes.protocol import CheckRequest
+from .context import KernelContext
+from .partial import made, whole
+from .stage import Stage
+
+
+def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
+    """The checks of a kernel: of each variant on the CPU, and on a GPU if there is one."""
+    checks = []
+    for number, variant in enumerate(variants):
+        units = {unit.target: unit for unit in variant.units}
+        if "llvm" in units:
+            checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
+        if "cuda" in units and kernel.package.has_gpu:
+            checks.append(make(kernel, variants, number, units["cuda"], library, "cuda:0"))
+    return checks
+
+
+def make(
+    kernel: KernelContext,
+    variants: tuple[VariantFiles, ...],
+    number: int,
+    unit: UnitFiles,
+    library: Stage,
+    device: str,
+) -> Stage:
+    """The stage that checks one variant on one device.
+
+    Arguments:
+        number: which of the variants it is.
+        unit: the variant's code for the device.
+        library: the stage that links the kernel's library.
+        device: ``cpu``, or ``cuda:0``.
+    """
+    record, driver, path = kernel.record, kernel.driver, library.paths[0]
+    file, slug = kernel.definition.file, variants[number].slug
+    subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
+    output = f"{slug}.{device.partition(':')[0]}.json"
+
+    def check(scratch: Path) -> None:
+        signature = unit.read_signature()
+        index = [variant.slug for variant in whole(driver, variants)].index(slug)
+        request = CheckRequest(
+            *(file, record.name, slug, path, index, signature, device, record.tolerance, driver.strict)
+        )
+        result = kernel.call(request, where)
+        remember(result.pop("dependencies"))
+        (scratch / output).write_text(pretty_json(result))
+
+    options: dict[str, Any] = {
+        "index": number,
+        "device": device,
+        "tolerance": record.tolerance,
+        "definition": kernel.definition_identity,
+    } | ({"strict": True} if driver.strict else {})
+    remember = kernel.later(f"check {subject}", options)
+    outputs = kernel.files(kernel.package.checks / record.name, (output,))
+    sources = [path, unit.signature, *kernel.definition_files]
+    stage = Stage("CHECK", subject, where, options, check, outputs, sources, remember=remember, cacheable=False)
+    stage.rest = lambda: made(driver, unit) is not None
+    return stage

@@ -1,0 +1,66 @@
+"""The digest of the code that a stage consists of: of the text of the modules that it imports, and so on.
+
+The text and not the bytecode, which SCons would take: that differs between versions of Python and misses helpers.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from ..core.files import digest_of
+from ..core.pipeline import KINDS
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.M)
+"""What is imported for annotations only. It does not run."""
+
+IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n#]*)", re.M)
+"""An import of one of our modules; in our own code these are all relative."""
+
+
+@cache
+def code_digest(label: str) -> str:
+    """The digest of the code of a stage, which is in the stage's signature."""
+    return digest_of(sorted(code_of(label, PACKAGE)))
+
+
+def own_code() -> str:
+    """The digest of all of our code and of the launcher. A build compares it before it looks at single stages."""
+    sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".pxi", ".h", ".map")]
+    return digest_of(sorted(sources))
+
+
+def code_of(label: str, package: Path) -> set[Path]:
+    """The modules that a stage consists of: its own, those that other processes run for it, and all that these import.
+
+    Arguments:
+        package: the folder of our modules.
+    """
+    kind = KINDS[label]
+    todo = [module_file(package.joinpath(*name.split("."))) for name in (kind.module, *kind.elsewhere)]
+    modules: set[Path] = set()
+    while todo:
+        module = todo.pop()
+        if module is not None and module not in modules:
+            modules.add(module)
+            todo += imported(module, package)
+    return modules
+
+
+def imported(module: Path, package: Path) -> list[Path | None]:
+    """The modules of ours that a module imports, anywhere in it, but for those that only annotations need."""
+    files: list[Path | None] = []
+    for dots, name, names in IMPORT.findall(TYPES_ONLY.sub("", module.read_text(encoding="utf-8"))):
+        folder = module.parents[len(dots) - 1]
+        if folder.is_relative_to(package):  # a line of a template may look like an import
+            base = folder.joinpath(*name.split("."))
+            files += [module_file(base), *(module_file(base / one) for one in re.findall(r"(\w+)(?: as \w+)?", names))]
+    return files
+
+
+def module_file(path: Path) -> Path | None:
+    """The file of a module or of a package, by its path without the suffix; None: there is no such module."""
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)

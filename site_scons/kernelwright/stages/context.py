@@ -1,0 +1,225 @@
+"""What stages are made from: the package, the kernel, and what runs the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .. import backends
+from ..core.errors import DefinitionError, Where
+from ..core.files import dependency_digest
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
+    from ..define.settings import Settings
+    from ..discover.discovery import DefinitionRecord, KernelRecord
+    from ..discover.selection import KernelSelection
+    from ..processes.pool import WorkerPool
+    from ..processes.protocol import CheckRequest, LowerRequest
+    from ..processes.runner import ToolRunner
+    from ..state.cache import BuildCache
+    from ..state.journal import Journal
+    from .partial import Partial
+    from .tools import Tools
+
+
+class Driver(Protocol):
+    """What runs stages: a run of SCons, or something like it. Stages call it from several threads."""
+
+    top: Path
+    """The project's folder."""
+    state: Path
+    """The folder of what the build keeps for the next one."""
+    strict: bool
+    """Whether it is an error that a definition reads what it does not declare."""
+    partial: Partial | None
+    """What failed, if the run goes on without it."""
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers."""
+
+    @property
+    def compilers(self) -> ToolRunner:
+        """What runs compilers."""
+
+    @property
+    def journal(self) -> Journal:
+        """What is known of the outputs of stages."""
+
+    @property
+    def cache(self) -> BuildCache | None:
+        """The build cache, if there is one."""
+
+    def note(self, text: str) -> None:
+        """Show a line."""
+
+    def note_once(self, text: str) -> None:
+        """Show a line unless this run has shown it."""
+
+    def started(self, line: str) -> None:
+        """Show that a stage begins."""
+
+    def lacks(self, path: str | None) -> bool:
+        """Whether a file was not made, and the run went on without it."""
+
+    def digest(self, path: str) -> str:
+        """SHA-256 of a source of a stage."""
+
+    def remove(self, path: str) -> None:
+        """Remove an output that is not what was built, and say so."""
+
+    def require_folders(self, folders: Iterable[str]) -> None:
+        """Raise a KernelwrightError if a folder of outputs is a link."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all stages of a package are made from.
+
+    Arguments:
+        driver: what runs the stages.
+        settings: the package's settings.
+        tools: the tools, probed.
+        work: the folder of the kernels' files, ``build/kernels/<package>``.
+        package: the folder of the package.
+        checks: the folder of what checks found.
+        wheels: the folder of the wheels.
+        has_gpu: whether CUDA code can be checked on this machine.
+    """
+
+    driver: Driver
+    settings: Settings
+    tools: Tools
+    work: Path
+    package: Path
+    checks: Path
+    wheels: Path
+    has_gpu: bool = False
+
+    @property
+    def glibc(self) -> str:
+        """Name of the folder of the libraries that stand in for the machine's C library; no kernel can have it."""
+        return f"glibc-{self.settings.glibc}"
+
+    @cached_property
+    def images_in(self) -> str:
+        """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
+        if self.settings.split == "arch":
+            return "wheels"
+        return "package" if any(backend.images for backend in self.named_backends) else ""
+
+    @cached_property
+    def named_backends(self) -> tuple[Backend, ...]:
+        """The backends that the settings name; ``auto`` adds none that needs anything."""
+        return tuple(backends.get(name) for name in self.settings.backends if name != backends.AUTO)
+
+
+@dataclass(frozen=True)
+class KernelContext:
+    """What the stages of one kernel are made from."""
+
+    package: Context
+    definition: DefinitionRecord
+    selection: KernelSelection
+
+    @property
+    def record(self) -> KernelRecord:
+        """The kernel, as it was discovered."""
+        return self.selection.record
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.record.name
+
+    @property
+    def driver(self) -> Driver:
+        """What runs the stages."""
+        return self.package.driver
+
+    @property
+    def tools(self) -> Tools:
+        """The tools, probed."""
+        return self.package.tools
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the kernel's files."""
+        return self.package.work / self.name
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags of nvcc, which CuTe DSL does without."""
+        if self.record.frontend == "cutedsl":
+            return ()
+        return (*self.package.settings.nvcc_flags, *self.record.flags)
+
+    def where(self, stage: str, slug: str | None = None) -> Where:
+        """The place for error messages."""
+        return Where(self.name, slug, stage, self.record.location)
+
+    def files(self, folder: Path, names: Iterable[str]) -> dict[str, str]:
+        """The outputs of a stage that makes files of these names in a folder."""
+        return {name: f"{folder}/{name}" for name in names}
+
+    @cached_property
+    def definition_files(self) -> list[str]:
+        """Paths of the files that the definition consists of: itself and the project files that it imports or reads.
+
+        Folders whose listing it read, and files that it looked for in vain, are only in the signatures.
+        """
+        names = [name for name, digest in self.definition.dependencies.items() if digest and not name.endswith("/")]
+        return [f"{self.driver.top}/{name}" for name in sorted(names)]
+
+    @cached_property
+    def definition_identity(self) -> dict[str, Any]:
+        """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old.
+
+        What is absent is left out: it changes the signature when it appears, and some names depend on Python's version.
+        """
+        contents = {name: digest for name, digest in self.definition.dependencies.items() if digest}
+        return {"file": self.definition.file, "contents": contents}
+
+    def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
+        """Put what a request read in earlier runs into its options; returns what notes the files that it reads now.
+
+        They belong into the signature that is stored. That is computed anew after the stage has run, so options that
+        running it changes are in it.
+        """
+        options["later"] = dict(self.definition.later.get(request, {}))
+        driver = self.driver
+
+        def remember(dependencies: Mapping[str, str]) -> None:
+            # Imported here, because most runs discover nothing.
+            from ..discover.discovery import remember_dependencies
+
+            records = driver.state / "discovery"
+            options["later"] = remember_dependencies(self.definition, driver.top, records, request, dependencies)
+
+        return remember
+
+    def call(self, request: LowerRequest | CheckRequest, where: Where) -> dict[str, Any]:
+        """Have a worker answer a request.
+
+        Raises:
+            DefinitionError: the worker says so, or it has executed something else than what was discovered.
+        """
+        known, top = self.definition.dependencies, self.driver.top
+        try:
+            result: dict[str, Any] = self.driver.pool.call(request)
+        except DefinitionError:
+            # It may have read a file of which the editor had written the first half.
+            self._require_unedited({name: dependency_digest(top, name) for name in known}, where)
+            raise
+        self._require_unedited(result["dependencies"], where)
+        return result
+
+    def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
+        """Raise a DefinitionError if a file of the definition is not what it was when it was discovered."""
+        for name, digest in self.definition.dependencies.items():
+            if dependencies.get(name, digest) != digest:
+                raise DefinitionError(f"{name} was edited during the build", where, "run scons again")

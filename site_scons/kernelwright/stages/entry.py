@@ -1,0 +1,79 @@
+"""ENTRY: writes the kernel's part of the manifest, where there is no library of which it is a by-product."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .. import backends
+from ..compile.limits import check_limits as check_usage
+from ..compile.limits import read_usage
+from ..core.version import VERSION
+from ..library.files import VariantFiles, images_of, units_of
+from ..package.assemble import library_of
+from ..package.manifest import EntrySource, make_entry
+from .context import KernelContext
+from .partial import whole
+from .stage import Stage
+
+
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
+    """The stage that writes the kernel's part of the manifest."""
+
+    def write_it(scratch: Path) -> None:
+        described = whole(kernel.driver, variants)
+        check_limits(kernel, described)
+        write(kernel, described, scratch)
+
+    outputs = kernel.files(kernel.folder, ("entry.json",))
+    sources = [*sources_of(variants), *images_of(variants)]
+    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), options_of(kernel), write_it, outputs, sources)
+    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    return stage
+
+
+def options_of(kernel: KernelContext) -> dict[str, Any]:
+    """What decides a kernel's part of the manifest besides the files that it describes."""
+    settings, record = kernel.package.settings, kernel.record
+    return {
+        "limits": [settings.max_registers, settings.max_spills],
+        "images": kernel.package.images_in,
+        "entry": [VERSION, _tools(kernel), record.doc, kernel.flags, record.backward],
+    }
+
+
+def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
+    """The files that the manifest describes: signatures and modules, and resource usages."""
+    units = units_of(variants)
+    described = [path for unit in units for path in (unit.signature, unit.module)]
+    return [*described, *(path for unit in units for path in unit.usages.values())]
+
+
+def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Path) -> None:
+    """Write ``entry.json``."""
+    record = kernel.record
+    with_library = any(backends.get(name).library for name in kernel.selection.backends)
+    library = library_of(kernel.name) if with_library else ""
+    files_below = kernel.package.work if kernel.package.images_in else None
+    source = EntrySource(
+        record.doc, library, variants, kernel.flags, _tools(kernel), VERSION, record.backward, files_below
+    )
+    (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
+
+
+def check_limits(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> None:
+    """Raise a KernelwrightError if a device function needs more than the settings allow."""
+    settings, stage = kernel.package.settings, "nvrtc" if kernel.tools.nvrtc else "nvcc"
+    for variant in variants:
+        for unit in variant.units:
+            for arch, path in unit.usages.items():
+                where, usage = kernel.where(stage, variant.slug), read_usage(Path(path))
+                limits = settings.max_registers, settings.max_spills
+                check_usage(kernel.name, variant.slug, arch, usage, *limits, where)
+
+
+def _tools(kernel: KernelContext) -> dict[str, Any]:
+    """The tools that the kernel is made with, without paths."""
+    own = {"cutedsl": asdict(kernel.tools.cutedsl)} if kernel.record.frontend == "cutedsl" else {}
+    return kernel.tools.data | own

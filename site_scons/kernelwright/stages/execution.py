@@ -1,0 +1,85 @@
+"""Runs a stage: fetches its outputs from the build cache or makes them, and publishes all of them or none."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import KernelwrightError, refused
+from ..core.files import dependency_digest, make_way, scratch_folder
+from .stage import Stage
+
+if TYPE_CHECKING:
+    from .context import Driver
+
+
+def attempt(stage: Stage, driver: Driver) -> KernelwrightError | None:
+    """Publish a stage; what went wrong, as an error that a user can read."""
+    try:
+        publish(stage, driver)
+    except KernelwrightError as error:
+        problem = error
+    except OSError as error:
+        problem = refused(error, stage.where, stage.paths[0])
+    except Exception as error:
+        # A defect of ours must look like one, and count as a failure.
+        message = f"an unexpected {type(error).__name__}: {error}"
+        remedy = "report this as a defect of Kernelwright"
+        problem = KernelwrightError(message, stage.where, remedy, traceback.format_exc())
+    else:
+        return None
+    if ":" not in (problem.where.location or ""):
+        # The definition's line, where nothing more exact is known.
+        problem.where = replace(problem.where, location=stage.where.location)
+    return problem
+
+
+def publish(stage: Stage, driver: Driver) -> None:
+    """Fetch a stage's outputs from the cache or run it, in a scratch folder; then move all of them into place.
+
+    Raises:
+        KernelwrightError: the stage failed, or did not make a declared output. No output exists then.
+    """
+    with scratch_folder(driver.state / "scratch") as scratch:
+        key = stage.cache_key(driver.digest) if stage.cacheable and driver.cache is not None else None
+        stage.cached = key is not None and _fetch(stage, driver, key, scratch)
+        driver.started(stage.line)
+        if not stage.cached:
+            stage.make(scratch)
+        missing = [name for name in stage.outputs if not (scratch / name).is_file()]
+        if missing:
+            message = f"the stage did not make {', '.join(missing)}"
+            raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
+        if key is not None and driver.cache is not None and not stage.cached:
+            driver.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}))
+        driver.require_folders({path.rpartition("/")[0] for path in stage.paths})
+        for name, path in stage.outputs.items():
+            move(scratch / name, Path(path))
+    driver.journal.record(stage.paths)
+    stage.published = True
+
+
+def _fetch(stage: Stage, driver: Driver, key: str, scratch: Path) -> bool:
+    """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
+    if driver.cache is None:
+        return False
+    later = driver.cache.fetch(key, scratch, list(stage.outputs), lambda name: dependency_digest(driver.top, name))
+    if later is not None and stage.remember is not None:
+        stage.remember(later)
+    return later is not None
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file; the target's folder may have been swept away as empty in the meantime."""
+    for _ in range(3):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        make_way(target)
+        try:
+            os.replace(source, target)  # noqa: PTH105
+            return
+        except FileNotFoundError:
+            continue
+    os.replace(source, target)  # noqa: PTH105

@@ -1,0 +1,27 @@
+"""Where compilers and headers are: on this machine, and as a script that is repeated by hand names them."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+
+from ..backends.base import Places
+from ..compile.nvcc import stand_in
+from ..library.launcher import LAUNCHER
+from ..toolchain.probe import HostCompiler, tvm_ffi_includes
+
+SYMBOLIC_PLACES = Places(
+    stand_in("CC"),
+    stand_in("LAUNCHER"),
+    (stand_in("TVM_FFI"), stand_in("DLPACK")),
+    "",
+    stand_in("PYTHON"),
+    stand_in("PYTHON_INCLUDE"),
+)
+"""What compile.sh has in place of this machine's paths."""
+
+
+def real_places(compiler: HostCompiler) -> Places:
+    """Where the compiler and the headers are on this machine."""
+    folders = tuple(str(folder) for folder in tvm_ffi_includes())
+    return Places(compiler.path, str(LAUNCHER), folders, "", sys.executable, sysconfig.get_path("include"))

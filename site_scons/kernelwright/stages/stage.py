@@ -1,0 +1,91 @@
+"""A stage: what makes some files out of others, and what decides whether it has to run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Where
+from ..core.files import canonical_json
+from ..state.cache import key_of
+from .code import code_digest
+
+
+@dataclass
+class Measured:
+    """What a stage took: seconds of CPU time of its tools or its worker, and the peak of its memory in KiB."""
+
+    cpu_seconds: float | None = None
+    peak_kib: int | None = None
+
+
+@dataclass(eq=False)
+class Stage:
+    """One step of a build.
+
+    Arguments:
+        label: which kind of stage it is, such as ``CUBIN`` (see ``core.pipeline``).
+        subject: what it works on, such as ``gemm/block_m-64 sm_90a``.
+        where: the place for error messages.
+        options: everything besides the sources that decides the outputs: flags, identities of tools. JSON data.
+        make: called with a scratch folder; it leaves a file for each output there.
+        outputs: the files that it makes: name in the scratch folder -> absolute path.
+        sources: absolute paths of the files that it reads.
+        late: gives further options that are known only when everything that it waits for is done.
+        remember: notes files that the stage turned out to depend on while it ran, name -> SHA-256, and puts them into
+            the options; None: the stage has no such files.
+        cacheable: whether the build cache may keep its outputs.
+        archs: the archs that it makes code for, if that is not all of its kernel's.
+        rest: for a stage that can do without some sources: whether enough of them is left (see ``partial``).
+        command: the run of a compiler that it consists of, for compile_commands.json.
+        published: whether this run has made its outputs.
+        cached: whether they came out of the build cache.
+        measured: what making them took.
+        logs: the folder where a partial build keeps its error.
+    """
+
+    label: str
+    subject: str
+    where: Where
+    options: dict[str, Any]
+    make: Callable[[Path], None]
+    outputs: Mapping[str, str]
+    sources: Sequence[str]
+    late: Callable[[], Any] | None = None
+    remember: Callable[[Mapping[str, str]], None] | None = None
+    cacheable: bool = True
+    archs: tuple[str, ...] = ()
+    rest: Callable[[], bool] | None = None
+    command: Mapping[str, Any] | None = None
+    published: bool = False
+    cached: bool = False
+    measured: Measured = field(default_factory=Measured)
+    logs: Path | None = None
+
+    @property
+    def paths(self) -> list[str]:
+        """The absolute paths of the outputs."""
+        return list(self.outputs.values())
+
+    @property
+    def line(self) -> str:
+        """The progress line."""
+        return f"[ {'CACHED' if self.cached else self.label} ] {self.subject}"
+
+    @property
+    def signature(self) -> str:
+        """What decides, besides the sources, whether the stage has to run again."""
+        late = [] if self.late is None else [self.late()]
+        return canonical_json([self.label, code_digest(self.label), self.options, *late])
+
+    def cache_key(self, digest: Callable[[str], str]) -> str:
+        """Key in the build cache: the signature without what is known only after the run, and the sources' contents.
+
+        Arguments:
+            digest: gives the SHA-256 of a source.
+        """
+        options = {name: value for name, value in self.options.items() if name != "later"}
+        signature = canonical_json([self.label, code_digest(self.label), options])
+        return key_of(signature, [(path.rpartition("/")[2], digest(path)) for path in self.sources])

@@ -1,0 +1,106 @@
+"""The tools that a package is built with."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import SettingsError, ToolchainError, Where
+from ..toolchain.probe import describe
+
+if TYPE_CHECKING:
+    from ..define.settings import Settings
+    from ..toolchain.nvrtc import Nvrtc
+    from ..toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc, Toolchain
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The tools of a package; nvcc and NVRTC only where CUDA code is built with them.
+
+    Arguments:
+        chain: finds those tools that few packages need, when they are asked for.
+    """
+
+    lowerer: Lowerer
+    host_compiler: HostCompiler
+    nvcc: Nvcc | None
+    nvrtc: Nvrtc | None = None
+    chain: Toolchain | None = None
+
+    @property
+    def cuda(self) -> Nvcc | Nvrtc | None:
+        """What compiles CUDA code."""
+        return self.nvrtc or self.nvcc
+
+    @cached_property
+    def cutedsl(self) -> CuteDsl:
+        """NVIDIA's CuTe DSL, which a front end runs."""
+        if self.chain is None:
+            raise ToolchainError("CuTe DSL was not looked for", Where(stage="settings"))
+        return self.chain.cutedsl()
+
+    @cached_property
+    def fatbinary(self) -> str:
+        """Path of what compresses device code.
+
+        Raises:
+            KernelwrightError: there is none, or it is too old.
+        """
+        from ..compile.fatbin import find_fatbinary
+
+        return find_fatbinary(self.nvcc) if self.nvcc is not None else ""
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The tools as the manifest shows them, without paths."""
+        data = {"tvm": asdict(self.lowerer), "host_compiler": describe(self.host_compiler)[0]}
+        if self.nvcc is not None:
+            data["nvcc"] = {"version": self.nvcc.version, "identity": self.nvcc.identity}
+        if self.nvrtc is not None:
+            data["nvrtc"] = {"version": self.nvrtc.version, "identity": self.nvrtc.identity}
+        return data
+
+
+def find_tools(settings: Settings, chain: Toolchain) -> Tools:
+    """Probe what the settings need.
+
+    Raises:
+        ToolchainError: a tool is missing or broken.
+        SettingsError: the CUDA compiler does not know an arch.
+    """
+    compiler = chain.host_compiler(settings.host_compiler)
+    uses_nvrtc = "cuda" in settings.targets and settings.cuda_compiler == "nvrtc"
+    nvrtc = chain.nvrtc() if uses_nvrtc else None
+    nvcc = None
+    if "cuda" in settings.targets and not uses_nvrtc:
+        nvcc = chain.nvcc(settings.nvcc, compiler)
+    elif uses_nvrtc and settings.compress != "none":
+        nvcc = _nvcc_to_compress(settings, chain, compiler)
+    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain)
+    if tools.cuda is not None:
+        require_archs(tools.cuda, settings.archs_of("cuda"))
+    return tools
+
+
+def _nvcc_to_compress(settings: Settings, chain: Toolchain, compiler: HostCompiler) -> Nvcc:
+    """The nvcc that comes with fatbinary, where NVRTC compiles."""
+    try:
+        nvcc: Nvcc = chain.nvcc(settings.nvcc, compiler)
+    except ToolchainError as error:
+        message = f"compress = {settings.compress!r} needs fatbinary, which comes with nvcc: {error.message}"
+        remedy = "pip install 'kernelwright[cuda]', or write compress = none; on the command line: COMPRESS=none"
+        raise ToolchainError(message, error.where, remedy, error.detail) from error
+    return nvcc
+
+
+def require_archs(compiler: Nvcc | Nvrtc, archs: tuple[str, ...]) -> None:
+    """Raise a SettingsError for an arch that the CUDA compiler does not know."""
+    for arch in archs:
+        if arch not in compiler.archs:
+            raise SettingsError(
+                f"{compiler.name} {compiler.version} does not know the arch {arch!r}",
+                Where(stage="settings"),
+                f"use some of {', '.join(compiler.archs)}",
+            )

@@ -1,0 +1,99 @@
+"""WRAP: writes what calls a kernel: the C wrapper of its library, and the files of each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..backends.base import Backend
+from ..compile.fatbin import needed_driver
+from ..library import wrapper
+from ..library.files import UnitFiles, VariantFiles, images_of, units_of
+from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
+from ..runtime.loader import gaps_text
+from ..toolchain.probe import cuda_version
+from .context import KernelContext
+from .partial import whole
+from .stage import Stage
+
+
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
+    """The stage that writes the wrapper of a kernel's library, and what embeds the images."""
+    settings = kernel.package.settings
+
+    def write(scratch: Path) -> None:
+        for name, text in wrapper.emit(plan_of(kernel, variants)).items():
+            (scratch / name).write_text(text, encoding="utf-8")
+
+    options = {
+        "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
+        "images": [kernel.package.images_in, settings.compress, _toolkit(kernel)],
+    }
+    return _stage(kernel, kernel.name, variants, options, write, kernel.files(kernel.folder, wrapper.FILES))
+
+
+def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:
+    """The stage that writes the files of a backend."""
+    settings = kernel.package.settings
+
+    def write(scratch: Path) -> None:
+        plan = plan_of(kernel, variants)
+        plan.check()
+        backend.check(plan)
+        for name, text in backend.emit(plan).items():
+            (scratch / name).write_text(text, encoding="utf-8")
+
+    cuda = kernel.tools.cuda  # the plan has its version, which is in no source
+    images = [kernel.package.images_in, settings.compress, cuda.version if cuda else ""]
+    options = {"backend": backend.name, "images": images}
+    outputs = kernel.files(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
+    return _stage(kernel, f"{kernel.name} {backend.name}", variants, options, write, outputs)
+
+
+def _stage(
+    kernel: KernelContext,
+    subject: str,
+    variants: tuple[VariantFiles, ...],
+    options: dict[str, Any],
+    write: Callable[[Path], None],
+    outputs: dict[str, str],
+) -> Stage:
+    sources = _sources(kernel, variants)
+    stage = Stage("WRAP", subject, kernel.where("wrap"), options, write, outputs, sources)
+    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    return stage
+
+
+def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[str]:
+    """What the plan of a kernel is made of.
+
+    It names images and does not read them, so that nvcc can run meanwhile; unless they may be lacking in the end.
+    """
+    images = images_of(variants) if kernel.driver.partial else []
+    return [*(unit.signature for unit in units_of(variants)), *images]
+
+
+def _toolkit(kernel: KernelContext) -> int:
+    """The CUDA version of the compiler that makes the images. CuTe DSL has one of its own and does not tell."""
+    compiler = kernel.tools.cuda
+    return cuda_version(compiler.version) if compiler and kernel.record.frontend != "cutedsl" else 0
+
+
+def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> KernelPlan:
+    """What the wrapper and the backends need to know; paths relative to the folder of the package's kernels."""
+    driver, settings, top = kernel.driver, kernel.package.settings, kernel.package.work
+
+    def relative(path: str) -> str:
+        return Path(path).relative_to(top).as_posix()
+
+    def lowered(unit: UnitFiles) -> LoweredUnit:
+        images = {arch: relative(image) for arch, image in unit.images.items()}
+        return LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
+
+    planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in whole(driver, variants))
+    # Their names; the definition may list positions.
+    outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
+    gaps = gaps_text(driver.partial.behind(_sources(kernel, variants))) if driver.partial else ""
+    split, needed = bool(kernel.package.images_in), needed_driver(settings.compress)
+    return KernelPlan(kernel.name, outputs, planned, split, needed, _toolkit(kernel), gaps)
