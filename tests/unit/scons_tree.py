@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +19,11 @@ from kernelwright.define.settings import Settings
 from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
 from kernelwright.discover.selection import select
 from kernelwright.scons import run as run_module
-from kernelwright.scons.graph import PackageGraph, Tools
+from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
-from kernelwright.scons.stage import Stage, publish
-from kernelwright.scons.stages import KernelStages
+from kernelwright.stages.execution import publish
+from kernelwright.stages.stage import Stage
+from kernelwright.stages.tools import Tools
 from kernelwright.state.settled import Settled
 from kernelwright.toolchain.nvrtc import Nvrtc
 from kernelwright.toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc
@@ -95,8 +96,9 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
     run = new_run(top, monkeypatch, inputs.settings)
     run.strict = inputs.strict
     graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
-    known = {"tools": inputs.tools, "cutedsl": CuteDsl("absent", "absent"), "has_gpu": True, "fatbinary": "fatbinary"}
-    graph.__dict__.update(known)  # in place of what would be probed
+    tools = replace(inputs.tools)
+    tools.__dict__.update(cutedsl=CuteDsl("absent", "absent"), fatbinary="fatbinary")
+    graph.__dict__.update(tools=tools, has_gpu=True)  # in place of what would be probed
     return graph
 
 
@@ -104,8 +106,7 @@ def graph_of(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pack
     """A package with the kernels of one file, and with its assembly."""
     graph = new_graph(top, monkeypatch, inputs)
     for kernel in inputs.definition.kernels:
-        selection = select(kernel, inputs.settings)
-        graph.unsettled[kernel.name] = KernelStages(graph, inputs.definition, selection).add()
+        graph.add_kernel(inputs.definition, select(kernel, inputs.settings))
     graph._assemble(Settled(""), {})
     return graph
 
@@ -120,12 +121,12 @@ def make_all(graph: PackageGraph) -> None:
     graph.run.__dict__["cache"] = None
     for stage in graph.made:
 
-        def make(scratch: Path, names: tuple[str, ...] = tuple(stage.targets)) -> None:
+        def make(scratch: Path, names: tuple[str, ...] = tuple(stage.outputs)) -> None:
             for name in names:
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 (scratch / name).write_text(name)
 
         stage.make = make
         publish(stage, graph.run)
-        for node in stage.nodes:
+        for node in graph.run.nodes_of(stage):
             node.set_state(SCons.Node.executed)

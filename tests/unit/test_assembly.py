@@ -18,13 +18,13 @@ import SCons.Script.Main
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
 from kernelwright.define.settings import Settings
-from kernelwright.scons import wheel as wheel_module
-from kernelwright.scons.assembly import Assembly
+from kernelwright.scons.action import StageAction
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.scons.partial import Partial
 from kernelwright.scons.progress import Progress
-from kernelwright.scons.stage import StageAction
-from kernelwright.scons.wheel import put_into
+from kernelwright.stages import wheel as wheel_module
+from kernelwright.stages.package import Assembly
+from kernelwright.stages.partial import Partial
+from kernelwright.stages.wheel import put_into
 from kernelwright.wheel.sizes import KernelSize
 from scons_tree import Inputs, graph_of, make_all, stages_of
 
@@ -171,7 +171,7 @@ def test_what_kernels_and_archs_of_earlier_runs_left_is_swept_and_the_rest_stays
 def test_what_is_known_of_a_copy_that_the_package_has_no_more_is_forgotten(graph, tmp_path):
     packaged(graph, tmp_path)
     known = {**graph._assembly.copies, "_lib/old.so": ((1, 2, 3, 4), "0" * 64)}
-    assembly = Assembly(graph, graph._assembly._parts, known)
+    assembly = Assembly(graph.context, graph._assembly._parts, known, graph.made, "")
     assembly._sweep()
     assert set(assembly.copies) == {LIBRARY, "backends/torch/_gemm.py"}
 
@@ -190,11 +190,11 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     (folder / "wheel.json").write_text(json.dumps({"names": names}))
     notes: list[str] = []
     monkeypatch.setattr(wheel_module, "_sizes", lambda graph: [])
-    graph = SimpleNamespace(run=SimpleNamespace(progress=SimpleNamespace(note=notes.append)))
+    context = SimpleNamespace(driver=SimpleNamespace(note=notes.append))
     wheels = [folder / f"{stem}.whl" for stem in names]
     dist = tmp_path / "dist"
     return SimpleNamespace(
-        names=names, notes=notes, dist=dist, put=lambda: put_into(dist, wheels, folder / "wheel.json", graph)
+        names=names, notes=notes, dist=dist, put=lambda: put_into(dist, wheels, folder / "wheel.json", context)
     )
 
 
@@ -253,8 +253,8 @@ def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_name
     wheel.write_bytes(bytes(2048))
 
     def require(stem: str, **settings: Any) -> None:
-        graph = SimpleNamespace(settings=Settings(package="demo", **settings))
-        wheel_module._require_size(stem, wheel, graph, Where(stage="wheel"))
+        context = SimpleNamespace(settings=Settings(package="demo", **settings))
+        wheel_module._require_size(stem, wheel, context, Where(stage="wheel"))
 
     require("package", max_wheel_size="2K")
     require("package")

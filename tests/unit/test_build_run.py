@@ -20,9 +20,9 @@ from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
 from kernelwright.discover import discovery
 from kernelwright.scons import graph as graph_module
-from kernelwright.scons.assembly import remove_unknown
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
+from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
 from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
@@ -103,8 +103,8 @@ def test_the_most_patient_package_sets_the_time_limits_of_a_run_that_has_begun(r
     for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
         run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool))
         run.__dict__.setdefault("pool", SimpleNamespace(timeout_s=None))
-        run.__dict__.setdefault("tools", SimpleNamespace(timeout_s=None))
-    assert (run.pool.timeout_s, run.tools.timeout_s) == (400.0, 9000.0)
+        run.__dict__.setdefault("compilers", SimpleNamespace(timeout_s=None))
+    assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
 
 
 def test_the_cache_has_the_size_of_the_settings_and_may_be_read_only_or_absent(tmp_path, monkeypatch):
@@ -151,7 +151,7 @@ def test_at_the_end_all_that_was_found_out_is_kept(run, monkeypatch):
     run.settle.append(lambda: kept.append("settled"))
     run.journal.close = lambda: kept.append("journal")
     run.__dict__["cache"] = SimpleNamespace(trim=lambda: kept.append("cache"), problem=None)
-    run.__dict__["tools"] = SimpleNamespace(save=lambda: kept.append("measurements"), close=lambda: None)
+    run.__dict__["compilers"] = SimpleNamespace(save=lambda: kept.append("measurements"), close=lambda: None)
     run.settled_stages = 1
     run._close()
     assert sorted(kept) == ["cache", "journal", "measurements", "settled"]
@@ -178,9 +178,11 @@ def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, 
     run = new_run(tmp_path, monkeypatch)
     states = [SCons.Node.executed] * 3 + [SCons.Node.up_to_date] * 2 + [SCons.Node.failed, SCons.Node.no_state]
     run.stages = [
-        SimpleNamespace(nodes=[SimpleNamespace(get_state=lambda s=s: s)], cached=n == 0, label="LINK", line=f"[ {n} ]")
-        for n, s in enumerate(states)
+        SimpleNamespace(paths=[f"{tmp_path}/{n}"], cached=n == 0, label="LINK", line=f"[ {n} ]")
+        for n in range(len(states))
     ]
+    for stage, state in zip(run.stages, states, strict=True):
+        run.node_of(stage).set_state(state)
     run.settled_stages = 10
     run.failed(run.stages[5], KernelwrightError("it is wrong\nand more"))
     assert {name: n for name, n in run._counts().items() if name != "seconds"} == {
@@ -225,20 +227,22 @@ def test_no_kernel_is_settled_under_other_settings_or_tools(tmp_path, monkeypatc
     assert key(tmp_path, monkeypatch, KEYS[name]) != key(tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["code_digest", "launcher_digest", "VERSION"])
+@pytest.mark.parametrize("name", ["own_code", "VERSION"])
 def test_no_kernel_is_settled_under_another_code_of_ours(tmp_path, monkeypatch, name):
     before = key(tmp_path, monkeypatch)
     assert key(tmp_path, monkeypatch) == before
-    monkeypatch.setattr(graph_module, name, "other" if name == "VERSION" else lambda *label: "other")
+    monkeypatch.setattr(graph_module, name, "other" if name == "VERSION" else lambda: "other")
     assert key(tmp_path, monkeypatch) != before
 
 
 def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tmp_path, monkeypatch):
     keys = {key(tmp_path, monkeypatch)}
-    for name, value in (("has_gpu", False), ("cutedsl", SimpleNamespace(identity="other", version="4"))):
-        graph = new_graph(tmp_path, monkeypatch, Inputs())
-        graph.__dict__[name] = value
-        keys.add(graph._key)
+    graph = new_graph(tmp_path, monkeypatch, Inputs())
+    graph.__dict__["has_gpu"] = False
+    keys.add(graph._key)
+    graph = new_graph(tmp_path, monkeypatch, Inputs())
+    graph.tools.__dict__["cutedsl"] = SimpleNamespace(identity="other", version="4")
+    keys.add(graph._key)
     assert len(keys) == 3
 
 
@@ -264,7 +268,7 @@ def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(packag
     assert whole.stages == 5 and whole.checks == 2 and whole.backends == ["tvm_ffi"]
     assert set(whole.products) == {"_lib/gemm.so"}
     assert len(whole.outputs) == sum(len(stage.paths) for stage in package.unsettled["gemm"].stages)
-    for node in package.unsettled["gemm"].stages[0].nodes:
+    for node in package.run.nodes_of(package.unsettled["gemm"].stages[0]):
         node.set_state(SCons.Node.up_to_date)
     assert finished(package) == whole
 
@@ -272,19 +276,19 @@ def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(packag
 @pytest.mark.parametrize("state", [SCons.Node.failed, SCons.Node.no_state, SCons.Node.pending, SCons.Node.executing])
 def test_a_kernel_of_which_one_stage_was_not_done_is_not_finished(package, state):
     for stage in package.unsettled["gemm"].stages:
-        stage.nodes[0].set_state(state)
+        package.run.node_of(stage).set_state(state)
         assert finished(package) is None, stage.label
-        stage.nodes[0].set_state(SCons.Node.executed)
+        package.run.node_of(stage).set_state(SCons.Node.executed)
     assert finished(package) is not None
 
 
 def test_checks_count_only_if_all_were_done(package):
-    stages_of(package)["CHECK gemm/m-2 cpu"].nodes[0].set_state(SCons.Node.failed)
+    package.run.node_of(stages_of(package)["CHECK gemm/m-2 cpu"]).set_state(SCons.Node.failed)
     assert finished(package).checks == 0
 
 
 def test_a_kernel_that_the_run_went_on_without_is_not_finished(package):
-    package.run.partial = SimpleNamespace(lacks=lambda node: node is package.unsettled["gemm"].entry)
+    package.run.partial = SimpleNamespace(lacks=lambda path: path == package.unsettled["gemm"].entry)
     assert finished(package) is None
 
 
@@ -361,7 +365,7 @@ def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only
     assert kept.kernels == {"gemm": finished(package)}
     assert kept.files == {FILE: {FILE: None}} and kept.notes == {FILE: ["a note"]}
     # One that is not finished takes the whole file with it.
-    package.unsettled["gemm"].stages[0].nodes[0].set_state(SCons.Node.failed)
+    package.run.node_of(package.unsettled["gemm"].stages[0]).set_state(SCons.Node.failed)
     package._settle(kept, {})
     assert read_settled(package._state, package._key).kernels == {}
     assert read_settled(package._state, package._key).files == {}

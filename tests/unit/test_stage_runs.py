@@ -18,10 +18,13 @@ import SCons.Node
 import SCons.Script.Main
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.core.files import sha256_of
-from kernelwright.scons.partial import OF_VARIANT, TOLERATED, Partial
+from kernelwright.core.pipeline import KINDS
+from kernelwright.scons.action import StageAction
 from kernelwright.scons.progress import Progress
 from kernelwright.scons.run import BuildRun
-from kernelwright.scons.stage import CODE, Stage, StageAction, publish
+from kernelwright.stages.execution import publish
+from kernelwright.stages.partial import Partial
+from kernelwright.stages.stage import Stage
 from kernelwright.state.cache import BuildCache
 from scons_tree import new_run
 
@@ -50,11 +53,13 @@ def writing(**contents: str) -> Callable[[Path], None]:
 
 def a_stage(run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
     """A stage that is to make ``a.out`` and ``b.out`` in a folder that does not exist yet."""
-    targets = {name: run.env.fs.File(f"#build/kernels/demo/gemm/m-1/{name}") for name in ("a.out", "b.out")}
-    source = run.env.fs.File("#source.txt")
-    Path(source.get_abspath()).write_text("source")
-    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "options": {}, "sources": [source]}
-    return Stage(**{**given, "make": make, "targets": targets, **fields})
+    outputs = {name: f"{run.top}/build/kernels/demo/gemm/m-1/{name}" for name in ("a.out", "b.out")}
+    source = run.top / "source.txt"
+    source.write_text("source")
+    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "options": {}, "sources": [str(source)]}
+    stage = Stage(**{**given, "make": make, "outputs": outputs, **fields})
+    run.nodes_of(stage)  # SCons has them before it runs anything
+    return stage
 
 
 def contents(stage: Stage) -> dict[str, str]:
@@ -63,7 +68,7 @@ def contents(stage: Stage) -> dict[str, str]:
 
 def executed(stage: Stage, run: BuildRun) -> Any:
     """What SCons is told when it runs the stage."""
-    return StageAction(stage, run).execute(stage.nodes, stage.sources, run.env)
+    return StageAction(stage, run).execute(run.nodes_of(stage), list(map(run.node, stage.sources)), run.env)
 
 
 def must_not_run(scratch: Path) -> None:
@@ -89,7 +94,7 @@ def test_a_stage_that_makes_one_output_of_two_has_made_none(run):
     assert isinstance(told, SCons.Errors.BuildError)
     assert "the stage did not make b.out" in told.errstr
     assert contents(stage) == {} and not stage.published
-    assert run.cache.fetch(stage.cache_key(run), run.top, ["a.out", "b.out"], lambda name: "") is None
+    assert run.cache.fetch(stage.cache_key(run.digest), run.top, ["a.out", "b.out"], lambda name: "") is None
 
 
 def test_what_stands_where_an_output_is_to_be_is_replaced_unless_it_is_a_folder_with_something_in_it(run):
@@ -191,15 +196,18 @@ def partial_run(run: BuildRun, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
 
 def after(stage: Stage, run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
     """A stage that needs the outputs of another one."""
-    targets = {"c.out": run.env.fs.File("#build/kernels/demo/gemm/c.out")}
-    return a_stage(run, make, **{"targets": targets, "sources": stage.nodes, "label": "LINK", **fields})
+    outputs = {"c.out": f"{run.top}/build/kernels/demo/gemm/c.out"}
+    return a_stage(run, make, **{"outputs": outputs, "sources": stage.paths, "label": "LINK", **fields})
 
 
-@pytest.mark.parametrize("label", CODE)
+TOLERATED = ("DISCOVER", "LOWER", "CUBIN", "PTX", "FATBIN", "WRAP", "CC", "EXT", "ENTRY", "LINK")
+
+
+@pytest.mark.parametrize("label", [label for label, kind in KINDS.items() if kind.module])
 def test_what_a_package_can_do_without_may_fail_and_all_else_ends_the_build(partial_run, label):
     stage = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), label=label, logs=partial_run.top / "failed")
     failed = executed(stage, partial_run)
-    assert (failed is None) == (label in TOLERATED) == partial_run.lacks(stage.nodes[0])
+    assert (failed is None) == (label in TOLERATED) == partial_run.lacks(stage.paths[0])
     assert SCons.Script.Main.exit_status == (2 if label in TOLERATED else 0), "SCons itself sets it for what fails"
     assert not {"PACKAGE", "WHEEL", "CHECK"} & set(TOLERATED)
     assert partial_run._counts()["failed"] == 1
@@ -210,9 +218,9 @@ def test_a_stage_that_lacks_a_source_is_left_out_with_its_cause(partial_run):
     executed(first, partial_run)
     second = after(first, partial_run, must_not_run)
     assert executed(second, partial_run) is None
-    assert partial_run.lacks(second.nodes[0])
-    assert [gap["error"] for gap in partial_run.partial.behind(second.nodes)] == ["no"]
-    assert set(OF_VARIANT) < set(TOLERATED)
+    assert partial_run.lacks(second.paths[0])
+    assert [gap["error"] for gap in partial_run.partial.behind(second.paths)] == ["no"]
+    assert {label for label, kind in KINDS.items() if kind.of_variant} == {"LOWER", "CUBIN", "PTX", "FATBIN"}
 
 
 def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +14,15 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
+from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import lowering_arch
-from kernelwright.scons import assembly, backend_stages, stages
-from kernelwright.scons import stage as stage_module
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.scons.stage import CODE, Stage, code_digest
+from kernelwright.stages import cc, ext, link, package
+from kernelwright.stages import code as code_module
+from kernelwright.stages import stage as stage_module
+from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
+from kernelwright.stages.stage import Stage
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
@@ -59,7 +62,8 @@ def labels(names: set[str]) -> set[str]:
     return {name.split()[0] + (" of a backend" if name == "WRAP gemm cython" else "") for name in names}
 
 
-KINDS = {*CODE, "WRAP of a backend"} - {"DISCOVER", "ENTRY", "WHEEL", "COMMANDS"}
+LABELS = [label for label, kind in STAGES.items() if kind.module]
+KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "ENTRY", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 
 
@@ -147,7 +151,7 @@ def test_a_kernel_without_a_library_has_what_the_manifest_says_of_it_in_its_entr
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [(stages, {"CC", "LINK"}), (backend_stages, {"EXT"}), (assembly, {"PACKAGE"})],
+    [(cc, {"CC"}), (link, {"LINK"}), (ext, {"EXT"}), (package, {"PACKAGE"})],
 )
 def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_them(
     tmp_path, monkeypatch, module, expected
@@ -161,13 +165,13 @@ def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_
 
     monkeypatch.setattr(module, "digest_of", digest_of)
     assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == expected
-    wanted = {stages: "dispatch.h", backend_stages: "kernel.pxi", assembly: "loader.py"}[module]
+    wanted = {cc: "dispatch.h", link: "dispatch.h", ext: "kernel.pxi", package: "loader.py"}[module]
     assert wanted in {path.name for path in digested}
 
 
 def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its_entry_describes(tmp_path, monkeypatch):
     graph = graph_of(tmp_path, monkeypatch, BASE)
-    found = [Path(node.get_abspath()) for node in stages_of(graph)["LINK gemm"].sources]
+    found = [Path(path) for path in stages_of(graph)["LINK gemm"].sources]
     cpu = ("host.o", "module.tir", "signature.json")
     images = [f"{arch}.fatbin" for arch in ARCHS]
     cuda = (*images, "sm_80.json", "sm_90a.json", "module.tir", "signature.json")
@@ -183,46 +187,100 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 # --- The code of a stage
 
 
-FOLDERS = ("backends", "frontends", "package", "wheel")
-EXECUTION = "declare files workers/definitions workers/imports workers/patterns workers/project workers/reads"
-EXECUTION += " workers/server workers/strict"
-DEVICE_COMPILERS = "headers nvcc nvrtc nvrtc_compile nvrtc_library scons/device toolchain"
+EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
+EXECUTION += " worker/server worker/strict"
+DEVICE_COMPILERS = "compile/headers compile/nvcc compile/nvrtc toolchain stages/device"
+FOLDERS = ("backends", "lower", "package", "toolchain", "wheel")
 
-MODULES = {
-    "DISCOVER": f"discovery {EXECUTION}",
-    "LOWER": f"cutedsl dtypes frontends {EXECUTION}",
+DECIDING = {
+    "DISCOVER": f"discover/discovery {EXECUTION}",
+    "LOWER": f"define/program core/dtype lower {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
-    "FATBIN": "fatbin nvcc",
-    "WRAP": "backends dtypes fatbin launcher/python/kernel.pxi scons/backend_stages scons/stages",
-    "GLIBC": "glibc toolchain",
-    "CC": "backends nvcc scons/stages toolchain",
-    "EXT": "backends nvcc scons/backend_stages toolchain",
-    "ENTRY": "files limits package/manifest scons/stages",
-    "LINK": "files limits nvcc package/manifest scons/stages toolchain",
-    "PACKAGE": "backends fatbin files package scons/assembly",
-    "WHEEL": "fatbin package scons/wheel wheel",
-    "COMMANDS": "scons/commands",
-    "CHECK": f"compare scons/stages sizes workers/check {EXECUTION}",
+    "FATBIN": "compile/fatbin compile/nvcc stages/fatbin",
+    "WRAP": "backends core/dtype compile/fatbin library/wrapper library/plan stages/wrap stages/partial",
+    "GLIBC": "compile/glibc stages/glibc",
+    "CC": "library/wrapper compile/nvcc stages/cc stages/places",
+    "EXT": "backends compile/nvcc stages/ext stages/places",
+    "ENTRY": "core/files compile/limits package/manifest stages/entry",
+    "LINK": "core/files compile/limits compile/nvcc package/manifest library/wrapper stages/link stages/entry",
+    "PACKAGE": "backends compile/fatbin core/files package stages/package",
+    "WHEEL": "compile/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
+    "COMMANDS": "stages/commands core/files",
+    "CHECK": f"worker/compare stages/check core/size worker/check {EXECUTION}",
 }
-"""The modules that decide what each stage makes, written a second time. A folder stands for all modules in it."""
+"""Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
+modules in it."""
+
+STRANGERS = {
+    "LOWER": "backends wheel package compile report state/settled stages/cc stages/device scons",
+    "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
+    "CC": "lower worker wheel report stages/lower stages/device scons",
+    "LINK": "lower worker wheel report stages/lower stages/device scons",
+    "PACKAGE": "lower worker report stages/lower stages/device scons",
+}
+"""Modules that have nothing to do with a stage: an edit of them must not run it again."""
 
 
-@pytest.mark.parametrize("label", sorted(CODE.keys() | MODULES.keys()))
-def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes(monkeypatch, label):
-    package = Path(stage_module.__file__).parent.parent
-    expected: set[Path] = set()
-    for name in MODULES[label].split():
-        expected |= {*package.glob(f"{name}/*.py")} if name in FOLDERS else {package / name, package / f"{name}.py"}
-    monkeypatch.setattr(stage_module, "digest_of", set)
-    digested = code_digest.__wrapped__(label)
-    assert digested and digested == {path for path in expected if path.is_file()}
+def modules_of(names: str) -> set[Path]:
+    """The files of modules and folders; there have to be such files."""
+    found: set[Path] = set()
+    for name in names.split():
+        folder = PACKAGE / name
+        paths = {*folder.glob("*.py")} if folder.is_dir() else {folder.with_suffix(".py")}
+        assert paths and all(path.is_file() for path in paths), name
+        found |= paths
+    return {path for path in found if path.name != "__init__.py"}
 
 
-@pytest.mark.parametrize("label", sorted(KINDS & CODE.keys()))
+@pytest.mark.parametrize("label", LABELS)
+def test_the_digest_of_a_stage_has_every_module_that_decides_what_it_makes(label):
+    assert modules_of(DECIDING[label]) <= code_of(label, PACKAGE)
+
+
+@pytest.mark.parametrize("label", STRANGERS)
+def test_the_digest_of_a_stage_has_no_module_that_has_nothing_to_do_with_it(label):
+    assert not modules_of(STRANGERS[label]) & code_of(label, PACKAGE)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_what_is_imported_by_name_is_code_of_each_stage_that_may_do_so(label):
+    modules = code_of(label, PACKAGE)
+    for module in modules:
+        if "import_module(" in module.read_text() and module.name == "__init__.py":
+            assert {*module.parent.glob("*.py")} <= modules, f"{label} may import any of {module.parent.name}"
+
+
+def imported_by_syntax_tree(module: Path) -> set[Path]:
+    """The modules of ours that a module imports, as Python's own parser finds them."""
+    tree = ast.parse(module.read_text())
+    for node in [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]:
+        node.body = [ast.Pass()]
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not any(name.name.startswith("kernelwright") for name in node.names), "imports of ours are relative"
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            names |= {folder, *(folder / name.name for name in node.names)}
+    files = {file for name in names for file in (name.with_suffix(".py"), name / "__init__.py")}
+    return {file for file in files if file.is_file()}
+
+
+def test_the_imports_of_a_module_are_those_that_python_sees():
+    modules = [path for path in PACKAGE.rglob("*.py") if "template" not in path.parts]
+    assert len(modules) > 100
+    for module in modules:
+        seen = imported_by_syntax_tree(module)
+        found = {path for path in imported(module, PACKAGE) if path is not None}
+        assert seen <= found, module
+        assert len(found - seen) <= 3, "lines of docstrings and templates may look like imports"
+
+
+@pytest.mark.parametrize("label", sorted(KINDS & set(LABELS)))
 def test_the_code_of_a_stage_is_in_its_signature(tmp_path, monkeypatch, label):
     before = signatures(tmp_path, monkeypatch, BASE)
-    known = {other: code_digest(other) for other in CODE}
+    known = {other: code_digest(other) for other in LABELS}
     monkeypatch.setattr(stage_module, "code_digest", lambda other: "new code" if other == label else known[other])
     found = changed(before, signatures(tmp_path, monkeypatch, BASE))
     assert found == {name for name in before if name.split()[0] == label}
@@ -230,15 +288,15 @@ def test_the_code_of_a_stage_is_in_its_signature(tmp_path, monkeypatch, label):
 
 def a_stage(**fields: Any) -> Stage:
     """A stage with two sources."""
-    sources = [SimpleNamespace(name=name, get_abspath=lambda name=name: f"/top/{name}") for name in ("a.cu", "b.h")]
+    sources = ["/top/a.cu", "/top/b.h"]
     given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": None, "options": {"arch": "sm_80"}}
-    return Stage(**{**given, "make": None, "targets": {}, "sources": sources, **fields})
+    return Stage(**{**given, "make": None, "outputs": {}, "sources": sources, **fields})
 
 
 def key(stage: Stage, **digests: str) -> str:
     """Its key in the build cache."""
     known = {"/top/a.cu": "1", "/top/b.h": "2"} | {f"/top/{name.replace('_', '.')}": d for name, d in digests.items()}
-    return stage.cache_key(SimpleNamespace(digest=known.__getitem__))
+    return stage.cache_key(known.__getitem__)
 
 
 def test_the_code_of_a_stage_is_in_its_key_in_the_cache(monkeypatch):
@@ -283,24 +341,33 @@ def test_what_is_known_only_when_the_kernels_are_made_is_in_the_signature():
 @pytest.fixture
 def own_code(tmp_path, monkeypatch):
     """A copy of our sources, which the digests are made of."""
-    package = Path(stage_module.__file__).parent.parent
     copy = tmp_path / "kernelwright"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(stage_module, "__file__", str(copy / "scons/stage.py"))
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "template"))
+    monkeypatch.setattr(code_module, "PACKAGE", copy)
     return copy
 
 
 def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_digest(own_code):
     digest = code_digest.__wrapped__
-    before = {label: digest(label) for label in CODE}
-    assert before == {label: code_digest(label) for label in CODE}, "the same text has the same digest anywhere"
-    deciding = {label: {f for p in patterns for f in own_code.glob(p)} for label, patterns in CODE.items()}
+    before = {label: digest(label) for label in LABELS}
+    assert before == {label: code_digest(label) for label in LABELS}, "the same text has the same digest anywhere"
+    whole = code_module.own_code()
+    deciding = {label: code_of(label, own_code) for label in LABELS}
     for file in set().union(*deciding.values()):
         text = file.read_text()
         file.write_text(text + "\n# edited\n")
-        edited = {label for label in CODE if digest(label) != before[label]}
+        edited = {label for label in LABELS if digest(label) != before[label]}
         assert edited == {label for label, files in deciding.items() if file in files}, file
+        assert code_module.own_code() != whole
         file.write_text(text)
+
+
+@pytest.mark.parametrize("name", ["library/launcher/cuda.h", "library/launcher/python/kernel.pxi", "scons/graph.py"])
+def test_an_edit_of_the_launcher_or_of_any_module_has_every_kernel_looked_at(own_code, name):
+    before = code_module.own_code()
+    file = own_code / name
+    file.write_text(file.read_text() + "\n")
+    assert code_module.own_code() != before
 
 
 # --- What the build cache keeps apart
@@ -308,8 +375,7 @@ def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_diges
 
 def cache_keys(graph: PackageGraph) -> dict[str, str]:
     """The keys of the stages that the build cache keeps, if no two files have the same content."""
-    run = SimpleNamespace(digest=str)
-    return {name: stage.cache_key(run) for name, stage in stages_of(graph).items() if stage.cacheable}
+    return {name: stage.cache_key(str) for name, stage in stages_of(graph).items() if stage.cacheable}
 
 
 def test_no_two_stages_of_a_package_have_the_same_key_in_the_cache(tmp_path, monkeypatch):

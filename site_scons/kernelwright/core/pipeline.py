@@ -19,7 +19,8 @@ class StageKind:
         options: what else decides its outputs, for the docs.
         outputs: the files that it makes, for the docs.
         module: the module that makes it. What that imports is the code of the stage.
-        elsewhere: modules that other processes run for it; what those import is code of the stage, too.
+        also: modules, and folders of modules, that run for it without being imported: in other processes, or by name.
+            What those import is code of the stage, too.
         memory: kind of tool that it runs -> KiB that the first run of that kind is taken to need.
         of_variant: it makes code of one variant, which a partial package can do without.
         of_kernel: it makes a part of a kernel, which a partial package can do without.
@@ -31,7 +32,7 @@ class StageKind:
     options: str = ""
     outputs: str = ""
     module: str = ""
-    elsewhere: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     memory: dict[str, int] = field(default_factory=dict)
     of_variant: bool = False
     of_kernel: bool = False
@@ -57,7 +58,7 @@ STAGES = (
         "the error",
         "nothing: with `-k`, it fails in place of a definition file that cannot be executed",
         module="stages.discover",
-        elsewhere=("discover.discovery", "worker.server"),
+        also=("discover.discovery", "worker.server", "lower"),
         of_kernel=True,
     ),
     StageKind(
@@ -69,7 +70,7 @@ STAGES = (
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu`; or what "
         "[CuTe DSL](cutedsl.md#what-is-built) makes",
         module="stages.lower",
-        elsewhere=("worker.server",),
+        also=("worker.server", "lower"),
         of_variant=True,
     ),
     StageKind(
@@ -79,7 +80,7 @@ STAGES = (
         "arch, flags, identity of nvcc or NVRTC, digests of the files that flags include",
         "`<arch>.cubin`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
-        elsewhere=("toolchain.nvrtc_compile",),
+        also=("toolchain.nvrtc_compile", "backends"),
         memory=COMPILER_OF_DEVICE_CODE,
         of_variant=True,
     ),
@@ -90,7 +91,7 @@ STAGES = (
         "as `CUBIN`",
         "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
-        elsewhere=("toolchain.nvrtc_compile",),
+        also=("toolchain.nvrtc_compile", "backends"),
         memory=COMPILER_OF_DEVICE_CODE,
         of_variant=True,
     ),
@@ -101,6 +102,7 @@ STAGES = (
         "arch, mode, identity of nvcc",
         "`<arch>.fatbin`, `pack_<arch>.sh`",
         module="stages.fatbin",
+        also=("backends",),
         memory={"fatbinary": 64 * MIB},
         of_variant=True,
     ),
@@ -112,6 +114,7 @@ STAGES = (
         "of a backend: its name",
         "`wrapper.c`, `images.s` of the library; of a backend: its files for the kernel, such as `_<kernel>.pyx`",
         module="stages.wrap",
+        also=("backends",),
         of_kernel=True,
     ),
     StageKind(
@@ -121,6 +124,7 @@ STAGES = (
         "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
         "`wrapper.o`, `compile_wrapper.sh`",
         module="stages.cc",
+        also=("backends",),
         memory={"cc": 256 * MIB},
         of_kernel=True,
     ),
@@ -141,6 +145,7 @@ STAGES = (
         "headers",
         "`_<kernel>.abi3.so`, `compile.sh`",
         module="stages.ext",
+        also=("backends",),
         memory={"ext": 256 * MIB},
         of_kernel=True,
     ),
@@ -151,6 +156,7 @@ STAGES = (
         "limits, docstring, flags, tools",
         "`entry.json`, where no backend needs a library",
         module="stages.entry",
+        also=("backends",),
         of_kernel=True,
     ),
     StageKind(
@@ -162,6 +168,7 @@ STAGES = (
         "where images are",
         "`<kernel>.so`, `compile.sh`, `entry.json`",
         module="stages.link",
+        also=("backends",),
         memory={"link": 256 * MIB},
         of_kernel=True,
     ),
@@ -173,6 +180,7 @@ STAGES = (
         "backends of each kernel, digests of its entry and of all that the package gets of it",
         "the package",
         module="stages.package",
+        also=("backends",),
     ),
     StageKind(
         "WHEEL",
@@ -181,6 +189,7 @@ STAGES = (
         "metadata, git commit, whether the tree differs from it, time, versions of the libraries that write wheels",
         "`package.whl`, `wheel.json`; if it is split, `<arch>.whl`",
         module="stages.wheel",
+        also=("backends",),
     ),
     StageKind(
         "COMMANDS",
@@ -197,7 +206,7 @@ STAGES = (
         "number of the variant, device, tolerance; name and digests as for `LOWER`",
         "`<slug>.<cpu or cuda>.json`",
         module="stages.check",
-        elsewhere=("worker.server",),
+        also=("worker.server", "lower", "backends"),
     ),
 )
 """All stages in the order of the pipeline, the probing of tools first."""

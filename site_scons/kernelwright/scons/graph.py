@@ -29,7 +29,7 @@ from ..define.settings import Settings
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
-from ..stages.package import Assembly, Built, Part, backends_of, remove_unknown
+from ..stages.package import Assembly, Built, Part, backends_of, images_in, named_backends, remove_unknown
 from ..stages.stage import Stage
 from ..stages.tools import Tools, find_tools
 from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
@@ -114,7 +114,8 @@ class PackageGraph:
         work, package, checks, wheels = (
             Path(node.get_abspath()) for node in (self.work, self.folder, self.checks, self.wheels)
         )
-        return Context(self.run, self.settings, self.tools, work, package, checks, wheels, self.has_gpu)
+        images = images_in(self.settings)
+        return Context(self.run, self.settings, self.tools, work, package, checks, wheels, images, self.has_gpu)
 
     @cached_property
     def glibc_stage(self) -> Stage | None:
@@ -171,7 +172,7 @@ class PackageGraph:
         """Digest of everything that all kernels of the package depend on."""
         chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
-        needs = {backend.name: backend.build_versions() for backend in self.context.named_backends}
+        needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
         tools = [self.tools.data, self.tools.cutedsl.identity, needs]
         identity = [VERSION, chosen, tools, own_code(), places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()

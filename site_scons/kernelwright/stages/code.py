@@ -34,13 +34,16 @@ def own_code() -> str:
 
 
 def code_of(label: str, package: Path) -> set[Path]:
-    """The modules that a stage consists of: its own, those that other processes run for it, and all that these import.
+    """The modules that a stage consists of: its own, those that run without being imported, and all that these import.
 
     Arguments:
         package: the folder of our modules.
     """
     kind = KINDS[label]
-    todo = [module_file(package.joinpath(*name.split("."))) for name in (kind.module, *kind.elsewhere)]
+    todo = [module_file(package / kind.module.replace(".", "/"))]
+    for name in kind.also:
+        path = package / name.replace(".", "/")
+        todo += path.glob("*.py") if path.is_dir() else [module_file(path)]
     modules: set[Path] = set()
     while todo:
         module = todo.pop()

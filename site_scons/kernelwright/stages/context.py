@@ -8,12 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import backends
 from ..core.errors import DefinitionError, Where
 from ..core.files import dependency_digest
 
 if TYPE_CHECKING:
-    from ..backends.base import Backend
     from ..define.settings import Settings
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
@@ -88,6 +86,8 @@ class Context:
         package: the folder of the package.
         checks: the folder of what checks found.
         wheels: the folder of the wheels.
+        images_in: where the device images are, if libraries do not hold them: ``wheels`` of their own, or the
+            ``package``.
         has_gpu: whether CUDA code can be checked on this machine.
     """
 
@@ -98,24 +98,13 @@ class Context:
     package: Path
     checks: Path
     wheels: Path
+    images_in: str = ""
     has_gpu: bool = False
 
     @property
     def glibc(self) -> str:
         """Name of the folder of the libraries that stand in for the machine's C library; no kernel can have it."""
         return f"glibc-{self.settings.glibc}"
-
-    @cached_property
-    def images_in(self) -> str:
-        """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
-        if self.settings.split == "arch":
-            return "wheels"
-        return "package" if any(backend.images for backend in self.named_backends) else ""
-
-    @cached_property
-    def named_backends(self) -> tuple[Backend, ...]:
-        """The backends that the settings name; ``auto`` adds none that needs anything."""
-        return tuple(backends.get(name) for name in self.settings.backends if name != backends.AUTO)
 
 
 @dataclass(frozen=True)

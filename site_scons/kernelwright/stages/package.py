@@ -17,6 +17,7 @@ from ..compile.fatbin import described
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.version import VERSION
+from ..define.settings import Settings
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
 from .execution import move
@@ -249,6 +250,18 @@ class Assembly:
             kept = {part.name for part in self._parts if part.entry.path is None} | {self._context.glibc}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
+
+
+def named_backends(settings: Settings) -> tuple[Backend, ...]:
+    """The backends that the settings name; ``auto`` adds none that needs anything."""
+    return tuple(backends.get(name) for name in settings.backends if name != backends.AUTO)
+
+
+def images_in(settings: Settings) -> str:
+    """Where the device images are, if libraries do not hold them: ``wheels`` of their own, or the ``package``."""
+    if settings.split == "arch":
+        return "wheels"
+    return "package" if any(backend.images for backend in named_backends(settings)) else ""
 
 
 def backends_of(context: Context, parts: Iterable[Part]) -> tuple[Backend, ...]:
