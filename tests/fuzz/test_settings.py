@@ -12,8 +12,8 @@ import pytest
 from hypothesis import strategies as st
 from kernelwright import backends
 from kernelwright.core.files import canonical_json, pretty_json
+from kernelwright.core.quantity import parse_size
 from kernelwright.define.settings import HELP, SIZES, Settings, merge, read_pyproject
-from kernelwright.processes.memory import parse_size
 
 from .harness import fuzz, only_our_errors, write_guard
 from .strategies import damaged, nested, odd_texts, texts, values

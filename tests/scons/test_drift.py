@@ -114,6 +114,7 @@ DECIDING_NOTHING = {
     *(
         "discover/selection.py",
         "core/private.py",
+        "core/quantity.py",
         "core/records.py",
         "processes/runner.py",
         "define/settings.py",

@@ -10,8 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from kernelwright.core.quantity import parse_size
 from kernelwright.processes import memory
-from kernelwright.processes.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib, parse_size
+from kernelwright.processes.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib
 from moments import HANGS_AFTER_S, wait_for
 
 MIB = 1 << 10

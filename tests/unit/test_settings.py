@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kernelwright import backends
 from kernelwright.core.errors import SettingsError, Where
+from kernelwright.core.quantity import parse_size
 from kernelwright.define import settings as settings_module
 from kernelwright.define.settings import (
     CHOICES,
@@ -22,7 +23,6 @@ from kernelwright.define.settings import (
     read_pyproject,
     target_of,
 )
-from kernelwright.processes.memory import parse_size
 
 
 def settings(*layers):

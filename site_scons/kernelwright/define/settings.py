@@ -330,7 +330,7 @@ def _limit(name: str, raw: Any, where: Where) -> int | None:
 
 
 def _size(name: str, raw: Any, where: Where) -> str:
-    from ..processes.memory import parse_size
+    from ..core.quantity import parse_size
 
     try:
         if raw != "":

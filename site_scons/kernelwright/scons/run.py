@@ -93,7 +93,7 @@ class BuildRun:
     @shared_property
     def cache(self) -> BuildCache | None:
         """The build cache; that of ``env.CacheDir`` if the build file names one, otherwise that of the settings."""
-        from ..processes.memory import parse_size
+        from ..core.quantity import parse_size
         from ..state.cache import BuildCache
 
         given = compat.cache_folder(self.env)
@@ -136,7 +136,8 @@ class BuildRun:
     @shared_property
     def compilers(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
-        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib, parse_size
+        from ..core.quantity import parse_size
+        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
         from ..processes.runner import ToolRunner
 
         limit, override = self._settings.memory_limit, self._settings.nvcc_memory

@@ -85,7 +85,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
 def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
     # Imported here, because few builds use it.
     from ..compile.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
-    from ..processes.memory import parse_size
+    from ..core.quantity import parse_size
 
     nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size
     if nvrtc is None:

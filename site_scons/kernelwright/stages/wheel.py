@@ -15,10 +15,10 @@ from .. import backends
 from ..core.errors import KernelwrightError, Where
 from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, sha256_of
 from ..core.private import private_folders
+from ..core.quantity import parse_size
 from ..core.records import Record, read_json
 from ..core.version import VERSION
 from ..package.assemble import provider_package
-from ..processes.memory import parse_size
 from ..wheel import WHEEL_LIST
 from ..wheel.sizes import KernelSize, kernel_sizes, size_table
 from .stage import Stage
