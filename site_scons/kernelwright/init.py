@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from .core.errors import SettingsError, Where
-from .define.settings import BUILD_FOLDERS, TAKEN, is_importable
+from .define.package_name import BUILD_FOLDERS, TAKEN, is_importable
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 HIDDEN = {"gitignore": ".gitignore", "github": ".github"}

@@ -274,7 +274,7 @@ def test_other_packages_may_have_any_name(name: str) -> None:
 
 def test_every_module_that_is_imported_is_taken() -> None:
     from kernelwright import backends
-    from kernelwright.define.settings import TAKEN
+    from kernelwright.define.package_name import TAKEN
 
     found = {name for path in SOURCES for name in imported(ast.parse(path.read_text(encoding="utf-8")))}
     for backend in map(backends.get, backends.names()):

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from kernelwright import backends
 from kernelwright.core.files import canonical_json, pretty_json
 from kernelwright.core.quantity import parse_size
-from kernelwright.define.settings import HELP, SIZES, Settings, merge, read_pyproject
+from kernelwright.define.setting_kinds import SIZE
+from kernelwright.define.settings import SETTINGS, Settings, merge, read_pyproject
 
 from .harness import fuzz, only_our_errors, write_guard
 from .strategies import damaged, nested, odd_texts, texts, values
 
-NAMES = sorted(HELP)
+NAMES = sorted(SETTINGS)
+SIZES = [name for name, declared in SETTINGS.items() if declared.kind is SIZE]
 
 good = {
     "package": st.sampled_from(["demo", "a.b", "_x"]),

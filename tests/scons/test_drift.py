@@ -6,9 +6,9 @@ import ast
 import inspect
 import json
 import re
+import runpy
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from kernelwright import backends, kernel
 from kernelwright.cli import TOOLS
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
-from kernelwright.define.settings import HELP, Settings
+from kernelwright.define.settings import SETTINGS, Settings
 from kernelwright.processes.memory import DEFAULT_KIB
 from kernelwright.report.timeline import COLOURS
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.scons.graph import UNRELATED
 from kernelwright.scons.stage import CODE
 from kernelwright.scons.tool import OPTIONS
 from kernelwright.state.trace import STAGES
@@ -117,6 +116,9 @@ DECIDING_NOTHING = {
         "core/quantity.py",
         "core/records.py",
         "processes/runner.py",
+        "define/arch.py",
+        "define/package_name.py",
+        "define/setting_kinds.py",
         "define/settings.py",
         "state/settled.py",
         "state/trace.py",
@@ -155,22 +157,13 @@ def test_memory_has_a_first_estimate_for_every_kind_of_run():
 # Settings, options, commands, arguments.
 
 
-def test_the_docs_list_every_setting_with_its_default():
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|", section("reference.md", "## Settings"), re.M)
-    assert {name for name, _ in rows} == set(HELP) == {field.name for field in fields(Settings)}
-    for name, shown in rows:
-        default = getattr(Settings(), name)
-        listed = ", ".join(default) if isinstance(default, tuple) else str(default)
-        plain = re.sub(r"[`\"]", "", shown).strip()
-        assert plain == {"": "empty", "None": "none"}.get(listed, listed.removesuffix(".0")), name
-
-
-def test_the_docs_name_the_settings_that_change_nothing():
-    text = section("reference.md", "## Settings")
-    sentence = re.search(r"[^.|]*do not change what is built", text)
-    assert sentence and set(re.findall(r"`(\w+)`", sentence[0].rpartition("1.5G`. ")[2] or sentence[0])) >= set(
-        UNRELATED
-    ) - {"max_wheel_size"}
+def test_the_docs_have_the_table_of_the_settings_that_are_declared():
+    run = runpy.run_path(str(ROOT / "docs/settings_table.py"))
+    page = doc("reference.md")
+    assert run["with_table"](page) == page, "run: python docs/settings_table.py"
+    table = section("reference.md", "## Settings")
+    assert run["written_part"](SETTINGS, Settings()) in table
+    assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", table, re.M) == list(SETTINGS)
 
 
 def test_the_docs_list_every_option_command_and_tool():
@@ -213,8 +206,8 @@ def test_the_docs_list_every_backend():
     assert word and set(re.findall(r"`(\w+)`", word[0])) == names
     table = re.findall(r"^\| \[?`(\w+)`\]?[^|]*\|", doc("backends.md"), re.M)
     assert set(table) >= names
-    row = re.search(r"^\| `backends` \| list \|.*$", section("reference.md", "## Settings"), re.M)
-    assert row and set(re.findall(r"`(\w+)`", row[0])) >= names
+    text = re.search(r"^- `backends`: .*?\.\n", section("reference.md", "## Settings"), re.M | re.S)
+    assert text and set(re.findall(r"`(\w+)`", text[0])) >= names
     assert f"`schema` is {SCHEMA}" in doc("manifest.md")
 
 

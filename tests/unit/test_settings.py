@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields
+import runpy
+import sys
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from kernelwright import backends
 from kernelwright.core.errors import SettingsError, Where
 from kernelwright.core.quantity import parse_size
 from kernelwright.define import settings as settings_module
-from kernelwright.define.settings import (
-    CHOICES,
-    COMMAND_LINE,
-    HELP,
-    SIZES,
-    Settings,
-    arch_order,
-    merge,
-    read_pyproject,
-    target_of,
-)
+from kernelwright.define.arch import arch_order, target_of
+from kernelwright.define.setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS
+from kernelwright.define.settings import COMMAND_LINE, SETTINGS, Settings, affecting, merge, read_pyproject
 
 
 def settings(*layers):
@@ -177,23 +173,83 @@ def test_settings_that_nobody_gave_are_the_defaults():
     kinds = {"str": str, "float": float, "tuple[str, ...]": tuple, "int | None": (int, type(None))}
     assert all(isinstance(getattr(defaults, field.name), kinds[field.type]) for field in fields(Settings))
     assert all(target_of(arch) in defaults.targets for arch in defaults.archs)
-    assert all(getattr(defaults, name) == valid[0] for name, valid in CHOICES.items())
-    assert all(parse_size(getattr(defaults, name)) > 0 for name in SIZES if getattr(defaults, name))
+    sizes = [getattr(defaults, name) for name, declared in SETTINGS.items() if declared.kind is SIZE]
+    assert len(sizes) == 5 and all(parse_size(size) > 0 for size in sizes if size)
     assert re.fullmatch(r"2\.[0-9]+", defaults.glibc) and not Path(defaults.cache_dir).is_absolute()
 
 
-def test_every_setting_has_help_and_a_name_on_the_command_line():
+def test_every_setting_is_declared_once():
     names = [field.name for field in fields(Settings)]
-    assert list(HELP) == names and all(HELP.values())
+    assert list(SETTINGS) == names and all(declared.help for declared in SETTINGS.values())
     assert {name.upper(): name for name in names if name != "package"} == COMMAND_LINE
-    assert set(SIZES) | set(CHOICES) <= set(names)
+
+
+def test_the_type_of_a_setting_is_that_of_its_kind():
+    types = {TEXT: "str", SIZE: "str", WORDS: "tuple[str, ...]", FLAGS: "tuple[str, ...]"}
+    types |= {SECONDS: "float", LIMIT: "int | None"}
+    for field in fields(Settings):
+        assert field.type == types.get(SETTINGS[field.name].kind, "str"), field.name
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_is_shown_of_a_value_can_be_given_for_it(name):
+    kind, where = SETTINGS[name].kind, Where()
+    texts = {TEXT: "/a b", SIZE: "1.5G", WORDS: "sm_80,x86-64", FLAGS: "-a -b,c", SECONDS: "0.5", LIMIT: "7"}
+    default = getattr(Settings(), name)
+    for value in (default, kind.read(name, texts.get(kind, default), where)):
+        assert kind.read(name, kind.text(value), where) == value
+    if name != "package":
+        assert SETTINGS[name].read(name, kind.text(default), where) == default
+
+
+def test_a_choice_lists_its_words_wherever_it_is_shown():
+    declared = SETTINGS["compress"]
+    assert declared.kind.word == "`none`, `speed`, `balance` or `size`"
+    assert declared.help_line == "how cubins and PTX are compressed (one of none, speed, balance, size)"
+
+
+def test_what_is_built_depends_on_all_settings_but_these():
+    without = {"worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory"}
+    without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size"}
+    chosen = settings({"package": "demo", "glibc": "2.31"})
+    assert affecting(chosen) == {name: value for name, value in asdict(chosen).items() if name not in without}
+
+
+def test_all_follows_from_the_declaration_of_a_setting(monkeypatch):
+    """A copy of the module with one declaration more."""
+    text = Path(settings_module.__file__).read_text()
+    more = '    mood: str = _setting(choice("calm", "wild"), "calm", "how it looks", affects_output=False)\n'
+    before = "\n    def archs_of("
+    assert text.count(before) == 1
+    module: Any = ModuleType("kernelwright.define.settings_with_one_more")
+    module.__package__ = "kernelwright.define"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(text.replace(before, more + before), module.__dict__)
+
+    def chosen(value: Any) -> Any:
+        return module.merge([("here", {"mood": value})], [])
+
+    assert chosen("wild").mood == "wild" and module.merge([], []).mood == "calm"
+    for value, message in (("x", "unknown mood 'x'"), (3, "mood is 3, expected one of calm, wild")):
+        with pytest.raises(SettingsError, match=message):
+            chosen(value)
+    with pytest.raises(SettingsError) as caught:
+        module.merge([("here", {"moood": "calm"})], [])
+    assert caught.value.remedy.startswith("did you mean 'mood'? the settings are package, ")
+    assert module.COMMAND_LINE["MOOD"] == "mood"
+    assert module.SETTINGS["mood"].help_line == "how it looks (one of calm, wild)"
+    assert module.affecting(chosen("wild")) == module.affecting(chosen("calm")) == affecting(Settings())
+    write = runpy.run_path(str(Path(__file__).parents[2] / "docs/settings_table.py"))["written_part"]
+    page = write(module.SETTINGS, module.Settings())
+    assert "| `mood` | `calm` or `wild` | `calm` | how it looks |\n" in page
+    assert "`max_wheel_size`, `mood`. Not on the command line: `package`.\n" in page
 
 
 @pytest.mark.parametrize(("given", "near"), [("archz", "did you mean 'archs'? "), ("zzz", "")])
 def test_an_unknown_setting_is_named_with_the_nearest_one(given, near):
     with pytest.raises(SettingsError, match=f"layer 0 has no setting '{given}'") as caught:
         settings({given: 1})
-    assert caught.value.remedy == f"{near}the settings are {', '.join(HELP)}"
+    assert caught.value.remedy == f"{near}the settings are {', '.join(SETTINGS)}"
 
 
 def imported_by(path: Path) -> set[str]:
@@ -205,7 +261,7 @@ def imported_by(path: Path) -> set[str]:
 
 
 def test_no_package_takes_the_place_of_what_a_build_or_python_itself_imports():
-    sources = Path(settings_module.__file__).parent
+    sources = Path(settings_module.__file__).parents[1]
     names = set().union(*(imported_by(path) for path in sources.rglob("*.py") if "template" not in path.parts))
     names -= {"compression"}  # of the standard library from Python 3.14 on
     names |= {need.module.partition(".")[0] for name in backends.names() for need in backends.get(name).run_needs}
@@ -220,7 +276,7 @@ def test_remedies_list_what_is_valid():
         ({"split": "x"}, "the valid ones are none, arch"),
         ({"targets": "x"}, "the valid ones are llvm, cuda"),
         ({"archs": "x"}, "use one of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 for the CPU; sm_80,"),
-        ({"archs": []}, HELP["archs"]),
+        ({"archs": []}, SETTINGS["archs"].help),
         ({"package": "x-y"}, "use a Python identifier"),
         ({"split": "arch", "targets": "llvm"}, "SPLIT=none"),
         ({"targets": "cuda", "archs": "x86-64"}, "add one (x86-64-v3 for llvm, sm_80 for cuda)"),

@@ -3,84 +3,116 @@
 from __future__ import annotations
 
 import difflib
-import keyword
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import SettingsError, Where, shown
+from ..core.errors import SettingsError, Where
+from .arch import TARGETS, target_of
+from .package_name import check_package_name
+from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-TARGETS = ("llvm", "cuda")
-CPU_ARCHS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-"""The micro-architecture levels of the x86-64 psABI, lowest first."""
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
-CHOICES = {
-    "cuda_compiler": ("nvcc", "nvrtc"),
-    "compress": ("none", "speed", "balance", "size"),
-    "split": ("none", "arch"),
-}
-"""Settings that are one word out of a few, the default first. Those of ``compress`` are the modes of ``fatbinary``."""
-GPU_ARCH = re.compile(r"(?:sm|compute)_(\d{2,3})([af]?)")
-"""nvcc's names of a real (``sm_90a``: code for exactly that chip) or virtual (``compute_80``: PTX) architecture."""
+
+
+def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
+    """A field that declares a setting; ``text`` is its help, and ``more`` are further arguments of :class:`Setting`."""
+    return field(default=default, metadata={"setting": Setting(kind, text, **more)})
+
+
+def _check_targets(targets: tuple[str, ...], where: Where) -> None:
+    require_known("target", targets, TARGETS, where)
+
+
+def _check_archs(archs: tuple[str, ...], where: Where) -> None:
+    for arch in archs:
+        target_of(arch, where)
+
+
+def _check_glibc(version: str, where: Where) -> None:
+    if version and not GLIBC.fullmatch(version):
+        raise SettingsError(f"glibc is {version!r}, expected a version such as '2.28', or ''", where)
 
 
 @dataclass(frozen=True)
 class Settings:
     """Everything that a user can choose about a kernel package.
 
-    Arguments:
-        package: import name of the generated package, used where a build file gives none.
-        targets: TVM targets to build for.
-        archs: architectures; each belongs to the target that its name tells.
-        backends: execution backends; the first is the default.
-        cuda_compiler: what compiles device code: ``nvcc``, or ``nvrtc``, NVIDIA's compiler that is a library.
-        nvcc: path of nvcc, or empty: the PyPI wheels', else CUDA_HOME's, else the one on PATH.
-        nvcc_flags: further flags of every run of the CUDA compiler.
-        host_compiler: C compiler, a name or a path; empty: cc, gcc or clang, whichever comes first on PATH.
-        glibc: the oldest glibc that libraries run with, such as ``"2.28"``; empty: that of the machine that builds.
-        worker_timeout: seconds that one request to a worker may take.
-        tool_timeout: seconds that one run of nvcc or of the host compiler may take.
-        memory_limit: memory that all runs of tools together may take, such as ``"16G"``; empty: 80 % of what is free.
-        nvcc_memory: memory that one run of nvcc is taken to need, such as ``"2G"``; empty: learnt from earlier builds.
-        pch_size: size that NVRTC's precompiled headers are kept within, such as ``"2G"``; empty: there are none.
-        cache_dir: folder of the build cache, relative to the SConstruct's; empty: no cache.
-        cache_size: size that the build cache is cut down to at the end of a build, such as ``"2G"``.
-        compress: how device code is compressed: ``none``, ``speed``, ``balance`` or ``size``.
-        split: ``arch``: the device code of each CUDA arch is in a wheel of its own; ``none``: all is in one wheel.
-        max_wheel_size: largest size that a wheel may have, such as ``"100M"``; empty: no limit.
-        max_registers: registers per thread that a device function may use; None: no limit.
-        max_spills: bytes that a device function may spill, stores and loads together; None: no limit.
+    Each field declares one setting: type, default, kind, and what it is. What may be given for it, the command line,
+    ``scons -h``, :func:`affecting` and the table in ``docs/reference.md`` follow from that.
     """
 
-    package: str = ""
-    targets: tuple[str, ...] = TARGETS
-    archs: tuple[str, ...] = ("x86-64-v3", "sm_80", "sm_90a", "compute_80")
-    backends: tuple[str, ...] = ("tvm_ffi",)
-    cuda_compiler: str = "nvcc"
-    nvcc: str = ""
-    nvcc_flags: tuple[str, ...] = ()
-    host_compiler: str = ""
-    glibc: str = "2.28"
-    worker_timeout: float = 300.0
-    tool_timeout: float = 1800.0
-    memory_limit: str = ""
-    nvcc_memory: str = ""
-    pch_size: str = "2G"
-    cache_dir: str = "build/.kernelwright/cache"
-    cache_size: str = "2G"
-    compress: str = "none"
-    split: str = "none"
-    max_wheel_size: str = ""
-    max_registers: int | None = None
-    max_spills: int | None = None
+    package: str = _setting(
+        TEXT,
+        "",
+        "import name of the package, where KernelPackage gives none",
+        check=check_package_name,
+        on_command_line=False,
+    )
+    targets: tuple[str, ...] = _setting(
+        WORDS, TARGETS, f"targets to build for, from: {', '.join(TARGETS)}", check=_check_targets
+    )
+    archs: tuple[str, ...] = _setting(
+        WORDS,
+        ("x86-64-v3", "sm_80", "sm_90a", "compute_80"),
+        "architectures: x86-64-v3, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
+        check=_check_archs,
+    )
+    # merge() checks the names of backends: only modules above this one know them.
+    backends: tuple[str, ...] = _setting(WORDS, ("tvm_ffi",), "execution backends, the first is the default")
+    cuda_compiler: str = _setting(choice("nvcc", "nvrtc"), "nvcc", "what compiles device code")
+    nvcc: str = _setting(
+        TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"
+    )
+    nvcc_flags: tuple[str, ...] = _setting(FLAGS, (), "further flags of each run of the CUDA compiler")
+    host_compiler: str = _setting(
+        TEXT, "", "C compiler, a path or a name; empty: the first of cc, gcc and clang on PATH"
+    )
+    glibc: str = _setting(
+        TEXT,
+        "2.28",
+        "oldest glibc that libraries run with; empty: that of the machine that builds",
+        check=_check_glibc,
+    )
+    worker_timeout: float = _setting(
+        SECONDS, 300.0, "time that starting a worker, or one request to it, may take", affects_output=False
+    )
+    tool_timeout: float = _setting(SECONDS, 1800.0, "time that one run of a compiler may take", affects_output=False)
+    memory_limit: str = _setting(
+        SIZE, "", "memory for all runs of compilers together; empty: 80 % of what is free", affects_output=False
+    )
+    nvcc_memory: str = _setting(
+        SIZE, "", "memory for one run of nvcc or NVRTC; empty: learnt from earlier builds", affects_output=False
+    )
+    pch_size: str = _setting(
+        SIZE, "2G", "what NVRTC's precompiled headers are kept within; empty: there are none", affects_output=False
+    )
+    cache_dir: str = _setting(
+        TEXT, "build/.kernelwright/cache", "folder of the build cache; empty: no cache", affects_output=False
+    )
+    cache_size: str = _setting(
+        SIZE, "2G", "what the build cache is cut down to at the end of a build", affects_output=False
+    )
+    # The words are the modes of fatbinary.
+    compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")
+    split: str = _setting(
+        choice("none", "arch"), "none", "arch: the device code of each CUDA arch is in a wheel of its own"
+    )
+    max_wheel_size: str = _setting(
+        SIZE, "", "largest size that a wheel may have; empty: no limit", affects_output=False
+    )
+    max_registers: int | None = _setting(
+        LIMIT, None, "registers per thread that a device function may use; empty: no limit"
+    )
+    max_spills: int | None = _setting(LIMIT, None, "bytes that a device function may spill; empty: no limit")
 
     def archs_of(self, target: str) -> tuple[str, ...]:
         """The archs of one target, in the order given."""
@@ -92,74 +124,19 @@ class Settings:
         return self.archs_of("cuda") if self.split == "arch" else ()
 
 
-HELP = {
-    "package": "import name of the generated package",
-    "targets": f"targets to build for, from: {', '.join(TARGETS)}",
-    "archs": "architectures: x86-64-v3, sm_90a, compute_80 (PTX), ...; replaces those of the targets it names",
-    "backends": "execution backends, the first is the default",
-    "cuda_compiler": f"what compiles device code, one of: {', '.join(CHOICES['cuda_compiler'])}",
-    "nvcc": "path of nvcc (default: PyPI wheels, else CUDA_HOME, else PATH)",
-    "nvcc_flags": "further nvcc flags",
-    "host_compiler": "C compiler (default: cc, gcc or clang on PATH)",
-    "glibc": "oldest glibc that libraries run with, such as 2.28; empty for this machine's",
-    "worker_timeout": "seconds that one request to a worker may take",
-    "tool_timeout": "seconds that one run of a compiler may take",
-    "memory_limit": "memory for all runs of compilers together, such as 16G (default: 80 % of what is free)",
-    "nvcc_memory": "memory that one run of nvcc is taken to need, such as 2G (default: learnt from earlier builds)",
-    "pch_size": "size that NVRTC's precompiled headers are kept within, such as 2G; empty for none",
-    "cache_dir": "folder of the build cache; empty for none",
-    "cache_size": "size that the build cache is cut down to, such as 2G",
-    "compress": f"compression of device code, one of: {', '.join(CHOICES['compress'])}",
-    "split": "arch: a wheel of its own for the device code of each CUDA arch; none: one wheel",
-    "max_wheel_size": "largest size that a wheel may have, such as 100M (default: no limit)",
-    "max_registers": "registers per thread that a device function may use (default: no limit)",
-    "max_spills": "bytes that a device function may spill (default: no limit)",
-}
-"""One line for each setting, shown by ``scons -h``."""
+SETTINGS: Mapping[str, Setting] = {declared.name: declared.metadata["setting"] for declared in fields(Settings)}
+"""Name of a setting -> what is declared about it."""
 
-SIZES = ("memory_limit", "nvcc_memory", "pch_size", "cache_size", "max_wheel_size")
-"""Settings that are amounts of memory."""
+COMMAND_LINE = {name.upper(): name for name, declared in SETTINGS.items() if declared.on_command_line}
+"""Name on SCons's command line -> name of the setting."""
 
 WHEEL_TABLES = ("project", "sdist", "version")
 """Tables of ``[tool.kernelwright]`` that are no settings: what wheels and source distributions are made of."""
 
-BUILD_FOLDERS = ("kernels", "check", "wheels")
-"""Folders beside the packages in the build folder."""
 
-TAKEN = frozenset(
-    {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "Cython"}
-    | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
-    | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
-    | {"auditwheel", "dunamai", "elftools", "packaging", "pyproject_metadata", "tomli", "wheel"}
-    | sys.stdlib_module_names
-)
-"""Modules that a build, a package, its user or Python itself imports: a package of such a name would replace one."""
-
-COMMAND_LINE = {name.upper(): name for name in HELP if name != "package"}
-"""Name on SCons's command line -> name of the setting."""
-
-
-def target_of(arch: str, where: Where | None = None) -> str:
-    """The target that an arch belongs to; ``where`` is the place that an error names.
-
-    Raises:
-        SettingsError: the name is not one of a known arch.
-    """
-    if arch in CPU_ARCHS:
-        return "llvm"
-    if GPU_ARCH.fullmatch(arch):
-        return "cuda"
-    raise SettingsError(
-        f"unknown arch {arch!r}",
-        where or Where(stage="settings"),
-        f"use one of {', '.join(CPU_ARCHS)} for the CPU; sm_80, sm_90a, ... or compute_80 (PTX), ... for CUDA",
-    )
-
-
-def arch_order(arch: str) -> tuple[int, str]:
-    """Sort key: the arch's number, so that ``sm_80`` comes before ``sm_100``; CPU levels in order."""
-    match = GPU_ARCH.fullmatch(arch)
-    return (int(match[1]), match[2]) if match else (CPU_ARCHS.index(arch), "")
+def affecting(settings: Settings) -> dict[str, Any]:
+    """The settings that decide what is built: name -> value."""
+    return {name: getattr(settings, name) for name, declared in SETTINGS.items() if declared.affects_output}
 
 
 def read_pyproject(path: Path) -> dict[str, Any]:
@@ -204,10 +181,12 @@ def read_document(path: Path) -> dict[str, Any]:
 def reject_unknown(names: Iterable[str], where: Where, place: str) -> None:
     """Raise a SettingsError for a name that is no setting, with the nearest one that is."""
     for name in names:
-        if name not in HELP:
-            near = difflib.get_close_matches(name, HELP, 1)
+        if name not in SETTINGS:
+            near = difflib.get_close_matches(name, SETTINGS, 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise SettingsError(f"{place} has no setting {name!r}", where, f"{hint}the settings are {', '.join(HELP)}")
+            raise SettingsError(
+                f"{place} has no setting {name!r}", where, f"{hint}the settings are {', '.join(SETTINGS)}"
+            )
 
 
 def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Iterable[str]) -> Settings:
@@ -228,12 +207,12 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
         where = Where(stage="settings", location=place)
         reject_unknown(layer, where, place)
         for name, raw in layer.items():
-            value = _convert(name, raw, where)
+            value = SETTINGS[name].read(name, raw, where)
             if name == "archs" and "archs" in values:
                 named = {target_of(arch) for arch in value}
                 value = (*(a for a in values["archs"] if target_of(a) not in named), *value)
             if name == "backends":
-                _choose("backend", value, tuple(known_backends), where)
+                require_known("backend", value, tuple(known_backends), where)
             values[name] = value
     settings = Settings(**values)
     _require_archs(settings)
@@ -241,109 +220,6 @@ def merge(layers: Iterable[tuple[str, Mapping[str, Any]]], known_backends: Itera
         remedy = "add the target cuda, or write split = none; on the command line: SPLIT=none"
         raise SettingsError(f"split = {settings.split!r} without the target cuda", Where(stage="settings"), remedy)
     return settings
-
-
-def _convert(name: str, raw: Any, where: Where) -> Any:
-    kind = next(f.type for f in fields(Settings) if f.name == name)
-    if kind == "tuple[str, ...]":
-        value = _string_list(name, raw, where)
-        if name == "targets":
-            _choose("target", value, TARGETS, where)
-        if name == "archs":
-            for arch in value:
-                target_of(arch, where)
-        return value
-    if kind == "float":
-        return _positive_number(name, raw, where)
-    if kind == "int | None":
-        return _limit(name, raw, where)
-    if name in SIZES:
-        return _size(name, raw, where)
-    if name in CHOICES and not isinstance(raw, str):
-        raise SettingsError(f"{name} is {shown(raw)}, expected one of {', '.join(CHOICES[name])}", where)
-    if not isinstance(raw, str) or "\0" in raw:
-        raise SettingsError(f"{name} is {shown(raw)}, expected a string without NUL", where)
-    if name == "package":
-        _check_package(raw, where)
-    if name == "glibc":
-        _check_glibc(raw, where)
-    if name in CHOICES:
-        _choose(name, [raw], CHOICES[name], where)
-    return raw
-
-
-def _check_glibc(version: str, where: Where) -> None:
-    if version and not GLIBC.fullmatch(version):
-        raise SettingsError(f"glibc is {version!r}, expected a version such as '2.28', or ''", where)
-
-
-def is_importable(package: str) -> bool:
-    """Whether a package of that dotted name can be imported; in ``__pycache__`` Python looks for compiled modules."""
-    parts = package.split(".")
-    named = all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts)
-    return named and "__pycache__" not in parts
-
-
-def _check_package(name: str, where: Where) -> None:
-    parts = name.split(".")
-    if not is_importable(name):
-        raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
-    if parts[0] in BUILD_FOLDERS:
-        listed = ", ".join(BUILD_FOLDERS)
-        raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
-    if parts[0] in TAKEN:
-        message = f"package is {name!r}, which would take the place of the module {parts[0]!r}"
-        raise SettingsError(message, where, "use another name, such as acme_kernels")
-
-
-def _string_list(name: str, raw: Any, where: Where) -> tuple[str, ...]:
-    items = re.split(r"[,\s]+", raw.strip()) if isinstance(raw, str) and name != "nvcc_flags" else raw
-    if isinstance(items, str):
-        items = items.split()
-    if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) and "\0" not in item for item in items):
-        raise SettingsError(f"{name} is {shown(raw)}, expected a list of strings without NUL", where)
-    result = tuple(item for item in items if item)
-    if not result and name != "nvcc_flags":
-        raise SettingsError(f"{name} is empty", where, HELP[name])
-    return result if name == "nvcc_flags" else tuple(dict.fromkeys(result))
-
-
-def _positive_number(name: str, raw: Any, where: Where) -> float:
-    try:
-        value = float(raw)
-    except (TypeError, ValueError, OverflowError):
-        value = -1.0
-    if isinstance(raw, bool) or not 0 < value < float("inf"):
-        raise SettingsError(f"{name} is {shown(raw)}, expected a number of seconds above 0", where)
-    return value
-
-
-def _limit(name: str, raw: Any, where: Where) -> int | None:
-    """A number from 0 up; an empty string from the command line lifts the limit."""
-    if raw == "" or raw is None:
-        return None
-    if isinstance(raw, str) and re.fullmatch("[0-9]{1,18}", raw):
-        raw = int(raw)
-    if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw < 10**18:
-        raise SettingsError(f"{name} is {shown(raw)}, expected a number from 0 up", where)
-    return raw
-
-
-def _size(name: str, raw: Any, where: Where) -> str:
-    from ..core.quantity import parse_size
-
-    try:
-        if raw != "":
-            parse_size(raw)
-    except (TypeError, ValueError, AttributeError):
-        raise SettingsError(f"{name} is {shown(raw)}, expected a size such as '512M' or '16G'", where) from None
-    return str(raw)
-
-
-def _choose(what: str, chosen: Iterable[str], valid: tuple[str, ...], where: Where) -> None:
-    for name in chosen:
-        if name not in valid:
-            raise SettingsError(f"unknown {what} {name!r}", where, f"the valid ones are {', '.join(valid)}")
 
 
 def _require_archs(settings: Settings) -> None:

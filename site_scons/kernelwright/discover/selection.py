@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from .. import backends
 from ..core.errors import DefinitionError, SettingsError, Where
-from ..define.settings import TARGETS, Settings, arch_order, target_of
+from ..define.arch import TARGETS, arch_order, target_of
+from ..define.settings import Settings
 from ..toolchain.probe import Nvcc
 from .discovery import KernelRecord
 

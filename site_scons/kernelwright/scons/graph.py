@@ -25,7 +25,7 @@ from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.version import VERSION
-from ..define.settings import Settings
+from ..define.settings import Settings, affecting
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
@@ -503,15 +503,3 @@ def _notes(selection: KernelSelection) -> list[str]:
 
 SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
 """Files in the build folder that no package has for itself."""
-
-UNRELATED = (
-    "worker_timeout",
-    "tool_timeout",
-    "memory_limit",
-    "nvcc_memory",
-    "pch_size",
-    "cache_dir",
-    "cache_size",
-    "max_wheel_size",
-)
-"""Settings that do not change what is built."""

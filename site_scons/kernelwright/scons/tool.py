@@ -14,8 +14,12 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
+<<<<<<< HEAD
 from ..define.settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
 from . import compat
+=======
+from ..define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_pyproject, reject_unknown
+>>>>>>> d34d858 (A setting is declared once: its type, default, help, kind, and whether what is built depends on it)
 from .graph import PackageGraph
 from .run import begun_run, current_run
 
@@ -187,9 +191,9 @@ class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
 def _add_variables(env: Any, defaults: Settings) -> None:
     variables = _Variables(None, SCons.Script.ARGUMENTS)
     for variable, name in COMMAND_LINE.items():
-        value = getattr(defaults, name)
-        text = ",".join(value) if isinstance(value, tuple) else str(value)
-        variables.Add((PREFIX + variable, variable), HELP[name], text)
+        declared = SETTINGS[name]
+        text = declared.kind.text(getattr(defaults, name))
+        variables.Add((PREFIX + variable, variable), declared.help_line, text)
     variables.Update(env)
     _warn_of_misspelled()
     if not SCons.Script.GetOption("help"):

@@ -25,7 +25,7 @@ from ..compile.fatbin import fatbin_ranges, images_in
 from ..core.errors import KernelwrightError, Where, printable, shown
 from ..core.private import private_pattern
 from ..core.records import Record
-from ..define.settings import TAKEN, is_importable
+from ..define.package_name import TAKEN, is_importable
 from ..package.assemble import provider_package
 from ..runtime.loader import DIGEST_LINE
 from ..runtime.provider import GROUP

@@ -1,0 +1,49 @@
+"""Writes the table of settings in ``reference.md``: ``python docs/settings_table.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kernelwright.define.setting_kinds import Setting
+from kernelwright.define.settings import SETTINGS, Settings
+
+PAGE = Path(__file__).with_name("reference.md")
+BEGIN = "<!-- written by docs/settings_table.py from define/settings.py -->\n"
+END = "<!-- end of what is written -->\n"
+
+
+def written_part(settings: Mapping[str, Setting], defaults: object) -> str:
+    """The table of some settings, and what it does not tell of them."""
+    rows = [
+        f"| `{name}` | {declared.kind.word} | {default_of(declared, getattr(defaults, name))} | {declared.help} |\n"
+        for name, declared in settings.items()
+    ]
+    without = names(name for name, declared in settings.items() if not declared.affects_output)
+    file_only = names(name for name, declared in settings.items() if not declared.on_command_line)
+    return (
+        "| setting | type | default | meaning |\n|---|---|---|---|\n"
+        f"{''.join(rows)}\n"
+        f"These do not change what is built: {without}. Not on the command line: {file_only}.\n"
+    )
+
+
+def default_of(declared: Setting, value: object) -> str:
+    """The default as the table shows it."""
+    words = value if isinstance(value, tuple) else (declared.kind.text(value),)
+    return ", ".join(f"`{word}`" for word in words if word) or "empty"
+
+
+def names(found: Iterable[str]) -> str:
+    """Names as the page shows them."""
+    return ", ".join(f"`{name}`" for name in found)
+
+
+def with_table(page: str) -> str:
+    """The page with the table of today."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + written_part(SETTINGS, Settings()) + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

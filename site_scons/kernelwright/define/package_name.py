@@ -1,0 +1,40 @@
+"""Import names of packages: which ones Python can import, and which ones something else has."""
+
+from __future__ import annotations
+
+import keyword
+import sys
+
+from ..core.errors import SettingsError, Where
+
+BUILD_FOLDERS = ("kernels", "check", "wheels")
+"""Folders beside the packages in the build folder."""
+
+TAKEN = frozenset(
+    {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "Cython"}
+    | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
+    | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
+    | {"auditwheel", "dunamai", "elftools", "packaging", "pyproject_metadata", "tomli", "wheel"}
+    | sys.stdlib_module_names
+)
+"""Modules that a build, a package, its user or Python itself imports: a package of such a name would replace one."""
+
+
+def is_importable(package: str) -> bool:
+    """Whether a package of that dotted name can be imported; in ``__pycache__`` Python looks for compiled modules."""
+    parts = package.split(".")
+    named = all(part.isidentifier() and part.isascii() and not keyword.iskeyword(part) for part in parts)
+    return named and "__pycache__" not in parts
+
+
+def check_package_name(name: str, where: Where) -> None:
+    """Raise a SettingsError for a name that a generated package cannot have."""
+    top = name.split(".")[0]
+    if not is_importable(name):
+        raise SettingsError(f"package is {name!r}, which Python cannot import", where, "use a Python identifier")
+    if top in BUILD_FOLDERS:
+        listed = ", ".join(BUILD_FOLDERS)
+        raise SettingsError(f"package is {name!r}, but {listed} are folders of the build", where, "use another name")
+    if top in TAKEN:
+        message = f"package is {name!r}, which would take the place of the module {top!r}"
+        raise SettingsError(message, where, "use another name, such as acme_kernels")
