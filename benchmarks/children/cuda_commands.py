@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernelwright.compile.nvcc import NvccJob
 from kernelwright.compile.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
+from kernelwright.core.arch import is_ptx
 from kernelwright.core.errors import Where
 from kernelwright.toolchain.nvrtc import compiler_process
 from kernelwright.toolchain.probe import Toolchain
@@ -31,7 +32,7 @@ def main(kernels: str, headers: str, *archs: str) -> None:
         for arch in archs:
             by_nvrtc = NvrtcJob(arch, (), source.parent, Where())
             own, _ = header_options(by_nvrtc, nvrtc, source, store)
-            output = f"OUTPUT.{'ptx' if arch.startswith('compute_') else 'cubin'}"
+            output = f"OUTPUT.{'ptx' if is_ptx(arch) else 'cubin'}"
             place = (compiler_process(), nvrtc.library, nvrtc.include, output)
             by_nvcc = {name: NvccJob(arch, flags, source.parent, Where()) for name, flags in NVCCS.items()}
             commands = {name: job.arguments(nvcc.path, compiler.path, output) for name, job in by_nvcc.items()}

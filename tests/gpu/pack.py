@@ -191,9 +191,10 @@ def main(words: Sequence[str] | None = None) -> int:
     probes = build(work / "probes", "gpu_probes", [PROBES], options, options.archs)
     copied(probes, options.folder / "packages")
     if "cuda" in options.targets.split(","):
-        cubins = [arch for arch in options.archs.split(",") if arch.startswith("sm_")]
-        cpu = [arch for arch in options.archs.split(",") if arch.startswith("x86")]
-        if cubins:
+        from kernelwright.core.arch import is_ptx, target_of
+
+        cpu = [arch for arch in options.archs.split(",") if target_of(arch) == "llvm"]
+        if any(target_of(arch) == "cuda" and not is_ptx(arch) for arch in options.archs.split(",")):
             options.backends = "tvm_ffi,nvrtc"
             probes = build(work / "ptx", "gpu_probes", [PROBES], options, ",".join([*cpu, "compute_80"]))
         add_variants(probes, options.folder / "variants")

@@ -116,7 +116,6 @@ DECIDING_NOTHING = {
         "core/quantity.py",
         "core/records.py",
         "processes/runner.py",
-        "define/arch.py",
         "define/package_name.py",
         "define/setting_kinds.py",
         "define/settings.py",

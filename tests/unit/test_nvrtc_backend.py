@@ -18,7 +18,7 @@ from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
 from kernelwright.runtime.cuda_core_arrays import Array, _dtype_text
-from kernelwright.runtime.cuda_core_device import LaunchError, int8, suitable, truncdiv, truncmod, uint16
+from kernelwright.runtime.cuda_core_device import LaunchError, int8, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor
 from nvrtc_package import Process, entry_of, make_driver, make_package, plan_of
 
@@ -347,23 +347,6 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     for convert, value in ((int8, 128), (int8, -129), (uint16, -1), (uint16, 65536)):
         with pytest.raises(LaunchError, match=f"passed {value}, which does not fit"):
             convert(value)
-
-
-@pytest.mark.parametrize(
-    ("capability", "expected"),
-    [
-        (70, []),
-        (80, ["sm_80", "compute_80"]),
-        (86, ["sm_80", "compute_80"]),
-        (90, ["sm_90a", "sm_90", "compute_90a", "compute_80"]),
-        (100, ["sm_100f", "compute_80"]),
-        (103, ["sm_100f", "compute_80"]),
-        (120, ["compute_80"]),
-    ],
-)
-def test_images_are_ranked_by_the_rules_of_the_launcher(capability: int, expected: list[str]) -> None:
-    archs = ["compute_80", "sm_80", "sm_90", "compute_90a", "sm_100f", "sm_90a", "sm_x"]
-    assert suitable(archs, capability) == expected
 
 
 # ---- arrays as they are read

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from kernelwright import backends
+from kernelwright.core.arch import target_of
 from kernelwright.core.errors import SettingsError, Where
 from kernelwright.core.quantity import parse_size
 from kernelwright.define import settings as settings_module
-from kernelwright.define.arch import arch_order, target_of
 from kernelwright.define.setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS
 from kernelwright.define.settings import COMMAND_LINE, SETTINGS, Settings, affecting, merge, read_pyproject
 
@@ -290,26 +290,6 @@ def test_providers_are_the_cuda_archs_of_a_split_package():
     archs = {"archs": ["x86-64-v3", "compute_80", "sm_90a"]}
     assert settings(archs).providers == ()
     assert settings(archs, {"split": "arch"}).providers == ("compute_80", "sm_90a")
-
-
-def test_target_of_arch():
-    assert [target_of(a) for a in ("x86-64", "sm_90a", "compute_80", "sm_103f")] == ["llvm", "cuda", "cuda", "cuda"]
-
-
-def test_archs_are_ordered_by_number():
-    assert sorted(["sm_100", "sm_90a", "sm_80", "sm_90"], key=arch_order) == ["sm_80", "sm_90", "sm_90a", "sm_100"]
-
-
-def test_cpu_levels_are_ordered_and_suffixes_follow_the_plain_arch():
-    assert sorted(["x86-64-v4", "x86-64", "x86-64-v2"], key=arch_order) == ["x86-64", "x86-64-v2", "x86-64-v4"]
-    assert sorted(["sm_90f", "compute_90a", "sm_90"], key=arch_order) == ["sm_90", "compute_90a", "sm_90f"]
-
-
-def test_an_unknown_arch_names_the_place_that_it_is_in():
-    for where in (None, Where("gemm")):
-        with pytest.raises(SettingsError, match="unknown arch 'sm80'") as caught:
-            target_of("sm80", where)
-        assert caught.value.where == (where or Where(stage="settings"))
 
 
 def test_pyproject_has_the_settings_beside_tables_that_are_none(tmp_path):

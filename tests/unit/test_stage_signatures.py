@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
+from kernelwright.core.arch import lowering_arch
 from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.define.settings import Settings
-from kernelwright.discover.selection import lowering_arch
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import cc, ext, link, package
 from kernelwright.stages import code as code_module

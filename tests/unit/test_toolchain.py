@@ -158,17 +158,6 @@ def test_version_skew_is_found_behind_a_wrapper(tmp_path):
         probe(tmp_path, wrapper)
 
 
-def test_archs_have_their_suffixes(tmp_path):
-    assert toolchain.with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
-        "sm_80",
-        "sm_90",
-        "sm_90a",
-        "sm_100",
-        "sm_100a",
-        "sm_100f",
-    ]
-
-
 def test_host_compiler_is_found_by_name_and_by_path():
     cc = shutil.which("cc")
     assert find_host_compiler("", dict(os.environ)) == cc

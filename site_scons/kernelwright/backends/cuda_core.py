@@ -56,6 +56,7 @@ class CudaCore(Backend):
         "cuda_core_arrays.py",
         "cuda_core_memory.py",
         "cuda_core_frameworks.py",
+        "arch.py",
         "interface.py",
         "arguments.py",
     )

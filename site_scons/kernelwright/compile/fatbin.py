@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.arch import CudaArch, is_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..processes.runner import ToolResult, Tools
 from ..toolchain.probe import INSTALL_CUDA, Nvcc, fatbinary_beside, place_for_shell
@@ -77,7 +78,7 @@ class PackJob:
 
     def arguments(self, fatbinary: str, output: str) -> list[str]:
         """The command, with the given executable and output file."""
-        kind = "ptx" if self.arch.startswith("compute_") else "elf"
+        kind = "ptx" if is_ptx(self.arch) else "elf"
         image = f"--image3=kind={kind},sm={self.arch.partition('_')[2]},file={self.image}"
         return [fatbinary, "--64", "--compress-all", f"--compress-mode={self.mode}", image, f"--create={output}"]
 
@@ -153,10 +154,10 @@ def images_in(fatbin: bytes) -> Iterator[PackedImage]:
         kind, header, padded, packed, number, flags, size = (fields[i] for i in (0, 2, 3, 4, 8, 11, 13))
         suffix = SUFFIXES.get(flags & (0x10_0000 | 0x20_0000))
         data = fatbin[place + header : place + header + (packed or padded)]
-        known = kind in (PTX, CUBIN) and suffix is not None and header >= ENTRY.size
-        if not known or packed > padded or len(data) < (packed or padded):
+        known = kind in (PTX, CUBIN) and header >= ENTRY.size
+        if suffix is None or not known or packed > padded or len(data) < (packed or padded):
             raise ValueError("a fatbin has a header that is not known")
-        yield PackedImage(f"{'sm' if kind == CUBIN else 'compute'}_{number}{suffix}", _unpacked(data, flags, size))
+        yield PackedImage(str(CudaArch(number, suffix, kind == PTX)), _unpacked(data, flags, size))
         place += header + padded
 
 

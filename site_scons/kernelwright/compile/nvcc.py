@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import image_file, is_ptx
 from ..core.errors import Where
 from ..core.files import pretty_json
 from ..processes.runner import ToolResult, Tools
@@ -59,7 +60,7 @@ class DeviceJob:
     @property
     def output(self) -> str:
         """Name of the file that it makes."""
-        return f"{self.arch}.{'ptx' if self.arch.startswith('compute_') else 'cubin'}"
+        return image_file(self.arch)
 
     @property
     def outputs(self) -> tuple[str, str, str]:
@@ -72,7 +73,7 @@ class NvccJob(DeviceJob):
 
     def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
         """The command, with the given executables and output file."""
-        kind = ["-ptx"] if self.output.endswith(".ptx") else ["-cubin", "-Xptxas", "-v"]
+        kind = ["-ptx"] if is_ptx(self.arch) else ["-cubin", "-Xptxas", "-v"]
         fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3"]
         return [nvcc, *fixed, *kind, f"-arch={self.arch}", *self.flags, "-o", output, "device.cu"]
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.arch import is_ptx
 from ..core.errors import KernelwrightError, SettingsError, ToolError, Where
 from ..core.files import canonical_json
 from ..processes.runner import ToolResult, Tools
@@ -78,7 +79,7 @@ class NvrtcJob(DeviceJob):
         Arguments:
             include: folder of the CUDA headers.
         """
-        report = [] if self.output.endswith(".ptx") else ["--ptxas-options=-v"]
+        report = [] if is_ptx(self.arch) else ["--ptxas-options=-v"]
         # NVRTC can keep what it compiles in the user's home folder; the build has a cache of its own.
         fixed = [f"-arch={self.arch}", "-std=c++17", "-no-cache", *report]
         return [*fixed, *(word for words in _parted(self.flags) for word in words[1]), *include_flags(include)]

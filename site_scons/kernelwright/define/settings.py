@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import TARGETS, target_of
 from ..core.errors import SettingsError, Where
-from .arch import TARGETS, target_of
 from .package_name import check_package_name
 from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import backends
+from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
-from ..define.arch import TARGETS, arch_order, target_of
 from ..define.settings import Settings
 from ..toolchain.probe import Nvcc
 from .discovery import KernelRecord
@@ -93,11 +93,6 @@ def require_archs(record: KernelRecord, compiler: Nvcc | Nvrtc) -> None:
             where = Where(record.name, stage="discover", location=record.location)
             remedy = f"use some of {', '.join(compiler.archs)}"
             raise DefinitionError(f"{compiler.name} {compiler.version} does not know the arch {arch!r}", where, remedy)
-
-
-def lowering_arch(archs: tuple[str, ...]) -> str:
-    """The arch that CUDA source is made for: the lowest, so that every listed arch can compile it."""
-    return min(archs, key=arch_order).replace("compute_", "sm_")
 
 
 def _known(what: str, names: tuple[str, ...], valid: tuple[str, ...], where: Where) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
 
@@ -17,9 +18,6 @@ REBUILD = "rebuild from scratch: scons -c, then scons"
 
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A name in C."""
-
-CPU_LEVELS = {"x86-64": 1, "x86-64-v2": 2, "x86-64-v3": 3, "x86-64-v4": 4}
-"""The archs of target llvm, and their rank."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +330,7 @@ class KernelPlan:
                 raise KernelwrightError("a variant has two cuda lowerings", Where(self.name, variant.slug, "wrap"))
 
     def _check_unit(self, unit: LoweredUnit) -> None:
-        if unit.target not in ("llvm", "cuda"):
+        if unit.target not in TARGETS:
             raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
         if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
             raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..backends.base import Places
+from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from .plan import CPU_LEVELS, Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
+from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
 
 LAUNCHER = Path(__file__).resolve().parent / "launcher"
 """The folder of the launcher's C headers."""
@@ -467,12 +468,12 @@ def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:
 
 def _image(arch: str, place: str, where: Where) -> str:
     """The row of an image; ``place`` is the field that says where it is."""
-    found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
+    found = CudaArch.of(arch)
     if not found:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
-    fields = [f".arch = {_string(arch)}", f".capability = {int(found[2])}"]
-    fields += [".ptx = true"] if found[1] == "compute" else []
-    fields += [f".suffix = '{found[3]}'"] if found[3] else []
+    fields = [f".arch = {_string(arch)}", f".capability = {found.number}"]
+    fields += [".ptx = true"] if found.is_ptx else []
+    fields += [f".suffix = '{found.suffix}'"] if found.suffix else []
     return "{" + ", ".join([*fields, place]) + "}"
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import CudaArch, arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
 from ..define.program import DTYPES, INSTALL, VERSION, Program, Scalar, Tensor
@@ -148,11 +149,6 @@ def _require_program(program: Any, unit: Unit) -> None:
         )
 
 
-def real_arch(arch: str) -> str:
-    """The arch that code is generated for: PTX of ``compute_90`` is that of ``sm_90``."""
-    return arch.replace("compute_", "sm_")
-
-
 def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compiler: _Compiler) -> dict[str, bytes]:
     main = results[unit.arch]
     files = {
@@ -165,11 +161,10 @@ def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compi
     }
     for arch in unit.archs:
         result = results[real_arch(arch)]
-        if arch.startswith("compute_"):
-            files[f"{arch}.ptx"] = result.ptx.encode()
-        else:
+        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
+        if not is_ptx(arch):
             usage = {"schema": 1, "arch": arch, "kernels": _usage(result, compiler)}
-            files |= {f"{arch}.cubin": result.cubin, f"{arch}.json": pretty_json(usage).encode()}
+            files[f"{arch}.json"] = pretty_json(usage).encode()
     return files
 
 
@@ -256,7 +251,7 @@ class _Compiler:
         from cutlass.base_dsl.enums import Arch
 
         self._cutlass, self._cute = cutlass, cute
-        self._known = [name for name in Arch.__members__ if name.startswith("sm_")]
+        self._known = [name for name in Arch.__members__ if CudaArch.of(name)]
 
     def compile(self, arch: str, *, with_object: bool) -> _Compiled:
         """Compile for one arch."""
@@ -399,7 +394,7 @@ def _require_release(where: Where) -> None:
 
 def _usage(result: _Compiled, compiler: _Compiler) -> dict[str, dict[str, int]]:
     """Registers, memory and spills of each device function; without a stack frame there are no spills."""
-    usage = usage_of(result.cubin, int(re.sub(r"\D", "", result.arch)))
+    usage = usage_of(result.cubin, arch_order(result.arch)[0])
     if any(used["stack_bytes"] for used in usage.values()):
         text = compiler.remarks(result.arch)
         for name, used in usage.items():

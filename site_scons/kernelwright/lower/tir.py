@@ -19,6 +19,7 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
+from ..core.arch import real_arch
 from ..core.errors import DefinitionError, LoweringError
 from ..core.files import pretty_json
 from ..define.program import Program
@@ -54,7 +55,7 @@ def target_for(target: str, arch: str, unit: Unit | None = None) -> Target:
         LoweringError: LLVM does not know the arch (it would only warn, and generate code for another).
     """
     if target == "cuda":
-        return Target({"kind": "cuda", "arch": arch.replace("compute_", "sm_")})
+        return Target({"kind": "cuda", "arch": real_arch(arch)})
     known: list[str] = []
     for triple in TRIPLES:
         # "generic" exists everywhere; with the arch itself LLVM would warn about those that it does not know.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.arch import image_file
 from ..core.errors import KernelwrightError
 from ..core.records import Record, damage_named, is_file_name
 from ..runtime.loader import gap_text, read_manifest
@@ -197,11 +198,11 @@ def _device_codes(kernel: str, slug: str, unit: Record, folder: Path) -> Iterato
     resources = unit.record("resources")
     for arch in _archs(unit):
         if arch in resources.raw:
-            size = _size(folder / f"{arch}.cubin")
+            size = _size(folder / image_file(arch))
             for function, used in resources.members(arch):
                 yield DeviceCode(kernel, slug, arch, function, _usage(used), size)
         else:
-            yield DeviceCode(kernel, slug, arch, None, None, _size(folder / f"{arch}.ptx"))
+            yield DeviceCode(kernel, slug, arch, None, None, _size(folder / image_file(arch)))
 
 
 def _usage(used: Record) -> Usage:

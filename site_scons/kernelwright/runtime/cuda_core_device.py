@@ -11,11 +11,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NoReturn
+
+from .arch import is_ptx, suitable
 
 SHARED_LIMIT = 48 * 1024
 """Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
@@ -132,42 +134,6 @@ def truncdiv(a: int, b: int) -> int:
 def truncmod(a: int, b: int) -> int:
     """What a quotient that is rounded towards zero leaves."""
     return a - b * truncdiv(a, b)
-
-
-# ---- which image
-
-
-def suitability(arch: str, capability: int) -> int:
-    """How well an image suits a device: 0 not at all, otherwise more is better.
-
-    Machine code runs on devices of the same major capability with the same or a higher minor one, PTX on all that are
-    not older than it. With suffix ``a`` code runs on exactly its capability, with ``f`` on the same major from its
-    minor on. Machine code goes before PTX; then exact with ``a``, exact, family, and the highest capability.
-
-    Arguments:
-        arch: of the image, such as ``sm_90a``.
-        capability: of the device, 10 * major + minor.
-    """
-    found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
-    if found is None or int(found[2]) > capability:
-        return 0
-    own, is_ptx = int(found[2]), found[1] == "compute"
-    score = 1 + 2 * own + (0 if is_ptx else 10000)
-    same_major = own // 10 == capability // 10
-    if found[3] == "a":
-        return score + 2000 if own == capability else 0
-    if found[3] == "f":
-        return score + 500 if same_major else 0
-    if own == capability:
-        return score + 1000
-    return score if same_major or is_ptx else 0
-
-
-def suitable(archs: Sequence[str], capability: int) -> list[str]:
-    """The archs whose images run on a device, best first."""
-    return sorted(
-        (arch for arch in archs if suitability(arch, capability)), key=lambda arch: -suitability(arch, capability)
-    )
 
 
 # ---- devices
@@ -551,9 +517,8 @@ class DeviceCode:
         arch, path = self.choose(device)
         content = path.read_bytes()
         # The driver reads what it is given to the end of a header, or of a text.
-        is_fatbin, is_ptx = content.startswith(b"P\xedU\xba"), arch.startswith("compute_")
-        loading = self.cuda.core.ObjectCode
-        make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx else loading.from_cubin
+        is_fatbin, loading = content.startswith(b"P\xedU\xba"), self.cuda.core.ObjectCode
+        make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx(arch) else loading.from_cubin
         code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
         return {name: self._function(code, name, arch, device) for name in self.functions}
 

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,7 +170,7 @@ class PackageGraph:
     @cached_property
     def _key(self) -> str:
         """Digest of everything that all kernels of the package depend on."""
-        chosen = {name: value for name, value in asdict(self.settings).items() if name not in UNRELATED}
+        chosen = affecting(self.settings)
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
         needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
         tools = [self.tools.data, self.tools.cutedsl.identity, needs]

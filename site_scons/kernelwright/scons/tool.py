@@ -14,12 +14,8 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
-<<<<<<< HEAD
-from ..define.settings import COMMAND_LINE, HELP, Settings, merge, read_pyproject, reject_unknown
-from . import compat
-=======
 from ..define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_pyproject, reject_unknown
->>>>>>> d34d858 (A setting is declared once: its type, default, help, kind, and whether what is built depends on it)
+from . import compat
 from .graph import PackageGraph
 from .run import begun_run, current_run
 

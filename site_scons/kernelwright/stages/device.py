@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compile.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
+from ..core.arch import is_ptx
 from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
 from .commands import command_of
@@ -36,7 +37,7 @@ def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     remember = kernel.later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else _ignore
-    label = "PTX" if arch.startswith("compute_") else "CUBIN"
+    label = "PTX" if is_ptx(arch) else "CUBIN"
     outputs = kernel.files(folder, job.outputs)
     stage = Stage(label, subject, job.where, options, compile_it, outputs, [source], remember=remember, archs=(arch,))
     stage.command = command_of(folder, "device.cu", compiler.command, job.output)

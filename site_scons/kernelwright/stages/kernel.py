@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
+from ..core.arch import image_file, is_ptx
 from ..discover.discovery import KernelRecord
 from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of
@@ -97,7 +98,7 @@ class _Kernel:
         for arch in archs:
             compiled = self._add(device.make(self._kernel, slug, files["device.cu"], arch))
             images[arch], usage, _ = compiled.paths
-            if arch.startswith("sm_"):
+            if not is_ptx(arch):
                 usages[arch] = usage
         described = files["signature.json"], files["module.tir"], files["host.c"]
         return UnitFiles("cuda", archs, *described, (), self._packed(slug, images), usages)
@@ -105,7 +106,7 @@ class _Kernel:
     def _compiled(self, slug: str, config: Mapping[str, Any], archs: tuple[str, ...]) -> UnitFiles:
         """The front end makes the device code itself, and gives the host code as an object and what adapts that."""
         files = self._add(lower.make(self._kernel, slug, config, "cuda", archs)).outputs
-        images = {arch: files.get(f"{arch}.cubin") or files[f"{arch}.ptx"] for arch in archs}
+        images = {arch: files[image_file(arch)] for arch in archs}
         usages = {arch: files[f"{arch}.json"] for arch in archs if f"{arch}.json" in files}
         described = files["signature.json"], files["module.mlir"], files["host.c"]
         return UnitFiles("cuda", archs, *described, (files["host.o"],), self._packed(slug, images), usages)

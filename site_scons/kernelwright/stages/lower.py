@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..discover.selection import lowering_arch
+from ..core.arch import image_file, is_ptx, lowering_arch
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
 from .stage import Stage
@@ -62,8 +62,8 @@ def _outputs(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> tupl
         return ("module.tir", "signature.json", "host.o"), ()
     if kernel.record.frontend != "cutedsl":
         return ("module.tir", "signature.json", "host.c", "device.cu"), ()
-    images = [f"{arch}.{'ptx' if arch.startswith('compute_') else 'cubin'}" for arch in archs]
-    usages = [f"{arch}.json" for arch in archs if arch.startswith("sm_")]
+    images = [image_file(arch) for arch in archs]
+    usages = [f"{arch}.json" for arch in archs if not is_ptx(arch)]
     return ("module.mlir", "signature.json", "host.c", "host.o", *images, *usages), archs
 
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import CudaArch, with_suffixes
 from ..core.errors import ToolchainError, Where
 from ..core.files import canonical_json, sha256_of
-from .probe import HEADERS, PROBE_REVISION, RELEASE, tool_environment, with_suffixes
+from .probe import HEADERS, PROBE_REVISION, RELEASE, tool_environment
 
 PROGRAM = Path(__file__).with_name("nvrtc_compile.py")
 """What runs NVRTC. It is not imported here: ctypes would be loaded by every build."""
@@ -113,8 +114,7 @@ def probe_nvrtc(library: Path, parts: list[Path]) -> dict[str, Any]:
         raise ToolchainError(f"NVRTC is of CUDA {release}, and {needed} or newer is needed", WHERE, INSTALL_NVRTC)
     _check_builtins(library, release)
     _check_headers(include_beside(library), release)
-    numbers = [f"{kind}_{number}" for kind in ("sm", "compute") for number in found["archs"]]
-    archs = with_suffixes(numbers)
+    archs = with_suffixes(str(CudaArch(n, is_ptx=virtual)) for virtual in (False, True) for n in found["archs"])
     _compile_probe(library, archs[0])
     version = _full_version(library, release)
     digest = hashlib.sha256(canonical_json([PROBE_REVISION, version]).encode())

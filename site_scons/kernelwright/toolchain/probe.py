@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.arch import is_ptx, with_suffixes
 from ..core.errors import ToolchainError, Where
 from ..core.files import canonical_json, read_record, sealed, unsealed, write_atomically
 
@@ -301,20 +302,11 @@ def _probe_nvcc(path: str, parts: list[Path], host_compiler: HostCompiler) -> di
     version = _release(_run([path, "--version"], path), path)
     _check_parts(path, version, parts)
     archs = _run([path, "--list-gpu-code"], path).split() + _run([path, "--list-gpu-arch"], path).split()
-    _compile_probe(path, host_compiler, next(a for a in archs if a.startswith("sm_")))
+    _compile_probe(path, host_compiler, next(a for a in archs if not is_ptx(a)))
     digest = hashlib.sha256(canonical_json([PROBE_REVISION, version, host_compiler.identity]).encode())
     for part in parts:
         digest.update(part.name.encode() + b"\0" + hashlib.sha256(part.read_bytes()).digest())
     return {"version": version, "identity": digest.hexdigest(), "archs": with_suffixes(archs)}
-
-
-def with_suffixes(archs: Iterable[str]) -> list[str]:
-    """nvcc lists plain names only; from 9.0 on each also exists with ``a``, and from 10.0 on with ``f``."""
-    result = []
-    for arch in archs:
-        number = int(re.sub(r"\D", "", arch))
-        result += [arch, *([arch + "a"] if number >= 90 else []), *([arch + "f"] if number >= 100 else [])]
-    return result
 
 
 def _check_parts(nvcc: str, version: str, parts: list[Path]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.arch import CPU_LEVELS, image_file
 from ..core.records import Record, read_json
 
 LISTED = 20
@@ -77,8 +78,8 @@ def _is_product(path: str, kernel: str) -> bool:
 
 def _code(folder: Path, arch: str) -> Path:
     """The file with a variant's code for an arch."""
-    if arch.startswith("x86"):
+    if arch in CPU_LEVELS:
         return folder / "llvm" / arch / "host.o"
     if (packed := folder / "cuda" / f"{arch}.fatbin").is_file():
         return packed
-    return folder / "cuda" / f"{arch}.{'ptx' if arch.startswith('compute_') else 'cubin'}"
+    return folder / "cuda" / image_file(arch)

@@ -22,6 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from ..compile.fatbin import fatbin_ranges, images_in
+from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
 from ..core.errors import KernelwrightError, Where, printable, shown
 from ..core.private import private_pattern
 from ..core.records import Record
@@ -336,7 +337,7 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
         library = files.get(folder + kernel.text("library"), b"") if kernel.has("library") else b""
         claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
         if document.has("device_code"):
-            claimed = {arch for arch in claimed if arch.startswith("x86")}
+            claimed = {arch for arch in claimed if arch in CPU_LEVELS}
         yield from _arch_problems(name, claimed, library, exact)
 
 
@@ -427,7 +428,8 @@ def _fields(files: Mapping[str, bytes], name: str, field: str) -> list[str]:
 
 def _claim(arch: str, exact: bool) -> str:
     """An arch as :func:`device_archs` has it; only fatbins tell ``sm_90a`` from ``sm_90``."""
-    return (arch if exact else re.sub("[af]$", "", arch)).replace("compute", "ptx sm")
+    named = real_arch(arch if exact else without_suffix(arch))
+    return f"ptx {named}" if is_ptx(arch) else named
 
 
 def _arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool = False) -> Iterator[str]:
@@ -436,7 +438,7 @@ def _arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool =
     Arguments:
         exact: the device code is in fatbins.
     """
-    wanted = {_claim(arch, exact) for arch in claimed if not arch.startswith("x86")}
+    wanted = {_claim(arch, exact) for arch in claimed if arch not in CPU_LEVELS}
     try:
         found = set(device_archs(library))
     except ValueError as error:
@@ -448,7 +450,7 @@ def _arch_problems(kernel: str, claimed: set[str], library: bytes, exact: bool =
         yield f"kernel {kernel} has device code for {arch}, which the manifest does not list"
     built = CPU_BUILDS.search(library)
     levels = set(built[1].decode().split(", ")) if built else set()
-    for level in sorted(levels ^ {arch for arch in claimed if arch.startswith("x86")}):
+    for level in sorted(levels ^ {arch for arch in claimed if arch in CPU_LEVELS}):
         yield f"kernel {kernel} {'has' if level in levels else 'lacks'} code for {level}, unlike the manifest"
 
 
@@ -482,7 +484,7 @@ def _bare_archs(data: bytes) -> Iterator[str]:
             # The ABI of CUDA 13 has the number in the second byte, older ones in the first.
             yield f"sm_{flags >> 8 & 0xFF if header[8] >= 8 else flags & 0xFF}"
     for target in PTX.finditer(data):
-        yield f"ptx {re.sub('[af]$', '', target[1].decode())}"
+        yield f"ptx {without_suffix(target[1].decode())}"
 
 
 def _tag_problems(wheel: Path, files: Mapping[str, bytes]) -> list[str]:

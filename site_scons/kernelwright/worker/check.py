@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from numpy.typing import NDArray
 
+from ..core.arch import arch_of_device
 from ..core.errors import CheckError, DefinitionError, Where
 from ..core.size import evaluate
 from ..define.kernel import Kernel, Variant
@@ -405,8 +406,7 @@ def devices() -> list[str]:
     with contextlib.suppress(CheckError):
         load_cuda_runtime()
     while (device := tvm.cuda(len(archs))).exist:
-        major, minor = str(device.compute_version).split(".")
-        archs.append(f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""))
+        archs.append(arch_of_device(int(str(device.compute_version).replace(".", ""))))
     return archs
 
 
