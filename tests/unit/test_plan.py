@@ -7,10 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernelwright.core.arch import lowering_arch, require_archs, select
+from kernelwright.core.arch import lowering_arch
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.define.settings import Settings
 from kernelwright.discover.discovery import KernelRecord
+from kernelwright.discover.selection import require_archs, select
 
 ALLOWS_ALL = KernelRecord(
     "gemm", "", "kernels/gemm.py:7", ({},), ("default",), None, None, None, ("y",), (), None, False, False
