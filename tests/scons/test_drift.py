@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 from kernelwright import backends, kernel
 from kernelwright.cli import TOOLS
+from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES, docs_table
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
 from kernelwright.define.settings import SETTINGS, Settings
-from kernelwright.processes.memory import DEFAULT_KIB
-from kernelwright.report.timeline import COLOURS
+from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.scons.stage import CODE
 from kernelwright.scons.tool import OPTIONS
-from kernelwright.state.trace import STAGES
+from kernelwright.stages.code import code_of
 from kernelwright.worker.compare import TOLERANCES
 from packaging.requirements import Requirement
 
@@ -72,69 +71,55 @@ def calls(name: str) -> Iterator[ast.Call]:
 
 # Stages.
 
+MADE = {label: kind for label, kind in KINDS.items() if kind.module}
 
-def test_the_report_knows_every_stage_and_has_a_colour_for_it():
-    assert set(STAGES) == {"PROBE", *CODE}
+
+def test_the_report_has_a_colour_for_every_stage():
+    rules = colour_rules()
+    for number, kind in enumerate(STAGES):
+        for colour in kind.colours:
+            assert f".c{number} {{ --c: {colour}; }}\n" in rules, "on a light and on a dark page"
+    assert rules.count("{ --c: #") == 2 * len(COLOURS) and len(COLOURS) > len(STAGES)
+    assert len({kind.colours for kind in STAGES}) == len(STAGES)
+
+
+def test_every_stage_that_is_made_is_in_the_table():
     made = {call.args[0].value for call in calls("Stage") if isinstance(call.args[0], ast.Constant)}
-    assert made | {"CUBIN", "PTX"} == set(CODE), "CUBIN and PTX are made by one call, with a variable"
-    style = (PACKAGE / "report/page.css").read_text()
-    for number in range(COLOURS):
-        assert len(re.findall(rf"--c{number}: #[0-9a-f]{{6}};", style)) == 2, "for a light and a dark page"
-        assert f".c{number} {{ --c: var(--c{number}); }}" in style
-    assert f"--c{COLOURS}:" not in style
+    assert made | {"CUBIN", "PTX"} == set(MADE), "CUBIN and PTX are made by one call, with a variable"
+    for kind in MADE.values():
+        for name in (kind.module, *kind.also):
+            path = PACKAGE / name.replace(".", "/")
+            assert path.is_dir() or path.with_suffix(".py").is_file(), f"{kind.label}: {name}"
+    names = {kind.module.removeprefix("stages.") for kind in MADE.values()}
+    helpers = {"__init__", "code", "context", "execution", "kernel", "partial", "places", "stage", "tools"}
+    assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
 
-def test_the_docs_list_every_stage():
-    assert set(first_cells(section("architecture.md", "## Stages").partition("### Why")[0])) == set(CODE)
+def test_the_docs_have_the_table_of_the_stages():
+    assert docs_table() in section("architecture.md", "## Stages"), "paste what core.pipeline.docs_table() returns"
     shown = re.findall(r"`\[ (\w+) \]", section("reference.md", "## The command line of scons"))
-    assert set(shown) == {*CODE, "CACHED"}
+    assert set(shown) == {*MADE, "CACHED"}
 
 
-def test_code_of_stages_exists_and_all_other_modules_are_known_to_decide_nothing():
-    found = {pattern: set(PACKAGE.glob(pattern)) for patterns in CODE.values() for pattern in patterns}
-    assert [pattern for pattern, paths in found.items() if not paths] == []
-    deciding = {path.relative_to(PACKAGE).as_posix() for paths in found.values() for path in paths}
-    modules = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
-    others = {name for name in modules - deciding if not name.startswith(("report/", "template/"))}
-    assert others == DECIDING_NOTHING
+def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
+    deciding = {path for label in MADE for path in code_of(label, PACKAGE)}
+    modules = {path for path in PACKAGE.rglob("*.py") if path.parts[len(PACKAGE.parts)] not in ("report", "template")}
+    others = {path.relative_to(PACKAGE).as_posix() for path in modules - deciding}
+    assert {name for name in others if not name.endswith("__init__.py")} == DECIDING_NOTHING
 
 
 DECIDING_NOTHING = {
-    *(
-        "__init__.py",
-        "__main__.py",
-        "build.py",
-        "state/cache.py",
-        "cli.py",
-        "core/errors.py",
-        "init.py",
-        "processes/memory.py",
-    ),
-    *(
-        "discover/selection.py",
-        "core/private.py",
-        "core/quantity.py",
-        "core/records.py",
-        "processes/runner.py",
-        "define/package_name.py",
-        "define/setting_kinds.py",
-        "define/settings.py",
-        "state/settled.py",
-        "state/trace.py",
-        "core/version.py",
-    ),
-    *("launcher/__init__.py", "scons/__init__.py", "scons/graph.py", "scons/partial.py", "scons/progress.py"),
-    *("scons/run.py", "scons/journal.py", "scons/stage.py", "scons/tool.py", "workers/__init__.py"),
-    *(
-        "worker/forkserver.py",
-        "processes/pool.py",
-        "processes/children.py",
-        "processes/protocol.py",
-        "processes/tool_process.py",
-    ),
+    *("__main__.py", "build.py", "cli.py", "cutedsl.py", "init.py"),
+    *("scons/action.py", "scons/compat.py", "scons/graph.py", "scons/journal.py", "scons/progress.py", "scons/run.py"),
+    *("scons/tool.py", "stages/kernel.py", "stages/tools.py", "discover/selection.py", "wheel/sdist.py"),
+    *("state/settled.py", "state/trace.py", "worker/forkserver.py"),
+    # Their text is among the options of PACKAGE.
+    *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
+    *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),
+    "runtime/torch_kernel.py",
 }
 """Modules that no stage's signature has: what they do does not change what a stage makes out of its inputs, or it is in
-the options of the stage (settings, plan, the version)."""
+the options of the stage."""
 
 
 def test_the_docs_list_every_module():
@@ -150,7 +135,7 @@ def test_the_docs_list_every_module():
 
 def test_memory_has_a_first_estimate_for_every_kind_of_run():
     kinds = {k.value.value for call in calls("run") for k in call.keywords if k.arg == "kind"}  # type: ignore[attr-defined]
-    assert kinds == set(DEFAULT_KIB)
+    assert kinds == set(MEMORY_KIB)
 
 
 # Settings, options, commands, arguments.

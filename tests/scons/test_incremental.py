@@ -482,10 +482,10 @@ def imported(run) -> set[str]:
 def test_settled_kernels_have_no_nodes(cpu_project):
     cpu_project.scons("-j2")
     profile = {"PYTHONPROFILEIMPORTTIME": "1"}
-    assert "kernelwright.scons.stages" not in imported(cpu_project.scons(env=profile))
-    assert "kernelwright.scons.stages" not in imported(cpu_project.scons("scale", env=profile))
+    assert "kernelwright.stages.kernel" not in imported(cpu_project.scons(env=profile))
+    assert "kernelwright.stages.kernel" not in imported(cpu_project.scons("scale", env=profile))
     path = "build/kernels/demo/scale/scale.so"
-    assert "kernelwright.scons.stages" in imported(cpu_project.scons(path, env=profile)), "a path needs its node"
+    assert "kernelwright.stages.kernel" in imported(cpu_project.scons(path, env=profile)), "a path needs its node"
     cpu_project.write("kernels/other.py", SCALE)
     run = cpu_project.scons(ok=False)
     assert run.status == 2 and "a kernel named 'scale' is also defined at kernels/scale.py" in run.output
@@ -497,7 +497,7 @@ def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
     os.utime(cpu_project.folder / "kernels/scale.py", (1_000_000_000, 1_000_000_000))
     run = cpu_project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert run.counts == (0, 11, 0)
-    assert "kernelwright.scons.stages" in imported(run)
+    assert "kernelwright.stages.kernel" in imported(run)
 
 
 def test_clean_tree_at_another_place_with_other_times_is_up_to_date(cpu_project, tmp_path_factory):

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from kernelwright.compile.limits import USED
 from kernelwright.core.errors import KernelwrightError
+from kernelwright.library.files import UnitFiles, VariantFiles
 from kernelwright.package.manifest import (
-    BuiltKernel,
     BuiltPackage,
-    BuiltUnit,
-    BuiltVariant,
+    EntrySource,
     PackagedKernel,
     make_entry,
     make_manifest,
@@ -57,28 +56,38 @@ def test_a_kernel_says_first_how_it_is_called(indent: int | None) -> None:
 USAGE = dict.fromkeys(USED, 7)
 
 
-def built_kernel(folder: Path, **changes: Any) -> BuiltKernel:
+def unit_files(folder: Path, signature: dict[str, Any], archs: tuple[str, ...], **parts: Any) -> UnitFiles:
+    """A unit with this content of signature.json."""
+    path = folder / f"signature_{signature['target']}.json"
+    path.write_text(json.dumps(signature))
+    return UnitFiles(signature["target"], archs, str(path), str(folder / "module.tir"), "", **parts)
+
+
+def built_kernel(folder: Path, **changes: Any) -> EntrySource:
     """A kernel of two variants, the first one for the CPU and for CUDA."""
     (folder / "module.tir").write_text("tir")
     (folder / "sm_80.json").write_text(json.dumps({"schema": 1, "arch": "sm_80", "kernels": {"scale_kernel": USAGE}}))
-    (folder / "sm_80.cubin").write_bytes(b"cubin")
+    (folder / "scale").mkdir(exist_ok=True)
+    (folder / "scale/sm_80.cubin").write_bytes(b"cubin")
     arguments = [{"name": "x", "output": False}, {"name": "y", "output": True}]
 
-    def unit(target: str, *archs: str, **parts: Any) -> BuiltUnit:
+    def unit(target: str, *archs: str, **parts: Any) -> UnitFiles:
         signature = {"target": target, "schedule": f"of {target}", "arguments": arguments, "symbols": {"n": "int32"}}
-        return BuiltUnit(signature, folder / "module.tir", archs=archs, **{"resources": {}, **parts})
+        return unit_files(folder, signature, archs, **parts)
 
-    images = {"sm_80": ("scale/sm_80.cubin", folder / "sm_80.cubin")}
-    cuda = unit("cuda", "sm_80", "compute_80", resources={"sm_80": folder / "sm_80.json"}, images=images)
+    images, usages = {"sm_80": f"{folder}/scale/sm_80.cubin"}, {"sm_80": f"{folder}/sm_80.json"}
+    cuda = unit("cuda", "sm_80", "compute_80", usages=usages, images=images)
     variants = (
-        BuiltVariant("m-1", {"m": 1}, (unit("llvm", "x86-64"), cuda)),
-        BuiltVariant("m-2", {"m": 2}, (unit("llvm", "x86-64"),)),
+        VariantFiles("m-1", {"m": 1}, (unit("llvm", "x86-64"), cuda)),
+        VariantFiles("m-2", {"m": 2}, (unit("llvm", "x86-64"),)),
     )
-    kernel = BuiltKernel("scale", "text", "_lib/scale.so", variants, ("-v",), {"nvcc": {"version": "13"}}, "0.1")
+    kernel = EntrySource(
+        "text", "_lib/scale.so", variants, ("-v",), {"nvcc": {"version": "13"}}, "0.1", images_below=folder
+    )
     return replace(kernel, **changes)
 
 
-def entry_of(kernel: BuiltKernel) -> dict[str, Any]:
+def entry_of(kernel: EntrySource) -> dict[str, Any]:
     entry: dict[str, Any] = json.loads(make_entry(kernel))
     return entry
 
@@ -178,14 +187,15 @@ def built(folder: Path, target: str = "cuda", tir: str = "the lowered function",
     for arch in archs:
         registers = dict.fromkeys(USED, 7) | {"registers": int(arch.rpartition("_")[2])}
         (folder / f"{arch}.json").write_text(json.dumps({"kernels": {"f": registers}}))
-        (folder / f"{arch}.bin").write_text(f"code for {arch}")
+        (folder / "f").mkdir(exist_ok=True)
+        (folder / f"f/{arch}.bin").write_text(f"code for {arch}")
     signature = {"target": target, "schedule": "as written", "symbols": {}, **more.pop("signature", {})}
     signature["arguments"] = [{"name": "x", "output": False}, {"name": "y", "output": True}]
-    images = {arch: (f"f/{arch}.bin", folder / f"{arch}.bin") for arch in archs}
-    resources = {arch: folder / f"{arch}.json" for arch in archs}
-    unit = BuiltUnit(signature, folder / "module.tir", resources, archs, images)
+    images = {arch: f"{folder}/f/{arch}.bin" for arch in archs}
+    usages = {arch: f"{folder}/{arch}.json" for arch in archs}
+    unit = unit_files(folder, signature, tuple(archs), images=images, usages=usages)
     given = {"flags": ("-O3",), "tools": {"nvcc": "13.0", "cutedsl": "4"}, "version": "1", **more}
-    kernel = BuiltKernel("f", "", "_lib/f.so", (BuiltVariant("v", {"size": 1}, (unit,)),), **given)
+    kernel = EntrySource("", "_lib/f.so", (VariantFiles("v", {"size": 1}, (unit,)),), images_below=folder, **given)
     entry = json.loads(make_entry(kernel))
     assert (entry["outputs"], entry["library"], entry["variants"][0]["archs"]) == (["y"], "_lib/f.so", list(archs))
     found: dict[str, Any] = entry["variants"][0]["units"][0]

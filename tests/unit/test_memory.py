@@ -150,7 +150,7 @@ def test_a_run_that_fails_gives_its_memory_back(measurements: Measurements) -> N
 
 
 def test_a_run_that_waits_begins_when_runs_of_its_kind_turn_out_to_need_less(measurements: Measurements) -> None:
-    jobs = Jobs(measurements, memory.DEFAULT_KIB["nvcc"] + 10 * MIB)
+    jobs = Jobs(measurements, memory.MEMORY_KIB["nvcc"] + 10 * MIB)
     first, second = jobs.start("new 0"), jobs.start("new 1")
     assert jobs.running == [first]
     jobs.governor.learn("nvcc", "new 2", 10 * MIB, 0.1, 0.1)
@@ -180,10 +180,10 @@ def test_an_estimate_is_the_override_the_last_peak_the_largest_of_the_kind_or_a_
 def test_every_kind_of_run_has_a_default_and_an_unknown_one_gets_the_largest(measurements: Measurements) -> None:
     sources = Path(memory.__file__).parent.rglob("*.py")
     started = {kind for path in sources for kind in re.findall(r'\.run\(.*kind="(\w+)"', path.read_text())}
-    assert started | {"nvrtc"} == set(memory.DEFAULT_KIB)
+    assert started | {"nvrtc"} == set(memory.MEMORY_KIB)
     governor = MemoryGovernor(1, measurements)
-    assert governor.estimate_kib("another", "a") == max(memory.DEFAULT_KIB.values()) == 512 * MIB
-    assert all(0 < governor.estimate_kib(kind, "a") <= 512 * MIB for kind in memory.DEFAULT_KIB)
+    assert governor.estimate_kib("another", "a") == max(memory.MEMORY_KIB.values()) == 512 * MIB
+    assert all(0 < governor.estimate_kib(kind, "a") <= 512 * MIB for kind in memory.MEMORY_KIB)
 
 
 def test_measurements_are_there_in_the_next_build(measurements: Measurements, tmp_path: Path) -> None:

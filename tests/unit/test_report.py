@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 from browser import Browser, colours_of, dump_dom, find_browser
 from kernelwright.cli import main
+from kernelwright.core.pipeline import STAGES
 from kernelwright.package.manifest import BuiltPackage, PackagedKernel, make_manifest, sealed_manifest
 from kernelwright.report.data import collect
 from kernelwright.report.markup import duration, size
 from kernelwright.report.page import embedded_json, render
 from kernelwright.report.timeline import colours
 from kernelwright.runtime.loader import DIGEST_LINE
-from kernelwright.state.trace import STAGES, RunSummary, Span, Trace
+from kernelwright.state.trace import RunSummary, Span, Trace
 
+LABELS = [kind.label for kind in STAGES]
 SUMMARY = RunSummary(jobs=2, cores=2, built=6, reused=3, cached=2, failed=1, seconds=4.0)
 EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
 TOOLS = {
@@ -364,7 +366,7 @@ def test_use_of_the_processor_is_a_lower_bound_where_a_step_was_not_measured(
 
 def test_steps_have_a_bar_in_the_colour_of_their_stage_relative_to_the_slowest(project: Path):
     bars = re.findall(r'<rect class="c(\d+)" width="([\d.]+%)"', page_of(project))
-    cubin, lower, link = (str(STAGES.index(label)) for label in ("CUBIN", "LOWER", "LINK"))
+    cubin, lower, link = (str(LABELS.index(label)) for label in ("CUBIN", "LOWER", "LINK"))
     assert bars[:4] == [(cubin, "100.0%"), (cubin, "55.0%"), (link, "45.0%"), (lower, "35.0%")]
 
 
@@ -731,7 +733,7 @@ def test_filter_shows_the_rows_with_all_words(shared_browser: Browser):
 @needs_browser
 def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
     everything = shared_browser.evaluate("document.querySelectorAll('#chart .bar').length")
-    x, y = shared_browser.middle(f"#chart .bar.c{STAGES.index('LINK')}")
+    x, y = shared_browser.middle(f"#chart .bar.c{LABELS.index('LINK')}")
     shared_browser.mouse("mousePressed", x - 20, y, "left", 1)
     shared_browser.mouse("mouseMoved", x, y, "left")
     shared_browser.mouse("mouseMoved", x + 20, y, "left")
