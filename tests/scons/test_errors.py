@@ -67,7 +67,7 @@ def test_bad_definition(cpu_project, case):
     (cpu_project.folder / "kernels/bad.py").write_text(text)
     # How a worker has died is known only once the system says so, however late that is.
     cpu_project.write(
-        "SConstruct", f"from kernelwright.workers import pool\npool.REAP_S = {HANGS_AFTER_S}\n{SCONSTRUCT}"
+        "SConstruct", f"from kernelwright.processes import pool\npool.REAP_S = {HANGS_AFTER_S}\n{SCONSTRUCT}"
     )
     run = cpu_project.scons("-j2", ok=False)
     assert run.status == 2
@@ -228,7 +228,7 @@ def test_worker_timeout_is_an_error_that_names_the_setting(cpu_project, tmp_path
     # Much time passes at the moment at which the endless loop begins.
     clock = f"""\
 import os, time, types
-from kernelwright.workers import pool
+from kernelwright.processes import pool
 pool.time = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1000 * os.path.exists({str(begun)!r}))
 """
     cpu_project.write("SConstruct", clock + SCONSTRUCT)

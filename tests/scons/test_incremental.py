@@ -17,7 +17,7 @@ from moments import Gate, rewrite, wait_for
 
 SHOW_WORKERS = """
 import atexit
-from kernelwright.workers.pool import WorkerPool
+from kernelwright.processes.pool import WorkerPool
 started = []
 call = WorkerPool.call
 def counted(self, request):

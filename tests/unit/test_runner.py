@@ -260,9 +260,9 @@ def test_a_process_that_leaves_the_session_does_not_hold_the_build_up(bench: Ben
 BUILD = """
 import signal, sys
 from pathlib import Path
-from kernelwright.errors import Where
-from kernelwright.memory import Measurements, MemoryGovernor
-from kernelwright.runner import ToolRunner
+from kernelwright.core.errors import Where
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolRunner
 folder = Path(sys.argv[1])
 if "ignore" in sys.argv:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -479,7 +479,7 @@ def test_symbolic_sizes_stay_symbolic():
 def test_only_the_standard_library_is_imported():
     code = """
     import sys
-    import kernelwright.package.signature
+    import kernelwright.runtime.arguments
     print(sorted({name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"__main__"}))
     """
     command = [sys.executable, "-Sc", textwrap.dedent(code)]

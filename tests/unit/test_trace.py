@@ -211,7 +211,7 @@ def test_subject_with_bytes_that_are_not_utf8(tmp_path: Path):
 
 
 def test_import_brings_in_nothing_heavy():
-    code = f"import sys; sys.path.insert(0, {str(SITE_SCONS)!r}); import kernelwright.trace; print(*sys.modules)"
+    code = f"import sys; sys.path.insert(0, {str(SITE_SCONS)!r}); import kernelwright.state.trace; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"SCons", "numpy", "tvm", "subprocess", "kernelwright.toolchain.probe", "kernelwright.report"}
     assert not heavy.intersection(loaded)

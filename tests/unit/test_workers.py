@@ -87,7 +87,7 @@ def started(file: Path) -> list[int]:
 def test_importing_the_client_side_imports_neither_tvm_nor_numpy_nor_scons() -> None:
     code = """
         import sys
-        import kernelwright.discovery, kernelwright.workers.pool, kernelwright.workers.protocol
+        import kernelwright.discover.discovery, kernelwright.processes.pool, kernelwright.processes.protocol
         bad = {"tvm", "tvm_ffi", "numpy", "SCons"} & set(sys.modules)
         assert not bad, bad
     """
@@ -452,9 +452,9 @@ HEED_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_ha
 BUILD = """
 import sys
 from pathlib import Path
-from kernelwright.discovery import discover
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.processes import ForkServer
+from kernelwright.discover.discovery import discover
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.children import ForkServer
 root = Path(sys.argv[1])
 pool = WorkerPool(1, root)
 try:
@@ -523,9 +523,9 @@ def test_a_fork_server_that_imports_ends_with_the_build(tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from kernelwright.workers.pool import WorkerPool
-from kernelwright.workers.processes import ForkServer
-from kernelwright.workers.protocol import DevicesRequest
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.processes.children import ForkServer
+from kernelwright.processes.protocol import DevicesRequest
 WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
 """
     build = subprocess.Popen(
@@ -724,9 +724,9 @@ def test_a_driver_and_a_toolkit_do_not_change_what_is_lowered(tmp_path: Path, dr
 def test_what_is_missing_for_a_check_on_a_gpu_is_said(driver: Path, missing: str, remedy: str) -> None:
     code = """
         import sys
-        from kernelwright.workers import server
+        from kernelwright.worker import server
         assert isinstance(server.load(), dict)
-        from kernelwright.workers import check
+        from kernelwright.worker import check
         sys.path.clear()
         try:
             check.load_cuda_runtime()
