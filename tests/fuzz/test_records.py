@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -17,14 +18,18 @@ from conftest import Project
 from hypothesis import strategies as st
 from kernelwright.compile.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
-from kernelwright.core.files import unsealed
+from kernelwright.core.sealed import unsealed, unsealed_object
 from kernelwright.discover import discovery
 from kernelwright.library import wrapper as library
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.report import make_report
-from kernelwright.scons.journal import SCHEMA, Journal
+from kernelwright.scons.journal import entry_from_json
+from kernelwright.state import cache as build_cache
+from kernelwright.state import settled as settled_kernels
 from kernelwright.state.cache import BuildCache
+from kernelwright.state.journal import SCHEMA, SEPARATOR, Journal
 from kernelwright.state.settled import is_current, read_settled
 from kernelwright.state.trace import read_trace
 from kernelwright.toolchain import probe as toolchain
@@ -40,8 +45,13 @@ def sha256(data: bytes) -> str:
 
 
 def sealed_bytes(text: bytes) -> bytes:
-    """As :func:`kernelwright.core.files.sealed`, for any bytes."""
-    return sha256(text).encode() + b"\n" + text
+    """As :func:`kernelwright.core.sealed.sealed`, for any bytes."""
+    return b'["%s",%s]\n' % (sha256(text).encode(), text)
+
+
+def sealed_with(schema: str) -> Any:
+    """Makes the content of a sealed file out of the text of its object."""
+    return lambda text: sealed_bytes(json.dumps(schema).encode() + b"," + text)
 
 
 def is_sealed(content: bytes) -> bool:
@@ -95,13 +105,13 @@ class NoPool:
 def record(built: Project) -> tuple[Path, bytes, Any]:
     path = next((built.folder / STATE / "discovery").glob("*scale*.record"))
     content = path.read_bytes()
-    return path, content, json.loads(content.partition(b"\n")[2])
+    return path, content, unsealed_object(content, discovery.FORMAT).raw
 
 
 @fuzz(160, data=st.data())
 def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_path: Path, data: Any) -> None:
     path, content, document = record
-    found = drawn(data, changed(content, document, lambda text: sealed_bytes(text) + b"\n"))
+    found = drawn(data, changed(content, document, sealed_with(discovery.FORMAT)))
     folder = tmp_path / "discovery"
     folder.mkdir(exist_ok=True)
     (folder / path.name).write_bytes(found)
@@ -125,11 +135,11 @@ def test_discovery_records(built: Project, record: tuple[Path, bytes, Any], tmp_
 @fuzz(160, data=st.data())
 def test_settled_kernels(built: Project, tmp_path: Path, data: Any) -> None:
     content = (built.folder / STATE / "settled/build.demo.json").read_bytes()
-    document = json.loads(content.partition(b"\n")[2])
+    document = unsealed_object(content, settled_kernels.SCHEMA).raw
     path = tmp_path / "settled.json"
-    path.write_bytes(drawn(data, changed(content, document, sealed_bytes)))
+    path.write_bytes(drawn(data, changed(content, document, sealed_with(settled_kernels.SCHEMA))))
     with write_guard().only(tmp_path):
-        settled = read_settled(path, document[1])
+        settled = read_settled(path, document["key"])
         top = str(built.folder)
         for file, kernels in settled.of_file.items():
             is_current(top, settled.files.get(file) or {})
@@ -166,13 +176,10 @@ def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
     kind = b'"lists"' if lists else b'"files"'
     (entry,) = (path for path in (tmp_path / "cache").glob("??/*") if kind in path.read_bytes())
     content = entry.read_bytes()
-    line, _, rest = content[:-32].partition(b"\n")
-
-    def sealed(text: bytes) -> bytes:
-        whole = text + b"\n" + rest
-        return whole + hashlib.sha256(whole).digest()
-
-    entry.write_bytes(found := drawn(data, changed(content, json.loads(line), sealed)))
+    line, newline, rest = content.partition(b"\n")
+    header = unsealed_object(line + newline, build_cache.SCHEMA).raw
+    sealed = sealed_with(build_cache.SCHEMA)
+    entry.write_bytes(found := drawn(data, changed(content, header, lambda text: sealed(text) + rest)))
     asked = []
     with write_guard().only(tmp_path):
         later = cache.fetch(key, out, files, lambda name: asked.append(name) or "1234")
@@ -181,7 +188,7 @@ def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
     assert all(isinstance(name, str) for name in asked)
     if found == content or (lists and later is not None):
         assert names == {"a.so": b"library", "b.sh": b"script"}
-    elif not found[: len(line) + 1].startswith(b"{") or found[-32:] == content[-32:]:
+    elif not is_sealed(found.partition(b"\n")[0] + b"\n") or found[len(found) - len(rest) :] != rest:
         assert later is None
     cache.store(key, made, files, {"kernels/x.json": "1234"})
     assert cache.fetch(key, out, files, lambda name: "1234") == {"kernels/x.json": "1234"}
@@ -191,18 +198,18 @@ def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
 
 
 def shards(project: Project) -> list[Path]:
-    return sorted((project.folder / STATE / "signatures").glob("*.jsonl"))
+    return sorted((project.folder / STATE / "journal").glob("*.jsonl"))
 
 
 def framed(name: Any, text: str) -> str:
-    rest = f"{json.dumps(name)}\t{text}"
-    return f"{sha256(rest.encode('utf-8', 'surrogatepass'))[:16]} {rest}\n"
+    return sealed_bytes(f"{json.dumps(name)}{SEPARATOR}{text}".encode("utf-8", "surrogatepass")).decode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def known_lines(shard: bytes) -> list[tuple[str, Any]]:
-    rests = [line.partition(" ")[2] for line in shard.decode().splitlines()[1:]]
-    pairs = [rest.partition("\t") for rest in rests if rest]
-    return [(json.loads(name), json.loads(text)) for name, _, text in pairs]
+    lines = [json.loads(line) for line in shard.decode().splitlines()[1:] if line]
+    return [(name, body) for _, name, body in lines]
 
 
 @st.composite
@@ -216,25 +223,23 @@ def journals(draw: st.DrawFn, content: bytes) -> bytes:
         if kind == "body":
             lines.append(framed(name, as_json(draw(restructured(body)))))
         elif kind == "name":
-            rest = (
-                draw(st.sampled_from(["[]", "{}", "1", "null", '""', '"\\u0000"', '"/etc/passwd"', '"../x"', "x", '"']))
-                + "\t{}"
-            )
-            lines.append(f"{sha256(rest.encode())[:16]} {rest}\n")
+            names = ["[]", "{}", "1", "null", '""', '"\\u0000"', '"/etc/passwd"', '"../x"', "x", '"', nested(5000)]
+            rest = f"{draw(st.sampled_from(names))}{SEPARATOR}{{}}"
+            lines.append(sealed_bytes(rest.encode()).decode())
         elif kind == "text":
             lines.append(
                 framed(name, draw(st.sampled_from([nested(5000), "{", "", "null", "[]", "NaN", '"x"', "9" * 5000])))
             )
         else:
             lines.append(framed(name, as_json(body)))
-    return "".join([SCHEMA + "\n", *lines]).encode()
+    return SCHEMA + "".join(lines).encode("utf-8", "surrogatepass")
 
 
 @fuzz(160, data=st.data())
 def test_journal_shards(built: Project, tmp_path: Path, data: Any) -> None:
     sources = shards(built)
     source = drawn(data, st.sampled_from(sources))
-    folder = tmp_path / "signatures"
+    folder = tmp_path / "journal"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / source.name).write_bytes(drawn(data, journals(source.read_bytes())))
@@ -247,8 +252,10 @@ def test_journal_shards(built: Project, tmp_path: Path, data: Any) -> None:
             output = journal.output(str(built.folder / name))
             assert output is None or (len(output[0]) == 4 and isinstance(output[1], str))
             journal.intact(str(built.folder / name))
-            for entry in journal.entries(name.rpartition("/")[0] or ".").values():
-                assert hasattr(entry, "binfo") and hasattr(entry, "ninfo")
+            for body in journal.entries(name.rpartition("/")[0] or ".").values():
+                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                    entry = entry_from_json(body)
+                    assert hasattr(entry, "binfo") and hasattr(entry, "ninfo")
         journal.close()
         again = Journal(folder, built.folder)
         for name in names:
@@ -279,7 +286,7 @@ def test_probes_of_the_toolchain(probes: dict[str, Any], tmp_path: Path, data: A
         chain.lowerer()
         path.rename(kept)
     content = kept.read_bytes()
-    found = drawn(data, changed(content, json.loads(unsealed(content)), sealed_bytes))
+    found = drawn(data, changed(content, unsealed_object(content, toolchain.SCHEMA).raw, sealed_with(toolchain.SCHEMA)))
     path.write_bytes(found)
     with write_guard().only(tmp_path):
         chain = toolchain.Toolchain(path, {"PATH": "/usr/bin:/bin"})
@@ -297,7 +304,8 @@ def test_probes_of_the_toolchain(probes: dict[str, Any], tmp_path: Path, data: A
 def test_measurements(built: Project, tmp_path: Path, data: Any) -> None:
     content = (built.folder / STATE / "measurements.json").read_bytes()
     path = tmp_path / "measurements.json"
-    path.write_bytes(drawn(data, changed(content, json.loads(content), lambda text: text)))
+    document = unsealed_object(content, memory.SCHEMA).raw
+    path.write_bytes(drawn(data, changed(content, document, sealed_with(memory.SCHEMA))))
     with write_guard().only(tmp_path):
         measurements = Measurements(path)
         governor = MemoryGovernor(1 << 20, measurements)

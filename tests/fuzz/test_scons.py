@@ -378,7 +378,7 @@ STATE_FILES = [
     "measurements.json",
     "settled/build.demo.json",
     "discovery/*.record",
-    "signatures/*.jsonl",
+    "journal/*.jsonl",
     "cache/??/*",
 ]
 

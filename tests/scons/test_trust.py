@@ -25,6 +25,9 @@ from typing import IO
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.compile.glibc import LIBRARIES
+from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
+from kernelwright.state.cache import SCHEMA
+from kernelwright.state.journal import SEPARATOR
 from kernelwright.toolchain.probe import find_host_compiler, find_nvcc
 from moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
 
@@ -196,7 +199,7 @@ def edit(tree: Tree, old: str, new: str) -> None:
 LINKED_FOLDERS = (
     *(f"build/{name}" for name in ("kernels", "kernels/demo", "kernels/demo/scale", "check", "demo", "demo/_lib")),
     *(CUDA, "build/demo/_runtime", "build/demo/backends", "build/demo/backends/tvm_ffi", STATE),
-    *(f"{STATE}/{name}" for name in ("scratch", "discovery", "signatures", "settled", "cache")),
+    *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled", "cache")),
 )
 
 
@@ -350,8 +353,8 @@ def test_damaged_record_of_earlier_runs_changes_no_output(clean, tree, kind):
     rest = ["lock", "toolchain.json", "measurements.json", "discovery/lock", "cache/CACHEDIR.TAG", "../trace.json"]
     groups = {
         "finished kernels": [*state.glob("settled/*.json")],
-        # Without the signatures, nothing can be told of outputs; the edit below must not get through.
-        "signatures": [*state.glob("signatures/*.jsonl")],
+        # Without the journal, nothing can be told of outputs; the edit below must not get through.
+        "journal": [*state.glob("journal/*.jsonl")],
         "the rest": [*state.glob("discovery/*.record"), *(state / name for name in rest)],
     }
     seen = {path for paths in groups.values() for path in paths} | set(state.glob("cache/??/*"))
@@ -373,7 +376,7 @@ def test_damaged_record_of_earlier_runs_changes_no_output(clean, tree, kind):
 
 RECORDS = (
     "settled/*.json",
-    "signatures/*.jsonl",
+    "journal/*.jsonl",
     "discovery/*.record",
     "toolchain.json",
     "measurements.json",
@@ -423,7 +426,7 @@ def everything(tree: Tree) -> set[Path]:
 def test_what_killed_runs_left_half_written_is_removed(tree):
     dead = subprocess.Popen(["/bin/true"])
     dead.wait()
-    folders = ("build", STATE, *(f"{STATE}/{name}" for name in ("scratch", "discovery", "signatures", "settled")))
+    folders = ("build", STATE, *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled")))
     stale = [tree.folder / folder / f".scratch-{dead.pid}-x" for folder in folders]
     alive = tree.folder / STATE / f".scratch-{os.getpid()}-x"
     for path in (*stale, alive):
@@ -438,10 +441,10 @@ def test_what_killed_runs_left_half_written_is_removed(tree):
     ("file", "text"),
     [
         ("settled/build.demo.json", '"scale'),
-        ("toolchain.json", '"identity": ".'),
-        ("toolchain.json", '"version": "1'),
+        ("toolchain.json", '"identity":".'),
+        ("toolchain.json", '"version":"1'),
         ("discovery/*.record", "dtype-float32"),
-        ("signatures/*.jsonl", r'"output":\['),
+        ("journal/*.jsonl", r'"output":\['),
     ],
 )
 def test_record_with_one_wrong_letter_is_no_record(clean, tree, file, text):
@@ -487,12 +490,11 @@ def test_entry_of_another_key_is_a_miss(clean, tree):
 def test_entry_with_other_files_than_the_stage_is_a_miss_and_replaced(clean, tree):
     changed = 0
     for entry in (tree.folder / STATE / "cache").glob("??/*"):
-        line, _, rest = entry.read_bytes()[:-32].partition(b"\n")
-        header = json.loads(line)
+        line, _, rest = entry.read_bytes().partition(b"\n")
+        _, schema, header = json.loads(line)
         if "files" in header:
-            header["files"][0][0] = "other"
-            content = json.dumps(header).encode() + b"\n" + rest
-            entry.write_bytes(content + hashlib.sha256(content).digest())
+            header["files"][0]["name"] = "other"
+            entry.write_bytes(sealed_object(schema, header) + rest)
             changed += 1
     assert changed >= 8
     tree.remove("build/kernels")
@@ -516,25 +518,21 @@ def forge_stamp(tree: Tree, name: str) -> None:
     """Have all records of an earlier run say that a file has the stamp that it has now."""
     status = (tree.folder / name).stat()
     stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-    for path in (tree.folder / STATE).glob("signatures/*.jsonl"):
+    for path in (tree.folder / STATE).glob("journal/*.jsonl"):
         lines = path.read_text().split("\n")
         path.write_text("\n".join(forged_line(line, name, stamp) for line in lines))
     path = tree.folder / STATE / "settled/build.demo.json"
-    body = json.loads(path.read_text().partition("\n")[2])
-    body[-1] = {kernel: [stamp, digest] for kernel, (_, digest) in body[-1].items()}
-    text = json.dumps(body)
-    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}")
+    _, schema, body = json.loads(path.read_text())
+    body["copies"] = {kernel: [*stamp, known[-1]] for kernel, known in body["copies"].items()}
+    write_sealed(path, schema, body)
 
 
 def forged_line(line: str, name: str, stamp: list[int]) -> str:
-    _, _, rest = line.partition(" ")
-    key, _, text = rest.partition("\t")
-    if not text or json.loads(key) != name:
+    if not line.startswith("[") or json.loads(line)[1] != name:
         return line
-    body = json.loads(text)
+    body = json.loads(line)[2]
     body["output"] = [*stamp, body["output"][-1]]
-    rest = f"{key}\t{json.dumps(body)}"
-    return f"{hashlib.sha256(rest.encode()).hexdigest()[:16]} {rest}"
+    return sealed(f"{json.dumps(name)}{SEPARATOR}{json.dumps(body)}").decode().rstrip("\n")
 
 
 SHIPPED = ("_lib/scale.so", "manifest.json", "_runtime/kernel.py")
@@ -654,9 +652,13 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
     entries = [*cache.glob("??/*")]
     assert len(entries) == 11, "four stages of add_one, the wrapper of scale, glibc, and two stages for each factor"
     for entry in entries:
-        content = entry.read_bytes()
-        assert hashlib.sha256(content[:-32]).digest() == content[-32:]
-        assert json.loads(content.partition(b"\n")[0])["key"] == entry.name
+        line, newline, data = entry.read_bytes().partition(b"\n")
+        header = unsealed_object(line + newline, SCHEMA)
+        assert header.text("key") == entry.name
+        for file in header.records("files") if header.has("files") else ():
+            content, data = data[: file.count("size")], data[file.count("size") :]
+            assert hashlib.sha256(content).hexdigest() == file.text("sha256")
+        assert data == b""
     built = [tree.outputs() for tree in trees]
     for tree, factor, outputs in zip(trees, ("4.", "5."), built, strict=True):
         shown = tree.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(1, 'f4'))))")
@@ -764,7 +766,7 @@ def test_folder_that_may_not_be_written_is_an_error_that_names_it(clean, tree, n
 def test_signatures_that_cannot_be_written_do_not_spoil_the_build_that_made_them(clean, tree):
     tree.build()
     edit(tree, "2.0", "3.0")
-    signatures = tree.folder / STATE / "signatures"
+    signatures = tree.folder / STATE / "journal"
     allow_writing(signatures, False)
     run = tree.attempt(command=obedient())
     assert run.status == 0
@@ -966,7 +968,7 @@ def test_what_a_run_needed_is_known_to_the_next_build(tree, tmp_path):
     tree.remove(f"{STATE}/measurements.json")
     assert at_once(tree, tmp_path / "first", "MEMORY_LIMIT=600M") == 1, "the first run is taken to need 512 MiB"
     assert at_once(tree, tmp_path / "second", "MEMORY_LIMIT=600M") == 3
-    learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())["runs"]["nvcc"]
+    learnt = json.loads((tree.folder / STATE / "measurements.json").read_text())[2]["nvcc"]
     assert set(learnt) >= {f"scale/dtype-float32 {arch}" for arch in ("sm_86", "sm_89", "sm_90a")}
 
 

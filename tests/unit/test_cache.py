@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import threading
 import time
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.core.files import LARGEST_RECORD
-from kernelwright.state.cache import LARGEST_OUTPUTS, MOST_LISTS, STALE_S, BuildCache, key_of
+from kernelwright.core.sealed import sealed_object
+from kernelwright.state.cache import LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, STALE_S, BuildCache, key_of
 
 KEY = key_of("signature", [("a.py", "digest")])
 FILES = ["a.cubin", "empty"]
@@ -54,9 +54,17 @@ def store(tmp_path, made, later=None):
 
 
 def sealed(entry, line, data=b""):
-    """Give an entry other contents, with a digest that fits."""
-    content = json.dumps({"key": entry.name, **line}).encode() + b"\n" + data
-    entry.write_bytes(content + hashlib.sha256(content).digest())
+    """Give an entry other contents, with digests that fit. Files are listed by their names and sizes."""
+    if "files" in line:
+        line = {"files": [*described(line["files"], data)]}
+    entry.write_bytes(sealed_object(SCHEMA, {"key": entry.name, **line}) + data)
+
+
+def described(files, data):
+    """Files as the line of an entry has them."""
+    for name, size in files:
+        content, data = (data[:size], data[size:]) if size >= 0 else (b"", data)
+        yield {"name": name, "size": size, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def test_what_was_stored_comes_back(tmp_path, made):

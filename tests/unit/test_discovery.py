@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import os
 import re
 import threading
@@ -17,6 +15,8 @@ from typing import Any, cast
 import pytest
 from kernelwright.core.errors import DefinitionError, Where
 from kernelwright.core.files import sha256_of
+from kernelwright.core.records import Record
+from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.discover import discovery
 from kernelwright.discover.discovery import DefinitionRecord, Discovery, KernelRecord, discover, remember_dependencies
 from kernelwright.processes.pool import WorkerPool
@@ -194,7 +194,8 @@ def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")
     answer = {"schema": 2, "file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
-    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", answer, DefinitionRecord.from_json(answer))
+    record = DefinitionRecord.from_json(Record(answer, ""))
+    discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", answer, record)
     return kept_record(folder)
 
 
@@ -354,15 +355,30 @@ def test_records_have_readable_names_and_never_the_same(tmp_path: Path) -> None:
 def test_a_record_whose_further_files_have_another_form_is_a_miss(tmp_path: Path, later: object) -> None:
     ask(tmp_path, Answers(), "one.py")
     (path,) = (tmp_path / "cache").glob("*.record")
-    body = json.loads(path.read_bytes().partition(b"\n")[2])
+    body = unsealed_object(path.read_bytes(), discovery.FORMAT).raw
     assert set(body) == {"identity", "record", "later"} and body["later"] == {}
     body["later"] = later
     if later is None:
         del body["later"]
-    text = json.dumps(body)
-    path.write_text(f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+    write_sealed(path, discovery.FORMAT, body)
     pool = Answers()
     assert len(ask(tmp_path, pool, "one.py").records) == len(pool.requests) == 1
+
+
+def test_a_record_that_was_copied_from_another_file_is_a_miss(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text("")
+    digests = {f"{name}.py": sha256_of(tmp_path / f"{name}.py") for name in ("one", "two")}
+    kernel = {**GOOD_KERNEL, "name": "one"}
+    told = {"schema": 2, "file": "one.py", "dependencies": {"one.py": digests["one.py"]}, "kernels": [kernel]}
+    ask(tmp_path, Answers(one=told), "one.py")
+    ask(tmp_path, Answers(), "two.py")
+    mine, other = sorted((tmp_path / "cache").glob("*.record"))
+    other.write_bytes(mine.read_bytes())
+    pool = Answers()
+    (record,) = ask(tmp_path, pool, "two.py").records
+    assert [request.file for request in pool.requests] == ["two.py"]
+    assert record.file == "two.py" and record.kernels[0].name == "two"
 
 
 def test_further_files_of_one_request_do_not_replace_those_of_another(tmp_path: Path) -> None:
@@ -415,12 +431,12 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         "backward": "k_backward",
         "frontend": "cutedsl",
     }
-    assert KernelRecord.from_json({**GOOD_KERNEL, "name": "Gemm_2Z"}).name == "Gemm_2Z"
-    record = KernelRecord.from_json(full)
+    assert KernelRecord.from_json(Record({**GOOD_KERNEL, "name": "Gemm_2Z"}, "")).name == "Gemm_2Z"
+    record = KernelRecord.from_json(Record(full, ""))
     listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags")
     assert asdict(record) == {**full, **{name: tuple(full[name]) for name in listed}}
     assert isinstance(record.tolerance, float)
-    bare = KernelRecord.from_json(GOOD_KERNEL)
+    bare = KernelRecord.from_json(Record(GOOD_KERNEL, ""))
     assert (bare.targets, bare.archs, bare.backends, bare.tolerance, bare.backward) == (None,) * 5
     assert (bare.has_reference, bare.takes_target, bare.frontend) == (False, False, "tir")
 
@@ -457,9 +473,9 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
     ],
 )
 def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None:
-    assert KernelRecord.from_json(GOOD_KERNEL).outputs == ("y",)
+    assert KernelRecord.from_json(Record(GOOD_KERNEL, "")).outputs == ("y",)
     with pytest.raises(ValueError):
-        KernelRecord.from_json({**GOOD_KERNEL, **change})
+        KernelRecord.from_json(Record({**GOOD_KERNEL, **change}, ""))
 
 
 @pytest.mark.parametrize(
@@ -477,8 +493,8 @@ def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None
 )
 def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
     good = {"schema": 2, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
-    assert DefinitionRecord.from_json(good).file == "k.py"
-    several = DefinitionRecord.from_json({**good, "dependencies": {"k.py": "0", "a.py": "1"}})
+    assert DefinitionRecord.from_json(Record(good, "")).file == "k.py"
+    several = DefinitionRecord.from_json(Record({**good, "dependencies": {"k.py": "0", "a.py": "1"}}, ""))
     assert list(several.dependencies) == ["a.py", "k.py"] and [kernel.name for kernel in several.kernels] == ["k"]
     with pytest.raises(ValueError):
-        DefinitionRecord.from_json({**good, **change})
+        DefinitionRecord.from_json(Record({**good, **change}, ""))

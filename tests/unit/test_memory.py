@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.quantity import parse_size
+from kernelwright.core.sealed import sealed_object
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurement, Measurements, MemoryGovernor, default_budget_kib
 from moments import HANGS_AFTER_S, wait_for
@@ -211,39 +212,48 @@ def test_the_file_is_written_only_if_something_was_measured(measurements: Measur
     assert path.stat().st_ino == before.st_ino, "an atomic write makes a new file"
 
 
-GOOD = {"schema": 1, "runs": {"nvcc": {"a": [1, 0.5, 0.5]}}}
+RUN = {"peak_kib": 1, "seconds": 0.5, "cpu_seconds": 0.5}
+GOOD = {"nvcc": {"a": RUN}}
+
+
+def with_run(**change: object) -> bytes:
+    """A file with the good run and another one."""
+    return sealed_object(memory.SCHEMA, {"nvcc": {"a": RUN, "b": RUN | change}})
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "\0\0\0",
-        "[" * 100_000,
-        '{"schema": 1}',
-        json.dumps(GOOD | {"schema": 2}),
-        json.dumps(GOOD | {"runs": []}),
-        json.dumps(GOOD | {"runs": {"nvcc": [1]}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, 0.5, 0.5], "b": [1, 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [-1, 0.5, 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [True, 0.5, 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1.5, 0.5, 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, "0.5", 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, float("nan"), 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1, 0.5, float("inf")]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": [1 << 60, 0.5, 0.5]}}}),
-        json.dumps(GOOD | {"runs": {"nvcc": {"a": "abc"}}}),
-        json.dumps(GOOD)[:-3],
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\0\0\0",
+        b"[" * 100_000,
+        json.dumps({"schema": 1, "runs": {"nvcc": {"a": [1, 0.5, 0.5]}}}).encode(),
+        json.dumps(GOOD).encode(),
+        sealed_object("measurements 1", GOOD),
+        sealed_object(memory.SCHEMA, []),  # type: ignore[arg-type]
+        sealed_object(memory.SCHEMA, {"nvcc": [1]}),
+        sealed_object(memory.SCHEMA, {"nvcc": {"a": RUN, "b": {"peak_kib": 1, "seconds": 0.5}}}),
+        with_run(peak_kib=-1),
+        with_run(peak_kib=True),
+        with_run(peak_kib=1.5),
+        with_run(seconds="0.5"),
+        with_run(seconds=float("nan")),
+        with_run(cpu_seconds=float("inf")),
+        with_run(peak_kib=1 << 60),
+        with_run(peak_kib=1 << 50),
+        sealed_object(memory.SCHEMA, {"nvcc": {"a": "abc"}}),
+        sealed_object(memory.SCHEMA, GOOD)[:-3],
+        sealed_object(memory.SCHEMA, GOOD).replace(b"0.5", b"1.5"),
     ],
 )
-def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content: str) -> None:
+def test_a_file_of_another_form_is_empty_and_is_replaced(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "measurements.json"
-    path.write_text(json.dumps(GOOD))
+    path.write_bytes(with_run(peak_kib=(1 << 50) - 1))
     assert Measurements(path).find("nvcc", "a") == Measurement(1, 0.5, 0.5)
-    path.write_text(content)
+    path.write_bytes(content)
     damaged = Measurements(path)
     assert damaged.find("nvcc", "a") is None and damaged.largest_peak_kib("nvcc") is None
     damaged.learn("nvcc", "b", Measurement(2, 1.0, 1.0))

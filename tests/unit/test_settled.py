@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from kernelwright.core import files
-from kernelwright.core.files import COARSE_NS, lasting_stamp, sealed, sha256_of
+from kernelwright.core.files import COARSE_NS, lasting_stamp, sha256_of
+from kernelwright.core.sealed import unsealed_object, write_sealed
 from kernelwright.state import settled
 from kernelwright.state.settled import (
     FINE_NS,
@@ -192,11 +192,13 @@ def test_another_schema_or_a_changed_letter_is_empty(tmp_path):
     path = tmp_path / "settled.json"
     write_settled(path, whole())
     content = path.read_bytes()
-    body = json.loads(content.partition(b"\n")[2])
+    body = unsealed_object(content, settled.SCHEMA).raw
     path.write_bytes(content.replace(b"a note", b"A note"))
     assert read_settled(path, "key") == Settled("key")
-    path.write_bytes(sealed(json.dumps([body[0] + 1, *body[1:]])))
+    write_sealed(path, "settled 2", body)
     assert read_settled(path, "key") == Settled("key")
+    write_sealed(path, settled.SCHEMA, body)
+    assert read_settled(path, "key") == whole()
 
 
 @pytest.mark.parametrize("name", ["../evil.so", "/evil.so", "_lib/../../evil.so", "a\0b"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.core.files import canonical_json, file_stamp, sealed, sha256_of
+from kernelwright.core.files import file_stamp, sha256_of
+from kernelwright.core.records import decoded
+from kernelwright.core.sealed import write_sealed
 from kernelwright.state.settled import (
+    SCHEMA,
     Settled,
     SettledKernel,
     is_current,
@@ -55,10 +57,10 @@ def test_another_key_and_an_absent_file_are_empty(tmp_path: Path) -> None:
     assert read_settled(tmp_path / "x.json", "another") == Settled("another")
 
 
-def put(*place: Any, value: Any) -> Callable[[list[Any]], None]:
+def put(*place: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     """A change of one value in the JSON document."""
 
-    def change(body: list[Any]) -> None:
+    def change(body: dict[str, Any]) -> None:
         inner: Any = body
         for part in place[:-1]:
             inner = inner[part]
@@ -67,10 +69,10 @@ def put(*place: Any, value: Any) -> Callable[[list[Any]], None]:
     return change
 
 
-def renamed(*place: Any, to: str) -> Callable[[list[Any]], None]:
+def renamed(*place: Any, to: str) -> Callable[[dict[str, Any]], None]:
     """A change of the only key of an object."""
 
-    def change(body: list[Any]) -> None:
+    def change(body: dict[str, Any]) -> None:
         inner: Any = body
         for part in place:
             inner = inner[part]
@@ -80,22 +82,25 @@ def renamed(*place: Any, to: str) -> Callable[[list[Any]], None]:
     return change
 
 
-KERNEL = (4, "scale")
+KERNEL = ("kernels", "scale")
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        put(0, value=1),
-        put(2, "kernels/scale.py", value=[]),
-        put(3, "kernels/scale.py", value="a note"),
-        put(3, "kernels/scale.py", value=[1]),
-        put(5, "_lib/scale.so", value=[[1, 2, 3], "d"]),
-        put(5, "_lib/scale.so", value=[STAMP, 1]),
-        renamed(4, to="../scale"),
-        renamed(4, to="größe"),
-        renamed(5, to="../scale.so"),
-        renamed(5, to="/scale.so"),
+        put("schema", value=1),
+        put("key", value=["key"]),
+        put("files", "kernels/scale.py", value=[]),
+        put("notes", "kernels/scale.py", value="a note"),
+        put("notes", "kernels/scale.py", value=[1]),
+        put("copies", "_lib/scale.so", value=[1, 2, 3, "d"]),
+        put("copies", "_lib/scale.so", value=[*STAMP, 1]),
+        put("copies", "_lib/scale.so", value=[1, 2, 3, 4.0, "d"]),
+        put("copies", "_lib/scale.so", value=[1, 2, 3, True, "d"]),
+        renamed("kernels", to="../scale"),
+        renamed("kernels", to="größe"),
+        renamed("copies", to="../scale.so"),
+        renamed("copies", to="/scale.so"),
         put(*KERNEL, "file", value=1),
         put(*KERNEL, "stages", value="7"),
         put(*KERNEL, "checks", value="2"),
@@ -106,17 +111,26 @@ KERNEL = (4, "scale")
         put(*KERNEL, "more", value=1),
         put(*KERNEL, "products", "_lib/scale.so", value=["../scale.so", "d"]),
         put(*KERNEL, "products", "_lib/scale.so", value=["scale.so", 1]),
+        put(*KERNEL, "products", "_lib/scale.so", value=["scale.so", "d", "d"]),
         put(*KERNEL, "products", "_lib/scale.so", value=["scale\0.so", "d"]),
         renamed(*KERNEL, "products", to="a/../../b"),
-        lambda body: body.append(None),
-        lambda body: body[4]["scale"].pop("entry"),
+        lambda body: body.pop("notes"),
+        lambda body: body["kernels"]["scale"].pop("entry"),
     ],
 )
-def test_a_document_of_another_form_is_empty(tmp_path: Path, change: Callable[[list[Any]], None]) -> None:
+def test_a_document_of_another_form_is_empty(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     write_settled(tmp_path / "x.json", settled())
-    body = json.loads((tmp_path / "x.json").read_bytes().partition(b"\n")[2])
+    _, schema, body = decoded((tmp_path / "x.json").read_bytes())
+    assert schema == SCHEMA
     change(body)
-    (tmp_path / "x.json").write_bytes(sealed(canonical_json(body)))
+    write_sealed(tmp_path / "x.json", SCHEMA, body)
+    assert read_settled(tmp_path / "x.json", "key") == Settled("key")
+
+
+@pytest.mark.parametrize("schema", ["settled 2", "toolchain 2", 3, None])
+def test_a_document_of_another_schema_is_empty(tmp_path: Path, schema: Any) -> None:
+    write_settled(tmp_path / "x.json", settled())
+    write_sealed(tmp_path / "x.json", schema, decoded((tmp_path / "x.json").read_bytes())[2])
     assert read_settled(tmp_path / "x.json", "key") == Settled("key")
 
 

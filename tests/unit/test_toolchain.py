@@ -9,8 +9,17 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import ToolchainError
+from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
 from kernelwright.toolchain import probe as toolchain
-from kernelwright.toolchain.probe import CuteDsl, HostCompiler, Toolchain, find_host_compiler, find_nvcc, find_record
+from kernelwright.toolchain.probe import (
+    SCHEMA,
+    CuteDsl,
+    HostCompiler,
+    Toolchain,
+    find_host_compiler,
+    find_nvcc,
+    find_record,
+)
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
 
@@ -129,8 +138,23 @@ def test_probe_is_kept_until_the_binary_changes(tmp_path):
 def test_damaged_cache_is_a_miss(tmp_path, damage):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
-    (tmp_path / "cache.json").write_text(damage)
+    path = tmp_path / "cache.json"
+    path.write_text(damage)
     assert probe(tmp_path, nvcc) == expected
+    path.write_bytes(sealed(f'"{SCHEMA}",{damage}'))
+    assert probe(tmp_path, nvcc) == expected
+
+
+def test_kept_results_without_what_their_use_expects_are_a_miss(tmp_path):
+    nvcc = cuda(tmp_path / "cuda")
+    expected = probe(tmp_path, nvcc)
+    path = tmp_path / "cache.json"
+    for change in ({"version": 1}, {"identity": None}, {"archs": None}, {"archs": "sm_80"}, {"archs": [80]}):
+        kept = unsealed_object(path.read_bytes(), SCHEMA).raw
+        (name,) = kept
+        kept[name]["values"] |= change
+        write_sealed(path, SCHEMA, kept)
+        assert probe(tmp_path, nvcc) == expected
 
 
 def test_identity_has_no_path_in_it(tmp_path):

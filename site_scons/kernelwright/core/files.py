@@ -179,20 +179,6 @@ def digest_of(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def sealed(text: str) -> bytes:
-    """A text as the content of a file, with its digest in front, by which damage is found."""
-    data = text.encode("utf-8", "surrogateescape")
-    return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
-
-
-def unsealed(content: bytes) -> str:
-    """The text that :func:`sealed` took. Raises ValueError if the content was damaged."""
-    digest, _, data = content.partition(b"\n")
-    if digest != hashlib.sha256(data).hexdigest().encode():
-        raise ValueError("the content does not fit its digest")
-    return data.decode("utf-8", "surrogateescape")
-
-
 def make_way(path: str | Path) -> None:
     """Remove an empty folder that stands where a file is to be. One with content is somebody's, and stays."""
     with contextlib.suppress(OSError):

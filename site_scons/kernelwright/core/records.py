@@ -1,19 +1,21 @@
-"""Reads a JSON file of a build, and checks every value that is taken out of it."""
+"""Reads JSON that a build or a package wrote, and checks every value that is taken out of it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import reprlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import KernelwrightError
-from .files import read_record
+from .files import Stamp, read_record
 
 Parsed = TypeVar("Parsed")
+
+Output = tuple[Stamp, str]
+"""What is known of an output: its stamp and the SHA-256 of its content."""
 
 LARGEST = 2**53
 """Up to here a number is exact in every reader of JSON, JavaScript among them."""
@@ -30,7 +32,15 @@ def read_json(path: Path, parse: Callable[[Record], Parsed], remedy: str) -> Par
         KernelwrightError: the file cannot be read, is not JSON, or does not fit; the message names it.
     """
     with damage_named(path, remedy):
-        return parse(Record(json.loads(read_record(path).decode(), parse_constant=_refuse), ""))
+        return parse(Record(decoded(read_record(path)), ""))
+
+
+def decoded(content: str | bytes) -> Any:
+    """What a JSON text says. Raises ValueError if it is none: also for NaN, and for what is nested too deeply."""
+    try:
+        return json.loads(content if isinstance(content, str) else content.decode(), parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 @contextlib.contextmanager
@@ -42,8 +52,6 @@ def damage_named(path: Path, remedy: str) -> Iterator[None]:
         raise KernelwrightError(
             f"{error.filename or path}: cannot be read ({error.strerror})", remedy=remedy
         ) from error
-    except RecursionError as error:
-        raise KernelwrightError(f"{path}: is damaged: it is nested too deeply", remedy=remedy) from error
     except ValueError as error:
         raise KernelwrightError(f"{path}: is damaged: {error}", remedy=remedy) from error
 
@@ -90,24 +98,27 @@ class Record:
         value = self._value.get(name)
         return value if isinstance(value, bool) else self._misfit(name, "true or false")
 
-    def count(self, name: str) -> int:
-        """An integer that is not negative, nor too large for a double."""
+    def count(self, name: str, most: int = LARGEST) -> int:
+        """An integer that is neither negative nor larger than ``most``."""
         value = self._value.get(name)
-        fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
-        return value if fits else self._misfit(name, "an integer from 0 to 2**53")  # type: ignore[return-value]
+        fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+        return value if fits else self._misfit(name, f"an integer from 0 to {most}")  # type: ignore[return-value]
 
-    def number(self, name: str) -> float:
-        """A finite number that is not negative."""
+    def number(self, name: str, most: float = LARGEST) -> float:
+        """A number that is neither negative nor larger than ``most``."""
         value = self._value.get(name)
         # Compared before it is converted: a huge integer does not fit into a float.
-        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
-        if not fits or not math.isfinite(value):  # type: ignore[arg-type]
-            self._misfit(name, "a number from 0 to 2**53")
-        return float(value)  # type: ignore[arg-type]
+        fits = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most
+        return float(value) if fits else self._misfit(name, f"a number from 0 to {most:g}")  # type: ignore[arg-type]
 
     def record(self, name: str) -> Record:
         """An object."""
         return Record(self._value.get(name), self._path(name))
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """An object, whose values are unchecked."""
+        value = self._value.get(name)
+        return value if isinstance(value, dict) else self._misfit(name, "an object")
 
     def records(self, name: str) -> list[Record]:
         """A list of objects."""
@@ -118,9 +129,38 @@ class Record:
         items = self._items(name)
         return items if all(isinstance(item, str) for item in items) else self._misfit(name, "a list of strings")
 
-    def members(self, name: str) -> Iterator[tuple[str, Record]]:
-        """The objects of an object, with their names."""
-        inner = self.record(name)
+    def lists_of_texts(self, name: str) -> list[list[str]]:
+        """A list of lists of strings."""
+        items = self._items(name)
+        fit = all(isinstance(item, list) and all(isinstance(text, str) for text in item) for item in items)
+        return items if fit else self._misfit(name, "a list of lists of strings")
+
+    def texts_or_counts(self, name: str) -> list[str | int]:
+        """A list of strings and integers."""
+        items = self._items(name)
+        fit = all(isinstance(item, str) or type(item) is int for item in items)
+        return items if fit else self._misfit(name, "a list of strings and integers")
+
+    def output(self, name: str) -> Output:
+        """A stamp and a digest: a list of four integers and a string."""
+        items = self._items(name)
+        if list(map(type, items)) != [int, int, int, int, str]:
+            self._misfit(name, "a stamp and a digest")
+        size, mtime, ctime, inode, digest = items
+        return (size, mtime, ctime, inode), digest
+
+    def optional(self, read: Callable[[str], Parsed], name: str) -> Parsed | None:
+        """What one of the methods above reads, if there is a value of that name."""
+        return read(name) if self.has(name) else None
+
+    def require_names(self, *names: str) -> None:
+        """Raise a ValueError if there are other values than those of these names."""
+        if more := self._value.keys() - set(names):
+            raise ValueError(f"{self._path(min(more))} is not expected")
+
+    def members(self, name: str | None = None) -> Iterator[tuple[str, Record]]:
+        """The objects of an object, with their names; without a name, those of this one."""
+        inner = self if name is None else self.record(name)
         return ((key, inner.record(key)) for key in inner.raw)
 
     def _items(self, name: str) -> list[Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import re
 import sys
@@ -21,14 +20,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import DefinitionError, KernelwrightError, Where, shown
-from ..core.files import dependency_digest, open_lock, read_record, write_atomically
-from ..core.records import is_file_name
+from ..core.files import dependency_digest, open_lock
+from ..core.records import Record, is_file_name
+from ..core.sealed import read_sealed, write_sealed
 from ..define.kernel import Outputs
 from ..processes.pool import WorkerPool
 from ..processes.protocol import DiscoverRequest
 
 SCHEMA = 2
-"""Revision of the record's format; another one is a miss."""
+"""Revision of a record's form, as workers give it."""
+
+FORMAT = f"discovery 3, records {SCHEMA}"
+"""Schema of the sealed files; another one is a miss."""
 
 Note = Callable[[str, float, float, bool], None]
 """Is told of a file that was executed: its name, from when to when (``time.monotonic()``), and whether that failed."""
@@ -71,29 +74,32 @@ class KernelRecord:
     frontend: str = "tir"
 
     @classmethod
-    def from_json(cls, value: Any) -> KernelRecord:
+    def from_json(cls, value: Record) -> KernelRecord:
         """The kernel in a JSON object.
 
         Raises:
             ValueError: the object has another form.
         """
-        fields = _Fields(value)
+
+        def restriction(name: str) -> tuple[str, ...] | None:
+            return tuple(value.texts(name)) if value.has(name) else None
+
         record = cls(
-            fields.text("name"),
-            fields.text("doc"),
-            fields.text("location"),
-            tuple(_config(item) for item in fields.items("configs")),
-            fields.texts("slugs"),
-            fields.texts_or_none("targets"),
-            fields.texts_or_none("archs"),
-            fields.texts_or_none("backends"),
-            fields.texts_or_counts("outputs"),
-            fields.texts("flags"),
-            fields.number_or_none("tolerance"),
-            fields.truth("has_reference"),
-            fields.truth("takes_target"),
-            fields.text_or_none("backward"),
-            fields.text("frontend"),
+            value.text("name"),
+            value.text("doc"),
+            value.text("location"),
+            tuple(map(_config, value.records("configs"))),
+            tuple(value.texts("slugs")),
+            restriction("targets"),
+            restriction("archs"),
+            restriction("backends"),
+            tuple(value.texts_or_counts("outputs")),
+            tuple(value.texts("flags")),
+            value.number("tolerance", sys.float_info.max) if value.has("tolerance") else None,
+            value.flag("has_reference"),
+            value.flag("takes_target"),
+            value.optional(value.text, "backward"),
+            value.text("frontend"),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")
@@ -124,20 +130,17 @@ class DefinitionRecord:
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, value: Any) -> DefinitionRecord:
+    def from_json(cls, value: Record) -> DefinitionRecord:
         """The record in a JSON object.
 
         Raises:
             ValueError: the object has another form.
         """
-        fields = _Fields(value)
-        if fields.get("schema", int) != SCHEMA:
+        if value.count("schema") != SCHEMA:
             raise ValueError("another schema")
-        dependencies = fields.get("dependencies", dict)
-        if not all(isinstance(digest, str) for digest in dependencies.values()):
-            raise ValueError("a dependency without a digest")
-        kernels = tuple(KernelRecord.from_json(item) for item in fields.items("kernels"))
-        record = cls(fields.text("file"), dict(sorted(dependencies.items())), kernels)
+        listed = value.record("dependencies")
+        dependencies = {name: listed.text(name) for name in sorted(listed.raw)}
+        record = cls(value.text("file"), dependencies, tuple(map(KernelRecord.from_json, value.records("kernels"))))
         if record.file not in record.dependencies:
             raise ValueError("a definition that does not depend on its own file")
         return record
@@ -229,7 +232,7 @@ def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> Defini
     try:
         answer = workers.call(DiscoverRequest(cache.name(path), strict))
         try:
-            record = DefinitionRecord.from_json(answer)
+            record = DefinitionRecord.from_json(Record(answer, ""))
         except ValueError as error:
             raise DefinitionError(f"a worker's record has a wrong form: {error}", Where(location=str(path))) from error
     except KernelwrightError as error:
@@ -252,7 +255,7 @@ def _duplicates(records: Sequence[DefinitionRecord], others: Mapping[str, str]) 
 
 
 class _Cache:
-    """The cached records, two lines for each definition file: a digest of the second, and a JSON object.
+    """The cached records, a sealed file for each definition file.
 
     It has ``identity``, ``record``, and ``later``: for each request the names of files that only it reads. Those do not
     make the record stale, since the kernels and their configs do not depend on them.
@@ -270,7 +273,7 @@ class _Cache:
         if body is None or body["identity"] != self._identity:
             return None
         try:
-            record = DefinitionRecord.from_json(body["record"])
+            record = DefinitionRecord.from_json(Record(body["record"], ""))
         except ValueError:
             return None
         current = all(self._digest(name) == digest for name, digest in record.dependencies.items())
@@ -314,23 +317,23 @@ class _Cache:
             yield
 
     def _store(self, path: Path, body: Mapping[str, Any]) -> None:
-        text = json.dumps(body, separators=(",", ":"))
-        write_atomically(self._place(path), f"{hashlib.sha256(text.encode()).hexdigest()}\n{text}\n")
+        write_sealed(self._place(path), FORMAT, body)
 
     def _body(self, path: Path) -> dict[str, Any] | None:
-        """The parsed second line, or None if the file is missing or damaged: then it is a miss and not a failure."""
-        try:
-            digest, _, text = read_record(self._place(path)).partition(b"\n")
-        except OSError:
-            return None
-        if digest.decode("ascii", "replace") != hashlib.sha256(text.rstrip(b"\n")).hexdigest():
-            return None
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        fits = isinstance(body, dict) and set(body) == {"identity", "record", "later"}
-        return body if fits and _are_lists_of_texts(body["later"]) else None
+        """What is kept for a definition file; None: nothing, it is damaged, or it is of another file."""
+
+        def parse(document: Record) -> dict[str, Any]:
+            document.require_names("identity", "record", "later")
+            # The file may have been copied from another one's place.
+            if document.record("record").text("file") != self.name(path):
+                raise ValueError("it is of another file")
+            later = document.record("later")
+            for request in later.raw:
+                later.texts(request)
+            document.text("identity")
+            return document.raw
+
+        return read_sealed(self._place(path), FORMAT, parse)
 
     def _place(self, path: Path) -> Path:
         name = self.name(path)
@@ -344,62 +347,7 @@ class _Cache:
         return self._digests[name]
 
 
-class _Fields:
-    """Typed access to a JSON object; everything that does not fit is a ValueError."""
-
-    def __init__(self, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise ValueError(f"{shown(value)} is not an object")
-        self._value = value
-
-    def get(self, name: str, kind: type | tuple[type, ...]) -> Any:
-        value = self._value.get(name)
-        if not isinstance(value, kind):
-            raise ValueError(f"{name} is {shown(value)}")
-        return value
-
-    def text(self, name: str) -> str:
-        return str(self.get(name, str))
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self._value.get(name) is None else self.text(name)
-
-    def truth(self, name: str) -> bool:
-        return bool(self.get(name, bool))
-
-    def number_or_none(self, name: str) -> float | None:
-        value = None if self._value.get(name) is None else self.get(name, (int, float))
-        if value is not None and not 0 <= value <= sys.float_info.max:
-            raise ValueError(f"{name} is {shown(value)}")
-        return None if value is None else float(value)
-
-    def items(self, name: str) -> list[Any]:
-        return list(self.get(name, list))
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        items = self.items(name)
-        if not all(isinstance(item, str) for item in items):
-            raise ValueError(f"{name} is {shown(items)}")
-        return tuple(items)
-
-    def texts_or_counts(self, name: str) -> tuple[str | int, ...]:
-        items = self.items(name)
-        if not all(isinstance(item, str) or type(item) is int for item in items):
-            raise ValueError(f"{name} is {shown(items)}")
-        return tuple(items)
-
-    def texts_or_none(self, name: str) -> tuple[str, ...] | None:
-        return None if self._value.get(name) is None else self.texts(name)
-
-
-def _config(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(item, (bool, int, float, str)) for item in value.values()):
-        raise ValueError(f"{shown(value)} is not a config")
-    return dict(value)
-
-
-def _are_lists_of_texts(value: Any) -> bool:
-    """Whether a value is what a record has for ``later``."""
-    if not isinstance(value, dict):
-        return False
-    return all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in value.values())
+def _config(value: Record) -> Mapping[str, Any]:
+    if not all(isinstance(item, (bool, int, float, str)) for item in value.raw.values()):
+        raise ValueError(f"{value.place} is {shown(value.raw)}, which is not a config")
+    return dict(value.raw)

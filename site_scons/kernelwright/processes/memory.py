@@ -6,24 +6,27 @@ does not say whether they fit.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..core.files import read_record, write_atomically
 from ..core.pipeline import MEMORY_KIB
+from ..core.records import Record
+from ..core.sealed import read_sealed, write_sealed
 
-SCHEMA = 1
-"""Raise when the form of the file of measurements changes."""
+SCHEMA = "measurements 2"
+"""Schema of the sealed file of measurements."""
 
 MOST_ENTRIES = 20_000
 """Measurements that are kept; those not seen for longest go first."""
+
+MOST = (1 << 50) - 1
+"""A run never takes more KiB or seconds; sums of them are exact."""
 
 SHARE = 0.8
 """How much of the available memory is for compilers."""
@@ -48,8 +51,7 @@ class Measurements:
     """The last measurement of each subject, kept in a file from build to build. Safe to use from several threads.
 
     Arguments:
-        path: a JSON file, ``{"schema": 1, "runs": {kind: {subject: [peak_kib, seconds, cpu_seconds]}}}``. One that is
-            missing, damaged or of another form counts as empty.
+        path: a sealed file. One that is missing, damaged or of another form counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,7 +59,7 @@ class Measurements:
         self._lock = threading.Lock()
         self._changed = False
         # In the order in which they were measured.
-        self._runs = _read(path)
+        self._runs = read_sealed(path, SCHEMA, _measurements) or {}
         self._largest: dict[str, int] = {}
         for (kind, _), run in self._runs.items():
             self._largest[kind] = max(run.peak_kib, self._largest.get(kind, 0))
@@ -84,31 +86,22 @@ class Measurements:
         with self._lock:
             if not self._changed:
                 return
-            runs: dict[str, dict[str, tuple[float, ...]]] = {}
+            runs: dict[str, dict[str, dict[str, float]]] = {}
             for (kind, subject), run in list(self._runs.items())[-MOST_ENTRIES:]:
-                runs.setdefault(kind, {})[subject] = astuple(run)
-            write_atomically(self._path, json.dumps({"schema": SCHEMA, "runs": runs}, indent=1) + "\n")
+                runs.setdefault(kind, {})[subject] = asdict(run)
+            write_sealed(self._path, SCHEMA, runs)
             self._changed = False
 
 
-def _read(path: Path) -> dict[tuple[str, str], Measurement]:
-    """The measurements in a file; none, if anything in it is not as it should be."""
-    try:
-        document = json.loads(read_record(path))
-        if document["schema"] != SCHEMA:
-            return {}
-        items = document["runs"].items()
-        return {(kind, subject): _measurement(*run) for kind, runs in items for subject, run in runs.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
-
-
-def _measurement(peak_kib: int, seconds: float, cpu_seconds: float) -> Measurement:
-    """A measurement; ValueError for what is none."""
-    numbers = (peak_kib, seconds, cpu_seconds)
-    if type(peak_kib) is not int or not all(type(n) in (int, float) and 0 <= n < 1 << 50 for n in numbers):
-        raise ValueError(f"{numbers} is no measurement")
-    return Measurement(*numbers)
+def _measurements(document: Record) -> dict[tuple[str, str], Measurement]:
+    """The measurements in a file, by kind and subject."""
+    return {
+        (kind, subject): Measurement(
+            run.count("peak_kib", MOST), run.number("seconds", MOST), run.number("cpu_seconds", MOST)
+        )
+        for kind, runs in document.members()
+        for subject, run in runs.members()
+    }
 
 
 class MemoryGovernor:

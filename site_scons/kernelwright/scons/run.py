@@ -22,9 +22,10 @@ from ..core.pipeline import KINDS
 from ..define.settings import Settings
 from ..stages.partial import Partial
 from ..stages.stage import Stage
+from ..state.journal import Journal
 from ..toolchain.probe import Toolchain
 from . import compat
-from .journal import Journal, use_journal
+from .journal import use_journal
 from .progress import Progress
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class BuildRun:
     @shared_property
     def journal(self) -> Journal:
         """SCons's signatures and the contents of the outputs."""
-        return Journal(self.state / "signatures", self.top, verify=self.strict)
+        return Journal(self.state / "journal", self.top, verify=self.strict)
 
     @shared_property
     def cache(self) -> BuildCache | None:
@@ -262,7 +263,7 @@ class BuildRun:
     @property
     def _records(self) -> list[Path]:
         """The folders of what this run notes for the next one, and of what it is working on."""
-        return [self.scratch, self.discovery, *(self.state / name for name in ("signatures", "settled", "pch"))]
+        return [self.scratch, self.discovery, *(self.state / name for name in ("journal", "settled", "pch"))]
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""

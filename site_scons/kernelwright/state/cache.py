@@ -5,8 +5,9 @@ kinds of entries. One has, for the key of a stage, the names of these files: a l
 because a branch may read others. The other has the outputs, and its key is made of the stage's key, one such list, and
 the digests of these files. Entries of stages that read no such files need no list.
 
-An entry is one file: a line of JSON, the contents of the stage's outputs, and the SHA-256 of all that. One that does
-not fit is removed and counts as a miss, so nothing that happens to a cache can get into an output.
+An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
+outputs, whose digests are in the line. One that does not fit is removed and counts as a miss, so nothing that happens
+to a cache can get into an output.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import SettingsError, Where
-from ..core.files import LARGEST_RECORD, SCRATCH, read_record, write_atomically
-from ..core.records import is_file_name
+from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
+from ..core.records import Record
+from ..core.sealed import sealed_object, unsealed_object
 
-SCHEMA = 2
-"""Revision of the entries' format; it is a part of their keys."""
+Parsed = TypeVar("Parsed")
 
-DIGEST_SIZE = hashlib.sha256().digest_size
+SCHEMA = "cache 3"
+"""Schema of the sealed line of an entry; it is a part of the keys, too."""
 
 ENTRY = re.compile(r"[0-9a-f]{64}")
 """Name of an entry; it is in a folder that has its first two digits as name."""
@@ -47,9 +48,6 @@ STALE_S = 24 * 3600
 TAG = "CACHEDIR.TAG"
 SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
 """How every CACHEDIR.TAG begins, by which backup programs know a cache (https://bford.info/cachedir/)."""
-
-MISFITS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading an entry raises that is damaged, or has another form."""
 
 OWN = "# A build cache of Kernelwright"
 """What follows in ours: other programs keep files of such names, too."""
@@ -109,7 +107,7 @@ class BuildCache:
         if not self._writable or sum((out / name).stat().st_size for name in names) > LARGEST_OUTPUTS:
             return
         files = [(name, (out / name).read_bytes()) for name in names]
-        header = {"files": [[name, len(data)] for name, data in files]}
+        header = {"files": [{"name": name, "size": len(data), "sha256": _sha256(data)} for name, data in files]}
         try:
             if not self._stored:
                 self._tag()
@@ -162,18 +160,7 @@ class BuildCache:
 
     def _lists(self, key: str) -> list[list[str]]:
         """The sets of files that a stage was seen to depend on, the newest first."""
-        place = self._place(_list_key(key))
-        try:
-            header, _ = self._parts(place)
-            lists = header["lists"]
-            if not all(isinstance(name, str) for names in lists for name in names):
-                raise ValueError("not the names of files")
-        except MISFITS:
-            self._remove(place)
-            return []
-        except OSError:
-            return []
-        return [list(names) for names in lists]
+        return self._read(self._place(_list_key(key)), _listed) or []
 
     def _add_list(self, key: str, names: list[str]) -> None:
         """Note a set of files. If two processes do so for one stage at once, one set is lost until it is met again."""
@@ -185,41 +172,38 @@ class BuildCache:
 
     def _outputs(self, place: Path, files: Sequence[str]) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
-        try:
-            header, data = self._parts(place)
-            contents = _unpacked(header["files"], data)
+
+        def parse(header: Record, data: bytes) -> dict[str, bytes]:
+            contents = _unpacked(header, data)
             if contents.keys() != set(files):
                 raise ValueError("the files of another stage")
-        except MISFITS:
-            self._remove(place)
-            return None
-        except OSError:
-            return None
-        return contents
+            return contents
 
-    def _parts(self, place: Path) -> tuple[dict[str, Any], bytes]:
-        """The first line and the rest of an entry.
+        return self._read(place, parse)
 
-        Raises:
-            OSError: there is none, or it cannot be read.
-            MISFITS: it is damaged, or has another key.
+    def _read(self, place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
+        """What ``parse`` makes of the line and of the rest of an entry; None: there is none, or it is removed.
+
+        It is removed if it is damaged, or has another key, or if ``parse`` raises a ValueError.
         """
-        content = read_record(place)
-        if hashlib.sha256(content[:-DIGEST_SIZE]).digest() != content[-DIGEST_SIZE:]:
-            raise ValueError("the content does not fit its digest")
-        line, _, data = content[:-DIGEST_SIZE].partition(b"\n")
-        header: dict[str, Any] = json.loads(line)
-        if header["key"] != place.name:
-            raise ValueError("an entry of another key")
-        return header, data
+        try:
+            line, newline, data = read_record(place).partition(b"\n")
+            header = unsealed_object(line + newline, SCHEMA)
+            if header.text("key") != place.name:
+                raise ValueError("an entry of another key")
+            return parse(header, data)
+        except ValueError:
+            self._remove(place)
+        except OSError:
+            pass
+        return None
 
     def _write(self, key: str, header: Mapping[str, Any], *contents: bytes) -> None:
         """Write an entry. Raises OSError if that is not possible."""
         place = self._place(key)
         if place.parent.is_symlink():
             raise OSError(f"{place.parent.name} in it is a symbolic link")
-        content = b"".join([json.dumps({"key": key, **header}).encode() + b"\n", *contents])
-        write_atomically(place, content + hashlib.sha256(content).digest())
+        write_atomically(place, b"".join([sealed_object(SCHEMA, {"key": key, **header}), *contents]))
 
     def _touch(self, place: Path) -> None:
         """Note that an entry was used: those used least recently are removed first."""
@@ -267,16 +251,27 @@ def _list_key(key: str) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    return _sha256(canonical_json(value).encode())
 
 
-def _unpacked(listed: Any, data: bytes) -> dict[str, bytes]:
-    """The files of an entry whose digest is right. Raises one of MISFITS if it has another form."""
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _listed(header: Record, data: bytes) -> list[list[str]]:
+    if data:
+        raise ValueError("more than the lists")
+    return header.lists_of_texts("lists")
+
+
+def _unpacked(header: Record, data: bytes) -> dict[str, bytes]:
+    """The files of an entry. Raises ValueError if their sizes or contents are not those that its line lists."""
     files: dict[str, bytes] = {}
-    for name, size in listed:
-        if not is_file_name(name) or not 0 <= size <= len(data):
-            raise ValueError("not the name or the size of a file")
+    for item in header.records("files"):
+        name, size = item.file_name("name"), item.count("size", len(data))
         files[name], data = data[:size], data[size:]
+        if _sha256(files[name]) != item.text("sha256"):
+            raise ValueError("the content does not fit its digest")
     if data:
         raise ValueError("more than the files")
     return files

@@ -11,30 +11,19 @@ Nothing here imports SCons.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from ..core.files import (
-    COARSE_NS,
-    Stamp,
-    canonical_json,
-    dependency_digest,
-    file_stamp,
-    lasting_stamp,
-    read_record,
-    sealed,
-    unsealed,
-    write_atomically,
-)
+from ..core.files import COARSE_NS, Stamp, dependency_digest, file_stamp, lasting_stamp
+from ..core.records import Output, Record
+from ..core.sealed import read_sealed, write_sealed
 
-SCHEMA = 2
-"""Revision of the file's format; another one is read as an empty file."""
+SCHEMA = "settled 3"
+"""Schema of the sealed file; one with another schema is read as an empty file."""
 
 FINE_NS = 20_000_000
 """How long after a change a file's time may not have moved on, on file systems that count parts of a second."""
@@ -87,7 +76,7 @@ class Settled:
     files: dict[str, dict[str, Recorded | None]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     kernels: dict[str, SettledKernel] = field(default_factory=dict)
-    copies: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
+    copies: dict[str, Output] = field(default_factory=dict)
 
     @cached_property
     def of_file(self) -> dict[str, dict[str, SettledKernel]]:
@@ -100,17 +89,16 @@ class Settled:
 
 def read_settled(path: Path, key: str) -> Settled:
     """What an earlier run wrote; empty if there is nothing, if it is damaged, or if it has another key."""
-    try:
-        return _from_json(json.loads(unsealed(read_record(path))), key)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Settled(key)
+    found = read_sealed(path, SCHEMA, _settled)
+    return found if found is not None and found.key == key else Settled(key)
 
 
 def write_settled(path: Path, settled: Settled) -> None:
     """Write it, so that damage is found."""
     kernels = {name: vars(kernel) for name, kernel in settled.kernels.items()}
-    body = [SCHEMA, settled.key, settled.files, settled.notes, kernels, settled.copies]
-    write_atomically(path, sealed(canonical_json(body)))
+    copies = {path: [*stamp, digest] for path, (stamp, digest) in settled.copies.items()}
+    body = {"key": settled.key, "files": settled.files, "notes": settled.notes, "kernels": kernels, "copies": copies}
+    write_sealed(path, SCHEMA, body)
 
 
 def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
@@ -161,42 +149,47 @@ def _stamp_or_none(path: str) -> Stamp | None:
         return None
 
 
-def _from_json(body: Any, key: str) -> Settled:
-    schema, found, files, notes, kernels, copies = body
-    if schema != SCHEMA or found != key:
-        return Settled(key)
-    settled = Settled(key, files, notes)
-    settled.kernels = {name: SettledKernel(**kernel) for name, kernel in kernels.items()}
-    for path, ((size, mtime, ctime, inode), digest) in copies.items():
-        settled.copies[path] = (size, mtime, ctime, inode), digest
-    if not _is_sound(settled):
-        raise ValueError("something has another form")
-    return settled
-
-
-def _is_sound(settled: Settled) -> bool:
-    """Whether everything is of the kind that its use expects; files are removed and copied by these names."""
-    return (
-        all(isinstance(stamps, dict) for stamps in settled.files.values())
-        and all(isinstance(n, list) and all(isinstance(note, str) for note in n) for n in settled.notes.values())
-        and all(name.isidentifier() and name.isascii() for name in settled.kernels)
-        and all(map(_is_inside, settled.copies))
-        and all(_is_sound_kernel(kernel) for kernel in settled.kernels.values())
-        and all(isinstance(digest, str) for _, digest in settled.copies.values())
+def _settled(document: Record) -> Settled:
+    """What is written in the file. Files are removed and copied by these names, so they must stay in their folders."""
+    document.require_names("key", "files", "notes", "kernels", "copies")
+    files, notes, copies = (document.record(name) for name in ("files", "notes", "copies"))
+    return Settled(
+        document.text("key"),
+        {file: files.mapping(file) for file in files.raw},
+        {file: notes.texts(file) for file in notes.raw},
+        {_kernel_name(name): _settled_kernel(kernel) for name, kernel in document.members("kernels")},
+        {_inside(path): copies.output(path) for path in copies.raw},
     )
 
 
-def _is_sound_kernel(kernel: SettledKernel) -> bool:
-    texts = (kernel.file, kernel.entry, *kernel.backends)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and all(_is_inside(path) and _is_inside(source) for path, (source, _) in kernel.products.items())
-        and all(isinstance(digest, str) for _, digest in kernel.products.values())
-        and all(isinstance(count, int) for count in (kernel.stages, kernel.checks))
-        and all(isinstance(outputs, dict) for outputs in (kernel.outputs, kernel.check_outputs))
+def _settled_kernel(kernel: Record) -> SettledKernel:
+    kernel.require_names(*SettledKernel.__dataclass_fields__)
+    products = kernel.record("products")
+    return SettledKernel(
+        kernel.text("file"),
+        kernel.count("stages"),
+        kernel.mapping("outputs"),
+        kernel.count("checks"),
+        kernel.mapping("check_outputs"),
+        kernel.texts("backends"),
+        {_inside(path): _product(products.texts(path)) for path in products.raw},
+        kernel.text("entry"),
     )
 
 
-def _is_inside(path: str) -> bool:
-    """Whether a relative path stays inside of the folder that it is relative to."""
-    return "\0" not in path and not path.startswith("/") and ".." not in path.split("/")
+def _product(value: list[str]) -> list[str]:
+    source, digest = value
+    return [_inside(source), digest]
+
+
+def _kernel_name(name: str) -> str:
+    if not (name.isidentifier() and name.isascii()):
+        raise ValueError(f"{name!r} is not the name of a kernel")
+    return name
+
+
+def _inside(path: str) -> str:
+    """A relative path that stays inside of the folder that it is relative to. Raises ValueError for another one."""
+    if "\0" in path or path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} leads out of its folder")
+    return path

@@ -237,7 +237,6 @@ def _span(event: Record, count: int) -> Span:
         raise ValueError(f"{event.place}.ph is {event.text('ph')!r}, expected 'X' or 'M'")
     args = event.record("args")
     start = event.count("ts")
-    names = {name: args.text(name) if args.has(name) else None for name in ("kernel", "variant", "arch")}
     return Span(
         event.text("cat"),
         args.text("subject"),
@@ -246,7 +245,9 @@ def _span(event: Record, count: int) -> Span:
         event.count("tid") - 1,
         args.flag("cached"),
         args.flag("failed"),
-        args.number("cpu_seconds") if args.has("cpu_seconds") else None,
-        args.count("peak_kib") if args.has("peak_kib") else None,
-        **names,
+        args.optional(args.number, "cpu_seconds"),
+        args.optional(args.count, "peak_kib"),
+        args.optional(args.text, "kernel"),
+        args.optional(args.text, "variant"),
+        args.optional(args.text, "arch"),
     )

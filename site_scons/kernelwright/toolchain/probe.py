@@ -7,7 +7,6 @@ agree. Probing costs a second, so its result is kept and keyed by the size, time
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import resource
@@ -23,13 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arch import is_ptx, with_suffixes
 from ..core.errors import ToolchainError, Where
-from ..core.files import canonical_json, read_record, sealed, unsealed, write_atomically
+from ..core.files import canonical_json
+from ..core.records import Record, decoded
+from ..core.sealed import read_sealed, write_sealed
 
 if TYPE_CHECKING:
     from .nvrtc import Nvrtc
 
 PROBE_REVISION = 3
 """Raise when a probe reads something else, so that kept results are not used."""
+
+SCHEMA = "toolchain 2"
+"""Schema of the sealed file of kept results."""
 
 PROBED = {
     "nvcc": ("version", "identity"),
@@ -118,7 +122,7 @@ class Toolchain:
     def __init__(self, cache: Path, environment: dict[str, str]) -> None:
         self._cache = cache
         self._environment = environment
-        self._kept: dict[str, Any] = _read_cache(cache)
+        self._kept: dict[str, Any] = read_sealed(cache, SCHEMA, _kept) or {}
         self.probed: dict[str, float] = {}
 
     def nvcc(self, setting: str, host_compiler: HostCompiler) -> Nvcc:
@@ -187,10 +191,10 @@ class Toolchain:
         if kept.get("stamp") == stamp:
             return dict(kept["values"])
         before = _children_cpu_seconds()
-        values = json.loads(canonical_json(probe()))
+        values = decoded(canonical_json(probe()))
         self.probed[tool] = _children_cpu_seconds() - before
         self._kept[name] = {"stamp": stamp, "values": values}
-        write_atomically(self._cache, sealed(json.dumps(self._kept, indent=1, sort_keys=True)))
+        write_sealed(self._cache, SCHEMA, self._kept)
         return dict(values)
 
 
@@ -444,29 +448,14 @@ def _stamp(file: Path) -> list[Any]:
     return [str(file), status.st_size, status.st_mtime_ns, status.st_ino]
 
 
-def _read_cache(cache: Path) -> dict[str, Any]:
-    """The kept probe results; a file that is missing, damaged or of another shape counts as empty."""
-    try:
-        kept = json.loads(unsealed(read_record(cache)))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return kept if isinstance(kept, dict) and all(_is_probe(name, probe) for name, probe in kept.items()) else {}
-
-
-def _is_probe(name: str, probe: Any) -> bool:
-    """Whether a kept result has what its use expects."""
-    if not isinstance(probe, dict) or not isinstance(probe.get("stamp"), str):
-        return False
-    kind, values = name.partition(" ")[0], probe.get("values")
-    if not isinstance(values, dict):
-        return False
-    archs = values.get("archs", [])
-    return (
-        all(isinstance(values.get(field), str) for field in PROBED.get(kind, ()))
-        and isinstance(archs, list)
-        and all(isinstance(arch, str) for arch in archs)
-        and ("archs" in values) == (kind in CUDA_COMPILERS)
-    )
+def _kept(document: Record) -> dict[str, Any]:
+    """The kept results by kind and path, each with what its use expects."""
+    for name, probe in document.members():
+        kind, values = name.partition(" ")[0], probe.record("values")
+        _ = probe.text("stamp"), [values.text(field) for field in PROBED.get(kind, ())]
+        if kind in CUDA_COMPILERS:
+            values.texts("archs")
+    return document.raw
 
 
 def describe(*tools: Any) -> list[dict[str, Any]]:

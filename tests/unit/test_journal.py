@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import threading
@@ -18,8 +19,9 @@ import SCons.Node.Python
 import SCons.SConf
 import SCons.SConsign
 from kernelwright.core.files import file_stamp
-from kernelwright.scons import journal as signatures
-from kernelwright.scons.journal import Journal, entry_from_json, entry_to_json
+from kernelwright.scons.journal import FolderSignatures, entry_from_json, entry_to_json
+from kernelwright.state import journal as lines
+from kernelwright.state.journal import SCHEMA, Journal
 from moments import HANGS_AFTER_S, rewrite
 
 
@@ -35,6 +37,11 @@ def entry(signature: str):
     made.ninfo = SCons.Node.FS.FileNodeInfo()
     made.ninfo.timestamp, made.ninfo.size = 5.0, 7
     return made
+
+
+def kept(signature: str):
+    """The same as the journal has it."""
+    return entry_to_json(entry(signature))
 
 
 @pytest.fixture
@@ -61,19 +68,19 @@ def made(tmp_path, path, signature="s"):
     """A run that made an output."""
     run = journal(tmp_path)
     run.record([str(path)])
-    run.store(str(path.parent.relative_to(tmp_path)), path.name, entry(signature))
+    run.store(str(path.parent.relative_to(tmp_path)), path.name, kept(signature))
     return run
 
 
 def signature_of(tmp_path, path):
     found = journal(tmp_path).entries(str(path.parent.relative_to(tmp_path))).get(path.name)
-    return found and found.binfo.bactsig
+    return found and entry_from_json(found).binfo.bactsig
 
 
 def test_signature_survives_as_it_was(tmp_path, output):
     made(tmp_path, output)
-    found = journal(tmp_path).entries("build")["out.bin"]
-    assert entry_to_json(found) == entry_to_json(entry("s"))
+    found = entry_from_json(journal(tmp_path).entries("build")["out.bin"])
+    assert entry_to_json(found) == kept("s")
     assert found.binfo.bsourcesigs[0].timestamp == 12.5
 
 
@@ -134,7 +141,7 @@ def test_output_that_a_run_went_on_without_is_not_that_of_an_earlier_run(tmp_pat
     run = journal(tmp_path)
     run.forget([str(output)])
     assert run.output(str(output)) is None and not run.intact(str(output))
-    run.store("build", "out.bin", entry("s"))
+    run.store("build", "out.bin", kept("s"))
     assert not journal(tmp_path).intact(str(output))
 
 
@@ -145,7 +152,7 @@ def test_run_that_only_shows_something_writes_nothing(tmp_path, output):
     os.utime(output, ns=(1, 1))
     shown = Journal(tmp_path / "journal", tmp_path)
     assert shown.intact(str(output))
-    shown.store("build", "out.bin", entry("other"))
+    shown.store("build", "out.bin", kept("other"))
     shown.close()
     assert path.read_bytes() == before
     path.write_bytes(before + b"damage\n")
@@ -158,8 +165,8 @@ def test_run_that_only_shows_something_writes_nothing(tmp_path, output):
 
 def test_after_damage_older_lines_of_targets_that_are_not_ours_do_not_count(tmp_path, output):
     run = made(tmp_path, output)
-    run.store("build", "library.a", entry("old"))
-    run.store("build", "library.a", entry("new"))
+    run.store("build", "library.a", kept("old"))
+    run.store("build", "library.a", kept("new"))
     path = file_of(tmp_path)
     whole = path.read_bytes()
     lines = [line for line in whole.split(b"\n") if b"library.a" in line]
@@ -180,12 +187,12 @@ def test_line_of_which_only_a_part_fitted_on_the_disk_is_an_error_and_spoils_no_
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda stream, data: write(stream, data[:30]))
-        run.store("build", "out.bin", entry("cut"))
+        run.store("build", "out.bin", kept("cut"))
     assert isinstance(run.problem, OSError) and "space" in str(run.problem)
     other = output.with_name("other.bin")
     other.write_bytes(b"x")
     run.record([str(other)])
-    run.store("build", "other.bin", entry("whole"))
+    run.store("build", "other.bin", kept("whole"))
     assert signature_of(tmp_path, other) == "whole" and journal(tmp_path).intact(str(other))
     assert signature_of(tmp_path, output) == "s"
 
@@ -198,9 +205,9 @@ def test_outputs_of_one_kernel_are_in_one_file_and_those_of_others_are_spread(tm
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("1")
             run.record([str(path)])
-            run.store(str(path.parent.relative_to(tmp_path)), "out", entry("s"))
+            run.store(str(path.parent.relative_to(tmp_path)), "out", kept("s"))
     names = [
-        {line.split('"')[1].split("/")[3] for line in path.read_text().splitlines() if '"' in line}
+        {json.loads(line)[1].split("/")[3] for line in path.read_text().splitlines()[1:] if line}
         for path in (tmp_path / "journal").iterdir()
     ]
     assert sum(map(len, names)) == 12 and len(names) > 6
@@ -211,7 +218,7 @@ def test_touched_output_is_read_once(tmp_path, output, monkeypatch):
     os.utime(output, ns=(1, 1))
     assert journal(tmp_path).intact(str(output))
     with monkeypatch.context() as patched:
-        patched.setattr(signatures, "sha256_of", None)  # its new times are known
+        patched.setattr(lines, "sha256_of", None)  # its new times are known
         assert journal(tmp_path).intact(str(output))
     assert signature_of(tmp_path, output) == "s"
     os.utime(output, ns=(2, 2))
@@ -219,8 +226,8 @@ def test_touched_output_is_read_once(tmp_path, output, monkeypatch):
 
 
 def test_contents_of_all_outputs_are_compared_if_asked_for(tmp_path, output, monkeypatch):
-    monkeypatch.setattr(signatures, "file_stamp", lambda path: (7, 1, 1, 1))
-    monkeypatch.setattr(signatures, "lasting_stamp", lambda path: (7, 1, 1, 1))
+    monkeypatch.setattr(lines, "file_stamp", lambda path: (7, 1, 1, 1))
+    monkeypatch.setattr(lines, "lasting_stamp", lambda path: (7, 1, 1, 1))
     made(tmp_path, output)
     assert Journal(tmp_path / "journal", tmp_path, verify=True).intact(str(output))
     output.write_bytes(b"CONTENT")
@@ -239,7 +246,7 @@ def test_output_that_was_not_made_does_not_count_with_what_it_was_before(tmp_pat
     run = made(tmp_path, output)
     run.forget([str(output)])
     assert not run.intact(str(output))
-    run.store("build", "out.bin", entry("s"))
+    run.store("build", "out.bin", kept("s"))
     assert not journal(tmp_path).intact(str(output))
     assert signature_of(tmp_path, output) == "s"
 
@@ -247,7 +254,7 @@ def test_output_that_was_not_made_does_not_count_with_what_it_was_before(tmp_pat
 def test_run_that_must_not_write_leaves_no_file(tmp_path, output):
     run = Journal(tmp_path / "journal", tmp_path)
     run.record([str(output)])
-    run.store("build", "out.bin", entry("s"))
+    run.store("build", "out.bin", kept("s"))
     run.close()
     assert run.intact(str(output)) and not (tmp_path / "journal").exists()
 
@@ -255,8 +262,8 @@ def test_run_that_must_not_write_leaves_no_file(tmp_path, output):
 def test_what_says_nothing_new_is_not_written_again(tmp_path, output):
     run = made(tmp_path, output)
     before = file_of(tmp_path).read_bytes()
-    run.store("build", "out.bin", entry("s"))
-    journal(tmp_path).store("build", "out.bin", entry("s"))
+    run.store("build", "out.bin", kept("s"))
+    journal(tmp_path).store("build", "out.bin", kept("s"))
     assert file_of(tmp_path).read_bytes() == before
 
 
@@ -266,11 +273,11 @@ def test_full_disk_is_a_problem_and_the_next_line_is_whole(tmp_path, output, mon
     write = os.write
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", lambda stream, data: write(stream, data[:20]))
-        run.store("build", "out.bin", entry("lost"))
+        run.store("build", "out.bin", kept("lost"))
     assert isinstance(run.problem, OSError) and run.problem.errno == errno.ENOSPC
     assert run.problem.filename == str(file_of(tmp_path))
     assert signature_of(tmp_path, output) == "old"
-    run.store("build", "out.bin", entry("new"))
+    run.store("build", "out.bin", kept("new"))
     assert signature_of(tmp_path, output) == "new" and journal(tmp_path).intact(str(output))
 
 
@@ -278,21 +285,21 @@ def test_all_of_one_kernel_is_in_one_file_and_many_kernels_are_in_many(tmp_path)
     run = journal(tmp_path)
     for name in ("llvm/x86-64/host.o", "cuda/sm_80.cubin", "wrapper.c"):
         folder, _, file = f"build/kernels/demo/scale/{name}".rpartition("/")
-        run.store(folder, file, entry("s"))
+        run.store(folder, file, kept("s"))
     assert re.fullmatch(r"[0-9a-f]{2}\.jsonl", file_of(tmp_path).name)
     assert list(run.entries("build/kernels/demo/scale/cuda")) == ["sm_80.cubin"]
-    run.store("build/kernels/\udcff", "wrapper.c", entry("s"))
+    run.store("build/kernels/\udcff", "wrapper.c", kept("s"))
     assert list(journal(tmp_path).entries("build/kernels/\udcff")) == ["wrapper.c"]
     for number in range(100):
-        run.store(f"build/kernels/demo/k{number}", "wrapper.c", entry("s"))
+        run.store(f"build/kernels/demo/k{number}", "wrapper.c", kept("s"))
     assert 50 < len(list((tmp_path / "journal").iterdir())) <= 102
     assert list(journal(tmp_path).entries("build/kernels/demo/k7")) == ["wrapper.c"]
     assert journal(tmp_path).entries("build/kernels/demo") == {}
 
 
 def test_files_of_the_top_folder_are_found(tmp_path):
-    journal(tmp_path).store(".", "out.bin", entry("s"))
-    assert journal(tmp_path).entries(".")["out.bin"].binfo.bactsig == "s"
+    journal(tmp_path).store(".", "out.bin", kept("s"))
+    assert journal(tmp_path).entries(".")["out.bin"]["bactsig"] == "s"
 
 
 def test_every_kind_of_node_is_kept(tmp_path):
@@ -303,12 +310,24 @@ def test_every_kind_of_node_is_kept(tmp_path):
     made.binfo.bdependsigs = [SCons.Node.FS.DirNodeInfo(), SCons.Node.Python.ValueNodeInfo()]
     made.binfo.bimplicitsigs = [SCons.Node.Alias.AliasNodeInfo()]
     made.binfo.bdependsigs[1].csig = made.binfo.bimplicitsigs[0].csig = "abc"
-    journal(tmp_path).store("build", "out.bin", made)
-    found = journal(tmp_path).entries("build")["out.bin"]
+    journal(tmp_path).store("build", "out.bin", entry_to_json(made))
+    found = entry_from_json(journal(tmp_path).entries("build")["out.bin"])
     assert entry_to_json(found) == {**entry_to_json(made), **{"node": ["file", {}], "bsourcesigs": []}}
     assert [type(info) for info in found.binfo.bdependsigs] == [type(info) for info in made.binfo.bdependsigs]
     assert (found.binfo.string, found.binfo.bdepends, found.binfo.bimplicit) == ("checked", ["a", "b"], ["c"])
     assert isinstance(found.binfo, SCons.SConf.SConfBuildInfo)
+
+
+def test_scons_is_given_what_it_stored_and_nothing_that_has_another_form(tmp_path, output):
+    made(tmp_path, output)
+    run = journal(tmp_path)
+    for name, body in (("a", {"kind": "os.system"}), ("b", {**kept("s"), "bsourcesigs": 3}), ("c", kept("other"))):
+        run.store("build", name, body)
+    folder = SCons.Node.FS.FS(str(tmp_path)).Dir("build")
+    known = FolderSignatures(journal(tmp_path), folder)
+    assert {name: entry.binfo.bactsig for name, entry in known.entries.items()} == {"out.bin": "s", "c": "other"}
+    FolderSignatures(run, folder).set_entry("d", entry("later"))
+    assert FolderSignatures(journal(tmp_path), folder).entries["d"].binfo.bactsig == "later"
 
 
 def test_node_of_a_class_that_is_not_known_is_not_kept():
@@ -325,7 +344,7 @@ def test_node_of_a_class_that_is_not_known_is_not_kept():
 
 def test_damage_leaves_only_what_can_be_compared(tmp_path, output):
     run = made(tmp_path, output)
-    run.store("build", "alias", entry("s"))
+    run.store("build", "alias", kept("s"))
     path = file_of(tmp_path)
     path.write_bytes(path.read_bytes() + b"damage\n")
     again = journal(tmp_path)
@@ -345,7 +364,9 @@ def test_flipped_bit_is_found(tmp_path, output, position):
     assert signature_of(tmp_path, output) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xff\n", b'kernelwright signatures 1\n["a"]\n', b"\0" * 9999])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xff\n", b'kernelwright signatures 1\n["a"]\n', SCHEMA + b'["a"]\n', b"\0" * 9999]
+)
 def test_journal_of_another_form_is_empty_and_usable(tmp_path, output, content):
     made(tmp_path, output)
     file_of(tmp_path).write_bytes(content)
@@ -383,7 +404,7 @@ def test_long_journal_is_written_anew(tmp_path, output):
     for number in range(1200):
         output.write_text(str(number))
         run.record([str(output)])
-        run.store("build", "out.bin", entry(str(number)))
+        run.store("build", "out.bin", kept(str(number)))
     run.close()
     assert len(file_of(tmp_path).read_text().splitlines()) == 2
     assert signature_of(tmp_path, output) == "1199"
@@ -403,7 +424,7 @@ def test_signature_that_json_cannot_hold_is_not_kept(tmp_path, output):
     strange.binfo.bact = SimpleNamespace()
     assert entry_to_json(strange) is None
     made(tmp_path, output)
-    journal(tmp_path).store("build", "out.bin", strange)
+    journal(tmp_path).store("build", "out.bin", entry_to_json(strange))
     assert signature_of(tmp_path, output) is None
 
 
