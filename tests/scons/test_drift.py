@@ -112,7 +112,7 @@ DECIDING_NOTHING = {
     *("__main__.py", "build.py", "cli.py", "cutedsl.py", "init.py"),
     *("scons/action.py", "scons/compat.py", "scons/graph.py", "scons/journal.py", "scons/progress.py", "scons/run.py"),
     *("scons/tool.py", "stages/kernel.py", "stages/tools.py", "discover/selection.py", "wheel/sdist.py"),
-    *("state/settled.py", "state/trace.py", "worker/forkserver.py"),
+    *("state/journal.py", "state/settled.py", "state/trace.py", "worker/forkserver.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
     *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),

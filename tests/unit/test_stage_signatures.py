@@ -198,7 +198,7 @@ DECIDING = {
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
     "FATBIN": "compile/fatbin compile/nvcc stages/fatbin",
-    "WRAP": "backends core/dtype compile/fatbin library/wrapper library/plan stages/wrap stages/partial",
+    "WRAP": "backends core/dtype compile/fatbin library/wrapper library/plan stages/wrap stages/context",
     "GLIBC": "compile/glibc stages/glibc",
     "CC": "library/wrapper compile/nvcc stages/cc stages/places",
     "EXT": "backends compile/nvcc stages/ext stages/places",

@@ -10,7 +10,6 @@ from ..library import wrapper
 from ..library.files import VariantFiles, units_of
 from .commands import command_of
 from .context import KernelContext
-from .partial import whole
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage
 
@@ -42,7 +41,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     outputs = kernel.files(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
-    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    stage.rest = lambda: bool(kernel.whole(variants))
     command = wrapper.compile_command(name, places, output)
     stage.command = command_of(top, f"{name}/{wrapper.FILES[0]}", command, output)
     return stage

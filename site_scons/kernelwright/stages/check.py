@@ -9,7 +9,6 @@ from ..core.files import pretty_json
 from ..library.files import UnitFiles, VariantFiles
 from ..processes.protocol import CheckRequest
 from .context import KernelContext
-from .partial import made, whole
 from .stage import Stage
 
 
@@ -48,7 +47,7 @@ def make(
 
     def check(scratch: Path) -> None:
         signature = unit.read_signature()
-        index = [variant.slug for variant in whole(driver, variants)].index(slug)
+        index = [variant.slug for variant in kernel.whole(variants)].index(slug)
         request = CheckRequest(
             *(file, record.name, slug, path, index, signature, device, record.tolerance, driver.strict)
         )
@@ -66,5 +65,5 @@ def make(
     outputs = kernel.files(kernel.package.checks / record.name, (output,))
     sources = [path, unit.signature, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, options, check, outputs, sources, remember=remember, cacheable=False)
-    stage.rest = lambda: made(driver, unit) is not None
+    stage.rest = lambda: kernel.made(unit) is not None
     return stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..define.settings import Settings
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
+    from ..library.files import UnitFiles, VariantFiles
     from ..processes.pool import WorkerPool
     from ..processes.protocol import CheckRequest, LowerRequest
     from ..processes.runner import ToolRunner
@@ -172,6 +173,25 @@ class KernelContext:
         """
         contents = {name: digest for name, digest in self.definition.dependencies.items() if digest}
         return {"file": self.definition.file, "contents": contents}
+
+    def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+        """The variants with what was made of them; all, but for a run that goes on without what fails."""
+        if self.driver.partial is None:
+            return variants
+        left = [replace(v, units=tuple(u for unit in v.units if (u := self.made(unit)) is not None)) for v in variants]
+        return tuple(variant for variant in left if variant.units)
+
+    def made(self, unit: UnitFiles) -> UnitFiles | None:
+        """A lowering with the archs that were made of it; None: there is nothing of use."""
+        lacks = self.driver.lacks
+        if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
+            return None
+        images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
+        if unit.target == "cuda" and not images:
+            return None
+        archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
+        usages = {arch: path for arch, path in unit.usages.items() if arch in images}
+        return replace(unit, archs=archs, images=images, usages=usages)
 
     def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
         """Put what a request read in earlier runs into its options; returns what notes the files that it reads now.

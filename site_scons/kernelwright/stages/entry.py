@@ -14,7 +14,6 @@ from ..library.files import VariantFiles, images_of, units_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
 from .context import KernelContext
-from .partial import whole
 from .stage import Stage
 
 
@@ -22,14 +21,14 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the kernel's part of the manifest."""
 
     def write_it(scratch: Path) -> None:
-        described = whole(kernel.driver, variants)
+        described = kernel.whole(variants)
         check_limits(kernel, described)
         write(kernel, described, scratch)
 
     outputs = kernel.files(kernel.folder, ("entry.json",))
     sources = [*sources_of(variants), *images_of(variants)]
     stage = Stage("ENTRY", kernel.name, kernel.where("entry"), options_of(kernel), write_it, outputs, sources)
-    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    stage.rest = lambda: bool(kernel.whole(variants))
     return stage
 
 

@@ -14,7 +14,6 @@ from ..library.wrapper import LinkJob
 from . import entry
 from .commands import command_of
 from .context import KernelContext
-from .partial import whole
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage
 
@@ -39,7 +38,7 @@ def make(
         return wrapper.link_command(job, places, output)
 
     def link(scratch: Path) -> None:
-        linked = whole(kernel.driver, variants)
+        linked = kernel.whole(variants)
         entry.check_limits(kernel, linked)
         command = command_for(linked, places, str(scratch / f"{name}.so"))
         remedy = f"the sources are below {top}"
@@ -59,7 +58,7 @@ def make(
     made = [compiled.paths[0], *wrapped.paths[1:], *_objects(variants), *images_of(variants)]
     sources = [*made, *entry.sources_of(variants), *(glibc.paths if glibc else [])]
     stage = Stage("LINK", name, where, options, link, outputs, sources)
-    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    stage.rest = lambda: bool(kernel.whole(variants))
     stage.command = command_of(top, f"{name}/wrapper.o", command_for(variants, places, output), output)
     return stage
 

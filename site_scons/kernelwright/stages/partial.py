@@ -11,19 +11,14 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import KernelwrightError, printable
 from ..core.files import write_atomically
 from ..core.pipeline import KINDS
 from ..core.private import private_folders, private_pattern
-from ..library.files import UnitFiles, VariantFiles
 from .stage import Stage
-
-if TYPE_CHECKING:
-    from .context import Driver
 
 LONGEST = 300
 """Characters that the manifest has of an error."""
@@ -118,23 +113,3 @@ class Partial:
 def log_of(stage: Stage, folder: Path) -> Path:
     """The file that keeps the error of a stage."""
     return folder / (re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"{stage.label.lower()} {stage.subject}")[:200] + ".txt")
-
-
-def whole(driver: Driver, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
-    """The variants with what was made of them; all, but for a run that goes on without what fails."""
-    if driver.partial is None:
-        return variants
-    left = [replace(v, units=tuple(u for unit in v.units if (u := made(driver, unit)) is not None)) for v in variants]
-    return tuple(variant for variant in left if variant.units)
-
-
-def made(driver: Driver, unit: UnitFiles) -> UnitFiles | None:
-    """A lowering with the archs that were made of it; None: there is nothing of use."""
-    if any(map(driver.lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
-        return None
-    images = {arch: image for arch, image in unit.images.items() if not driver.lacks(image)}
-    if unit.target == "cuda" and not images:
-        return None
-    archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
-    usages = {arch: path for arch, path in unit.usages.items() if arch in images}
-    return replace(unit, archs=archs, images=images, usages=usages)

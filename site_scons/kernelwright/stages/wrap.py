@@ -14,7 +14,6 @@ from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..runtime.loader import gaps_text
 from ..toolchain.probe import cuda_version
 from .context import KernelContext
-from .partial import whole
 from .stage import Stage
 
 
@@ -61,7 +60,7 @@ def _stage(
 ) -> Stage:
     sources = _sources(kernel, variants)
     stage = Stage("WRAP", subject, kernel.where("wrap"), options, write, outputs, sources)
-    stage.rest = lambda: bool(whole(kernel.driver, variants))
+    stage.rest = lambda: bool(kernel.whole(variants))
     return stage
 
 
@@ -91,7 +90,7 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
         images = {arch: relative(image) for arch, image in unit.images.items()}
         return LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
 
-    planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in whole(driver, variants))
+    planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in kernel.whole(variants))
     # Their names; the definition may list positions.
     outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
     gaps = gaps_text(driver.partial.behind(_sources(kernel, variants))) if driver.partial else ""
