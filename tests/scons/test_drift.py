@@ -111,7 +111,14 @@ def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
 DECIDING_NOTHING = {
     *("__main__.py", "build.py", "cli.py", "cutedsl.py", "init.py"),
     *("scons/action.py", "scons/compat.py", "scons/graph.py", "scons/journal.py", "scons/progress.py", "scons/run.py"),
-    *("scons/tool.py", "stages/kernel.py", "stages/tools.py", "discover/selection.py", "wheel/sdist.py"),
+    *(
+        "scons/tool.py",
+        "stages/kernel.py",
+        "stages/partial.py",
+        "stages/tools.py",
+        "discover/selection.py",
+        "wheel/sdist.py",
+    ),
     *("state/journal.py", "state/settled.py", "state/trace.py", "worker/forkserver.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
