@@ -190,7 +190,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     (folder / "wheel.json").write_text(json.dumps({"names": names}))
     notes: list[str] = []
     monkeypatch.setattr(wheel_module, "_sizes", lambda graph: [])
-    context = SimpleNamespace(driver=SimpleNamespace(note=notes.append))
+    context = SimpleNamespace(run=SimpleNamespace(note=notes.append))
     wheels = [folder / f"{stem}.whl" for stem in names]
     dist = tmp_path / "dist"
     return SimpleNamespace(

@@ -1,4 +1,4 @@
-"""All that is used of SCons's private API, in one place. It is that of the release that pyproject.toml pins.
+"""What is used of SCons's private API, of the release that pyproject.toml pins; ``journal.py`` has what stores signatures.
 
 A newer SCons may have changed any of it; ``tests/unit/test_scons_compat.py`` says what is to be looked at then.
 """
@@ -64,11 +64,6 @@ def cache_folder(env: Any) -> str | None:
     """
     environments: Iterable[Any] = (env, SCons.Defaults._default_env)
     return next((path for e in environments if (path := getattr(e, "_CacheDir_path", None))), None)
-
-
-def state_of(node: Any) -> Any:
-    """What SCons has done with a node."""
-    return node.get_state()
 
 
 def was_built(node: Any) -> bool:

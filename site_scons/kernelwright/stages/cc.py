@@ -28,7 +28,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     def compile_it(scratch: Path) -> None:
         command = wrapper.compile_command(name, places, str(scratch / "wrapper.o"))
         remedy = f"the sources are below {top}"
-        done = kernel.driver.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
+        done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
         (scratch / "compile_wrapper.sh").write_text(shell_script(compiler.version, "..", by_hand))
 

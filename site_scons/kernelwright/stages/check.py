@@ -40,7 +40,7 @@ def make(
         library: the stage that links the kernel's library.
         device: ``cpu``, or ``cuda:0``.
     """
-    record, driver, path = kernel.record, kernel.driver, library.paths[0]
+    record, run, path = kernel.record, kernel.run, library.paths[0]
     file, slug = kernel.definition.file, variants[number].slug
     subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
     output = f"{slug}.{device.partition(':')[0]}.json"
@@ -48,9 +48,7 @@ def make(
     def check(scratch: Path) -> None:
         signature = unit.read_signature()
         index = [variant.slug for variant in kernel.whole(variants)].index(slug)
-        request = CheckRequest(
-            *(file, record.name, slug, path, index, signature, device, record.tolerance, driver.strict)
-        )
+        request = CheckRequest(*(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict))
         result = kernel.call(request, where)
         remember(result.pop("dependencies"))
         (scratch / output).write_text(pretty_json(result))
@@ -60,7 +58,7 @@ def make(
         "device": device,
         "tolerance": record.tolerance,
         "definition": kernel.definition_identity,
-    } | ({"strict": True} if driver.strict else {})
+    } | ({"strict": True} if run.strict else {})
     remember = kernel.later(f"check {subject}", options)
     outputs = kernel.files(kernel.package.checks / record.name, (output,))
     sources = [path, unit.signature, *kernel.definition_files]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .tools import Tools
 
 
-class Driver(Protocol):
+class Run(Protocol):
     """What runs stages: a run of SCons, or something like it. Stages call it from several threads."""
 
     top: Path
@@ -80,7 +80,7 @@ class Context:
     """What all stages of a package are made from.
 
     Arguments:
-        driver: what runs the stages.
+        run: what runs the stages.
         settings: the package's settings.
         tools: the tools, probed.
         work: the folder of the kernels' files, ``build/kernels/<package>``.
@@ -92,7 +92,7 @@ class Context:
         has_gpu: whether CUDA code can be checked on this machine.
     """
 
-    driver: Driver
+    run: Run
     settings: Settings
     tools: Tools
     work: Path
@@ -127,9 +127,9 @@ class KernelContext:
         return self.record.name
 
     @property
-    def driver(self) -> Driver:
+    def run(self) -> Run:
         """What runs the stages."""
-        return self.package.driver
+        return self.package.run
 
     @property
     def tools(self) -> Tools:
@@ -163,7 +163,7 @@ class KernelContext:
         Folders whose listing it read, and files that it looked for in vain, are only in the signatures.
         """
         names = [name for name, digest in self.definition.dependencies.items() if digest and not name.endswith("/")]
-        return [f"{self.driver.top}/{name}" for name in sorted(names)]
+        return [f"{self.run.top}/{name}" for name in sorted(names)]
 
     @cached_property
     def definition_identity(self) -> dict[str, Any]:
@@ -176,14 +176,14 @@ class KernelContext:
 
     def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
         """The variants with what was made of them; all, but for a run that goes on without what fails."""
-        if self.driver.partial is None:
+        if self.run.partial is None:
             return variants
         left = [replace(v, units=tuple(u for unit in v.units if (u := self.made(unit)) is not None)) for v in variants]
         return tuple(variant for variant in left if variant.units)
 
     def made(self, unit: UnitFiles) -> UnitFiles | None:
         """A lowering with the archs that were made of it; None: there is nothing of use."""
-        lacks = self.driver.lacks
+        lacks = self.run.lacks
         if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
             return None
         images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
@@ -200,14 +200,14 @@ class KernelContext:
         running it changes are in it.
         """
         options["later"] = dict(self.definition.later.get(request, {}))
-        driver = self.driver
+        run = self.run
 
         def remember(dependencies: Mapping[str, str]) -> None:
             # Imported here, because most runs discover nothing.
             from ..discover.discovery import remember_dependencies
 
-            records = driver.state / "discovery"
-            options["later"] = remember_dependencies(self.definition, driver.top, records, request, dependencies)
+            records = run.state / "discovery"
+            options["later"] = remember_dependencies(self.definition, run.top, records, request, dependencies)
 
         return remember
 
@@ -217,9 +217,9 @@ class KernelContext:
         Raises:
             DefinitionError: the worker says so, or it has executed something else than what was discovered.
         """
-        known, top = self.definition.dependencies, self.driver.top
+        known, top = self.definition.dependencies, self.run.top
         try:
-            result: dict[str, Any] = self.driver.pool.call(request)
+            result: dict[str, Any] = self.run.pool.call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
             self._require_unedited({name: dependency_digest(top, name) for name in known}, where)

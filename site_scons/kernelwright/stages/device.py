@@ -24,7 +24,7 @@ def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
         source: path of ``device.cu``.
         arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
     """
-    driver, folder, subject = kernel.driver, Path(source).parent, f"{kernel.name}/{slug} {arch}"
+    run, folder, subject = kernel.run, Path(source).parent, f"{kernel.name}/{slug} {arch}"
     compiler = _compiler(kernel, arch, folder, partial(kernel.where, slug=slug))
     job = compiler.job
 
@@ -32,8 +32,8 @@ def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
         done = compiler.compile(scratch, subject)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
-            driver.note_once(f"kernelwright: {note}")
-        remember({header: dependency_digest(driver.top, header) for header in done.headers})
+            run.note_once(f"kernelwright: {note}")
+        remember({header: dependency_digest(run.top, header) for header in done.headers})
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     remember = kernel.later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else _ignore
@@ -77,7 +77,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     job = NvccJob(arch, kernel.flags, folder, where("nvcc"))
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
-        return compile_device_code(job, nvcc, host_compiler, scratch, kernel.driver.compilers, subject)
+        return compile_device_code(job, nvcc, host_compiler, scratch, kernel.run.compilers, subject)
 
     command = job.arguments(nvcc.path, host_compiler.path, job.output)
     return _Compiler(job, {"nvcc": nvcc.identity}, command, compile_it)
@@ -92,10 +92,10 @@ def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str]
     if nvrtc is None:
         raise SettingsError("CUDA code without NVRTC", where("nvrtc"))
     job = NvrtcJob(arch, kernel.flags, folder, where("nvrtc"))
-    store = HeaderStore(kernel.driver.state / "pch", parse_size(size) * 1024) if size else None
+    store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
-        return compile_with_nvrtc(job, nvrtc, scratch, kernel.driver.compilers, subject, store)
+        return compile_with_nvrtc(job, nvrtc, scratch, kernel.run.compilers, subject, store)
 
     return _Compiler(job, {"nvrtc": nvrtc.identity}, job.command(nvrtc), compile_it)
 

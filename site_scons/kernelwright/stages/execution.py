@@ -13,13 +13,13 @@ from ..core.files import dependency_digest, make_way, scratch_folder
 from .stage import Stage
 
 if TYPE_CHECKING:
-    from .context import Driver
+    from .context import Run
 
 
-def attempt(stage: Stage, driver: Driver) -> KernelwrightError | None:
+def attempt(stage: Stage, run: Run) -> KernelwrightError | None:
     """Publish a stage; what went wrong, as an error that a user can read."""
     try:
-        publish(stage, driver)
+        publish(stage, run)
     except KernelwrightError as error:
         problem = error
     except OSError as error:
@@ -37,36 +37,36 @@ def attempt(stage: Stage, driver: Driver) -> KernelwrightError | None:
     return problem
 
 
-def publish(stage: Stage, driver: Driver) -> None:
+def publish(stage: Stage, run: Run) -> None:
     """Fetch a stage's outputs from the cache or run it, in a scratch folder; then move all of them into place.
 
     Raises:
         KernelwrightError: the stage failed, or did not make a declared output. No output exists then.
     """
-    with scratch_folder(driver.state / "scratch") as scratch:
-        key = stage.cache_key(driver.digest) if stage.cacheable and driver.cache is not None else None
-        stage.cached = key is not None and _fetch(stage, driver, key, scratch)
-        driver.started(stage.line)
+    with scratch_folder(run.state / "scratch") as scratch:
+        key = stage.cache_key(run.digest) if stage.cacheable and run.cache is not None else None
+        stage.cached = key is not None and _fetch(stage, run, key, scratch)
+        run.started(stage.line)
         if not stage.cached:
             stage.make(scratch)
         missing = [name for name in stage.outputs if not (scratch / name).is_file()]
         if missing:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
-        if key is not None and driver.cache is not None and not stage.cached:
-            driver.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}))
-        driver.require_folders({path.rpartition("/")[0] for path in stage.paths})
+        if key is not None and run.cache is not None and not stage.cached:
+            run.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}))
+        run.require_folders({path.rpartition("/")[0] for path in stage.paths})
         for name, path in stage.outputs.items():
             move(scratch / name, Path(path))
-    driver.journal.record(stage.paths)
+    run.journal.record(stage.paths)
     stage.published = True
 
 
-def _fetch(stage: Stage, driver: Driver, key: str, scratch: Path) -> bool:
+def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
     """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
-    if driver.cache is None:
+    if run.cache is None:
         return False
-    later = driver.cache.fetch(key, scratch, list(stage.outputs), lambda name: dependency_digest(driver.top, name))
+    later = run.cache.fetch(key, scratch, list(stage.outputs), lambda name: dependency_digest(run.top, name))
     if later is not None and stage.remember is not None:
         stage.remember(later)
     return later is not None

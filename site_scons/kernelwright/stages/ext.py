@@ -30,7 +30,7 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         seconds, peak = 0.0, 0
         for command in backend.commands(name, places, str(scratch)):
             remedy = f"the sources are in {top / folder}"
-            done = kernel.driver.compilers.run(command, top, scratch, where, remedy, kind="ext", subject=subject)
+            done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="ext", subject=subject)
             seconds, peak = seconds + done.cpu_seconds, max(peak, done.peak_kib)
         stage.measured = Measured(seconds, peak)
         script = shell_script(compiler.version, "../../..", *by_hand)

@@ -12,7 +12,7 @@ from .stage import Measured, Stage
 
 def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
     """The stage that packs an image, whose path is given."""
-    driver, mode, nvcc = kernel.driver, kernel.package.settings.compress, kernel.tools.nvcc
+    run, mode, nvcc = kernel.run, kernel.package.settings.compress, kernel.tools.nvcc
     where = kernel.where("fatbinary", slug)
     if nvcc is None:
         raise SettingsError("compression without nvcc", where)
@@ -21,7 +21,7 @@ def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
     subject, fatbinary = f"{kernel.name}/{slug} {arch}", kernel.tools.fatbinary
 
     def pack_it(scratch: Path) -> None:
-        done = pack(job, nvcc, fatbinary, scratch, driver.compilers, subject)
+        done = pack(job, nvcc, fatbinary, scratch, run.compilers, subject)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
 
     options = {"arch": arch, "mode": mode, "nvcc": nvcc.identity}

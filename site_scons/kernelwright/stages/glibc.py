@@ -18,7 +18,7 @@ def make(context: Context) -> Stage | None:
     where = Where(stage="link")
 
     def make_them(scratch: Path) -> None:
-        runs = make_stubs(floor, compiler, scratch, context.driver.compilers, where)
+        runs = make_stubs(floor, compiler, scratch, context.run.compilers, where)
         stage.measured = Measured(sum(run.cpu_seconds for run in runs), max(run.peak_kib for run in runs))
 
     options = {"floor": floor, "compiler": compiler.identity}

@@ -42,7 +42,7 @@ def make(
         entry.check_limits(kernel, linked)
         command = command_for(linked, places, str(scratch / f"{name}.so"))
         remedy = f"the sources are below {top}"
-        done = kernel.driver.compilers.run(command, top, scratch, where, remedy, kind="link", subject=name)
+        done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="link", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
         script = shell_script(compiler.version, "..", command_for(linked, symbolic, output))
         (scratch / "compile.sh").write_text(script)

@@ -18,7 +18,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     Arguments:
         archs: one arch of the CPU, or all CUDA archs.
     """
-    record, driver = kernel.record, kernel.driver
+    record, run = kernel.record, kernel.run
     arch = archs[0] if target == "llvm" else lowering_arch(archs)
     folder = kernel.folder / slug / target / (arch if target == "llvm" else "")
     names, own_archs = _outputs(kernel, target, archs)
@@ -29,7 +29,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         made = scratch / "made"
         made.mkdir()
         request = LowerRequest(
-            *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), driver.strict),
+            *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict),
             ",".join(own_archs),
         )
         result = kernel.call(request, where)
@@ -46,7 +46,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         "arch": arch,
         "tvm": kernel.tools.lowerer.identity,
         "definition": kernel.definition_identity,
-    } | ({"strict": True} if driver.strict else {})
+    } | ({"strict": True} if run.strict else {})
     if own_archs:
         options |= {"archs": list(own_archs), "cutedsl": kernel.tools.cutedsl.identity}
     remember = kernel.later(subject, options)

@@ -82,7 +82,7 @@ class Assembly:
         project: str,
     ) -> None:
         self._context = context
-        self._driver = context.driver
+        self._run = context.run
         self._parts = parts
         self.copies = dict(copies)
         self._before = copies
@@ -119,13 +119,13 @@ class Assembly:
     @property
     def _whole(self) -> list[Part]:
         """The kernels that were made; of one that lacks variants, without what there would be of these."""
-        if self._driver.partial is None:
+        if self._run.partial is None:
             return self._parts
         return [part for part in map(self._made, self._parts) if part is not None]
 
     def _made(self, part: Part) -> Part | None:
         """A kernel without the images that were not made; None: it cannot be used."""
-        lacks = self._driver.lacks
+        lacks = self._run.lacks
         needed = [product.path for path, product in part.products.items() if not path.startswith(f"{IMAGES}/")]
         if any(map(lacks, [part.entry.path, *needed])):
             return None
@@ -134,7 +134,7 @@ class Assembly:
     @property
     def _gaps(self) -> list[dict[str, Any]]:
         """What the package lacks, if this run goes on without what fails."""
-        return self._driver.partial.gaps(self._stages) if self._driver.partial else []
+        return self._run.partial.gaps(self._stages) if self._run.partial else []
 
     @property
     def _compress(self) -> dict[str, Any]:
@@ -167,13 +167,13 @@ class Assembly:
 
     def require_folders(self, *more: str) -> None:
         """Raise a KernelwrightError if a folder that is swept, or one of some more, is a symbolic link."""
-        self._driver.require_folders([self._work, self._checks, *map(self._place, SWEPT), *more])
+        self._run.require_folders([self._work, self._checks, *map(self._place, SWEPT), *more])
 
     def _is_current(self, path: str, expected: str) -> bool:
         known, place = self.copies.get(path), self._place(path)
         try:
             stamp = file_stamp(place)
-            if known is None or known[0] != stamp or self._driver.strict:
+            if known is None or known[0] != stamp or self._run.strict:
                 known = self.copies[path] = (lasting_stamp(place), sha256_of(Path(place)))
         except OSError:
             return False
@@ -187,7 +187,7 @@ class Assembly:
         """SHA-256 of a file; empty as long as it is not built."""
         if built.path is None:
             return built.digest
-        output = self._driver.journal.output(built.path)
+        output = self._run.journal.output(built.path)
         return output[1] if output else ""
 
     def _place(self, path: str) -> str:
@@ -212,7 +212,7 @@ class Assembly:
         self._sweep()
         if gaps:
             text = f"kernelwright: {settings.package} is built partially; manifest.json lists what it lacks"
-            self._driver.note(text)
+            self._run.note(text)
 
     def _packaged(self, part: Part, scratch: Path) -> Any:
         """What the package needs to know of a kernel; copies what it has made if the package has something else."""
@@ -233,14 +233,14 @@ class Assembly:
         """Say so if a copy is neither what has to be there nor what an earlier run copied."""
         found, before = self.copies.get(path), self._before.get(path)
         if found and before and found[1] != before[1] and os.path.exists(self._place(path)):  # noqa: PTH110
-            self._driver.remove(self._place(path))
+            self._run.remove(self._place(path))
 
     def _sweep(self) -> None:
         """Remove what earlier definitions, configs and archs left behind."""
         known = {path for stage in self._stages for path in stage.paths} | {
             self._place(path) for part in self._whole for path in part.products
         }
-        known |= self._driver.partial.logs(self._stages) if self._driver.partial else set()
+        known |= self._run.partial.logs(self._stages) if self._run.partial else set()
         self.copies = {path: copy for path, copy in self.copies.items() if self._place(path) in known}
         for inside in SWEPT:
             remove_unknown(Path(self._folder, inside), known)

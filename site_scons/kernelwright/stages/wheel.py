@@ -39,7 +39,7 @@ WRITERS = ("auditwheel", "packaging", "pyproject-metadata", "wheel")
 
 def publish(stage: Stage, context: Context) -> KernelwrightError | None:
     """Put the wheels that the stage has made into ``dist/``; what went wrong, as an error that a user can read."""
-    dist = context.driver.top / "dist"
+    dist = context.run.top / "dist"
     *wheels, record = map(Path, stage.paths)
     try:
         put_into(dist, wheels, record, context)
@@ -76,11 +76,11 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
                 f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
             )
     for line in size_table(_sizes(context)):
-        context.driver.note(f"  {line}")
+        context.run.note(f"  {line}")
     for wheel in wheels:
-        context.driver.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
+        context.run.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
     for name in _leftovers(dist, names):
-        context.driver.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
+        context.run.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
 
 
 def _leftovers(dist: Path, names: Mapping[str, str]) -> list[str]:
@@ -148,7 +148,7 @@ def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
     from ..wheel.source import find_source
 
     require_platform()
-    top, name, archs = context.driver.top, context.settings.package, context.settings.providers
+    top, name, archs = context.run.top, context.settings.package, context.settings.providers
     document = read_document(top / "pyproject.toml")
     called = backends.resolve(context.settings.backends, context.settings.targets)
     project = read_project(top, document, providers=archs, called_through=called)
@@ -214,7 +214,7 @@ def _check(wheels: Mapping[str, Path], context: Context, where: Where) -> None:
     """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
     from ..wheel.verify import verify_together, verify_wheel
 
-    private = private_folders(context.driver.top)
+    private = private_folders(context.run.top)
     found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
     problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))

@@ -69,7 +69,7 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
 
     It names images and does not read them, so that nvcc can run meanwhile; unless they may be lacking in the end.
     """
-    images = images_of(variants) if kernel.driver.partial else []
+    images = images_of(variants) if kernel.run.partial else []
     return [*(unit.signature for unit in units_of(variants)), *images]
 
 
@@ -81,7 +81,7 @@ def _toolkit(kernel: KernelContext) -> int:
 
 def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> KernelPlan:
     """What the wrapper and the backends need to know; paths relative to the folder of the package's kernels."""
-    driver, settings, top = kernel.driver, kernel.package.settings, kernel.package.work
+    run, settings, top = kernel.run, kernel.package.settings, kernel.package.work
 
     def relative(path: str) -> str:
         return Path(path).relative_to(top).as_posix()
@@ -93,6 +93,6 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
     planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in kernel.whole(variants))
     # Their names; the definition may list positions.
     outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
-    gaps = gaps_text(driver.partial.behind(_sources(kernel, variants))) if driver.partial else ""
+    gaps = gaps_text(run.partial.behind(_sources(kernel, variants))) if run.partial else ""
     split, needed = bool(kernel.package.images_in), needed_driver(settings.compress)
     return KernelPlan(kernel.name, outputs, planned, split, needed, _toolkit(kernel), gaps)
