@@ -1,4 +1,4 @@
-"""What is used of SCons's private API, of the release that pyproject.toml pins; ``journal.py`` has what stores signatures.
+"""What is used of SCons's private API, of the release that pyproject.toml pins; ``journal.py`` stores signatures.
 
 A newer SCons may have changed any of it; ``tests/unit/test_scons_compat.py`` says what is to be looked at then.
 """
