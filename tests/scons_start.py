@@ -44,8 +44,8 @@ ONLY_BUILD = frozenset(sys.modules) - WITH_TVM
 
 def _lower_once() -> None:
     """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
-    from kernelwright.lower import tir
-    from kernelwright.lower.frontend import Unit
+    from kernelwright.lower.tir import Tir
+    from kernelwright.lower.unit import Unit
     from tvm import te
     from tvm.script import tirx as T
 
@@ -64,7 +64,7 @@ def _lower_once() -> None:
     for target, arch in (("llvm", "x86-64-v3"), ("cuda", "sm_80")):
         unit = Unit("once", "default", ("default",), {}, (), target, arch, __file__)
         for function in (parsed, made):
-            tir.lower(function, unit, tir.target_for(target, arch, unit), lambda doing: None)
+            Tir().lower(function, unit, lambda doing: None)
 
 
 _lower_once()

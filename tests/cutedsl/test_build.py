@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
-from kernelwright.define.program import INSTALL
+from kernelwright.define.program import NEED
 from ptx import Kernel
 
 try:
     version("nvidia-cutlass-dsl")
 except PackageNotFoundError:
-    pytest.skip(f"CuTe DSL is not installed: {INSTALL}", allow_module_level=True)
+    pytest.skip(f"CuTe DSL is not installed: {NEED.install}", allow_module_level=True)
 
 KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_90"]\n'

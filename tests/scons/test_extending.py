@@ -1,4 +1,4 @@
-"""The example of a backend in docs/extending.md works as it is written there."""
+"""The examples of a backend and of a front end in docs/extending.md work as they are written there."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from conftest import ROOT, SITE_SCONS, Project
 
 TEXT = (ROOT / "docs/extending.md").read_text()
-SECTION = TEXT[TEXT.index("## A backend") : TEXT.index("## A front end")]
+BACKEND = TEXT[TEXT.index("## A backend") : TEXT.index("## A front end")]
+FRONT_END = TEXT[TEXT.index("## A front end") : TEXT.index("## An arch")]
 
 
-def blocks(language: str) -> list[str]:
-    """The blocks of the section in a language, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", SECTION, re.S)
+def blocks(section: str, language: str) -> list[str]:
+    """The blocks of a section in a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", section, re.S)
 
 
-def extended(folder: Path) -> Path:
-    """A copy of Kernelwright with the example in it."""
+def extended(folder: Path, modules: dict[str, str], table: str, registration: str) -> Path:
+    """A copy of Kernelwright with new modules, and with another table ``CLASSES`` in one of its modules."""
     copy = folder / "extended"
     shutil.copytree(SITE_SCONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    backend, loading, registration, _ = blocks("python")
-    (copy / "kernelwright/backends/keyword.py").write_text(backend)
-    (copy / "kernelwright/runtime/keyword_kernel.py").write_text(loading)
-    path = copy / "kernelwright/backends/__init__.py"
+    for name, text in modules.items():
+        (copy / "kernelwright" / name).write_text(text)
+    path = copy / "kernelwright" / table
     text, count = re.subn(r"^CLASSES = .*?[}]$", registration.strip(), path.read_text(), flags=re.M | re.S)
     assert count == 1
     path.write_text(text)
@@ -36,11 +36,13 @@ def test_the_backend_of_the_documentation_builds_and_runs(cpu_project: Project, 
     (cpu_project.folder / "kernels").mkdir()
     shutil.copy(ROOT / "kernels/saxpy.py", cpu_project.folder / "kernels")
     cpu_project.replace("SConstruct", '"demo"', '"acme_kernels"')
-    (shown,) = blocks("text")
+    backend, loading, registration, use = blocks(BACKEND, "python")
+    modules = {"backends/keyword.py": backend, "runtime/keyword_kernel.py": loading}
+    copy = extended(tmp_path, modules, "backends/__init__.py", registration)
+    (shown,) = blocks(BACKEND, "text")
     command, *lines = shown.splitlines()
-    run = cpu_project.scons(*command.split()[2:], env={"PYTHONPATH": str(extended(tmp_path))})
+    run = cpu_project.scons(*command.split()[2:], env={"PYTHONPATH": str(copy)})
     assert set(run.stages) - {"GLIBC 2.28"} == {re.sub(r"^\[ (\w+) \] ", r"\1 ", line) for line in lines}
-    use = blocks("python")[3]
     assert (
         cpu_project.python(
             f"import numpy as np\nx = np.ones(3, np.float32)\ny = x * 3\n{use}\nprint(np.from_dlpack(z))\n"
@@ -48,3 +50,21 @@ def test_the_backend_of_the_documentation_builds_and_runs(cpu_project: Project, 
         )
         == "[5. 5. 5.]\n[5. 5. 5.]\n"
     )
+
+
+def test_the_front_end_of_the_documentation_builds_and_runs(cpu_project: Project, tmp_path: Path) -> None:
+    front_end, registration, definition = blocks(FRONT_END, "python")
+    copy = extended(tmp_path, {"lower/te.py": front_end}, "lower/__init__.py", registration)
+    shutil.rmtree(cpu_project.folder / "kernels")
+    cpu_project.write("kernels/add.py", definition)
+    assert cpu_project.scons(env={"PYTHONPATH": str(copy)}).labels["LOWER"] == 1
+    assert not cpu_project.scons(env={"PYTHONPATH": str(copy)}).stages
+    use = "import numpy, demo\nx = numpy.ones(3, 'float32')\nprint(numpy.from_dlpack(demo.add(x, x * 2)))"
+    assert cpu_project.python(use) == "[3. 3. 3.]\n"
+    cpu_project.replace("kernels/add.py", "return [x", "return 3, [x")
+    output = cpu_project.scons(ok=False, env={"PYTHONPATH": str(copy)}).output
+    assert "the definition returned an object of type builtins.tuple, expected a list of tensors" in output
+    cpu_project.replace("kernels/add.py", "return 3, [x", "return [x")
+    cpu_project.replace("kernels/add.py", 'frontend="te", ', "")
+    output = cpu_project.scons(ok=False, env={"PYTHONPATH": str(copy)}).output
+    assert "expected a PrimFunc or an IRModule" in output and '@kernel(frontend="te", ...)' in output

@@ -97,7 +97,7 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
     run.strict = inputs.strict
     graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
     tools = replace(inputs.tools)
-    tools.__dict__.update(cutedsl=CuteDsl("absent", "absent"), fatbinary="fatbinary")
+    tools.__dict__.update(of_front_ends={"cutedsl": CuteDsl("absent", "absent")}, fatbinary="fatbinary")
     graph.__dict__.update(tools=tools, has_gpu=True)  # in place of what would be probed
     return graph
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.lower.tir import target_for
 from kernelwright.lower.tir_alignment import element_alignment, relaxed, required_alignment
+from kernelwright.lower.tir_lowering import target_for
 from kernelwright.lower.tir_signature import _written_buffers
 
 FUNCTION = """

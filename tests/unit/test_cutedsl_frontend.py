@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
-from kernelwright.define.program import INSTALL, Program, Scalar, Tensor
-from kernelwright.lower import cutedsl
+from kernelwright.define.program import NEED, Program, Scalar, Tensor
+from kernelwright.lower import cutedsl_compiler, get, require_recognized
 from kernelwright.lower.cutedsl_cubin import usage_of
-from kernelwright.lower.frontend import Unit
+from kernelwright.lower.unit import Unit
 
 UNIT = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
 WHERE = Where("k", "default", "lower", "k.py:3")
@@ -25,7 +25,9 @@ def host(x: Any, y: Any) -> None:
 
 
 def lower(program: Any) -> None:
-    cutedsl.lower(program, UNIT, lambda doing: None)
+    front_end = get("cutedsl")
+    require_recognized(front_end, program, UNIT.where)
+    front_end.lower(program, UNIT, lambda doing: None)
 
 
 def vectors(**more: Any) -> Program:
@@ -41,7 +43,7 @@ def test_without_cute_dsl_the_error_says_how_to_install_it(monkeypatch: pytest.M
     with pytest.raises(ToolchainError) as caught:
         lower(vectors())
     assert str(caught.value).startswith("k.py:3 k/default [lower]: nvidia-cutlass-dsl (CuTe DSL) is not installed")
-    assert caught.value.remedy == INSTALL
+    assert caught.value.remedy == NEED.install == "pip install nvidia-cutlass-dsl==4.8.1"
 
 
 def test_another_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +55,7 @@ def test_another_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("program", "what"),
     [
-        (None, "the definition returned an object of type NoneType, expected a Program"),
+        (None, "the definition returned None, expected a Program"),
         (Program(host, x=Tensor("float32", "n")), "outputs names 'y', which is no tensor argument"),
         (Program(host, y=Tensor("float32", "n"), x=Tensor("float32", "n")), "its host function the parameters x, y"),
         (Program(host, x=Scalar("float16"), y=Tensor("float32", "n")), "dtype 'float16', which no number"),
@@ -79,7 +81,7 @@ def test_what_cannot_be_compiled_is_an_error_at_the_definition(program: Any, wha
 )
 def test_positions_of_outputs_that_do_not_fit_are_errors(outputs: tuple[str | int, ...], what: str) -> None:
     with pytest.raises(DefinitionError, match=what) as caught:
-        cutedsl.lower(vectors(), replace(UNIT, outputs=outputs), lambda doing: None)
+        cutedsl_compiler.lower(vectors(), replace(UNIT, outputs=outputs), lambda doing: None)
     assert caught.value.where == WHERE
 
 
@@ -93,10 +95,10 @@ def test_outputs_by_position_get_names_before_anything_is_compiled(monkeypatch: 
         units.append(unit)
         raise Stop
 
-    monkeypatch.setattr(cutedsl, "_Compiler", compiler)
+    monkeypatch.setattr(cutedsl_compiler, "_Compiler", compiler)
     with pytest.raises(Stop):
-        cutedsl.lower(vectors(), replace(UNIT, outputs=(-1,)), lambda doing: None)
-    assert [a["output"] for a in cutedsl._signature(vectors(), units[0], [])["arguments"]] == [False, True]
+        cutedsl_compiler.lower(vectors(), replace(UNIT, outputs=(-1,)), lambda doing: None)
+    assert [a["output"] for a in cutedsl_compiler._signature(vectors(), units[0], [])["arguments"]] == [False, True]
 
 
 def test_plain_values_are_not_arguments() -> None:
@@ -109,44 +111,46 @@ def test_such_kernels_are_for_cuda_only() -> None:
     @kernel(frontend="cutedsl")
     def k() -> None: ...
 
-    assert k.targets == ("cuda",)
+    front_end = get(k.frontend)
+    assert front_end.targets == ("cuda",)
+    front_end.check(k, WHERE)
     with pytest.raises(DefinitionError, match="cannot be built for the target 'llvm'"):
-        kernel(k.function, frontend="cutedsl", targets=["cuda", "llvm"])
+        front_end.check(kernel(k.function, frontend="cutedsl", targets=["cuda", "llvm"]), WHERE)
     with pytest.raises(DefinitionError, match="flags are those of nvcc"):
-        kernel(frontend="cutedsl", flags=["-O1"])(k.function)
+        front_end.check(kernel(frontend="cutedsl", flags=["-O1"])(k.function), WHERE)
     with pytest.raises(DefinitionError, match=r"frontend is 'cuda'.*\n.*use one of tir, cutedsl"):
-        kernel(frontend="cuda")(k.function)
+        get("cuda")
 
 
 def test_host_code_may_differ_between_archs_in_a_message_only() -> None:
     text = '"launch shared memory exceeds current GPU arch sm_80 allowed. Allocated: %lld bytes. Max: 166912 bytes."\n'
 
-    def compiled(arch: str, host: str) -> cutedsl._Compiled:
-        return cutedsl._Compiled(arch, EMPTY_CUBIN, "", host, b"")
+    def compiled(arch: str, host: str) -> cutedsl_compiler._Compiled:
+        return cutedsl_compiler._Compiled(arch, EMPTY_CUBIN, "", host, b"")
 
     same = {
         "sm_80": compiled("sm_80", text),
         "sm_90a": compiled("sm_90a", text.replace("sm_80", "sm_90a").replace("166912", "232448")),
     }
-    cutedsl._require_one_host(same, UNIT)
+    cutedsl_compiler._require_one_host(same, UNIT)
     with pytest.raises(LoweringError, match="the host code that CuTe DSL makes for sm_90a differs from that for sm_80"):
-        cutedsl._require_one_host(same | {"sm_90a": compiled("sm_90a", text + "more")}, UNIT)
+        cutedsl_compiler._require_one_host(same | {"sm_90a": compiled("sm_90a", text + "more")}, UNIT)
 
 
 def test_host_code_of_one_arch_launches_the_functions_of_the_others() -> None:
     archs = {"sm_80": ("first", "second"), "sm_90a": ("first", "third")}
     results = {
-        arch: cutedsl._Compiled(arch, elf({f".text.{name}": 8 for name in names}), "", "the same", b"")
+        arch: cutedsl_compiler._Compiled(arch, elf({f".text.{name}": 8 for name in names}), "", "the same", b"")
         for arch, names in archs.items()
     }
     with pytest.raises(LoweringError, match="makes for sm_90a differs from that for sm_80"):
-        cutedsl._require_one_host(results, UNIT)
+        cutedsl_compiler._require_one_host(results, UNIT)
 
 
 def test_the_signature_says_what_the_code_expects_of_each_argument() -> None:
     x = Tensor("float16", "m", 64, alignment=16, multiples={"m": 8})
     program = Program(host, x=x, s=Scalar("int32"), y=Tensor("float32", "n"), z=Tensor("int8", 4, written=True), t=1)
-    signature = cutedsl._signature(program, UNIT, ["f"])
+    signature = cutedsl_compiler._signature(program, UNIT, ["f"])
     assert signature["arguments"] == [
         {
             "alignment": 16,

@@ -20,6 +20,7 @@ from kernelwright.define.kernel import (
     require_gradient_names,
     slugs,
 )
+from kernelwright.lower import get
 
 
 def test_grid_is_a_product_with_the_last_axis_fastest():
@@ -159,7 +160,10 @@ def test_cute_dsl_is_for_cuda_and_has_no_flags_of_nvcc():
     @kernel(frontend="cutedsl")
     def copy(): ...
 
-    assert (copy.frontend, copy.targets) == ("cutedsl", ("cuda",))
+    where = Where("copy")
+    front_end = get(copy.frontend, where)
+    front_end.check(copy, where)
+    assert (copy.frontend, copy.targets, front_end.targets) == ("cutedsl", None, ("cuda",))
     for arguments, message in [
         ({"frontend": "cutedsl", "targets": ["llvm"]}, "cutedsl cannot be built for the target 'llvm'"),
         ({"frontend": "cutedsl", "flags": ["-v"]}, "flags are those of nvcc"),
@@ -167,7 +171,7 @@ def test_cute_dsl_is_for_cuda_and_has_no_flags_of_nvcc():
         ({"frontend": ["tir"]}, r"frontend is \['tir'\]"),
     ]:
         with pytest.raises(DefinitionError, match=message) as caught:
-            kernel(copy.function, **arguments)
+            get((other := kernel(copy.function, **arguments)).frontend, where).check(other, where)
         assert caught.value.where.kernel == "copy" and caught.value.remedy
 
 

@@ -12,7 +12,7 @@ import tvm_ffi
 from kernelwright.library import wrapper as kernel_library
 from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import LoweredUnit
-from kernelwright.lower.cutedsl import ANSWERED, HOST
+from kernelwright.lower.cutedsl_compiler import ANSWERED, HOST
 from launcher_build import FakeTensor, compile_and_link, include_folders, plan, signature, tensor
 from test_launcher_cuda import Machine, folder, machine  # noqa: F401 (fixtures)
 

@@ -86,6 +86,48 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
     assert {key: kernel[key] for key in expected} == expected
 
 
+CUTEDSL = """
+from kernelwright import kernel
+
+@kernel(frontend="cutedsl", outputs=["y"])
+def k():
+    ...
+
+@k.backward(outputs=["grad_x"])
+def gradient():
+    ...
+"""
+
+
+def test_a_kernel_and_its_backward_kernel_are_for_the_targets_of_the_front_end(project: Project) -> None:
+    record = project.discover(str(project.write("kernels/k.py", CUTEDSL)))
+    assert [(kernel["name"], kernel["targets"]) for kernel in record["kernels"]] == [
+        ("k", ["cuda"]),
+        ("k_backward", ["cuda"]),
+    ]
+    (other,) = project.discover(project.empty("other"))["kernels"]
+    assert other["targets"] == ["llvm", "cuda"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"cutedsl"', '"cute"', "frontend is 'cute'"),
+        ('"cutedsl"', '["tir"]', r"frontend is \['tir'\]"),
+        ('outputs=["y"]', 'targets=["llvm", "cuda"]', "a definition in cutedsl cannot be built for the target 'llvm'"),
+        ('outputs=["y"]', 'flags=["-O1"]', "flags are those of nvcc"),
+    ],
+)
+def test_what_a_front_end_cannot_do_is_an_error_at_the_kernel(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    text = CUTEDSL.partition("@k.backward")[0].replace(old, new)
+    with pytest.raises(DefinitionError, match=message) as caught:
+        project.discover(str(project.write("kernels/k.py", text)))
+    assert caught.value.where.kernel == "k" and caught.value.remedy
+    assert caught.value.where.location.startswith("kernels/k.py:")
+
+
 def test_dependencies_are_the_project_files_that_were_imported_and_no_others(project: Project) -> None:
     project.write("kernels/_helper.py", "import shared.deep.leaf\nVALUE = 1\n")
     project.write("kernels/_unused.py", "")

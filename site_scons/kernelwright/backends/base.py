@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.errors import ToolchainError, Where
+from ..core.need import Need
 
 if TYPE_CHECKING:
     from ..library.plan import KernelPlan
@@ -35,31 +34,6 @@ class Places:
     glibc: str = ""
     python: str = ""
     python_include: str = ""
-
-
-@dataclass(frozen=True)
-class Need:
-    """A Python package that must be there.
-
-    Arguments:
-        module: what is imported of it.
-        requirement: what pip installs, such as ``torch>=2.4``.
-    """
-
-    module: str
-    requirement: str
-
-    @property
-    def name(self) -> str:
-        """The name of the distribution."""
-        return re.split(r"[^A-Za-z0-9._-]", self.requirement, maxsplit=1)[0]
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # the package that it should be in is missing, or is none
-        return False
 
 
 class Backend:
@@ -105,11 +79,11 @@ class Backend:
             ToolchainError: it is not; the message has the line that installs it.
         """
         for need in self.build_needs:
-            if not _is_installed(need.module):
+            if not need.is_installed:
                 raise ToolchainError(
                     f"the backend {self.name} needs {need.name} where kernels are built",
                     Where(stage="settings"),
-                    f"pip install '{need.requirement}', or take {self.name} out of backends",
+                    f"{need.install}, or take {self.name} out of backends",
                 )
 
     def build_versions(self) -> dict[str, str]:

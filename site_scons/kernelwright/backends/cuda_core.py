@@ -15,8 +15,9 @@ from typing import Any
 
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where, shown
+from ..core.need import Need
 from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
-from .base import Backend, Need
+from .base import Backend
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}

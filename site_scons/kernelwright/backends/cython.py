@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import KernelwrightError, ToolchainError, Where
+from ..core.need import Need
 from ..library.plan import IDENTIFIER, Argument, KernelPlan
 from ..library.wrapper import LAUNCHER, RELRO, STACK_PROTECTOR
-from .base import Backend, Need, Places
+from .base import Backend, Places
 
 SHARED = LAUNCHER / "python"
 """The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""

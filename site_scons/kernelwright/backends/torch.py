@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import KernelwrightError, Where
+from ..core.need import Need
 from ..library.plan import Argument, KernelPlan
-from .base import Backend, Need
+from .base import Backend
 
 DTYPES = re.compile(
     r"bool|u?int(8|16|32|64)|b?float16|float(32|64)|complex(64|128)|float8_e(4m3fn|5m2|4m3fnuz|5m2fnuz|8m0fnu)"

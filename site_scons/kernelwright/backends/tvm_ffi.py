@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .base import Backend, Need
+from ..core.need import Need
+from .base import Backend
 
 
 class TvmFfi(Backend):

@@ -278,11 +278,11 @@ def kernel(
             function,
             name,
             _checked_configs(function, configs, where),
-            _checked_targets(_strings("targets", targets, where), frontend, where),
+            _strings("targets", targets, where),
             _strings("archs", archs, where),
             _strings("backends", backends, where),
             _checked_outputs(outputs, where),
-            _checked_flags(_strings("flags", flags, where) or (), frontend, where),
+            _strings("flags", flags, where) or (),
             _checked_tolerance(tolerance, where),
             str(where.location),
             _checked_reads(reads, where),
@@ -294,30 +294,6 @@ def kernel(
     if function is not None:
         return declare(function)
     return declare
-
-
-FRONTENDS: Mapping[str, tuple[str, ...] | None] = {"tir": None, "cutedsl": ("cuda",)}
-"""What a definition can be written in -> the targets that it can be built for; None: all."""
-
-
-def _checked_targets(targets: tuple[str, ...] | None, frontend: Any, where: Where) -> tuple[str, ...] | None:
-    """The targets that both the definition and its front end allow."""
-    if not isinstance(frontend, str) or frontend not in FRONTENDS:
-        raise DefinitionError(f"frontend is {shown(frontend)}", where, f"use one of {', '.join(FRONTENDS)}")
-    possible = FRONTENDS[frontend]
-    for target in targets or ():
-        if possible is not None and target not in possible:
-            remedy = f"use targets={list(possible)}, or leave it out"
-            raise DefinitionError(
-                f"a definition in {frontend} cannot be built for the target {target!r}", where, remedy
-            )
-    return targets if targets is not None else possible
-
-
-def _checked_flags(flags: tuple[str, ...], frontend: str, where: Where) -> tuple[str, ...]:
-    if flags and frontend == "cutedsl":
-        raise DefinitionError("flags are those of nvcc, which does not compile this kernel", where, "leave flags out")
-    return flags
 
 
 def slugs(configs: Sequence[Config]) -> list[str]:

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
+from ..core.need import Need
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
 
-INSTALL = f"pip install nvidia-cutlass-dsl=={VERSION}"
+NEED = Need("cutlass", f"nvidia-cutlass-dsl=={VERSION}")
+"""What definitions in CuTe DSL import."""
 
 DTYPES = {
     "float64": "Float64",

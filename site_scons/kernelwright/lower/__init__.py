@@ -1,1 +1,54 @@
-""""""
+"""Front ends: what definitions are written in. One module for each, with one subclass of ``FrontEnd``.
+
+A front end's module is imported when it is asked for, and TVM not before something is lowered, which workers do.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import DefinitionError, Where, shown
+
+if TYPE_CHECKING:
+    from .base import FrontEnd
+
+CLASSES = {"tir": ("tir", "Tir"), "cutedsl": ("cutedsl", "CuteDslProgram")}
+"""Name of a front end -> its module and its class; the default comes first."""
+
+
+def names() -> tuple[str, ...]:
+    """The names of the front ends, the default first."""
+    return tuple(CLASSES)
+
+
+def get(name: str, where: Where | None = None) -> FrontEnd:
+    """The front end of that name.
+
+    Raises:
+        DefinitionError: there is none; the message lists the names.
+    """
+    if not isinstance(name, str) or name not in CLASSES:
+        raise DefinitionError(f"frontend is {shown(name)}", where, f"use one of {', '.join(names())}")
+    module, kind = CLASSES[name]
+    front_end: FrontEnd = getattr(importlib.import_module(f".{module}", __name__), kind)()
+    return front_end
+
+
+def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
+    """Raise a DefinitionError if a definition returned something else than its front end lowers."""
+    if front_end.recognizes(returned):
+        return
+    remedy = front_end.remedy
+    if returned is None:
+        remedy = f"end the definition with a return statement: {remedy}"
+    for name in names():
+        if get(name).recognizes(returned):
+            remedy = f'declare it with @kernel(frontend="{name}", ...)'
+    kind = (
+        "None" if returned is None else f"an object of type {type(returned).__module__}.{type(returned).__qualname__}"
+    )
+    raise DefinitionError(f"the definition returned {kind}, expected {front_end.expects}", where, remedy)
+
+
+__all__ = ["get", "names", "require_recognized"]

@@ -15,8 +15,8 @@ from tvm.s_tir.stmt import MatchBufferRegion
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..core.errors import DefinitionError
-from .frontend import Unit
 from .tir_alignment import element_alignment, required_alignment
+from .unit import Unit
 
 _INFIX = {
     tirx.Add: "+",

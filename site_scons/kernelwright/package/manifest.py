@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import lower
 from ..backends import get
 from ..compile.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
@@ -21,9 +22,6 @@ from ..library.files import UnitFiles, VariantFiles
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
-
-OWN_TOOLS = ("cutedsl",)
-"""Tools that only some kernels of a package are made with: their units name them."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) ->
     source, folder = sha256_of(Path(unit.module)), kernel.images_below
     flags = list(kernel.flags) if unit.target == "cuda" else []
     images = {arch: _image(Path(path), folder) for arch, path in unit.images.items()} if folder else {}
-    own = {name: kernel.tools[name] for name in OWN_TOOLS if name in kernel.tools}
+    own = {name: kernel.tools[name] for name in lower.names() if name in kernel.tools}  # tools of its front end only
     identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, signature]
     return {
         "target": unit.target,

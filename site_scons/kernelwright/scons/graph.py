@@ -173,7 +173,7 @@ class PackageGraph:
         chosen = affecting(self.settings)
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
         needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
-        tools = [self.tools.data, self.tools.cutedsl.identity, needs]
+        tools = [self.tools.data, [tool.identity for tool in self.tools.of_front_ends.values()], needs]
         identity = [VERSION, chosen, tools, own_code(), places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from .. import lower
 from ..core.errors import DefinitionError, Where
 from ..core.files import dependency_digest
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..library.files import UnitFiles, VariantFiles
+    from ..lower.base import FrontEnd
     from ..processes.pool import WorkerPool
     from ..processes.protocol import CheckRequest, LowerRequest
     from ..processes.runner import ToolRunner
@@ -141,10 +143,21 @@ class KernelContext:
         """The folder of the kernel's files."""
         return self.package.work / self.name
 
+    @cached_property
+    def front_end(self) -> FrontEnd:
+        """What the definition is written in."""
+        return lower.get(self.record.frontend)
+
+    @property
+    def own_tools(self) -> dict[str, Any]:
+        """The tools that only kernels in its front end are made with, without paths."""
+        tools = self.tools.of_front_ends
+        return {name: asdict(tool) for name, tool in tools.items() if name == self.front_end.name}
+
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags of nvcc, which CuTe DSL does without."""
-        if self.record.frontend == "cutedsl":
+        """Flags of the CUDA compiler, if that compiles the kernel."""
+        if self.front_end.compiles_device_code:
             return ()
         return (*self.package.settings.nvcc_flags, *self.record.flags)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,5 +73,4 @@ def check_limits(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> N
 
 def _tools(kernel: KernelContext) -> dict[str, Any]:
     """The tools that the kernel is made with, without paths."""
-    own = {"cutedsl": asdict(kernel.tools.cutedsl)} if kernel.record.frontend == "cutedsl" else {}
-    return kernel.tools.data | own
+    return kernel.tools.data | kernel.own_tools

@@ -9,9 +9,10 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..core.arch import image_file, is_ptx
+from ..core.arch import is_ptx
 from ..discover.discovery import KernelRecord
 from ..library.files import UnitFiles, VariantFiles, images_of
+from ..lower.base import SIGNATURE
 from ..package.assemble import IMAGES, library_of, product_of
 from . import cc, check, device, entry, ext, fatbin, link, lower, wrap
 from .context import KernelContext
@@ -80,36 +81,25 @@ class _Kernel:
 
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantFiles:
         archs = self._kernel.selection.archs
-        units = [self._cpu(slug, config, arch) for arch in archs.get("llvm", ())]
+        units = [self._unit(slug, config, "llvm", (arch,)) for arch in archs.get("llvm", ())]
         if archs.get("cuda"):
-            own = self._kernel.record.frontend == "cutedsl"
-            units.append((self._compiled if own else self._cuda)(slug, config, archs["cuda"]))
+            units.append(self._unit(slug, config, "cuda", archs["cuda"]))
         return VariantFiles(slug, config, tuple(units))
 
-    def _cpu(self, slug: str, config: Mapping[str, Any], arch: str) -> UnitFiles:
-        files = self._add(lower.make(self._kernel, slug, config, "llvm", (arch,))).outputs
-        host = files["host.o"]
-        return UnitFiles("llvm", (arch,), files["signature.json"], files["module.tir"], host, (host,))
-
-    def _cuda(self, slug: str, config: Mapping[str, Any], archs: tuple[str, ...]) -> UnitFiles:
-        """The lowering gives CUDA code, which is compiled for each arch."""
-        files = self._add(lower.make(self._kernel, slug, config, "cuda", archs)).outputs
-        images, usages = {}, {}
-        for arch in archs:
-            compiled = self._add(device.make(self._kernel, slug, files["device.cu"], arch))
+    def _unit(self, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> UnitFiles:
+        """Lower a variant, and compile the CUDA code for each arch, unless the front end makes device code itself."""
+        lowered = self._kernel.front_end.files(target, archs)
+        files = self._add(lower.make(self._kernel, slug, config, target, archs)).outputs
+        images = {arch: files[name] for arch, name in lowered.images.items()}
+        usages = {arch: files[name] for arch, name in lowered.usages.items()}
+        for arch in archs if lowered.source else ():
+            compiled = self._add(device.make(self._kernel, slug, files[lowered.source], arch))
             images[arch], usage, _ = compiled.paths
             if not is_ptx(arch):
                 usages[arch] = usage
-        described = files["signature.json"], files["module.tir"], files["host.c"]
-        return UnitFiles("cuda", archs, *described, (), self._packed(slug, images), usages)
-
-    def _compiled(self, slug: str, config: Mapping[str, Any], archs: tuple[str, ...]) -> UnitFiles:
-        """The front end makes the device code itself, and gives the host code as an object and what adapts that."""
-        files = self._add(lower.make(self._kernel, slug, config, "cuda", archs)).outputs
-        images = {arch: files[image_file(arch)] for arch in archs}
-        usages = {arch: files[f"{arch}.json"] for arch in archs if f"{arch}.json" in files}
-        described = files["signature.json"], files["module.mlir"], files["host.c"]
-        return UnitFiles("cuda", archs, *described, (files["host.o"],), self._packed(slug, images), usages)
+        described = files[SIGNATURE], files[lowered.module], files[lowered.host[0]]
+        objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
+        return UnitFiles(target, archs, *described, objects, self._packed(slug, images), usages)
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.arch import image_file, is_ptx, lowering_arch
+from ..core.arch import lowering_arch
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
 from .stage import Stage
@@ -21,7 +21,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     record, run = kernel.record, kernel.run
     arch = archs[0] if target == "llvm" else lowering_arch(archs)
     folder = kernel.folder / slug / target / (arch if target == "llvm" else "")
-    names, own_archs = _outputs(kernel, target, archs)
+    files = kernel.front_end.files(target, archs)
     subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
     where = kernel.where("lower", slug)
 
@@ -30,10 +30,10 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         made.mkdir()
         request = LowerRequest(
             *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict),
-            ",".join(own_archs),
+            ",".join(files.images),
         )
         result = kernel.call(request, where)
-        write_anew(made, scratch, names)
+        write_anew(made, scratch, files.names)
         remember(result["dependencies"])
         stage.measured.cpu_seconds = result["cpu_seconds"]
 
@@ -47,24 +47,13 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         "tvm": kernel.tools.lowerer.identity,
         "definition": kernel.definition_identity,
     } | ({"strict": True} if run.strict else {})
-    if own_archs:
-        options |= {"archs": list(own_archs), "cutedsl": kernel.tools.cutedsl.identity}
+    options |= {"archs": list(files.images)} if files.images else {}
+    options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
     remember = kernel.later(subject, options)
-    outputs = kernel.files(folder, names)
+    outputs = kernel.files(folder, files.names)
     stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
     stage.archs = archs
     return stage
-
-
-def _outputs(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that a lowering makes, and the archs that the front end itself makes device code for."""
-    if target == "llvm":
-        return ("module.tir", "signature.json", "host.o"), ()
-    if kernel.record.frontend != "cutedsl":
-        return ("module.tir", "signature.json", "host.c", "device.cu"), ()
-    images = [image_file(arch) for arch in archs]
-    usages = [f"{arch}.json" for arch in archs if not is_ptx(arch)]
-    return ("module.mlir", "signature.json", "host.c", "host.o", *images, *usages), archs
 
 
 def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from .. import lower
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..toolchain.probe import describe
 
@@ -35,11 +36,12 @@ class Tools:
         return self.nvrtc or self.nvcc
 
     @cached_property
-    def cutedsl(self) -> CuteDsl:
-        """NVIDIA's CuTe DSL, which a front end runs."""
+    def of_front_ends(self) -> dict[str, CuteDsl]:
+        """The tools that front ends run besides TVM, by the name of the front end."""
         if self.chain is None:
-            raise ToolchainError("CuTe DSL was not looked for", Where(stage="settings"))
-        return self.chain.cutedsl()
+            raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
+        tools = {name: lower.get(name).tool(self.chain) for name in lower.names()}
+        return {name: tool for name, tool in tools.items() if tool is not None}
 
     @cached_property
     def fatbinary(self) -> str:

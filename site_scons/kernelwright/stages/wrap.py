@@ -74,9 +74,9 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
 
 
 def _toolkit(kernel: KernelContext) -> int:
-    """The CUDA version of the compiler that makes the images. CuTe DSL has one of its own and does not tell."""
+    """The CUDA version of the compiler that makes the images. A front end that does so itself does not tell."""
     compiler = kernel.tools.cuda
-    return cuda_version(compiler.version) if compiler and kernel.record.frontend != "cutedsl" else 0
+    return cuda_version(compiler.version) if compiler and not kernel.front_end.compiles_device_code else 0
 
 
 def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> KernelPlan:

@@ -27,10 +27,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import dependency_digest
 from ..define.kernel import Kernel, Variant
-from ..define.program import INSTALL
 from .imports import ProjectFinder, ProjectLoader
 from .project import Installation, Project
 from .reads import ReadRecorder, Reads
@@ -220,6 +220,8 @@ class Definitions:
                     "rename one of the two",
                 )
             places[kernel.name] = location
+            where = Where(kernel.name, location=location)
+            lower.get(kernel.frontend, where).check(kernel, where)
 
     @contextlib.contextmanager
     def _recording(self, definition: Definition) -> Iterator[None]:
@@ -300,8 +302,12 @@ def _remedy(error: BaseException) -> str | None:
     """What to do about an exception of user code, where that is known."""
     if isinstance(error, SystemExit):
         return "a definition must not end the process"
-    if isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "cutlass":
-        return f"definitions in CuTe DSL need it: {INSTALL}"
+    if isinstance(error, ModuleNotFoundError):
+        absent = str(error.name).partition(".")[0]
+        for name in lower.names():
+            for need in lower.get(name).needs:
+                if need.module == absent:
+                    return f"definitions in {name} need it: {need.install}"
     return None
 
 

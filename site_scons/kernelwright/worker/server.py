@@ -27,15 +27,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
 from ..define.kernel import Kernel, require_gradient_names
-from ..lower.frontend import Unit
+from ..lower.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
 from .definitions import Definition, Definitions, SpentError
 
 if TYPE_CHECKING:
-    from ..lower.frontend import LoweredKernel
+    from ..lower.unit import LoweredKernel
 
 MEMORY_LIMIT_KIB = 3 * 1024 * 1024
 """A worker whose memory has grown beyond this asks to be replaced."""
@@ -111,7 +112,7 @@ class Server:
             "location": self._definitions.project.location(kernel.location),
             "configs": [dict(config) for config in kernel.configs],
             "slugs": [variant.slug for variant in kernel.variants],
-            "targets": kernel.targets,
+            "targets": _targets(kernel),
             "archs": kernel.archs,
             "backends": kernel.backends,
             "outputs": kernel.outputs,
@@ -159,34 +160,37 @@ class Server:
         self, definition: Definition, kernel: Kernel, unit: Unit, progress: Callable[[str], None]
     ) -> LoweredKernel:
         """Call the definition, and lower what it returns."""
-        from ..lower import cutedsl, tir
-
-        made = self._made(definition, kernel, unit)
+        front_end = lower.get(kernel.frontend)
+        returned = self._returned(definition, kernel, unit)
         if kernel.forward is not None:
-            self._check_backward(definition, kernel, made, unit)
-        if kernel.frontend == "cutedsl":
-            # CuTe DSL calls the user's functions when it compiles them.
-            lowered: LoweredKernel = self._definitions.call(
-                definition, kernel, "definition", lambda: cutedsl.lower(made, unit, progress)
-            )
+            self._check_backward(definition, kernel, returned, unit)
+
+        def run() -> LoweredKernel:
+            return front_end.lower(returned, unit, progress)
+
+        if front_end.calls_definition:
+            lowered: LoweredKernel = self._definitions.call(definition, kernel, "definition", run)
             return lowered
-        return tir.lower(made, unit, tir.target_for(unit.target, unit.arch, unit), progress)
+        return run()
 
-    def _made(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
-        """What the definition of a kernel returns."""
-        from ..lower import tir
+    def _returned(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
+        """What the definition of a kernel returns, if its front end can lower that."""
+        front_end = lower.get(kernel.frontend)
+        target = front_end.target(unit)
+        returned = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
+        lower.require_recognized(front_end, returned, unit.where)
+        return returned
 
-        is_tir = kernel.frontend == "tir"
-        target = tir.target_for(unit.target, unit.arch, unit) if is_tir else unit.target
-        return self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
-
-    def _check_backward(self, definition: Definition, kernel: Kernel, made: Any, unit: Unit) -> None:
+    def _check_backward(self, definition: Definition, kernel: Kernel, returned: Any, unit: Unit) -> None:
         """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""
         forward = kernel.forward
         if forward is not None:
-            whole = self._made(definition, forward, unit)
-            names = _argument_names(forward, whole, replace(unit, kernel=forward.name, outputs=forward.outputs))
-            require_gradient_names(kernel, _argument_names(kernel, made, unit), names, unit.where)
+            of_forward = replace(unit, kernel=forward.name, outputs=forward.outputs)
+            names = lower.get(forward.frontend).argument_names(
+                self._returned(definition, forward, of_forward), of_forward
+            )
+            own = lower.get(kernel.frontend).argument_names(returned, unit)
+            require_gradient_names(kernel, own, names, unit.where)
 
     def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         from .check import Check
@@ -209,13 +213,9 @@ class Server:
         return error
 
 
-def _argument_names(kernel: Kernel, made: Any, unit: Unit) -> list[str]:
-    """The names of the arguments of what a kernel's definition returned."""
-    from ..lower import cutedsl, tir
-
-    if kernel.frontend == "cutedsl":
-        return cutedsl.argument_names(made, unit)
-    return tir.argument_names(made, unit)
+def _targets(kernel: Kernel) -> tuple[str, ...]:
+    """The targets that a kernel can be built for; a backward kernel follows the kernel whose gradients it computes."""
+    return lower.get((kernel.forward or kernel).frontend).targets if kernel.targets is None else kernel.targets
 
 
 def load() -> dict[str, str] | KernelwrightError:
@@ -300,7 +300,8 @@ def _versions() -> dict[str, str]:
             _load_libraries()
             import tvm  # noqa: F401 (so that workers, which are forks of this process, have it)
 
-            from ..lower import cutedsl, tir  # noqa: F401 (they import more parts of TVM)
+            for name in lower.names():
+                lower.get(name).load()
             from . import check  # noqa: F401 (what workers import themselves costs each of them its time)
     except Exception as error:  # a broken installation fails in many ways, a library that does not load among them
         raise ToolchainError(

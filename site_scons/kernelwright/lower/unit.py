@@ -1,4 +1,4 @@
-"""Front ends: each turns what a definition returns into a :class:`LoweredKernel`. They run inside workers only."""
+"""What a front end is given, a unit, and what it makes of that."""
 
 from __future__ import annotations
 
@@ -57,9 +57,8 @@ class LoweredKernel:
     """What a front end makes of a unit.
 
     Arguments:
-        files: content by file name: ``module.tir``, ``signature.json``, and ``host.o`` for llvm or ``host.c`` and
-            ``device.cu`` for cuda; CuTe DSL has others (``KernelStages._cutedsl_unit``). Equal inputs give equal
-            bytes, in any process, folder and order.
+        files: file name -> content, for all of ``FrontEnd.files``. Equal inputs give equal bytes, in any process,
+            folder and order.
         schedule: what scheduled the function: the name of a rule, or ``as written``.
     """
 

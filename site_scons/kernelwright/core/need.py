@@ -1,0 +1,40 @@
+"""A Python package that has to be installed for something, and the line that installs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Need:
+    """A Python package that has to be installed.
+
+    Arguments:
+        module: what is imported of it.
+        requirement: what pip installs, such as ``torch>=2.4``.
+    """
+
+    module: str
+    requirement: str
+
+    @property
+    def name(self) -> str:
+        """The name of the distribution."""
+        return re.split(r"[^A-Za-z0-9._-]", self.requirement, maxsplit=1)[0]
+
+    @property
+    def install(self) -> str:
+        """The command line that installs it."""
+        import shlex  # a build with nothing to do installs nothing
+
+        return f"pip install {shlex.quote(self.requirement)}"
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the module can be found; it is not imported."""
+        try:
+            return importlib.util.find_spec(self.module) is not None
+        except (ImportError, ValueError):  # the package that it should be in is missing, or is none
+            return False

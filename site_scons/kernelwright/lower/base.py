@@ -1,0 +1,140 @@
+"""What a front end is. Nothing here, nor in the class of a front end outside of its methods, imports TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..core.errors import DefinitionError, Where
+from ..core.need import Need
+from ..define.settings import TARGETS
+
+if TYPE_CHECKING:
+    from ..define.kernel import Kernel
+    from ..toolchain.probe import CuteDsl, Toolchain
+    from .unit import LoweredKernel, Unit
+
+SIGNATURE = "signature.json"
+"""The file that says what a lowering expects of its arguments; every front end makes it."""
+
+
+@dataclass(frozen=True)
+class LoweredFiles:
+    """The names of the files that lowering a unit makes, besides ``signature.json``.
+
+    Arguments:
+        module: the source after lowering, for readers; the manifest has its digest.
+        host: the host code: ``host.o``, which is linked, and ``host.c``, which the wrapper includes.
+        source: the CUDA source of the device code; empty: there is none for a CUDA compiler.
+        images: arch -> its device code, where the front end compiles that itself.
+        usages: arch -> what the functions of its cubin use, as JSON.
+    """
+
+    module: str
+    host: tuple[str, ...]
+    source: str = ""
+    images: Mapping[str, str] = field(default_factory=dict)
+    usages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, in a fixed order."""
+        source = (self.source,) if self.source else ()
+        return (self.module, SIGNATURE, *self.host, *source, *self.images.values(), *self.usages.values())
+
+
+class FrontEnd:
+    """What a definition is written in: how it is recognised, what lowering makes of it, and what that needs.
+
+    The build asks for the attributes, :meth:`tool` and :meth:`files`; the other methods run in workers.
+    """
+
+    name: ClassVar[str]
+    """The name in ``@kernel(frontend=...)``."""
+
+    targets: ClassVar[tuple[str, ...]] = ("llvm", "cuda")
+    """The targets that its definitions can be built for."""
+
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What has to be installed where kernels are built, besides TVM."""
+
+    compiles_device_code: ClassVar[bool] = False
+    """Whether lowering makes the device code of every arch itself, so that no CUDA compiler runs."""
+
+    calls_definition: ClassVar[bool] = False
+    """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""
+
+    expects: ClassVar[str]
+    """What a definition returns, for messages."""
+
+    remedy: ClassVar[str]
+    """How to return that, for messages."""
+
+    def tool(self, toolchain: Toolchain) -> CuteDsl | None:
+        """The tool that lowering runs besides TVM: its version, and the identity that goes into signatures."""
+        return None
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """The files that lowering makes.
+
+        Arguments:
+            target: ``llvm`` or ``cuda``.
+            archs: those of the unit; one, if the target is ``llvm``.
+        """
+        return (
+            LoweredFiles("module.tir", ("host.o",))
+            if target == "llvm"
+            else LoweredFiles("module.tir", ("host.c",), "device.cu")
+        )
+
+    def check(self, kernel: Kernel, where: Where) -> None:
+        """Raise a DefinitionError for targets and flags that a kernel cannot have with this front end."""
+        for target in kernel.targets or ():
+            if target in TARGETS and target not in self.targets:  # what is no target is found later, for all kernels
+                message = f"a definition in {self.name} cannot be built for the target {target!r}"
+                raise DefinitionError(message, where, f"use targets={list(self.targets)}, or leave it out")
+        if kernel.flags and self.compiles_device_code:
+            message = "flags are those of nvcc, which does not compile this kernel"
+            raise DefinitionError(message, where, "leave flags out")
+
+    def load(self) -> None:
+        """Import what lowering imports, once, in the process that workers are forks of; nothing by default."""
+
+    def recognizes(self, returned: Any) -> bool:
+        """Whether a definition in this front end can return this object."""
+        raise NotImplementedError
+
+    def target(self, unit: Unit) -> Any:
+        """What a definition gets as its parameter ``target``.
+
+        Raises:
+            LoweringError: there is no such arch.
+        """
+        return unit.target
+
+    def argument_names(self, returned: Any, unit: Unit) -> list[str]:
+        """The names of the kernel's arguments.
+
+        Arguments:
+            returned: what the definition returned, which :meth:`recognizes` accepts.
+
+        Raises:
+            DefinitionError: the definition is wrong.
+        """
+        raise NotImplementedError
+
+    def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """Make the files of a unit, those of :meth:`files`.
+
+        Arguments:
+            returned: what the definition returned, which :meth:`recognizes` accepts.
+            unit: what is lowered.
+            progress: called with what is about to be done; an error shows it if the worker dies.
+
+        Raises:
+            DefinitionError: the definition is wrong.
+            LoweringError: it cannot be lowered.
+            ToolchainError: something is not installed.
+        """
+        raise NotImplementedError

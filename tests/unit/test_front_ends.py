@@ -1,0 +1,79 @@
+"""What every front end says of itself, and what asking it imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import SITE_SCONS
+from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define.program import Program, Tensor
+from kernelwright.define.settings import TARGETS
+from kernelwright.lower import get, names, require_recognized
+
+WHERE = Where("k", "default", "lower", "k.py:3")
+ARCHS = {"llvm": ("x86-64-v3",), "cuda": ("sm_80", "sm_90a", "compute_90")}
+
+
+def test_each_front_end_has_the_name_that_it_is_listed_under() -> None:
+    assert names()[0] == "tir"
+    assert [get(name).name for name in names()] == list(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_front_end_makes_is_enough_for_the_stages_after_it(name: str) -> None:
+    front_end = get(name)
+    assert front_end.targets and set(front_end.targets) <= set(TARGETS)
+    for target in front_end.targets:
+        files = front_end.files(target, ARCHS[target])
+        assert len(set(files.names)) == len(files.names)
+        assert {files.module, "signature.json", *files.host} <= set(files.names)
+        assert ("host.o" if target == "llvm" else "host.c") in files.host
+        compiles = target == "cuda" and front_end.compiles_device_code
+        assert bool(files.source) == (target == "cuda" and not compiles)
+        assert tuple(files.images) == (ARCHS[target] if compiles else ())
+        assert set(files.usages) == {arch for arch in files.images if arch.startswith("sm_")}
+
+
+def test_what_each_front_end_makes() -> None:
+    tir, cutedsl = get("tir"), get("cutedsl")
+    assert tir.files("llvm", ("x86-64",)).names == ("module.tir", "signature.json", "host.o")
+    assert tir.files("cuda", ("sm_80",)).names == ("module.tir", "signature.json", "host.c", "device.cu")
+    expected = ["module.mlir", "signature.json", "host.c", "host.o", "sm_80.cubin", "compute_80.ptx", "sm_80.json"]
+    assert list(cutedsl.files("cuda", ("sm_80", "compute_80")).names) == expected
+
+
+def test_the_build_asks_front_ends_without_importing_what_they_lower_with() -> None:
+    program = (
+        "import sys\n"
+        "from kernelwright import lower\n"
+        "for name in lower.names():\n"
+        "    front_end = lower.get(name)\n"
+        "    front_end.files('cuda', ('sm_80',)), front_end.needs, front_end.targets\n"
+        "print(sorted({'tvm', 'tvm_ffi', 'cutlass', 'elftools', 'numpy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(SITE_SCONS)}, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_what_another_front_end_lowers_is_recognized_as_its() -> None:
+    program = Program(lambda x: None, x=Tensor("float32", "n"))
+    require_recognized(get("cutedsl"), program, WHERE)
+    with pytest.raises(DefinitionError, match="Program, expected a PrimFunc or an IRModule") as caught:
+        require_recognized(get("tir"), program, WHERE)
+    assert (caught.value.where, caught.value.remedy) == (WHERE, 'declare it with @kernel(frontend="cutedsl", ...)')
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_no_front_end_lowers_is_an_error_that_says_what_to_return(name: str) -> None:
+    with pytest.raises(
+        DefinitionError, match=f"returned an object of type builtins.int, expected {get(name).expects}"
+    ) as caught:
+        require_recognized(get(name), 3, WHERE)
+    assert caught.value.remedy == get(name).remedy
+    with pytest.raises(DefinitionError, match="the definition returned None, expected") as caught:
+        require_recognized(get(name), None, WHERE)
+    assert caught.value.remedy == f"end the definition with a return statement: {get(name).remedy}"
