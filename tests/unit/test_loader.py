@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kernelwright import package as sources
 from kernelwright.core.files import pretty_json
+from kernelwright.package.assemble import RUNTIME_FOLDER
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA, read_manifest, require
 
@@ -76,7 +76,7 @@ class Package:
             self.write(name, text)
         self.write("__init__.py", INIT)
         self.write("_runtime/__init__.py", "")
-        shutil.copy(Path(sources.__file__).with_name("loader.py"), folder / "_runtime")
+        shutil.copy(RUNTIME_FOLDER / "loader.py", folder / "_runtime")
         self.seal(manifest_of())
 
     def write(self, name: str, text: str) -> Path:
@@ -160,8 +160,9 @@ def test_the_file_that_a_backend_made_for_a_kernel_is_verified_before_it_runs(pa
 
 
 def test_what_finds_device_code_is_verified_before_it_runs(package: Package) -> None:
-    folder, manifest, name = package.loader.provider("scale").given
+    folder, manifest, name, read = package.loader.provider("scale").given
     assert (folder, manifest["package"], name) == (package.folder, NAME, "scale")
+    assert read(folder / "manifest.json") == manifest
     del sys.modules[f"{NAME}._runtime.provider"]
     package.write("_runtime/provider.py", "raise SystemExit('it runs')")
     with pytest.raises(ImportError, match=r"provider\.py: was altered"):

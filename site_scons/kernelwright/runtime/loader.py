@@ -179,7 +179,7 @@ class Loader:
         self.verified("_runtime/provider.py")
         from .provider import Provider
 
-        return Provider(self.folder, self.manifest(), name)
+        return Provider(self.folder, self.manifest(), name, read_manifest)
 
     def through(self, module: str, name: str) -> Any:
         """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.

@@ -7,10 +7,9 @@ tens of milliseconds.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from .loader import SCHEMA, read_manifest
 
 GROUP = "kernelwright.device_code"
 """The group of the entry points by which wheels of device code are found. Each has the name of its package."""
@@ -27,13 +26,18 @@ class Provider:
         folder: the package's folder.
         manifest: the content of its manifest.json.
         kernel: the kernel's name.
+        read_manifest: reads and verifies that of another package. It is the loader's, which imports this module.
     """
 
-    def __init__(self, folder: Path, manifest: dict[str, Any], kernel: str) -> None:
+    def __init__(
+        self, folder: Path, manifest: dict[str, Any], kernel: str, read_manifest: Callable[[Path], dict[str, Any]]
+    ) -> None:
         self._folder = folder
         self._path = folder / "manifest.json"
         self._place = manifest["device_code"]
         self._package = manifest.get("package")
+        self._schema = manifest.get("schema")
+        self._read_manifest = read_manifest
         self._variants = {variant["slug"]: variant for variant in manifest["kernels"][kernel]["variants"]}
 
     def find(self, variant: str, archs: str, device: int, capability: int) -> str:
@@ -53,7 +57,7 @@ class Provider:
         except MisfitError as error:
             return f" {error}"
         except (AttributeError, KeyError, StopIteration, TypeError):
-            return f" {self._path}: does not list its device code in the form of schema {SCHEMA}"
+            return f" {self._path}: does not list its device code in the form of schema {self._schema}"
 
     def _find(self, variant: str, archs: list[str], device: int, capability: int) -> str:
         for arch in archs:
@@ -101,7 +105,7 @@ class Provider:
             listed: name and digest of an image that it should have.
         """
         try:
-            manifest = read_manifest(folder / "manifest.json")
+            manifest = self._read_manifest(folder / "manifest.json")
         except ImportError as error:
             raise MisfitError(f"{error}{self._remedy(arch)}") from None
         if manifest.get("package") != self._package or manifest.get("arch") != arch:
