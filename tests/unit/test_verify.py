@@ -30,7 +30,7 @@ from kernelwright.wheel.archive import write_wheel
 from kernelwright.wheel.content import BuiltFiles, Image, provider_files
 from kernelwright.wheel.project import provider_project, read_project
 from kernelwright.wheel.source import Source
-from kernelwright.wheel.verify import verify_together, verify_wheel
+from kernelwright.wheel.verify import gaps_of, verify_together, verify_wheel
 
 NAME = "demo_sm_80-1.0-py3-none-any.whl"
 TIME = 1_700_000_000
@@ -351,6 +351,16 @@ def test_an_altered_file_is_named_though_record_is_right(tmp_path: Path, case: s
     whole = provider_wheel(tmp_path)
     problems = verify_wheel(write_parts(whole, change(parts_of(whole))))
     assert any(message in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 100_000, b'{"package": NaN}', b"\xff", b"9" * 5000])
+def test_a_manifest_of_another_form_is_no_error_of_the_command(tmp_path: Path, text: bytes) -> None:
+    manifest = "demo_sm_80/manifest.json"
+    whole = provider_wheel(tmp_path)
+    other = [(i, text if i.filename == manifest else content) for i, content in parts_of(whole).files]
+    wheel = write_parts(whole, Parts(other, []))
+    assert any(f"{manifest} is damaged" in problem for problem in verify_wheel(wheel))
+    assert gaps_of(wheel) == [] and verify_together([wheel, provider_wheel(tmp_path / "good")]) == []
 
 
 def test_a_folder_that_is_said_to_be_private_is_named_in_no_file(tmp_path: Path) -> None:

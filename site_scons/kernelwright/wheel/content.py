@@ -6,14 +6,13 @@ The device code of a split package is in wheels of its own, each with a package 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import KernelwrightError, Where
-from ..core.records import Record, read_json
+from ..core.records import Record, decoded, read_json
 from ..core.version import VERSION
 from ..package.assemble import IMAGES, provider_package
 from ..package.manifest import sealed_document
@@ -130,7 +129,7 @@ def provider_files(built: BuiltFiles, project: Project, source: Source, arch: st
 def with_source(manifest: str, source: Source, device_code: Mapping[str, Any] | None = None) -> str:
     """The text of a manifest that also says where its sources come from and, if it is split, its device code."""
     document: dict[str, Any] = {}
-    for key, value in json.loads(manifest).items():
+    for key, value in decoded(manifest).items():
         if key == "tools":
             document["source"] = source.as_json()
         document[key] = device_code if key == "device_code" and device_code else value

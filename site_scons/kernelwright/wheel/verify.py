@@ -25,7 +25,7 @@ from ..compile.fatbin import fatbin_ranges, images_in
 from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
 from ..core.errors import KernelwrightError, Where, printable, shown
 from ..core.private import private_pattern
-from ..core.records import Record
+from ..core.records import Record, decoded
 from ..define.package_name import TAKEN, is_importable
 from ..package.assemble import provider_package
 from ..runtime.loader import DIGEST_LINE
@@ -122,7 +122,7 @@ def _opened(wheel: Path) -> _Opened | None:
         return None
     try:
         (text,) = (files[name] for name in _manifests(files))
-        manifest = Record(json.loads(text), "")
+        manifest = Record(decoded(text), "")
         arch = manifest.text("arch") if manifest.has("arch") else ""
         described = _fields(files, "METADATA", "Version")
         version = described[0] if described and not arch else manifest.text("version")
@@ -308,8 +308,8 @@ def _manifest_problems(name: str, files: Mapping[str, bytes]) -> Iterator[str]:
         yield f"{name} is damaged: its digest does not fit"
         return
     try:
-        yield from _package_problems(Record(json.loads(text), ""), name.removesuffix(MANIFEST), files)
-    except (ValueError, RecursionError) as error:
+        yield from _package_problems(Record(decoded(text), ""), name.removesuffix(MANIFEST), files)
+    except ValueError as error:
         yield f"{name} is not a manifest: {error}"
 
 
