@@ -58,6 +58,7 @@ TESTS = {
     "package/manifest.py": "test_manifest",
     "runtime/provider.py": "test_provider",
     "runtime/arch.py": "test_arch",
+    "runtime/dtype.py": "test_dtypes",
     "runtime/arguments.py": "test_signature",
     "discover/selection.py": "test_plan",
     "core/records.py": "test_records",

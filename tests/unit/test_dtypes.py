@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
 from kernelwright import backends
-from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of
+from kernelwright.core.dtype import CODES, Dtype, alignment_of, bytes_of, number_kind, numpy_dtype
 from kernelwright.core.errors import KernelwrightError, Where
 from kernelwright.library import wrapper as library
 from kernelwright.runtime import cuda_core_arrays as nvrtc_arrays
+from kernelwright.runtime.dtype import dtype_name, integer_range, name_of_torch, torch_dtype
 from launcher_build import signature, tensor
 from nvrtc_package import plan_of
 
@@ -145,8 +147,61 @@ def test_a_dtype_is_its_code_its_bits_and_its_lanes(text: str, parts: tuple[int,
     assert Dtype.parse(text, WHERE) == Dtype(*parts)
 
 
-def test_what_ships_in_packages_has_the_same_codes() -> None:
-    assert {name: code for code, name in nvrtc_arrays._CODES.items()} == CODES
+@pytest.mark.parametrize(
+    ("codes", "dtype"),
+    [
+        ((2, 32, 1), "float32"),
+        ((2, 32, 4), "float32x4"),
+        ((0, 8, 1), "int8"),
+        ((1, 8, 1), "uint8"),
+        ((6, 8, 1), "bool"),
+        ((6, 1, 1), "bool1"),
+        ((4, 16, 1), "bfloat16"),
+        ((10, 8, 1), "float8_e4m3fn"),
+        ((12, 8, 2), "float8_e5m2x2"),
+        ((99, 8, 1), "dtype99_8"),
+    ],
+)
+def test_dtypes_of_dlpack_differ_by_kind_bits_and_lanes(codes: tuple[int, int, int], dtype: str) -> None:
+    assert dtype_name(*codes) == dtype
+
+
+def test_the_name_of_a_dtype_says_its_code_its_bits_and_its_lanes() -> None:
+    for base in CODES:
+        name = {"bool": "bool", "handle": "handle64"}.get(base, base if "_" in base else f"{base}16")
+        parts = Dtype.parse(name.removesuffix("64"), WHERE)
+        assert parts.code == CODES[base] and dtype_name(parts.code, parts.bits, 1) == name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        *((f"{sign}int{bits}", "int") for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        *((dtype, "float") for dtype in ("float16", "bfloat16", "float64", "float8_e4m3fn")),
+        *(("bool", "bool"), ("handle", "pointer")),
+    ],
+)
+def test_a_number_is_passed_as_what_python_has_for_its_dtype(dtype: str, kind: str) -> None:
+    assert number_kind(dtype) == kind
+
+
+def test_integers_have_the_range_of_their_bits() -> None:
+    assert [integer_range(dtype) for dtype in ("int8", "uint8", "int64")] == [
+        *((-128, 127), (0, 255), (-(2**63), 2**63 - 1))
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "uint8", "complex64", "bfloat16", "float8_e4m3fn"])
+def test_numpy_has_most_dtypes_or_ml_dtypes_has_them(dtype: str) -> None:
+    assert numpy_dtype(dtype).name == dtype
+
+
+def test_a_dtype_that_numpy_lacks_needs_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AttributeError):
+        numpy_dtype("handle")
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(TypeError, match="NumPy has no float7, and ml_dtypes, which has it, is not installed"):
+        numpy_dtype("float7")
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch has made some dtypes obsolete
@@ -160,14 +215,14 @@ def test_tensors_of_pytorch_have_the_dtype_that_dlpack_says() -> None:
             continue  # PyTorch does not export it
         address = nvrtc_arrays._pointer_in(capsule, b"dltensor_versioned")
         found = nvrtc_arrays._VersionedTensor.from_address(address).tensor
-        text = nvrtc_arrays._dtype_text(found.code, found.bits, found.lanes)
-        assert nvrtc_arrays._torch_dtype(kind) == text
-        assert nvrtc_arrays._torch_dtype(nvrtc_arrays.torch_dtype(text)) == text
+        text = dtype_name(found.code, found.bits, found.lanes)
+        assert name_of_torch(kind) == text
+        assert name_of_torch(torch_dtype(text)) == text
         compared.add(text)
     assert compared >= {"float16", "int8", "bool", "complex64"}
     for text in ("int4", "float32x4", "no_grad", "int5"):
         with pytest.raises(TypeError, match="no such dtype"):
-            nvrtc_arrays.torch_dtype(text)
+            torch_dtype(text)
 
 
 @pytest.mark.parametrize("text", ["float32x", "float32xx4", "floatx4", "int4y8", "float4_e2m1fnx12345", ""])

@@ -295,7 +295,7 @@ def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
     (tmp_path / "demo/_runtime").mkdir()
     for path in (tmp_path / "demo", tmp_path / "demo/backends", tmp_path / "demo/_runtime"):
         (path / "__init__.py").write_text("")
-    for module in ("jax_kernel.py", "kernel.py", "arguments.py", "loader.py"):
+    for module in (*get("jax").runtime, "loader.py"):
         text = (SITE_SCONS / "kernelwright/runtime" / module).read_text()
         (tmp_path / "demo/_runtime" / module).write_text(text)
     head = STUB_HEAD.format(summary="s", version="1", imports="").replace("._runtime", "..._runtime")

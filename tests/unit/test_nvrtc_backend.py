@@ -17,7 +17,7 @@ import pytest
 from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import HostCheck, KernelPlan, Launch, LoweredUnit, VariantPlan
-from kernelwright.runtime.cuda_core_arrays import Array, _dtype_text
+from kernelwright.runtime.cuda_core_arrays import Array
 from kernelwright.runtime.cuda_core_device import LaunchError, int8, truncdiv, truncmod, uint16
 from launcher_build import scalar, signature, tensor
 from nvrtc_package import Process, entry_of, make_driver, make_package, plan_of
@@ -373,25 +373,6 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
 )
 def test_an_array_is_compact_if_its_elements_follow_one_another(shape: Any, strides: Any, compact: bool) -> None:
     assert Array(0x10000, "float32", shape, strides, (2, 0)).is_compact is compact
-
-
-@pytest.mark.parametrize(
-    ("codes", "dtype"),
-    [
-        ((2, 32, 1), "float32"),
-        ((2, 32, 4), "float32x4"),
-        ((0, 8, 1), "int8"),
-        ((1, 8, 1), "uint8"),
-        ((6, 8, 1), "bool"),
-        ((6, 1, 1), "bool1"),
-        ((4, 16, 1), "bfloat16"),
-        ((10, 8, 1), "float8_e4m3fn"),
-        ((12, 8, 2), "float8_e5m2x2"),
-        ((99, 8, 1), "dtype99_8"),
-    ],
-)
-def test_dtypes_of_dlpack_differ_by_kind_bits_and_lanes(codes: tuple[int, int, int], dtype: str) -> None:
-    assert _dtype_text(*codes) == dtype
 
 
 # ---- launches

@@ -571,7 +571,7 @@ def test_stub_tells_a_type_checker_what_a_kernel_takes(tmp_path, built):
         path.mkdir(exist_ok=True)
         (path / "__init__.py").write_text("")
     runtime = SITE_SCONS / "kernelwright/runtime"
-    for module in ("torch_kernel.py", "kernel.py", "arguments.py", "loader.py"):
+    for module in (*backend.runtime, "loader.py"):
         (folder / "_runtime" / module).write_text((runtime / module).read_text())
     head = STUB_HEAD.format(summary="s", version="1", imports="").replace("._runtime", "..._runtime")
     parts = [backend.stub(name, entry[name]) for name in ("saxpy", "top_k", "rope")]

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..core.dtype import Dtype
+from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
 from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
@@ -58,6 +58,7 @@ class CudaCore(Backend):
         "cuda_core_memory.py",
         "cuda_core_frameworks.py",
         "arch.py",
+        "dtype.py",
         "interface.py",
         "arguments.py",
     )
@@ -186,9 +187,8 @@ def _outline(argument: Argument) -> str:
 def _type(argument: Argument) -> str:
     if argument.kind == "tensor":
         return "Array"
-    if argument.dtype == "bool":
-        return "bool"
-    return "int" if argument.dtype.startswith(("int", "uint")) else "float"
+    kind = number_kind(argument.dtype)
+    return kind if kind in ("bool", "int") else "float"
 
 
 class _Writer:

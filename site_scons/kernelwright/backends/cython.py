@@ -208,13 +208,7 @@ def _everywhere(kernel: KernelPlan, argument: Argument) -> list[Argument]:
 
 def _row(kernel: KernelPlan, argument: Argument) -> str:
     is_written = any(other.written for other in _everywhere(kernel, argument))
-    return f'    kw_parameter(b"{argument.name}", {_kind(argument)}, {argument.output}, {is_written}),'
-
-
-def _kind(argument: Argument) -> str:
-    """The C name of what is passed."""
-    kinds = {"int": "KW_INT", "uint": "KW_INT", "bool": "KW_BOOL", "handle": "KW_POINTER"}
-    return "KW_TENSOR" if argument.kind == "tensor" else kinds.get(argument.dtype.rstrip("0123456789"), "KW_FLOAT")
+    return f'    kw_parameter(b"{argument.name}", {argument.launcher_kind}, {argument.output}, {is_written}),'
 
 
 def _described(kernel: KernelPlan, argument: Argument) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..core.dtype import PLAIN_NUMBER
 from ..core.errors import KernelwrightError
 from ..core.need import Need
 from ..library.plan import Argument, KernelPlan
@@ -26,7 +27,7 @@ class Jax(Backend):
         Need("jax_tvm_ffi", "jax-tvm-ffi>=0.1.3,<0.2"),
         Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),
     )
-    runtime = ("jax_kernel.py", "kernel.py", "interface.py", "arguments.py")
+    runtime = ("jax_kernel.py", "kernel.py", "interface.py", "arguments.py", "dtype.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""
@@ -51,4 +52,4 @@ class Jax(Backend):
 def _is_known(argument: Argument) -> bool:
     if argument.kind == "tensor":
         return bool(DTYPES.fullmatch(argument.dtype))
-    return bool(re.fullmatch(r"bool|u?int\d+|b?float\d+", argument.dtype))
+    return bool(PLAIN_NUMBER.fullmatch(argument.dtype))

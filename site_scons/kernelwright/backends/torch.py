@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.dtype import PLAIN_NUMBER, number_kind
 from ..core.errors import KernelwrightError, Where
 from ..core.need import Need
 from ..library.plan import Argument, KernelPlan
@@ -89,7 +90,7 @@ class Torch(Backend):
     name = "torch"
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
-    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "arguments.py")
+    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "arguments.py", "dtype.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""
@@ -142,16 +143,16 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
 def _is_known(argument: Argument) -> bool:
     if argument.kind == "tensor":
         return bool(DTYPES.fullmatch(argument.dtype))
-    return bool(re.fullmatch(r"bool|u?int\d+|b?float\d+", argument.dtype))
+    return bool(PLAIN_NUMBER.fullmatch(argument.dtype))
 
 
 def _kind(arguments: Sequence[Argument]) -> str:
     if arguments[0].kind == "tensor":
         return "Tensor"
-    dtypes = [argument.dtype for argument in arguments]
-    if any("float" in dtype for dtype in dtypes):
+    kinds = {number_kind(argument.dtype) for argument in arguments}
+    if "float" in kinds:
         return "float"
-    return "bool" if set(dtypes) == {"bool"} else "SymInt"
+    return "bool" if kinds == {"bool"} else "SymInt"
 
 
 LOCAL_NAMES = {"kernel", "run", "wrote", "is_plain", "is_grad_enabled", "keys", "error", "result", "define", "self"}

@@ -1,33 +1,20 @@
-"""Dtypes as DLPack numbers them, and what follows from their bits: the bytes of an element, and its alignment."""
+"""Dtypes as DLPack numbers them, and what follows from their bits: the bytes of an element, and its alignment.
+
+Their names, and what else a package has to know of them where it runs, are in ``runtime/dtype.py``.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from ..runtime.dtype import CODES as CODES
+from ..runtime.dtype import number_kind as number_kind
+from ..runtime.dtype import numpy_dtype as numpy_dtype
 from .errors import KernelwrightError, Where
 
-CODES = {
-    "int": 0,
-    "uint": 1,
-    "float": 2,
-    "handle": 3,
-    "bfloat": 4,
-    "complex": 5,
-    "bool": 6,
-    "float8_e3m4": 7,
-    "float8_e4m3": 8,
-    "float8_e4m3b11fnuz": 9,
-    "float8_e4m3fn": 10,
-    "float8_e4m3fnuz": 11,
-    "float8_e5m2": 12,
-    "float8_e5m2fnuz": 13,
-    "float8_e8m0fnu": 14,
-    "float6_e2m3fn": 15,
-    "float6_e3m2fn": 16,
-    "float4_e2m1fn": 17,
-}
-"""Type codes of DLPack 1.1 (dlpack.h, DLDataTypeCode) by TVM's names."""
+PLAIN_NUMBER = re.compile(r"bool|u?int\d+|b?float\d+")
+"""The dtypes of numbers that frameworks can pass."""
 
 
 def bytes_of(bits: int) -> int:

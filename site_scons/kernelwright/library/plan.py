@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.arch import CPU_LEVELS, TARGETS
+from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
 
@@ -41,6 +42,11 @@ class Argument:
     output: bool = False
     written: bool = False
     alignment: int | None = None
+
+    @property
+    def launcher_kind(self) -> str:
+        """The launcher's name of what is passed: ``KW_TENSOR``, or a kind of number."""
+        return "KW_TENSOR" if self.kind == "tensor" else f"KW_{number_kind(self.dtype).upper()}"
 
 
 @dataclass(frozen=True)

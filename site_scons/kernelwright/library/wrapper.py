@@ -417,16 +417,10 @@ def _built(kernel: KernelPlan) -> str:
     return ", ".join(f"{target} ({', '.join(names)})" for target, names in archs.items())
 
 
-def _kind(argument: Argument, dtype: Dtype) -> str:
-    if argument.kind == "tensor":
-        return "KW_TENSOR"
-    return {0: "KW_INT", 1: "KW_INT", 3: "KW_POINTER", 6: "KW_BOOL"}.get(dtype.code, "KW_FLOAT")
-
-
 def _argument(argument: Argument, where: Where) -> str:
     dtype = Dtype.parse(argument.dtype, where)
     text = argument.dtype
-    fields = [f".name = {_string(argument.name)}", f".kind = {_kind(argument, dtype)}"]
+    fields = [f".name = {_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
         text += f"[{', '.join(map(str, argument.shape))}]"
         shape = ", ".join(str(size) if isinstance(size, int) else "KW_ANY" for size in argument.shape)
@@ -448,7 +442,7 @@ def _symbol_sources(unit: LoweredUnit) -> dict[str, str]:
     """The C expression of each symbol that the inputs give: a number of that name, or a size that is the symbol."""
     sources: dict[str, str] = {}
     for position, argument in enumerate(unit.arguments):
-        if argument.kind == "scalar" and argument.dtype.startswith(("int", "uint")):
+        if argument.launcher_kind == "KW_INT":
             sources.setdefault(argument.name, f"call->values[{position}]->v_int64")
     for position, argument in enumerate(unit.arguments):
         for axis, size in enumerate(argument.shape):

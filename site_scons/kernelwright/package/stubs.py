@@ -10,6 +10,7 @@ from typing import Any
 
 from ..backends import get
 from ..backends.base import Backend
+from ..core.dtype import number_kind
 from .manifest import BuiltPackage
 
 INIT = '''\
@@ -249,9 +250,8 @@ def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
     """The type of an argument in a ``.pyi``, in names that its head has."""
     if argument["kind"] == "tensor":
         return types.tensor
-    if argument["dtype"] == "bool":
-        return "_b.bool"
-    return "_b.float" if argument["dtype"].startswith(("float", "bfloat")) else "_b.int"
+    kind = number_kind(argument["dtype"])
+    return f"_b.{kind}" if kind in ("bool", "float") else "_b.int"
 
 
 def documentation(kernel: str, entry: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+from .dtype import integer_range, number_kind
 from .loader import gaps_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
@@ -126,12 +127,12 @@ class Signatures:
             if described.shape is not None:
                 self._check_tensor(argument, described.shape, variant.limit)
             elif argument.kind == "int" and isinstance(described.value, int):
-                low, high = argument.integers
+                low, high = integer_range(argument.dtype)
                 if not low <= described.value <= high:
                     problem = f"is {described.value}, which does not fit {argument.dtype}"
                     self.refuse(ValueError, f"argument '{argument.name}' {problem}")
 
-    def _check_tensor(self, argument: _Argument, shape: tuple[Any, ...], limit: int) -> None:
+    def _check_tensor(self, argument: Expected, shape: tuple[Any, ...], limit: int) -> None:
         sizes = [size for size in shape if isinstance(size, int)]
         allowed = f"the {limit} that int{_bits(limit)} sizes allow"
         for size in sizes:
@@ -208,7 +209,7 @@ class Chosen:
         variant = self.signatures.variants[self.index]
         return [(argument.dtype, self._shape(variant, argument)) for argument in variant.arguments if argument.output]
 
-    def _shape(self, variant: _Variant, argument: _Argument) -> tuple[Any, ...]:
+    def _shape(self, variant: _Variant, argument: Expected) -> tuple[Any, ...]:
         shape = []
         for axis, size in enumerate(argument.shape):
             value = size.value(self.symbols) if isinstance(size, _Size) else size
@@ -292,26 +293,20 @@ _NAMESPACE: dict[str, Any] = {
 }
 
 
-class _Argument:
+class Expected:
     """One argument as one variant expects it."""
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         self.name: str = item["name"]
         self.dtype: str = item["dtype"]
         self.output = bool(item["output"])
-        self.kind = "tensor" if item["kind"] == "tensor" else _number_kind(self.dtype)
+        self.kind = "tensor" if item["kind"] == "tensor" else number_kind(self.dtype)
         sizes = item.get("shape") or () if self.kind == "tensor" else ()
         self.shape = tuple(_Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self.text = self.dtype + (f"[{', '.join(map(str, sizes))}]" if self.kind == "tensor" else "")
         self.host_text = self.dtype
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
-
-    @property
-    def integers(self) -> tuple[int, int]:
-        """The least and the greatest value of an integer type."""
-        bits = int(self.dtype.removeprefix("u").removeprefix("int"))
-        return (0, 2**bits - 1) if self.dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
     def matches(self, described: Described, sizes: bool) -> bool:
         """Whether dtype and rank, and if asked for the constant sizes, or the kind of number, are right."""
@@ -338,11 +333,11 @@ class _Variant:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.slug: str = entry["slug"]
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
-        self.arguments = [_Argument(item) for item in entry["arguments"]]
+        self.arguments = [Expected(item) for item in entry["arguments"]]
         self.limit = 2**63 - 1 if "int64" in entry["symbols"].values() else INT32_LIMIT
 
     def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:
-        """Whether a call fits; see :meth:`_Argument.matches`."""
+        """Whether a call fits; see :meth:`Expected.matches`."""
         pairs = zip(self.arguments, call, strict=True)
         return all(described is None or argument.matches(described, sizes) for argument, described in pairs)
 
@@ -407,12 +402,6 @@ def _with_plain_number(described: Described | None) -> Described | None:
     if described is None or described.shape is not None:
         return described
     return replace(described, value=plain_number(described.value))
-
-
-def _number_kind(dtype: str) -> str:
-    if dtype.startswith(("int", "uint")):
-        return "int"
-    return {"bool": "bool", "handle": "pointer"}.get(dtype, "float")
 
 
 def _bits(limit: int) -> int:

@@ -7,10 +7,10 @@ with ctypes, or through ``__cuda_array_interface__``. Only the standard library 
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
-from functools import cache
 from typing import Any, NamedTuple
+
+from .dtype import dtype_name, name_of_torch
 
 CPU, CUDA, MANAGED = 1, 2, 13
 """DLPack's device types. Managed memory has an address for every device."""
@@ -19,28 +19,6 @@ IMMUTABLE = "jaxlib"
 """Where arrays come from that nobody may write into. Through DLPack they are exported without a word about that.
 
 JAX uses the memory of an array again as soon as nobody holds it and nothing of JAX's own reads it."""
-
-_CODES = {
-    0: "int",
-    1: "uint",
-    2: "float",
-    3: "handle",
-    4: "bfloat",
-    5: "complex",
-    6: "bool",
-    7: "float8_e3m4",
-    8: "float8_e4m3",
-    9: "float8_e4m3b11fnuz",
-    10: "float8_e4m3fn",
-    11: "float8_e4m3fnuz",
-    12: "float8_e5m2",
-    13: "float8_e5m2fnuz",
-    14: "float8_e8m0fnu",
-    15: "float6_e2m3fn",
-    16: "float6_e3m2fn",
-    17: "float4_e2m1fn",
-}
-"""Names of DLPack 1.1's type codes (dlpack.h, DLDataTypeCode)."""
 
 READ_ONLY = 1
 """The flag of a versioned DLPack tensor that forbids writing."""
@@ -133,30 +111,8 @@ def _read_torch(tensor: Any) -> Array:
     device = tensor.device
     kind = {"cpu": CPU, "cuda": CUDA}.get(device.type, 0)
     return Array(
-        data, _torch_dtype(tensor.dtype), tuple(tensor.shape), strides, (kind, device.index or 0), owner=tensor
+        data, name_of_torch(tensor.dtype), tuple(tensor.shape), strides, (kind, device.index or 0), owner=tensor
     )
-
-
-@cache
-def _torch_dtype(dtype: Any) -> str:
-    """A dtype of PyTorch as TVM writes it: the same, but for lanes, and for small integers, which have a byte each."""
-    name = re.sub(r"_x(\d+)$", r"x\1", str(dtype).removeprefix("torch."))
-    return re.sub(r"^(u?int)[1-7]$", r"\g<1>8", name)
-
-
-def torch_dtype(dtype: str) -> Any:
-    """The dtype of PyTorch that TVM writes so.
-
-    Raises:
-        TypeError: it has none.
-    """
-    import torch
-
-    for name in (dtype, re.sub(r"x(\d+)$", r"_x\1", dtype)):
-        found = getattr(torch, name, None)
-        if isinstance(found, torch.dtype) and _torch_dtype(found) == dtype:
-            return found
-    raise TypeError("it has no such dtype")
 
 
 def library_of(value: Any) -> str:
@@ -239,15 +195,8 @@ def _described(tensor: _Tensor, device: tuple[int, int], read_only: bool, owner:
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     data = (tensor.data or 0) + tensor.byte_offset
-    dtype = _dtype_text(tensor.code, tensor.bits, tensor.lanes)
+    dtype = dtype_name(tensor.code, tensor.bits, tensor.lanes)
     return Array(data, dtype, shape, strides, device, read_only, owner=owner, borrowed=borrowed)
-
-
-@cache
-def _dtype_text(code: int, bits: int, lanes: int) -> str:
-    name = _CODES.get(code, f"dtype{code}_")
-    text = name if ("_" in name and code in _CODES) or (name, bits) == ("bool", 8) else f"{name}{bits}"
-    return text if lanes == 1 else f"{text}x{lanes}"
 
 
 # ---- __cuda_array_interface__

@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from .arch import is_ptx, suitable
+from .dtype import integer_range
 
 SHARED_LIMIT = 48 * 1024
 """Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
@@ -95,7 +96,9 @@ def import_core() -> Any:
 # ---- what generated modules use
 
 
-def _integer(name: str, type_: Any, low: int, high: int) -> Callable[[int], Any]:
+def _integer(name: str, type_: Any) -> Callable[[int], Any]:
+    low, high = integer_range(name)
+
     def converted(value: int) -> Any:
         if not low <= value <= high:
             raise LaunchError(f"a device function would be passed {value}, which does not fit {name}")
@@ -104,14 +107,14 @@ def _integer(name: str, type_: Any, low: int, high: int) -> Callable[[int], Any]
     return converted
 
 
-int8 = _integer("int8", ctypes.c_int8, -(2**7), 2**7 - 1)
-int16 = _integer("int16", ctypes.c_int16, -(2**15), 2**15 - 1)
-int32 = _integer("int32", ctypes.c_int32, -(2**31), 2**31 - 1)
-int64 = _integer("int64", ctypes.c_int64, -(2**63), 2**63 - 1)
-uint8 = _integer("uint8", ctypes.c_uint8, 0, 2**8 - 1)
-uint16 = _integer("uint16", ctypes.c_uint16, 0, 2**16 - 1)
-uint32 = _integer("uint32", ctypes.c_uint32, 0, 2**32 - 1)
-uint64 = _integer("uint64", ctypes.c_uint64, 0, 2**64 - 1)
+int8 = _integer("int8", ctypes.c_int8)
+int16 = _integer("int16", ctypes.c_int16)
+int32 = _integer("int32", ctypes.c_int32)
+int64 = _integer("int64", ctypes.c_int64)
+uint8 = _integer("uint8", ctypes.c_uint8)
+uint16 = _integer("uint16", ctypes.c_uint16)
+uint32 = _integer("uint32", ctypes.c_uint32)
+uint64 = _integer("uint64", ctypes.c_uint64)
 float32 = ctypes.c_float
 float64 = ctypes.c_double
 bool_ = ctypes.c_bool

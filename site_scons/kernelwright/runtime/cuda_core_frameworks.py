@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .arguments import plain_number
-from .cuda_core_arrays import torch_dtype
 from .cuda_core_device import Cuda, Device
 from .cuda_core_memory import LEGACY, OF_THREAD, new_output, pool_of
+from .dtype import torch_dtype
 
 DEFAULT = (0, LEGACY)
 """Handles of the default stream."""

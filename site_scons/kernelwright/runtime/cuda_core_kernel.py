@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from .arguments import Described, Signatures, plain_number
+from .arguments import Described, Expected, Signatures, plain_number
 from .cuda_core_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
@@ -257,15 +257,15 @@ class NvrtcKernel(Interface):
             self._shared.cuda.synchronize(device, stream)
 
     def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> None:
-        variant, cuda = self._entry["variants"][index], self._shared.cuda
+        variant, cuda = self._shared.signatures.variants[index], self._shared.cuda
         allocate = partial(framework.workspace, cuda, device, stream=stream)
-        call = Call(self._shared.codes[variant["slug"]], device, stream.handle, allocate)
+        call = Call(self._shared.codes[variant.slug], device, stream.handle, allocate)
         try:
-            values = [_number(item, value) for item, value in zip(variant["arguments"], passed, strict=True)]
+            values = [_number(argument, value) for argument, value in zip(variant.arguments, passed, strict=True)]
             for value in passed:
                 if isinstance(value, Array) and value.after is not None:
                     cuda.order(device, int(value.after), stream.handle)
-            self._module.VARIANTS[variant["slug"]](call, *values)
+            self._module.VARIANTS[variant.slug](call, *values)
         except LaunchError as error:
             self._refuse(ValueError, str(error))
         except ZeroDivisionError:
@@ -400,18 +400,18 @@ def _described(value: Any) -> Described | None:
     return Described(value=value)
 
 
-def _number(item: Mapping[str, Any], value: Any) -> Any:
+def _number(argument: Expected, value: Any) -> Any:
     """An argument as the generated function takes it: an array, or a plain number of the kind that is declared."""
-    if item["kind"] == "tensor":
+    if argument.kind == "tensor":
         return value
-    if item["dtype"] == "bool":
+    if argument.kind == "bool":
         return bool(value)
-    if item["dtype"].startswith(("int", "uint")):
+    if argument.kind == "int":
         return int(value)
     try:
         return float(value)
     except OverflowError:
-        raise LaunchError(f"argument '{item['name']}' is an int that is too large for {item['dtype']}") from None
+        raise LaunchError(f"argument '{argument.name}' is an int that is too large for {argument.dtype}") from None
 
 
 def _outline(value: Any) -> Any:

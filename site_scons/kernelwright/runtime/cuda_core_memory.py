@@ -21,6 +21,7 @@ from functools import cache
 from typing import Any
 
 from .cuda_core_device import LAST_DEFAULT_STREAM, Cuda, Device
+from .dtype import numpy_dtype
 
 LIMIT = 256 << 20
 """How many bytes of outputs that have ended may wait to be freed."""
@@ -288,7 +289,7 @@ def new_output(cuda: Cuda, device: Device, dtype: str, shape: tuple[int, ...], s
     """
     from cuda.core.utils import StridedMemoryView
 
-    kind = _numpy_dtype(dtype)
+    kind = numpy_dtype(dtype)
     size, pool = math.prod(shape) * kind.itemsize, pool_of(device.number)
     address = pool.allocate_output(cuda, device, size, stream)
     resource = _resource_class(cuda.core.MemoryResource)()
@@ -296,17 +297,3 @@ def new_output(cuda: Cuda, device: Device, dtype: str, shape: tuple[int, ...], s
     default = cuda.core.LEGACY_DEFAULT_STREAM
     buffer = cuda.core.Buffer.from_handle(address, max(size, 1), mr=resource, stream=default)
     return Output(cuda, device, StridedMemoryView.from_buffer(buffer, shape, dtype=kind), stream, kept)
-
-
-def _numpy_dtype(dtype: str) -> Any:
-    """The dtype of that name of NumPy, or of ml_dtypes, which has those that NumPy has not."""
-    import numpy
-
-    try:
-        return numpy.dtype(dtype)
-    except TypeError:
-        try:
-            import ml_dtypes
-        except ImportError as error:
-            raise TypeError(f"NumPy has no {dtype}, and ml_dtypes, which has it, is not installed") from error
-        return numpy.dtype(getattr(ml_dtypes, dtype))

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import torch
 
 from .arguments import Described, Signatures
+from .dtype import name_of_torch, torch_dtype
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of device -> target; tensors of others (``meta``) get the shapes of any."""
@@ -179,8 +180,7 @@ class Operators:
         if writes:
             return None
         made = [
-            torch.empty(shape, dtype=getattr(torch, dtype), device=tensors[0].device)
-            for dtype, shape in chosen.outputs()
+            torch.empty(shape, dtype=torch_dtype(dtype), device=tensors[0].device) for dtype, shape in chosen.outputs()
         ]
         return made[0] if len(made) == 1 else tuple(made)
 
@@ -354,5 +354,4 @@ def _increment_version() -> Callable[[Any], None]:
 def _described(argument: Any) -> Described:
     if not isinstance(argument, torch.Tensor):
         return Described(value=argument)
-    dtype = str(argument.dtype).removeprefix("torch.")
-    return Described(dtype, tuple(argument.shape), device=str(argument.device))
+    return Described(name_of_torch(argument.dtype), tuple(argument.shape), device=str(argument.device))

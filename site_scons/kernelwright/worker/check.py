@@ -18,6 +18,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..core.arch import arch_of_device
+from ..core.dtype import numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where
 from ..core.size import evaluate
 from ..define.kernel import Kernel, Variant
@@ -128,7 +129,7 @@ class Check:
             return None
         values: Values = {}
         for argument in self._arguments:
-            name, dtype = argument["name"], np_dtype(argument["dtype"])
+            name, dtype = argument["name"], numpy_dtype(argument["dtype"])
             if argument["output"]:
                 continue
             if name in given:
@@ -156,7 +157,7 @@ class Check:
         result: Values = {}
         for name, value in given.items():
             if name in shapes:
-                array = np.asarray(value, np_dtype(dtypes[name]), order="C")
+                array = np.asarray(value, numpy_dtype(dtypes[name]), order="C")
                 if array.shape != shapes[name]:
                     raise CheckError(
                         f"the inputs function gives {name} the shape {array.shape}, expected {shapes[name]}"
@@ -186,7 +187,7 @@ class Check:
         return None if shapes is None else self._bytes({n: s for n, s in shapes.items() if n not in self._outputs})
 
     def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
-        dtypes = {argument["name"]: np_dtype(argument["dtype"]) for argument in self._arguments}
+        dtypes = {argument["name"]: numpy_dtype(argument["dtype"]) for argument in self._arguments}
         return sum(math.prod(shape) * dtypes[name].itemsize for name, shape in shapes.items())
 
     def _case(self, function: Any, sizes: Mapping[str, int], inputs: Values, leave_out: bool) -> float:
@@ -266,7 +267,7 @@ class Check:
 
     def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
         """An output as it may be before the call: what the kernel does not write shows."""
-        dtype = np_dtype(argument["dtype"])
+        dtype = numpy_dtype(argument["dtype"])
         fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
         return np.full(shape_of(argument, sizes), fill, dtype)
 
@@ -287,7 +288,7 @@ class Check:
 
     def tolerance(self, dtype: str) -> float:
         """Largest accepted error of a tensor of this dtype, as ``compare`` defines it."""
-        if self._request.tolerance is not None and is_float(np_dtype(dtype)):
+        if self._request.tolerance is not None and is_float(numpy_dtype(dtype)):
             return self._request.tolerance
         return TOLERANCES.get(dtype, 0.0)
 
@@ -320,19 +321,6 @@ def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
 def shape_of(argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a tensor argument of signature.json, for values of the size variables."""
     return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
-
-
-def np_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type of a TVM dtype; those that NumPy does not have come from ml_dtypes."""
-    if name == "bool":
-        return np.dtype(np.bool_)
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return extended
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -1,0 +1,94 @@
+"""Dtypes by the names that TVM gives them, such as ``float16`` and ``float4_e2m1fnx2``."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+CODES = {
+    "int": 0,
+    "uint": 1,
+    "float": 2,
+    "handle": 3,
+    "bfloat": 4,
+    "complex": 5,
+    "bool": 6,
+    "float8_e3m4": 7,
+    "float8_e4m3": 8,
+    "float8_e4m3b11fnuz": 9,
+    "float8_e4m3fn": 10,
+    "float8_e4m3fnuz": 11,
+    "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+    "float6_e2m3fn": 15,
+    "float6_e3m2fn": 16,
+    "float4_e2m1fn": 17,
+}
+"""Type codes of DLPack 1.1 (dlpack.h, DLDataTypeCode) by TVM's names."""
+
+_NAMES = {code: name for name, code in CODES.items()}
+
+
+@cache
+def dtype_name(code: int, bits: int, lanes: int) -> str:
+    """The name of a dtype as DLPack has it."""
+    base = _NAMES.get(code, f"dtype{code}_")
+    has_bits = ("_" in base and code in _NAMES) or (base, bits) == ("bool", 8)
+    name = base if has_bits else f"{base}{bits}"
+    return name if lanes == 1 else f"{name}x{lanes}"
+
+
+def number_kind(dtype: str) -> str:
+    """What is passed for a number of that dtype: an ``int``, a ``bool``, a ``float``, or a ``pointer``."""
+    if dtype.startswith(("int", "uint")):
+        return "int"
+    return {"bool": "bool", "handle": "pointer"}.get(dtype, "float")
+
+
+def integer_range(dtype: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    return (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def numpy_dtype(name: str) -> Any:
+    """The dtype of that name of NumPy, or of ml_dtypes, which has those that NumPy has not.
+
+    Raises:
+        AttributeError: ml_dtypes does not have it either.
+        TypeError: ml_dtypes is not installed.
+    """
+    import numpy
+
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise TypeError(f"NumPy has no {name}, and ml_dtypes, which has it, is not installed") from error
+        return numpy.dtype(getattr(ml_dtypes, name))
+
+
+@cache
+def name_of_torch(dtype: Any) -> str:
+    """A dtype of PyTorch as TVM writes it: the same, but for lanes, and for small integers, which have a byte each."""
+    name = re.sub(r"_x(\d+)$", r"x\1", str(dtype).removeprefix("torch."))
+    return re.sub(r"^(u?int)[1-7]$", r"\g<1>8", name)
+
+
+def torch_dtype(dtype: str) -> Any:
+    """The dtype of PyTorch that TVM writes so.
+
+    Raises:
+        TypeError: it has none.
+    """
+    import torch
+
+    for name in (dtype, re.sub(r"x(\d+)$", r"_x\1", dtype)):
+        found = getattr(torch, name, None)
+        if isinstance(found, torch.dtype) and name_of_torch(found) == dtype:
+            return found
+    raise TypeError("it has no such dtype")
