@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import ToolchainError
 from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
+from kernelwright.processes.environment import tool_environment
 from kernelwright.toolchain import probe as toolchain
 from kernelwright.toolchain.probe import (
     SCHEMA,
@@ -209,7 +210,7 @@ def test_missing_distribution_says_what_to_install(monkeypatch, tmp_path):
 def test_tool_environment_has_nothing_of_the_users(monkeypatch):
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-lineinfo")
     monkeypatch.setenv("CPATH", "/somewhere")
-    assert set(toolchain.tool_environment()) == {"PATH", "LC_ALL", "TMPDIR"}
+    assert set(tool_environment()) == {"PATH", "LC_ALL", "TMPDIR"}
 
 
 def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tmp_path):

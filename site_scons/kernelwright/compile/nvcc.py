@@ -12,8 +12,9 @@ from typing import Any
 from ..core.arch import image_file, is_ptx
 from ..core.errors import Where
 from ..core.files import pretty_json
+from ..processes.environment import place_for_shell
 from ..processes.runner import ToolResult, Tools
-from ..toolchain.probe import HostCompiler, Nvcc, place_for_shell
+from ..toolchain.probe import HostCompiler, Nvcc
 from .headers import can_include, headers_in, options_files
 
 __all__ = [

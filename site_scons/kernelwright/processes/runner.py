@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..core.errors import KernelwrightError, ToolError, Where
-from ..toolchain.probe import place_for_shell, tool_environment
 from . import tool_process as tools
+from .environment import place_for_shell, tool_environment
 from .memory import MemoryGovernor
 from .pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
 from .protocol import ToolRequest

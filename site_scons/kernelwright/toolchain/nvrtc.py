@@ -18,7 +18,8 @@ from typing import Any
 from ..core.arch import CudaArch, with_suffixes
 from ..core.errors import ToolchainError, Where
 from ..core.files import canonical_json, sha256_of
-from .probe import HEADERS, PROBE_REVISION, RELEASE, tool_environment
+from ..processes.environment import tool_environment
+from .probe import HEADERS, PROBE_REVISION, RELEASE
 
 PROGRAM = Path(__file__).with_name("nvrtc_compile.py")
 """What runs NVRTC. It is not imported here: ctypes would be loaded by every build."""

@@ -25,6 +25,7 @@ from ..core.errors import ToolchainError, Where
 from ..core.files import canonical_json
 from ..core.records import Record, decoded
 from ..core.sealed import read_sealed, write_sealed
+from ..processes.environment import require_plain_path, tool_environment
 
 if TYPE_CHECKING:
     from .nvrtc import Nvrtc
@@ -52,9 +53,6 @@ INSTALL_CUDA = (
 )
 HEADERS = ("cuda_runtime_api.h", "cuda_fp16.hpp", "cuda_bf16.hpp", "cuda_fp8.hpp")
 """Headers whose content tells the versions of nvidia-cuda-runtime and of the half-precision types."""
-
-SHELL = re.compile(r'[$`"\\]')
-"""What a shell acts on between double quotes. nvcc 13.0 has a shell run its commands, with paths in such quotes."""
 
 PROBE_SOURCE = """\
 #include <cstdint>
@@ -374,32 +372,6 @@ def _probe_lowerer(records: list[Path]) -> dict[str, Any]:
         rows = [row for row in rows if ".cpython-" not in row and ".abi3" not in row]
         digest.update("\n".join(sorted(rows)).encode())
     return {"tvm": versions[0], "tvm_ffi": versions[1], "identity": digest.hexdigest()}
-
-
-def place_for_shell(path: Path, folder: Path) -> str:
-    """A path as nvcc, which runs in ``folder``, can be given it: relative if a shell would act on the absolute one.
-
-    Raises:
-        ToolchainError: a shell would act on either.
-    """
-    absolute = str(path)
-    if SHELL.search(absolute) is None:
-        return absolute
-    relative = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
-    require_plain_path(relative)
-    return relative
-
-
-def require_plain_path(path: str) -> None:
-    """Raise a ToolchainError for a path that nvcc would have a shell change."""
-    if SHELL.search(path):
-        message = f'nvcc would give the path {path!r} to a shell, which acts on $, `, " and \\ in it'
-        raise ToolchainError(message, Where(stage="settings"), "move it to a folder without such characters")
-
-
-def tool_environment() -> dict[str, str]:
-    """The fixed environment that external tools run in: nothing of the user's may change what they make."""
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
 
 
 def tvm_ffi_includes() -> tuple[Path, Path]:
