@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..core.arch import TARGETS
 from ..core.errors import DefinitionError, Where
 from ..core.need import Need
-from ..define.settings import TARGETS
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
