@@ -123,8 +123,8 @@ def test_the_part_of_a_kernel_says_what_it_is_and_what_it_was_made_of(tmp_path: 
 
 
 def test_what_a_kernel_has_beyond_that_is_in_its_part(tmp_path: Path) -> None:
-    tools = {"cutedsl": {"version": "4"}, "nvcc": {"version": "13"}}
-    entry = entry_of(built_kernel(tmp_path, library="", backward="scale_backward", tools=tools))
+    own = {"cutedsl": {"version": "4"}}
+    entry = entry_of(built_kernel(tmp_path, library="", backward="scale_backward", own_tools=own))
     assert "library" not in entry and entry["backward"] == "scale_backward"
     assert entry["variants"][0]["units"][0]["tools"] == {"cutedsl": {"version": "4"}}
 
@@ -194,7 +194,7 @@ def built(folder: Path, target: str = "cuda", tir: str = "the lowered function",
     images = {arch: f"{folder}/f/{arch}.bin" for arch in archs}
     usages = {arch: f"{folder}/{arch}.json" for arch in archs}
     unit = unit_files(folder, signature, tuple(archs), images=images, usages=usages)
-    given = {"flags": ("-O3",), "tools": {"nvcc": "13.0", "cutedsl": "4"}, "version": "1", **more}
+    given = {"flags": ("-O3",), "tools": {"nvcc": "13.0"}, "own_tools": {"cutedsl": "4"}, "version": "1", **more}
     kernel = EntrySource("", "_lib/f.so", (VariantFiles("v", {"size": 1}, (unit,)),), images_below=folder, **given)
     entry = json.loads(make_entry(kernel))
     assert (entry["outputs"], entry["library"], entry["variants"][0]["archs"]) == (["y"], "_lib/f.so", list(archs))
@@ -217,7 +217,8 @@ def test_the_signature_of_a_unit_differs_with_all_that_decides_what_it_is(tmp_pa
     assert built(tmp_path)["signature"] == first
     changes: list[dict[str, Any]] = [
         {"flags": ("-O3", "--use_fast_math")},
-        {"tools": {"nvcc": "13.1", "cutedsl": "4"}},
+        {"tools": {"nvcc": "13.1"}},
+        {"own_tools": {"cutedsl": "5"}},
         {"version": "2"},
         {"archs": ("sm_80",)},
         {"tir": "another lowered function"},

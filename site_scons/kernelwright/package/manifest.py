@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import lower
 from ..backends import get
 from ..compile.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
@@ -37,6 +36,7 @@ class EntrySource:
         version: Kernelwright's version.
         backward: name of the kernel that computes its gradients; None: there is none.
         images_below: the folder that names of device images are relative to, if the library does not hold them.
+        own_tools: those tools that not all kernels of a package are made with, which its units name.
     """
 
     doc: str
@@ -47,6 +47,7 @@ class EntrySource:
     version: str
     backward: str | None = None
     images_below: Path | None = None
+    own_tools: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,7 @@ def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) ->
     source, folder = sha256_of(Path(unit.module)), kernel.images_below
     flags = list(kernel.flags) if unit.target == "cuda" else []
     images = {arch: _image(Path(path), folder) for arch, path in unit.images.items()} if folder else {}
-    own = {name: kernel.tools[name] for name in lower.names() if name in kernel.tools}  # tools of its front end only
-    identity = [kernel.version, kernel.tools, flags, list(unit.archs), source, signature]
+    identity = [kernel.version, {**kernel.tools, **kernel.own_tools}, flags, list(unit.archs), source, signature]
     return {
         "target": unit.target,
         "archs": list(unit.archs),
@@ -199,5 +199,5 @@ def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) ->
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
         "resources": {arch: read_usage(Path(path))["kernels"] for arch, path in unit.usages.items()},
         **({"images": images} if images else {}),
-        **({"tools": own} if own else {}),
+        **({"tools": dict(kernel.own_tools)} if kernel.own_tools else {}),
     }

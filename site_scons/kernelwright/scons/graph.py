@@ -21,7 +21,7 @@ import SCons.Errors
 import SCons.Script
 import SCons.Util
 
-from .. import backends
+from .. import backends, lower
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.version import VERSION
@@ -269,7 +269,8 @@ class PackageGraph:
         """Make the nodes of a kernel."""
         from ..stages import kernel
 
-        build = kernel.make(KernelContext(self.context, definition, selection), self.glibc_stage)
+        front_end = lower.get(selection.record.frontend)
+        build = kernel.make(KernelContext(self.context, definition, selection, front_end), self.glibc_stage)
         for stage in (*build.stages, *build.checks):
             self.add_stage(stage)
         self.unsettled[selection.record.name] = build

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .. import lower
 from ..core.errors import DefinitionError, Where
 from ..core.files import dependency_digest
 
@@ -112,11 +111,16 @@ class Context:
 
 @dataclass(frozen=True)
 class KernelContext:
-    """What the stages of one kernel are made from."""
+    """What the stages of one kernel are made from.
+
+    Arguments:
+        front_end: what the definition is written in.
+    """
 
     package: Context
     definition: DefinitionRecord
     selection: KernelSelection
+    front_end: FrontEnd
 
     @property
     def record(self) -> KernelRecord:
@@ -142,11 +146,6 @@ class KernelContext:
     def folder(self) -> Path:
         """The folder of the kernel's files."""
         return self.package.work / self.name
-
-    @cached_property
-    def front_end(self) -> FrontEnd:
-        """What the definition is written in."""
-        return lower.get(self.record.frontend)
 
     @property
     def own_tools(self) -> dict[str, Any]:

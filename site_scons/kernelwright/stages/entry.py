@@ -37,7 +37,7 @@ def options_of(kernel: KernelContext) -> dict[str, Any]:
     return {
         "limits": [settings.max_registers, settings.max_spills],
         "images": kernel.package.images_in,
-        "entry": [VERSION, _tools(kernel), record.doc, kernel.flags, record.backward],
+        "entry": [VERSION, kernel.tools.data | kernel.own_tools, record.doc, kernel.flags, record.backward],
     }
 
 
@@ -54,8 +54,9 @@ def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Pa
     with_library = any(backends.get(name).library for name in kernel.selection.backends)
     library = library_of(kernel.name) if with_library else ""
     files_below = kernel.package.work if kernel.package.images_in else None
+    tools, own_tools = kernel.tools.data, kernel.own_tools
     source = EntrySource(
-        record.doc, library, variants, kernel.flags, _tools(kernel), VERSION, record.backward, files_below
+        record.doc, library, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools
     )
     (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
 
@@ -69,8 +70,3 @@ def check_limits(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> N
                 where, usage = kernel.where(stage, variant.slug), read_usage(Path(path))
                 limits = settings.max_registers, settings.max_spills
                 check_usage(kernel.name, variant.slug, arch, usage, *limits, where)
-
-
-def _tools(kernel: KernelContext) -> dict[str, Any]:
-    """The tools that the kernel is made with, without paths."""
-    return kernel.tools.data | kernel.own_tools

@@ -12,7 +12,6 @@ from ..backends.base import Backend
 from ..core.arch import is_ptx
 from ..discover.discovery import KernelRecord
 from ..library.files import UnitFiles, VariantFiles, images_of
-from ..lower.base import SIGNATURE
 from ..package.assemble import IMAGES, library_of, product_of
 from . import cc, check, device, entry, ext, fatbin, link, lower, wrap
 from .context import KernelContext
@@ -97,7 +96,7 @@ class _Kernel:
             images[arch], usage, _ = compiled.paths
             if not is_ptx(arch):
                 usages[arch] = usage
-        described = files[SIGNATURE], files[lowered.module], files[lowered.host[0]]
+        described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         return UnitFiles(target, archs, *described, objects, self._packed(slug, images), usages)
 
