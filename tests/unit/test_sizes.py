@@ -1,9 +1,9 @@
-"""The value of a size in signature.json."""
+"""Sizes of signature.json: their values, and what they are translated to."""
 
 from __future__ import annotations
 
 import pytest
-from kernelwright.core.size import evaluate
+from kernelwright.runtime.size import Size, translate
 
 
 @pytest.mark.parametrize(
@@ -11,24 +11,50 @@ from kernelwright.core.size import evaluate
     [
         ("7", 7),
         ("n", 10),
+        (" n ", 10),
         ("2 * n + m", 23),
+        ("2 * (n + m)", 26),
+        ("n - (m - 1)", 8),
         ("(n - m) % 4", 3),
         ("-n // m", -4),
+        ("-(n // m)", -3),
         ("min(n, m, 2) + max(n, m)", 12),
     ],
 )
 def test_value_of_an_expression(text: str, value: int) -> None:
-    assert evaluate(text, {"n": 10, "m": 3}) == value
+    assert Size(text).value({"n": 10, "m": 3}) == value
 
 
 @pytest.mark.parametrize(
-    "text", ["k", "1.5", "True", "n ** 2", "n / m", "abs(n)", "min(n)", "n.real", "__import__('os')", "n +", ""]
+    "text",
+    [
+        *("k", "1.5", "True", "n ** 2", "n / m", "n << 1", "abs(n)", "min(n)", "min(n, key=m)", "min(*n, m)"),
+        *("~n", "+n", "n.real", "__import__('os')", "n +", "", "min", "n and m", "n if m else 1", "(n := 1)"),
+    ],
 )
 def test_anything_else_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="size"):
-        evaluate(text, {"n": 10, "m": 3})
+        Size(text).value({"n": 10, "m": 3})
+
+
+def test_a_symbol_without_a_value_is_named() -> None:
+    with pytest.raises(ValueError, match=r"cannot evaluate the size 'n \+ k' with the symbols \['m', 'n'\]"):
+        Size("n + k").value({"n": 10, "m": 3})
 
 
 def test_division_by_zero_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
-        evaluate("n // m", {"n": 10, "m": 0})
+        Size("n // m").value({"n": 10, "m": 0})
+
+
+def test_symbols_are_listed_in_order() -> None:
+    assert Size("m * n + 2").names == ["m", "n"]
+
+
+def test_a_symbol_may_have_the_name_of_a_function() -> None:
+    assert Size("min(min, max)").value({"min": 5, "max": 3}) == 3
+
+
+def test_a_size_is_translated_operation_by_operation() -> None:
+    said = translate("max(-n, 2, m) % 3 - 1", str, str.upper, lambda sign, operands: f"[{sign} {' '.join(operands)}]")
+    assert said == "[- [% [max [- N] 2 M] 3] 1]"

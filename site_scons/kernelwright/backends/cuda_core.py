@@ -17,6 +17,7 @@ from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
 from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
+from ..runtime.size import FUNCTIONS, OPERATORS
 from .base import Backend
 
 HELPERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
@@ -25,6 +26,9 @@ CONVERSIONS = {**{name: name for name in HELPERS}, "bool": "bool_"}
 
 ROUNDING = ("truncdiv", "truncmod")
 """Functions of ``_runtime/cuda_core_device.py`` that expressions may have."""
+
+BITWISE = (ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor)
+"""Operators that expressions may have besides those of sizes."""
 
 ERRORS = {"TypeError", "ValueError", "RuntimeError", "IndexError", "AssertionError"}
 """Errors that the definition's own checks may raise."""
@@ -61,6 +65,7 @@ class CudaCore(Backend):
         "dtype.py",
         "interface.py",
         "arguments.py",
+        "size.py",
     )
 
     def check(self, kernel: KernelPlan) -> None:
@@ -298,20 +303,12 @@ class _Renamer(ast.NodeVisitor):
         match node:
             case ast.Name(id=name) if name in self._names:
                 return ast.Name(self._names[name], ast.Load())
-            case ast.Call(func=ast.Name(id="min" | "max" | "truncdiv" | "truncmod"), args=args, keywords=[]):
-                node.args = [self.visit(item) for item in args]
-            case ast.BinOp(
-                op=ast.Add()
-                | ast.Sub()
-                | ast.Mult()
-                | ast.FloorDiv()
-                | ast.Mod()
-                | ast.LShift()
-                | ast.RShift()
-                | ast.BitAnd()
-                | ast.BitOr()
-                | ast.BitXor()
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if function in (
+                *FUNCTIONS,
+                *ROUNDING,
             ):
+                node.args = [self.visit(item) for item in args]
+            case ast.BinOp(op=op) if type(op) in (*OPERATORS, *BITWISE):
                 node.left, node.right = self.visit(node.left), self.visit(node.right)
             case ast.BoolOp():
                 node.values = [self.visit(item) for item in node.values]

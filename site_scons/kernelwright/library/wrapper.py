@@ -7,16 +7,17 @@ wrapper can be compiled while nvcc is still at work, and need not be compiled ag
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from ..backends.base import Places
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
+from ..runtime.size import translate
 from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
 
 LAUNCHER = Path(__file__).resolve().parent / "launcher"
@@ -79,17 +80,34 @@ def launcher_sources() -> list[Path]:
     return sorted(path for path in found if path.parent.name != "python")  # these are the extension modules
 
 
+_FUNCTIONS = {
+    "+": "kw_add",
+    "-": "kw_subtract",
+    "*": "kw_multiply",
+    "//": "kw_floordiv",
+    "%": "kw_floormod",
+    "min": "kw_min",
+    "max": "kw_max",
+}
+"""Functions of the launcher, because C's own operators are undefined where int64 overflows."""
+
+
 def size_expression(text: str, name: Callable[[str], str]) -> str:
-    """Translate a size in Python syntax to C.
+    """Translate a size to C.
 
     Arguments:
-        text: an expression of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
+        text: the size.
         name: the C expression of a symbol.
 
     Raises:
         ValueError: the expression has something else in it.
     """
-    return _c_expression(ast.parse(text.strip(), mode="eval").body, name)
+
+    def operation(sign: str, operands: list[str]) -> str:
+        terms = operands if len(operands) > 1 else ["INT64_C(0)", *operands]
+        return reduce(lambda first, second: f"{_FUNCTIONS[sign]}({first}, {second})", terms)
+
+    return translate(text, "INT64_C({})".format, name, operation)
 
 
 def symbols_of(size: int | str) -> list[str]:
@@ -99,40 +117,6 @@ def symbols_of(size: int | str) -> list[str]:
     found: dict[str, None] = {}
     size_expression(size, lambda symbol: found.setdefault(symbol) or symbol)
     return list(found)
-
-
-_OPERATORS: dict[type[ast.operator], str] = {
-    ast.Add: "kw_add",
-    ast.Sub: "kw_subtract",
-    ast.Mult: "kw_multiply",
-    ast.FloorDiv: "kw_floordiv",
-    ast.Mod: "kw_floormod",
-}
-"""Functions of the launcher, because C's own operators are undefined where int64 overflows."""
-
-
-def _c_expression(node: ast.expr, name: Callable[[str], str]) -> str:
-    match node:
-        case ast.Constant(value=int(number)) if not isinstance(number, bool):
-            return f"INT64_C({number})"
-        case ast.Name(id=symbol):
-            return name(symbol)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return f"kw_subtract(INT64_C(0), {_c_expression(operand, name)})"
-        case ast.BinOp(left=left, op=op, right=right):
-            return _c_operation(type(op), _c_expression(left, name), _c_expression(right, name))
-        case ast.Call(func=ast.Name(id="min" | "max" as function), args=[first, *rest], keywords=[]) if rest:
-            result = _c_expression(first, name)
-            for item in rest:
-                result = f"kw_{function}({result}, {_c_expression(item, name)})"
-            return result
-    raise ValueError(f"cannot translate the size {ast.unparse(node)!r}")
-
-
-def _c_operation(op: type[ast.operator], left: str, right: str) -> str:
-    if op in _OPERATORS:
-        return f"{_OPERATORS[op]}({left}, {right})"
-    raise ValueError(f"cannot translate the operator {op.__name__} in a size")
 
 
 @dataclass(frozen=True)
@@ -434,7 +418,7 @@ def _argument(argument: Argument, where: Where) -> str:
 def _symbols(size: int | str, unit: LoweredUnit) -> list[str]:
     try:
         return symbols_of(size)
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
+    except (ValueError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
         raise KernelwrightError(f"the size {size!r} of an output cannot be computed: {error}", unit.where) from error
 
 

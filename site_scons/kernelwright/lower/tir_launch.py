@@ -19,14 +19,10 @@ import tvm_ffi
 from tvm import tirx
 
 from ..core.dtype import bytes_of
-from .tir_signature import Argument
+from .tir_signature import ARITHMETIC, FUNCTIONS, Argument
 
 _INFIX = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "//",
-    tirx.FloorMod: "%",
+    **ARITHMETIC,
     tirx.EQ: "==",
     tirx.NE: "!=",
     tirx.LT: "<",
@@ -41,7 +37,7 @@ _INFIX = {
     tirx.BitwiseOr: "|",
     tirx.BitwiseXor: "^",
 }
-_FUNCTIONS = {tirx.Min: "min", tirx.Max: "max", tirx.Div: "truncdiv", tirx.Mod: "truncmod"}
+_FUNCTIONS = {**FUNCTIONS, tirx.Div: "truncdiv", tirx.Mod: "truncmod"}
 
 _AXES = ("blockIdx", "threadIdx", "clusterCtaIdx", "preferredClusterCtaIdx")
 _KEYS = dict(zip(_AXES, ("grid", "block", "cluster", "preferred_cluster"), strict=True))

@@ -18,17 +18,16 @@ from ..core.errors import DefinitionError
 from .tir_alignment import element_alignment, required_alignment
 from .unit import Unit
 
+ARITHMETIC = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.FloorDiv: "//", tirx.FloorMod: "%"}
+FUNCTIONS = {tirx.Min: "min", tirx.Max: "max"}
+"""TVM's operations that sizes have (``runtime/size.py``)."""
+
 _INFIX = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "//",
-    tirx.FloorMod: "%",
+    **ARITHMETIC,
     # Sizes are not negative, so rounding towards zero and rounding down are the same.
     tirx.Div: "//",
     tirx.Mod: "%",
 }
-_FUNCTIONS = {tirx.Min: "min", tirx.Max: "max"}
 
 _READING = re.compile(
     r"tirx\.(ptx(_legacy)?\.(cp_async_(ca|cg|bulk_g2s|bulk_tensor_g2s)|ld|prefetch)|(cuda|s_tir)\.ldg|prefetch)"
@@ -133,7 +132,7 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
         for kind, operator in _INFIX.items():
             if isinstance(node, kind):
                 return f"({text(node.a)} {operator} {text(node.b)})"
-        for kind, name in _FUNCTIONS.items():
+        for kind, name in FUNCTIONS.items():
             if isinstance(node, kind):
                 return f"{name}({text(node.a)}, {text(node.b)})"
         raise DefinitionError(

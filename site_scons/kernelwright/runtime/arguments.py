@@ -9,15 +9,15 @@ Two things only the library sees, since they are not about dtypes and sizes: ali
 
 from __future__ import annotations
 
-import ast
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind
 from .loader import gaps_text
+from .size import Size
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -151,7 +151,7 @@ class Signatures:
             if described is None or described.shape is None:
                 continue
             for axis, (size, found) in enumerate(zip(argument.shape, described.shape, strict=True)):
-                if isinstance(size, _Size) and not size.fits(chosen.symbols, found):
+                if isinstance(size, Size) and not _fits(size, chosen.symbols, found):
                     self.refuse(
                         ValueError,
                         f"Mismatched {argument.name}.shape[{axis}] on argument #{position} when calling:\n"
@@ -212,7 +212,7 @@ class Chosen:
     def _shape(self, variant: _Variant, argument: Expected) -> tuple[Any, ...]:
         shape = []
         for axis, size in enumerate(argument.shape):
-            value = size.value(self.symbols) if isinstance(size, _Size) else size
+            value = _value(size, self.symbols) if isinstance(size, Size) else size
             if value is None:
                 problem = "cannot be computed: it overflows int64, or divides by 0"
                 self.signatures.refuse(ValueError, f"dimension {axis} of output '{argument.name}' {problem}")
@@ -227,70 +227,18 @@ class Chosen:
         return tuple(shape)
 
 
-class _Size:
-    """A size that is an expression; it is compiled once, from a syntax tree that has nothing else in it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.names: list[str] = []
-        try:
-            tree = ast.parse(text.strip(), mode="eval")
-        except SyntaxError as error:
-            raise ValueError(f"the size {text!r} is not an expression") from error
-        tree.body = self._checked(tree.body)
-        self._code = compile(ast.fix_missing_locations(tree), "<size>", "eval")
-
-    def value(self, symbols: Symbols) -> Any:
-        """The size; None if it divides by zero, or is not an int64."""
-        try:
-            value = eval(self._code, _NAMESPACE, dict(symbols))
-        except ZeroDivisionError:
-            return None
-        return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
-
-    def fits(self, symbols: Symbols, found: Any) -> bool:
-        """Whether a size is this one; so it is if a symbol is not known."""
-        return not all(name in symbols for name in self.names) or bool(self.value(symbols) == found)
-
-    def _checked(self, node: ast.expr) -> ast.expr:
-        """The node, if it is of the grammar; functions get names that no symbol can have."""
-        match node:
-            case ast.Constant(value=int(number)) if not isinstance(number, bool):
-                return node
-            case ast.Name(id=symbol):
-                self.names.append(symbol)
-                return node
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return ast.UnaryOp(ast.USub(), self._checked(operand))
-            case ast.BinOp(left=left, op=(ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv() | ast.Mod()) as op):
-                return ast.BinOp(self._checked(left), op, self._checked(node.right))
-            case ast.Call(func=ast.Name(id="min" | "max" as function), args=[first, *rest], keywords=[]) if rest:
-                name = ast.Name(f"function {function}", ast.Load())
-                return ast.Call(name, [self._checked(first), *map(self._checked, rest)], [])
-        raise ValueError(f"the size {self.text!r} has {ast.unparse(node)!r} in it")
+def _value(size: Size, symbols: Symbols) -> Any:
+    """A size; None if it divides by zero, or is not an int64."""
+    try:
+        value = size.value(symbols)
+    except ZeroDivisionError:
+        return None
+    return None if isinstance(value, int) and not -(2**63) < value < 2**63 else value
 
 
-def _symbolic(function: Callable[..., int], method: str) -> Callable[..., Any]:
-    """``min`` or ``max``, by the method that symbolic integers of PyTorch have for it."""
-
-    def combined(first: Any, *rest: Any) -> Any:
-        for item in rest:
-            if isinstance(first, int) and isinstance(item, int):
-                first = function(first, item)
-            elif isinstance(first, int):
-                first = getattr(item, method)(first)
-            else:
-                first = getattr(first, method)(item)
-        return first
-
-    return combined
-
-
-_NAMESPACE: dict[str, Any] = {
-    "__builtins__": {},
-    "function min": _symbolic(min, "__sym_min__"),
-    "function max": _symbolic(max, "__sym_max__"),
-}
+def _fits(size: Size, symbols: Symbols, found: Any) -> bool:
+    """Whether what was found is that size; so it is if a symbol is not known."""
+    return not all(name in symbols for name in size.names) or bool(_value(size, symbols) == found)
 
 
 class Expected:
@@ -302,7 +250,7 @@ class Expected:
         self.output = bool(item["output"])
         self.kind = "tensor" if item["kind"] == "tensor" else number_kind(self.dtype)
         sizes = item.get("shape") or () if self.kind == "tensor" else ()
-        self.shape = tuple(_Size(size) if isinstance(size, str) else int(size) for size in sizes)
+        self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self.text = self.dtype + (f"[{', '.join(map(str, sizes))}]" if self.kind == "tensor" else "")
         self.host_text = self.dtype
         if self.kind == "tensor":
@@ -350,7 +298,7 @@ class _Variant:
                 symbols.setdefault(argument.name, described.value)
         for argument, described in sorted(pairs, key=lambda pair: pair[0].output):
             for size, found in zip(argument.shape, described.shape or (), strict=True):
-                if isinstance(size, _Size) and size.text.isidentifier():
+                if isinstance(size, Size) and size.text.isidentifier():
                     symbols.setdefault(size.text, found)
         return symbols
 
@@ -358,12 +306,12 @@ class _Variant:
         """The signature as TVM's host code writes it in messages."""
         return f"{kernel}({', '.join(f'{a.name}: {a.host_text}' for a in self.arguments)})"
 
-    def source_text(self, size: _Size) -> str:
+    def source_text(self, size: Size) -> str:
         """What a size has to be: the place that tells the symbol, or the expression."""
         if size.text.isidentifier():
             for argument in sorted(self.arguments, key=lambda argument: argument.output):
                 for axis, other in enumerate(argument.shape):
-                    if isinstance(other, _Size) and other.text == size.text:
+                    if isinstance(other, Size) and other.text == size.text:
                         return f"match {argument.name}.shape[{axis}]"
         return f"be {size.text}"
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from ..core.arch import arch_of_device
 from ..core.dtype import numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where
-from ..core.size import evaluate
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import CheckRequest
+from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
 
 Array = NDArray[Any]
@@ -320,7 +320,7 @@ def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
 
 def shape_of(argument: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of a tensor argument of signature.json, for values of the size variables."""
-    return tuple(size if isinstance(size, int) else evaluate(size, sizes) for size in argument["shape"])
+    return tuple(size if isinstance(size, int) else Size(size).value(sizes) for size in argument["shape"])
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

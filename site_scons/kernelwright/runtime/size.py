@@ -1,0 +1,137 @@
+"""Sizes as signatures have them: expressions of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
+
+They are in Python syntax, and compute in Python's arithmetic. This is the one place that reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Symbols = Mapping[str, Any]
+_Compute = Callable[[Symbols], Any]
+
+OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+FUNCTIONS = ("min", "max")
+
+
+def translate(
+    text: str, number: Callable[[int], T], symbol: Callable[[str], T], operation: Callable[[str, list[T]], T]
+) -> T:
+    """Something else that says the same as a size.
+
+    Arguments:
+        text: the size.
+        number: makes it of an integer.
+        symbol: makes it of a symbol.
+        operation: makes it of an operator or a function and what that is applied to: one operand, which is negated,
+            two, or, of a function, at least two.
+
+    Raises:
+        ValueError: the size has something else in it.
+    """
+
+    def walk(node: ast.expr) -> T:
+        match node:
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
+                return number(value)
+            case ast.Name(id=name):
+                return symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return operation("-", [walk(operand)])
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+                return operation(OPERATORS[type(op)], [walk(left), walk(right)])
+            case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as operands, keywords=[]) if name in FUNCTIONS:
+                return operation(name, [walk(operand) for operand in operands])
+        raise ValueError(f"cannot translate the size {ast.unparse(node)!r}")
+
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError as error:
+        raise ValueError(f"the size {text!r} is not an expression") from error
+    return walk(tree.body)
+
+
+class Size:
+    """A size that can be computed; it is read once.
+
+    Arguments:
+        text: the expression.
+
+    Raises:
+        ValueError: it has something else in it.
+
+    >>> Size("max(2 * n, 5) // 2").value({"n": 4})
+    4
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.names: list[str] = []
+        self._compute = translate(text, _constant, self._lookup, _computed)
+
+    def _lookup(self, name: str) -> _Compute:
+        self.names.append(name)
+        return operator.itemgetter(name)
+
+    def value(self, symbols: Symbols) -> Any:
+        """The size for values of the symbols, which may be symbolic integers of PyTorch.
+
+        Raises:
+            ValueError: a symbol has no value.
+            ZeroDivisionError: it divides by zero for these values.
+        """
+        try:
+            return self._compute(symbols)
+        except KeyError as error:
+            known = sorted(symbols)
+            raise ValueError(f"cannot evaluate the size {self.text!r} with the symbols {known}") from error
+
+
+def _constant(number: int) -> _Compute:
+    return lambda symbols: number
+
+
+def _computed(operation: str, operands: list[_Compute]) -> _Compute:
+    function = _FUNCTIONS[operation]
+    first, *rest = operands
+    if not rest:
+        return lambda symbols: -first(symbols)
+    for second in rest:
+        first = _of_two(function, first, second)
+    return first
+
+
+def _of_two(function: Callable[[Any, Any], Any], first: _Compute, second: _Compute) -> _Compute:
+    return lambda symbols: function(first(symbols), second(symbols))
+
+
+def _symbolic(function: Callable[..., int], method: str) -> Callable[[Any, Any], Any]:
+    """``min`` or ``max``, by the method that symbolic integers of PyTorch have for it."""
+
+    def combined(first: Any, second: Any) -> Any:
+        if not isinstance(first, int):
+            return getattr(first, method)(second)
+        return function(first, second) if isinstance(second, int) else getattr(second, method)(first)
+
+    return combined
+
+
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": _symbolic(min, "__sym_min__"),
+    "max": _symbolic(max, "__sym_max__"),
+}
