@@ -822,7 +822,8 @@ def test_edit_of_equal_size_within_the_same_full_second_is_seen(clean, tree):
 
 COARSE = """\
 import os, types
-from kernelwright import files, settled
+from kernelwright.core import files
+from kernelwright.state import settled
 
 class Coarse:
     def __getattr__(self, name):
@@ -928,7 +929,7 @@ def test_tool_that_the_system_killed_is_an_error_that_says_what_to_do(tree):
 ARCHS = "ARCHS=x86-64-v3,sm_80,sm_86,sm_89,sm_90a"
 
 WATCHED = """\
-from kernelwright import memory
+from kernelwright.processes import memory
 
 class Watched(memory.MemoryGovernor):
     def _fits(self, needed_kib):
