@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.core.records import LARGEST, Record, is_file_name, read_json
+from kernelwright.core.records import LARGEST, Record, decoded, is_file_name, read_json
 
 READERS: dict[str, Callable[[Record], Any]] = {
     "text": lambda record: record.text("x"),
@@ -18,7 +18,13 @@ READERS: dict[str, Callable[[Record], Any]] = {
     "flag": lambda record: record.flag("x"),
     "count": lambda record: record.count("x"),
     "number": lambda record: record.number("x"),
+    "most": lambda record: record.count("x", 7),
+    "limited": lambda record: record.number("x", 0.5),
     "texts": lambda record: record.texts("x"),
+    "lists_of_texts": lambda record: record.lists_of_texts("x"),
+    "texts_or_counts": lambda record: record.texts_or_counts("x"),
+    "output": lambda record: record.output("x"),
+    "mapping": lambda record: record.mapping("x"),
     "records": lambda record: [item.raw for item in record.records("x")],
     "record": lambda record: record.record("x").raw,
     "members": lambda record: [(name, item.raw) for name, item in record.members("x")],
@@ -38,8 +44,14 @@ READERS: dict[str, Callable[[Record], Any]] = {
         ("number", 0),
         ("number", 0.5),
         ("number", LARGEST),
+        ("most", 7),
+        ("limited", 0.5),
         ("texts", []),
         ("texts", ["a", "b"]),
+        ("lists_of_texts", []),
+        ("lists_of_texts", [["a", "b"], []]),
+        ("texts_or_counts", ["a", -1, 2**70]),
+        ("mapping", {"a": 1, "b": None}),
         ("records", [{}, {"a": 1}]),
         ("record", {"a": 1}),
     ],
@@ -69,7 +81,23 @@ def test_numbers_are_given_as_floats_and_members_with_their_names() -> None:
         ("number", 10**400, "a number from 0"),
         ("number", True, "a number from 0"),
         ("number", "1", "a number from 0"),
+        ("most", 8, "an integer from 0 to 7"),
+        ("limited", 0.75, "a number from 0 to 0.5"),
+        ("number", float("nan"), "a number from 0"),
+        ("number", float("inf"), "a number from 0"),
         ("texts", "ab", "a list"),
+        ("lists_of_texts", ["ab"], "a list of lists of strings"),
+        ("lists_of_texts", [["a"], [1]], "a list of lists of strings"),
+        ("lists_of_texts", {"a": []}, "a list"),
+        ("texts_or_counts", [1.5], "a list of strings and integers"),
+        ("texts_or_counts", [True], "a list of strings and integers"),
+        ("output", [1, 2, 3, "d"], "a stamp and a digest"),
+        ("output", [1, 2, 3, 4, 5], "a stamp and a digest"),
+        ("output", [1, 2, 3, 4, "d", "d"], "a stamp and a digest"),
+        ("output", [1, 2, 3, 4.0, "d"], "a stamp and a digest"),
+        ("output", [1, 2, 3, True, "d"], "a stamp and a digest"),
+        ("output", "abcde", "a list"),
+        ("mapping", [], "an object"),
         ("texts", ["a", 1], "a list of strings"),
         ("records", {}, "a list"),
         ("records", [{}, 1], None),
@@ -89,6 +117,42 @@ def test_another_value_is_an_error_that_names_place_and_value(kind: str, value: 
 def test_an_absent_value_is_called_missing(kind: str) -> None:
     with pytest.raises(ValueError, match=r"^x is missing, expected "):
         READERS[kind](Record({}, ""))
+
+
+def test_an_output_is_a_stamp_and_a_digest() -> None:
+    assert READERS["output"](Record({"x": [1, 2, 3, 4, "d"]}, "")) == ((1, 2, 3, 4), "d")
+
+
+def test_objects_are_given_with_their_names_and_their_places() -> None:
+    record = Record({"a": {"b": 1}, "c": {}}, "")
+    assert [(name, item.raw, item.place) for name, item in record.members()] == [("a", {"b": 1}, "a"), ("c", {}, "c")]
+    with pytest.raises(ValueError, match=r"^a\.b is 1, expected an object"):
+        list(record.record("a").members())
+
+
+def test_what_may_be_absent_is_of_its_kind_if_it_is_there() -> None:
+    record = Record({"a": "text", "b": None, "c": 1}, "")
+    assert [record.optional(record.text, name) for name in "abd"] == ["text", None, None]
+    with pytest.raises(ValueError, match=r"^c is 1, expected a string"):
+        record.optional(record.text, "c")
+
+
+def test_other_names_than_the_expected_ones_are_an_error_that_names_one() -> None:
+    Record({"a": 1}, "k").require_names("a", "b")
+    with pytest.raises(ValueError, match=r"^k\.b is not expected"):
+        Record({"c": 1, "a": 1, "b": 1}, "k").require_names("a")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1", "NaN", '{"a": -Infinity}', "9" * 5000, "[" * 200_000, "[] []", b"\xff"]
+)
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        decoded(text)
+
+
+def test_json_is_decoded_from_text_and_bytes() -> None:
+    assert decoded(b'{"gr\xc3\xb6\xc3\x9fe": "\\udcff"}') == decoded('{"größe": "\\udcff"}') == {"größe": "\udcff"}
 
 
 def test_null_is_no_value() -> None:

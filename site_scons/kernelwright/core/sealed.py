@@ -2,6 +2,9 @@
 
 A sealed line is a JSON list. Its first item is the SHA-256 of the rest: of all bytes between the comma that follows it
 and the closing bracket. A sealed file is one such line; its further items are a schema and an object.
+
+Two files that are read back have formats of their own, because others read them, too: the manifest of a package, with
+its digest in its last line (``runtime/loader.py``), and ``trace.json``, which browsers show (``state/trace.py``).
 """
 
 from __future__ import annotations
