@@ -18,6 +18,8 @@ release = VERSION
 html_title = f"Kernelwright {VERSION}"
 html_theme = "furo"
 html_show_copyright = False
+html_static_path = ["style"]
+html_css_files = ["site.css"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
