@@ -197,7 +197,7 @@ def test_an_unknown_compiler(project: Project) -> None:
 
 
 def test_a_missing_wheel_says_how_to_install_it(project: Project) -> None:
-    hide = "from kernelwright import nvrtc_library\nnvrtc_library._library_folders = lambda environment: []\n"
+    hide = "from kernelwright.toolchain import nvrtc\nnvrtc._library_folders = lambda environment: []\n"
     project.write("SConstruct", hide + (project.folder / "SConstruct").read_text())
     run = project.scons(ok=False)
     assert "no NVRTC" in run.output and "pip install 'kernelwright[nvrtc]'" in run.output and run.status == 2
@@ -238,7 +238,7 @@ def processes_in(folder: Path) -> list[int]:
 
 STOPPED = """\
 import sys
-from kernelwright import nvrtc
+from kernelwright.compile import nvrtc
 nvrtc.compiler_process = lambda: [sys.executable, {program!r}]
 """
 """Beginning of a build file: runs another program in place of the one that runs NVRTC."""
