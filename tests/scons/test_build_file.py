@@ -282,9 +282,9 @@ def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
         env.KernelPackage(sources=Glob("kernels/*.py"))
         env.KernelWheel()
         run = begun_run(env)
-        governor = run.tools._governor
+        governor = run.compilers._governor
         memory = governor.budget_kib, governor.estimate_kib("nvcc", "")
-        print("shared:", run.pool.timeout_s, run.tools.timeout_s, *memory)
+        print("shared:", run.pool.timeout_s, run.compilers.timeout_s, *memory)
         print("cache:", run.cache._folder, run.cache._limit)
         """,
     )
