@@ -20,7 +20,7 @@ from kernelwright.compile.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
 from kernelwright.discover import discovery
-from kernelwright.library import wrapper as library
+from kernelwright.library import sources as library
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor

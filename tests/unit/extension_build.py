@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from forked import starter
-from kernelwright.backends.base import Places
 from kernelwright.backends.cython import Cython
+from kernelwright.library.commands import ToolPaths
+from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.library.wrapper import LAUNCHER
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
 from launcher_build import OPTIMISED, build, include_folders
@@ -65,14 +65,14 @@ class Built:
         return tvm_ffi_kernel.load_kernel(self.plan.name, dict(self.entry), self.folder / f"{self.plan.name}.so")
 
 
-def places() -> Places:
+def places() -> ToolPaths:
     """Names for a build in any folder."""
     include = sysconfig.get_paths()["include"]
-    return Places("gcc", str(LAUNCHER), tuple(include_folders()), python=sys.executable, python_include=include)
+    return ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()), python=sys.executable, python_include=include)
 
 
 def compile_extension(
-    folder: Path, plan: KernelPlan, named: Places | None = None, *, flags: Sequence[str] = OPTIMISED
+    folder: Path, plan: KernelPlan, named: ToolPaths | None = None, *, flags: Sequence[str] = OPTIMISED
 ) -> Path:
     """Emit the source and compile it; warnings are errors."""
     backend, output = Cython(), "backends/cython"

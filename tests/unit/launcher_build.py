@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.backends.base import Places
-from kernelwright.library import wrapper as kernel_library
+from kernelwright.library.commands import ToolPaths, compile_command, link_command
+from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.library.wrapper import LAUNCHER, LinkJob
+from kernelwright.library.sources import emit
 
 
 def include_folders() -> list[str]:
@@ -128,7 +128,7 @@ OPTIMISED = ("-O2",)
 def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Path:
     """Emit the wrapper and build the library, not optimised unless ``extra`` says so; warnings are errors."""
     (folder / kernel.name).mkdir(parents=True, exist_ok=True)
-    for name, text in kernel_library.emit(kernel).items():
+    for name, text in emit(kernel).items():
         (folder / kernel.name / name).write_text(text)
     objects = [unit.host for unit in kernel.units if unit.target == "llvm"]
     compile_and_link(folder, kernel.name, objects, f"{kernel.name}.so", *extra)
@@ -137,10 +137,10 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
 
 def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
     """Compile an emitted wrapper and link its library."""
-    places = Places("gcc", str(LAUNCHER), tuple(include_folders()))
-    compile_wrapper = kernel_library.compile_command(kernel, places, f"{kernel}/wrapper.o")
+    places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
+    compile_wrapper = compile_command(kernel, places, f"{kernel}/wrapper.o")
     _compile_once(folder, [*compile_wrapper, "-O0", "-Wall", "-Wextra", "-Werror", *extra], kernel)
-    _run(folder, [*kernel_library.link_command(LinkJob(kernel, tuple(objects)), places, library), *extra])
+    _run(folder, [*link_command(kernel, objects, places, library), *extra])
 
 
 def _run(folder: Path, command: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kernelwright.backends.torch import parameters_of
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.library import wrapper as library
+from kernelwright.library import sources as library
 from kernelwright.library.plan import Argument, LoweredUnit
 from launcher_build import plan, signature, tensor
 

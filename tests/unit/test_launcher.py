@@ -740,7 +740,8 @@ def test_outputs_come_from_the_allocator_of_the_environment(add: Any) -> None:
 def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
-    from kernelwright.library.wrapper import LAUNCHER, compile_flags
+    from kernelwright.library.commands import compile_flags
+    from kernelwright.library.launcher import LAUNCHER
 
     limits = "".join(f"#define KW_MAX_{name} 1\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES"))
     table = 'static const kw_kernel kw_this = {.outline = "x", .num_arguments = 1};\n'

@@ -851,7 +851,8 @@ def test_the_best_image_for_the_device_is_loaded(
 def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int], int]:
     """The launcher's choice among archs, straight from C: capability -> index or -1."""
     from kernelwright.core.errors import Where
-    from kernelwright.library.wrapper import LAUNCHER, _image
+    from kernelwright.library.launcher import LAUNCHER
+    from kernelwright.library.wrapper import _image
     from launcher_build import include_folders
 
     head = '#define KW_KERNEL "k"\n' + "".join(

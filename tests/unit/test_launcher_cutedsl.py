@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tvm_ffi
-from kernelwright.library import wrapper as kernel_library
+from kernelwright.library import sources as kernel_library
 from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.lower.cutedsl_compiler import ANSWERED, HOST

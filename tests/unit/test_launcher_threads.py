@@ -15,7 +15,7 @@ import pytest
 import tvm_ffi
 from forked import starter
 from gate import held
-from kernelwright.library.wrapper import LAUNCHER
+from kernelwright.library.launcher import LAUNCHER
 from launcher_build import MEET, OPTIMISED, build, c_unit, include_folders, plan, scalar, signature, tensor
 from tvm_ffi import libinfo
 

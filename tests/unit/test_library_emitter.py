@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from elftools.elf.elffile import ELFFile
 from kernelwright.backends import get, names
-from kernelwright.backends.base import Places
 from kernelwright.core.errors import KernelwrightError, SettingsError
-from kernelwright.library import wrapper as library
+from kernelwright.library import sources as library
+from kernelwright.library.c_text import size_expression, symbols_of
+from kernelwright.library.commands import ToolPaths, link_flags
+from kernelwright.library.launcher import launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.library.wrapper import launcher_sources, link_flags, size_expression, symbols_of
 from kernelwright.toolchain.probe import cuda_version
 from launcher_build import plan, scalar, signature, tensor
 
@@ -262,7 +263,9 @@ __attribute__((visibility("default"))) int PyInit__gemm(void) {
 
 
 def test_extension_modules_are_hardened_like_libraries(tmp_path: Path) -> None:
-    _, (compiler, *options) = get("cython").commands("gemm", Places("gcc", ".", (), python_include="."), str(tmp_path))
+    _, (compiler, *options) = get("cython").commands(
+        "gemm", ToolPaths("gcc", ".", (), python_include="."), str(tmp_path)
+    )
     (tmp_path / "_gemm.c").write_text(SOURCE_WITH_ARRAY)
     subprocess.run([compiler, *options], check=True)
     with (tmp_path / "_gemm.abi3.so").open("rb") as file:

@@ -190,7 +190,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
 EXECUTION += " worker/server worker/strict"
 DEVICE_COMPILERS = "compile/headers compile/nvcc compile/nvrtc toolchain stages/device"
-FOLDERS = ("backends", "lower", "package", "toolchain", "wheel")
+FOLDERS = ("backends", "library", "lower", "package", "toolchain", "wheel")
 
 DECIDING = {
     "DISCOVER": f"discover/discovery {EXECUTION}",
@@ -198,12 +198,12 @@ DECIDING = {
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
     "FATBIN": "compile/fatbin compile/nvcc stages/fatbin",
-    "WRAP": "backends core/dtype compile/fatbin library/wrapper library/plan stages/wrap stages/context",
+    "WRAP": "backends core/dtype compile/fatbin library stages/wrap stages/context",
     "GLIBC": "compile/glibc stages/glibc",
-    "CC": "library/wrapper compile/nvcc stages/cc stages/places",
+    "CC": "library/commands library/launcher compile/nvcc stages/cc stages/places",
     "EXT": "backends compile/nvcc stages/ext stages/places",
     "ENTRY": "core/files compile/limits package/manifest stages/entry",
-    "LINK": "core/files compile/limits compile/nvcc package/manifest library/wrapper stages/link stages/entry",
+    "LINK": "core/files compile/limits compile/nvcc library/commands package/manifest stages/entry stages/link",
     "PACKAGE": "backends compile/fatbin core/files package stages/package",
     "WHEEL": "compile/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
     "COMMANDS": "stages/commands core/files",

@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 import pytest
-from kernelwright.package.stubs import StubTypes, annotation, documentation, kernel_stub
+from kernelwright.backends.stubs import StubTypes, annotation, documentation, kernel_stub
 from launcher_build import scalar, tensor
 
 

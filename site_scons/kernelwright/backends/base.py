@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,28 +11,8 @@ from ..core.errors import ToolchainError, Where
 from ..core.need import Need
 
 if TYPE_CHECKING:
+    from ..library.commands import ToolPaths
     from ..library.plan import KernelPlan
-
-
-@dataclass(frozen=True)
-class Places:
-    """How a command names what it does not make.
-
-    Arguments:
-        compiler: the C compiler.
-        launcher: the folder of the launcher's headers.
-        includes: tvm-ffi's include folders.
-        glibc: the folder of the libraries that stand in for the machine's C library (see ``glibc``); empty: none.
-        python: the Python interpreter that builds.
-        python_include: the folder of its ``Python.h``.
-    """
-
-    compiler: str
-    launcher: str
-    includes: tuple[str, ...]
-    glibc: str = ""
-    python: str = ""
-    python_include: str = ""
 
 
 class Backend:
@@ -132,12 +111,12 @@ class Backend:
         """The names of the files, emitted or compiled, that belong into the package, in its ``backends/<name>``."""
         return self.files(kernel)
 
-    def commands(self, kernel: str, places: Places, output: str) -> tuple[list[str], ...]:
+    def commands(self, kernel: str, paths: ToolPaths, output: str) -> tuple[list[str], ...]:
         """The commands that compile those products that are not emitted; none by default.
 
         Arguments:
             kernel: the kernel's name.
-            places: how to name what the commands do not make.
+            paths: the compilers and folders that the commands name.
             output: the folder for the products, and for what is made on the way to them.
         """
         return ()
@@ -160,6 +139,6 @@ class Backend:
         Arguments:
             entry: the kernel's part of the manifest.
         """
-        from ..package.stubs import kernel_stub
+        from .stubs import kernel_stub
 
         return kernel_stub(kernel, entry)

@@ -83,7 +83,7 @@ class CudaCore(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """The kernel's part of the ``.pyi``; calls take a stream as well."""
-        from ..package.stubs import StubTypes, kernel_stub
+        from .stubs import StubTypes, kernel_stub
 
         return kernel_stub(kernel, entry, StubTypes(keywords=("stream: _Any = None",)))
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from ..core.errors import KernelwrightError, ToolchainError, Where
 from ..core.need import Need
+from ..library.commands import RELRO, STACK_PROTECTOR, ToolPaths
+from ..library.launcher import LAUNCHER
 from ..library.plan import IDENTIFIER, Argument, KernelPlan
-from ..library.wrapper import LAUNCHER, RELRO, STACK_PROTECTOR
-from .base import Backend, Places
+from .base import Backend
 
 SHARED = LAUNCHER / "python"
 """The folder of what all modules have in common: C headers, and a file that every ``.pyx`` includes."""
@@ -109,14 +110,14 @@ class Cython(Backend):
         """The compiled module."""
         return (f"_{kernel}.abi3.so",)
 
-    def commands(self, kernel: str, places: Places, output: str) -> tuple[list[str], ...]:
+    def commands(self, kernel: str, paths: ToolPaths, output: str) -> tuple[list[str], ...]:
         """Translate to C; compile and link."""
         translated, library = f"{output}/_{kernel}.c", f"{output}/_{kernel}.abi3.so"
         source = f"{self.folder(kernel)}/_{kernel}.pyx"
-        folders = [f"-I{folder}" for folder in (places.launcher, *places.includes, places.python_include)]
+        folders = [f"-I{folder}" for folder in (paths.launcher, *paths.includes, paths.python_include)]
         return (
-            [places.python, "-m", "cython", "--module-name", f"_{kernel}", source, "-o", translated],
-            [places.compiler, *compile_flags(), *folders, translated, "-o", library, *link_flags(places.glibc)],
+            [paths.python, "-m", "cython", "--module-name", f"_{kernel}", source, "-o", translated],
+            [paths.compiler, *compile_flags(), *folders, translated, "-o", library, *link_flags(paths.glibc)],
         )
 
     def headers(self) -> list[Path]:
@@ -125,7 +126,7 @@ class Cython(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """Its calls with names, and with a stream."""
-        from ..package.stubs import documentation
+        from .stubs import documentation
 
         arguments = entry["variants"][0]["arguments"]
         inputs = [argument for argument in arguments if not argument["output"]]
@@ -221,7 +222,7 @@ def _described(kernel: KernelPlan, argument: Argument) -> str:
 
 def _typed(arguments: list[Mapping[str, Any]]) -> str:
     """Parameters of a stub."""
-    from ..package.stubs import StubTypes, annotation
+    from .stubs import StubTypes, annotation
 
     types = StubTypes()
 

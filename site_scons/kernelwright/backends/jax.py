@@ -44,7 +44,7 @@ class Jax(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """See :meth:`Backend.stub`."""
-        from ..package.stubs import StubTypes, kernel_stub
+        from .stubs import StubTypes, kernel_stub
 
         return kernel_stub(kernel, entry, StubTypes("_JaxKernel", "_Tensor", "_jax.Array", writes=False))
 

@@ -124,7 +124,7 @@ class Torch(Backend):
 
     def stub(self, kernel: str, entry: Mapping[str, Any]) -> str:
         """See :meth:`Backend.stub`."""
-        from ..package.stubs import StubTypes, kernel_stub
+        from .stubs import StubTypes, kernel_stub
 
         return kernel_stub(kernel, entry, StubTypes("_TorchKernel", "_torch.Tensor", "_torch.Tensor"))
 

@@ -1,27 +1,19 @@
-"""The kernel library: one per kernel, whose surface is the C ABI of TVM-FFI. Every backend but a pure one calls it.
+"""``wrapper.c``: the text of a kernel's library, whose surface is the C ABI of TVM-FFI.
 
-This module writes ``wrapper.c``, which is tables: what each variant expects, where its code is. The mechanism is in
-the C headers of ``launcher/``, which the wrapper includes. The device code is in ``images.s``, apart from it: the
-wrapper can be compiled while nvcc is still at work, and need not be compiled again when only device code has changed.
+It is tables: what each variant expects, where its code is. The mechanism is in the C headers of ``launcher/``, which
+the wrapper includes. Every backend but a pure one calls such a library.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import reduce
-from pathlib import Path
 
-from ..backends.base import Places
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from ..runtime.size import translate
+from .c_text import c_string, size_expression, symbols_of
+from .images import image_symbol
 from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
-
-LAUNCHER = Path(__file__).resolve().parent / "launcher"
-"""The folder of the launcher's C headers."""
 
 MAX_ARGUMENTS = 120
 """Most arguments of a kernel, and most parameters of a device function: they are held in arrays on the stack."""
@@ -39,137 +31,16 @@ _FLAGS = {
 _PARAMETER_LETTERS = {"handle": "p", "bool": "i", "float64": "d", "float32": "f", "float16": "h"}
 
 
-STACK_PROTECTOR = "-fstack-protector-strong"
-"""Ends the process when a function has written beyond its arrays on the stack. Calls are no slower."""
-
-RELRO = ("-z,relro", "-z,now")
-"""Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
-
-
-def compile_flags() -> list[str]:
-    """Options of the C compiler for wrapper.c, without folders: optimisation, dialect, visibility, hardening."""
-    return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
-
-
-def link_flags(launcher: str | Path = LAUNCHER, glibc: str = "") -> list[str]:
-    """Options for linking a kernel library: nothing exported but FFI functions, never unloaded, hardened, reproducible.
+def wrapper_text(kernel: KernelPlan) -> str:
+    """The text of wrapper.c.
 
     Arguments:
-        launcher: the folder of the launcher, as the command line should name it.
-        glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
-    """
-    linker = [f"--version-script={launcher}/exports.map", "-z,nodelete", *RELRO, "--build-id=none"]
-    # Before glibc 2.34 the last two have functions that are bound as if they were in libc.
-    libraries = ["-lm", "-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
-    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
-
-
-def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER) -> list[str]:
-    """Options that name the folders of headers.
-
-    Arguments:
-        include: TVM-FFI's include folders (tvm-ffi's own, and DLPack's).
-        launcher: the folder of the launcher's headers.
-    """
-    return [f"-I{folder}" for folder in (".", launcher, *include)]
-
-
-def launcher_sources() -> list[Path]:
-    """The launcher's files, in a fixed order: every kernel library depends on their content."""
-    found = [path for path in LAUNCHER.rglob("*") if path.suffix in (".h", ".map")]
-    return sorted(path for path in found if path.parent.name != "python")  # these are the extension modules
-
-
-_FUNCTIONS = {
-    "+": "kw_add",
-    "-": "kw_subtract",
-    "*": "kw_multiply",
-    "//": "kw_floordiv",
-    "%": "kw_floormod",
-    "min": "kw_min",
-    "max": "kw_max",
-}
-"""Functions of the launcher, because C's own operators are undefined where int64 overflows."""
-
-
-def size_expression(text: str, name: Callable[[str], str]) -> str:
-    """Translate a size to C.
-
-    Arguments:
-        text: the size.
-        name: the C expression of a symbol.
-
-    Raises:
-        ValueError: the expression has something else in it.
-    """
-
-    def operation(sign: str, operands: list[str]) -> str:
-        terms = operands if len(operands) > 1 else ["INT64_C(0)", *operands]
-        return reduce(lambda first, second: f"{_FUNCTIONS[sign]}({first}, {second})", terms)
-
-    return translate(text, "INT64_C({})".format, name, operation)
-
-
-def symbols_of(size: int | str) -> list[str]:
-    """The symbols in a size, in order of appearance."""
-    if isinstance(size, int):
-        return []
-    found: dict[str, None] = {}
-    size_expression(size, lambda symbol: found.setdefault(symbol) or symbol)
-    return list(found)
-
-
-@dataclass(frozen=True)
-class LinkJob:
-    """What a kernel library is linked from, besides the backend's files and the wrapper's object.
-
-    Arguments:
-        kernel: the kernel's name.
-        objects: the objects of the llvm lowerings.
-
-    Paths are relative to the folder in which the compiler runs, which is that of the plan's paths.
-    """
-
-    kernel: str
-    objects: tuple[str, ...]
-
-
-FILES = ("wrapper.c", "images.s")
-"""The names of the files that :func:`emit` writes."""
-
-
-def emit(kernel: KernelPlan) -> dict[str, str]:
-    """Write the sources of a kernel's library.
-
-    Arguments:
-        kernel: the plan; paths in it are relative to the folder in which the compiler runs.
-
-    Returns:
-        File name (relative to the kernel's folder) -> text; equal for equal plans.
+        kernel: a plan that was checked; paths in it are relative to the folder in which the compiler runs.
 
     Raises:
         KernelwrightError: the kernel cannot be called from C.
     """
-    kernel.check()
-    if kernel.name.startswith("kw_") or kernel.name == "main":
-        raise KernelwrightError(
-            f"{kernel.name!r} cannot be a kernel's name",
-            Where(kernel.name, stage="wrap"),
-            "choose one that is not main and does not start with kw_",
-        )
-    return {"wrapper.c": _Wrapper(kernel).text(), "images.s": _images(kernel)}
-
-
-def compile_command(kernel: str, places: Places, output: str) -> list[str]:
-    """The command that compiles the wrapper and the lowered host code; it needs no device code."""
-    folders = include_flags(places.includes, places.launcher)
-    return [places.compiler, *compile_flags(), *folders, "-c", f"{kernel}/wrapper.c", "-o", output]
-
-
-def link_command(job: LinkJob, places: Places, library: str) -> list[str]:
-    """The command that makes the library of the compiled wrapper, the device code and the objects."""
-    parts = [f"{job.kernel}/wrapper.o", f"{job.kernel}/images.s", *job.objects]
-    return [places.compiler, *parts, "-o", library, *link_flags(places.launcher, places.glibc)]
+    return _Wrapper(kernel).text()
 
 
 class _Wrapper:
@@ -210,7 +81,7 @@ class _Wrapper:
         self._line(
             f"/* The library of kernel {self._kernel.name}: its tables and, below them, its FFI functions.",
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
-            f"#define KW_KERNEL {_string(self._kernel.name)}",
+            f"#define KW_KERNEL {c_string(self._kernel.name)}",
             f"#define KW_MAX_ARGUMENTS {max(1, arguments)}",
             f"#define KW_MAX_DIMS {max([1, *dims])}",
             f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
@@ -231,14 +102,14 @@ class _Wrapper:
         self._line(
             "};",
             "static const kw_kernel kw_this = {",
-            f"  .outline = {_string(outline)},",
-            f"  .built = {_string(_built(kernel))},",
+            f"  .outline = {c_string(outline)},",
+            f"  .built = {c_string(_built(kernel))},",
             f"  .arguments = kw_arguments_{self._number(first)},",
             f"  .num_arguments = {len(first.arguments)},",
             f"  .num_outputs = {len(kernel.outputs)},",
             "  .variants = kw_variants,",
             f"  .num_variants = {len(kernel.variants)},",
-            *([f"  .gaps = {_string(kernel.gaps)},"] if kernel.gaps else []),
+            *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             "",
             '#include "exports.h"',
@@ -247,7 +118,7 @@ class _Wrapper:
         )
 
     def _variant(self, number: int, variant: VariantPlan) -> str:
-        fields = [f".slug = {_string(variant.slug)}"]
+        fields = [f".slug = {c_string(variant.slug)}"]
         if cpu := variant.of("llvm"):
             fields += [f".cpu_signature = &kw_signature_{self._number(cpu[0])}", f".cpu_units = kw_cpu_units_{number}"]
             fields += [f".num_cpu_units = {len(cpu)}"]
@@ -308,7 +179,7 @@ class _Wrapper:
             self._line(f"KW_HIDDEN int32_t {unit.entry}(void *, void *, int32_t, void *);")
         self._line(f"static const kw_cpu_unit kw_cpu_units_{number}[] = {{")
         for unit in best_first:
-            self._line(f"  {{{_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.entry}}},")
+            self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.entry}}},")
         self._line("};")
 
     def _cuda_unit(self, number: int, unit: LoweredUnit) -> None:
@@ -323,7 +194,7 @@ class _Wrapper:
         self._line(
             "};",
             f"static kw_module kw_module_{number} = {{",
-            f"  .variant = {_string(unit.slug)},",
+            f"  .variant = {c_string(unit.slug)},",
             f"  .images = kw_images_{number},",
             f"  .num_images = {len(unit.images)},",
             f"  .functions = kw_functions_{number},",
@@ -336,10 +207,10 @@ class _Wrapper:
         if not unit.images or not unit.device_kernels:
             raise KernelwrightError("its cuda lowering has no device code", unit.where)
         for arch in () if self._split else unit.images:
-            self._line(f"KW_IMAGE({_symbol(number, arch)});")
+            self._line(f"KW_IMAGE({image_symbol(number, arch)});")
         self._line(f"static const kw_image kw_images_{number}[] = {{")
         for arch, path in unit.images.items():
-            place = f".file = {_string(path)}" if self._split else f".data = {_symbol(number, arch)}"
+            place = f".file = {c_string(path)}" if self._split else f".data = {image_symbol(number, arch)}"
             self._line(f"  {_image(arch, place, unit.where)},")
         self._line("};")
 
@@ -356,40 +227,8 @@ class _Wrapper:
         for index, device in enumerate(unit.device_kernels):
             macros[f"{device.name}_packed"] = f"kw_packed_{number}_{index}"
         self._line(*(f"#define {name} {value}" for name, value in macros.items()), "KW_HOST_BEGIN")
-        self._line(f"#include {_string(unit.host)}", "KW_HOST_END")
+        self._line(f"#include {c_string(unit.host)}", "KW_HOST_END")
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))
-
-
-def _images(kernel: KernelPlan) -> str:
-    """The text of images.s, which embeds all images; their paths are relative to the assembler's working folder.
-
-    Behind each image is a zero byte, because the driver wants PTX as a C string. A split kernel embeds none.
-    """
-    lines = [f"/* The device code of kernel {kernel.name}. Written by Kernelwright. */"]
-    lines += ['.section .rodata.kernelwright, "a", @progbits']
-    for number, variant in enumerate(kernel.variants):
-        for unit in variant.of("cuda"):
-            for arch, path in () if kernel.split else unit.images.items():
-                symbol = _symbol(number, arch)
-                lines += [".balign 64", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:"]
-                lines += [f".incbin {_string(path)}", ".byte 0"]
-    return "\n".join([*lines, '.section .note.GNU-stack, "", @progbits', ""])
-
-
-def _symbol(number: int, arch: str) -> str:
-    """The symbol of the image of a variant for an arch."""
-    return f"kw_image_{number}_{arch}"
-
-
-def _string(text: str) -> str:
-    """A string literal, of C and of the assembler."""
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if " " <= character <= "~" and character not in '"\\?':
-        return character
-    return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
 def _built(kernel: KernelPlan) -> str:
@@ -404,14 +243,14 @@ def _built(kernel: KernelPlan) -> str:
 def _argument(argument: Argument, where: Where) -> str:
     dtype = Dtype.parse(argument.dtype, where)
     text = argument.dtype
-    fields = [f".name = {_string(argument.name)}", f".kind = {argument.launcher_kind}"]
+    fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
         text += f"[{', '.join(map(str, argument.shape))}]"
         shape = ", ".join(str(size) if isinstance(size, int) else "KW_ANY" for size in argument.shape)
         fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []
     fields += [".output = true"] if argument.output else []
-    fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {_string(text)}"]
+    fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"
 
 
@@ -449,7 +288,7 @@ def _image(arch: str, place: str, where: Where) -> str:
     found = CudaArch.of(arch)
     if not found:
         raise KernelwrightError(f"unknown CUDA arch {arch!r}", where, "write it like sm_80, sm_90a or compute_80")
-    fields = [f".arch = {_string(arch)}", f".capability = {found.number}"]
+    fields = [f".arch = {c_string(arch)}", f".capability = {found.number}"]
     fields += [".ptx = true"] if found.is_ptx else []
     fields += [f".suffix = '{found.suffix}'"] if found.suffix else []
     return "{" + ", ".join([*fields, place]) + "}"
@@ -475,7 +314,11 @@ def _slots(device: DeviceKernel, where: Where) -> list[str]:
 
 def _function(device: DeviceKernel, number: int, index: int, where: Where) -> str:
     letters = "".join(_parameter(dtype, device, where) for dtype in device.params)
-    fields = [f".name = {_string(device.name)}", f".module = &kw_module_{number}", f".parameters = {_string(letters)}"]
+    fields = [
+        f".name = {c_string(device.name)}",
+        f".module = &kw_module_{number}",
+        f".parameters = {c_string(letters)}",
+    ]
     fields += [f".num_parameters = {len(letters)}", f".slots = kw_slots_{number}_{index}"]
     fields += [f".num_slots = {len(_slots(device, where))}"]
     fields += [".clusters = true"] if any(tag.startswith("clusterCtaIdx") for tag in device.launch) else []

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 from ..backends import get
 from ..backends.base import Backend
-from ..core.dtype import number_kind
 from .manifest import BuiltPackage
 
 INIT = '''\
@@ -145,25 +141,6 @@ def set_num_threads(count: _b.int) -> None:
 # All names but the kernels' begin with an underscore, because a kernel may be called Tensor, sum or float.
 
 
-@dataclass(frozen=True)
-class StubTypes:
-    """The types in a kernel's part of a ``.pyi``.
-
-    Arguments:
-        base: of the kernel.
-        tensor: of an argument that is a tensor.
-        result: of a new output.
-        writes: outputs can be passed, and are written in place.
-        keywords: parameters that are passed by name.
-    """
-
-    base: str = "_Kernel"
-    tensor: str = "_Tensor"
-    result: str = "_Any"
-    writes: bool = True
-    keywords: tuple[str, ...] = ()
-
-
 def make_init(package: BuiltPackage) -> str:
     """The text of ``__init__.py``: names only, so that importing it costs next to nothing."""
     summary, names = _summary(package), _listed(kernel.name for kernel in package.kernels)
@@ -213,58 +190,3 @@ def _listed(names: Iterable[str]) -> str:
 
 def _summary(package: BuiltPackage) -> str:
     return f"Prebuilt kernels: {', '.join(kernel.name for kernel in package.kernels)}."
-
-
-def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None = None) -> str:
-    """A kernel's part of a ``.pyi``: a class with its calls, and a variable.
-
-    Arguments:
-        kernel: the kernel's name.
-        entry: its part of the manifest.
-        types: what it takes, returns and is; None: arrays of any library, and an object of TVM-FFI.
-    """
-    types = types or StubTypes()
-    arguments = entry["variants"][0]["arguments"]
-    outputs = [argument for argument in arguments if argument["output"]]
-    inputs = [argument for argument in arguments if not argument["output"]]
-    calls = [(arguments, "None")] if types.writes or not outputs else []
-    if outputs:
-        several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
-        calls.append((inputs, types.result if len(outputs) == 1 else several))
-    decorator = "    @_overload\n" if len(calls) > 1 else ""
-    methods = "".join(
-        f"{decorator}    def __call__(self, {_parameters(listed, types)}) -> {result}: ...\n"
-        for listed, result in calls
-    )
-    name = f"_kernel_{kernel}"
-    doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
-    return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
-
-
-def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
-    listed = [f"{a['name']}: {annotation(a, types)}" for a in arguments]
-    return ", ".join([*listed, *(["/"] if listed else []), *(["*", *types.keywords] if types.keywords else [])])
-
-
-def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
-    """The type of an argument in a ``.pyi``, in names that its head has."""
-    if argument["kind"] == "tensor":
-        return types.tensor
-    kind = number_kind(argument["dtype"])
-    return f"_b.{kind}" if kind in ("bool", "float") else "_b.int"
-
-
-def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
-    """A kernel's docstring: the definition's, and the variants."""
-    printable = "".join(c for c in entry["doc"] if c.isprintable() or c in "\n\t")
-    doc = printable.replace("\\", "\\\\").replace('"""', "'''") or f"Kernel {kernel}."
-    variants = "\n".join(f"    {_describe(variant)}" for variant in entry["variants"])
-    return f"{doc}\n\nVariants, the first being the default:\n{variants}"
-
-
-def _describe(variant: Mapping[str, Any]) -> str:
-    arguments = ", ".join(
-        f"{a['name']}: {a['dtype']}" + (f"[{', '.join(map(str, a['shape']))}]" if a["kind"] == "tensor" else "")
-        for a in variant["arguments"]
-    )
-    return f"{variant['slug']}: ({arguments}) for {', '.join(variant['archs'])}"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..compile.nvcc import shell_script
 from ..core.files import digest_of
-from ..library import wrapper
+from ..library import commands, sources
 from ..library.files import VariantFiles, units_of
+from ..library.launcher import launcher_sources
 from .commands import command_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
@@ -23,10 +24,10 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
     places = real_places(compiler)
-    by_hand = wrapper.compile_command(name, SYMBOLIC_PLACES, output)
+    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:
-        command = wrapper.compile_command(name, places, str(scratch / "wrapper.o"))
+        command = commands.compile_command(name, places, str(scratch / "wrapper.o"))
         remedy = f"the sources are below {top}"
         done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -35,13 +36,13 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     options = {
         "compiler": compiler.identity,
         "command": by_hand,
-        "headers": digest_of(wrapper.launcher_sources()),
+        "headers": digest_of(launcher_sources()),
         "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
     }
     outputs = kernel.files(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(kernel.whole(variants))
-    command = wrapper.compile_command(name, places, output)
-    stage.command = command_of(top, f"{name}/{wrapper.FILES[0]}", command, output)
+    command = commands.compile_command(name, places, output)
+    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
     return stage

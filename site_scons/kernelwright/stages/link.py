@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..backends.base import Places
 from ..compile.nvcc import shell_script
 from ..core.files import digest_of
-from ..library import wrapper
+from ..library.commands import ToolPaths, link_command
 from ..library.files import VariantFiles, images_of, units_of
-from ..library.wrapper import LinkJob
+from ..library.launcher import launcher_sources
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -33,9 +32,9 @@ def make(
     symbolic = replace(SYMBOLIC_PLACES, glibc=stubs)
     where = kernel.where("link")
 
-    def command_for(linked: tuple[VariantFiles, ...], places: Places, output: str) -> list[str]:
-        job = LinkJob(name, tuple(Path(path).relative_to(top).as_posix() for path in _objects(linked)))
-        return wrapper.link_command(job, places, output)
+    def command_for(linked: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
+        objects = (Path(path).relative_to(top).as_posix() for path in _objects(linked))
+        return link_command(name, objects, places, output)
 
     def link(scratch: Path) -> None:
         linked = kernel.whole(variants)
@@ -51,7 +50,7 @@ def make(
     options = {
         "compiler": compiler.identity,
         "command": command_for(variants, symbolic, output),
-        "headers": digest_of(wrapper.launcher_sources()),
+        "headers": digest_of(launcher_sources()),
         **entry.options_of(kernel),
     }
     outputs = kernel.files(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))

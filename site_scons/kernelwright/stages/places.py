@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import sysconfig
 
-from ..backends.base import Places
 from ..compile.nvcc import stand_in
+from ..library.commands import ToolPaths
 from ..library.launcher import LAUNCHER
 from ..toolchain.probe import HostCompiler, tvm_ffi_includes
 
-SYMBOLIC_PLACES = Places(
+SYMBOLIC_PLACES = ToolPaths(
     stand_in("CC"),
     stand_in("LAUNCHER"),
     (stand_in("TVM_FFI"), stand_in("DLPACK")),
@@ -21,7 +21,7 @@ SYMBOLIC_PLACES = Places(
 """What compile.sh has in place of this machine's paths."""
 
 
-def real_places(compiler: HostCompiler) -> Places:
+def real_places(compiler: HostCompiler) -> ToolPaths:
     """Where the compiler and the headers are on this machine."""
     folders = tuple(str(folder) for folder in tvm_ffi_includes())
-    return Places(compiler.path, str(LAUNCHER), folders, "", sys.executable, sysconfig.get_path("include"))
+    return ToolPaths(compiler.path, str(LAUNCHER), folders, "", sys.executable, sysconfig.get_path("include"))

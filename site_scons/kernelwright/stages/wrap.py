@@ -8,7 +8,7 @@ from typing import Any
 
 from ..backends.base import Backend
 from ..compile.fatbin import needed_driver
-from ..library import wrapper
+from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..runtime.loader import gaps_text
@@ -22,14 +22,14 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     settings = kernel.package.settings
 
     def write(scratch: Path) -> None:
-        for name, text in wrapper.emit(plan_of(kernel, variants)).items():
+        for name, text in sources.emit(plan_of(kernel, variants)).items():
             (scratch / name).write_text(text, encoding="utf-8")
 
     options = {
         "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
         "images": [kernel.package.images_in, settings.compress, _toolkit(kernel)],
     }
-    return _stage(kernel, kernel.name, variants, options, write, kernel.files(kernel.folder, wrapper.FILES))
+    return _stage(kernel, kernel.name, variants, options, write, kernel.files(kernel.folder, sources.FILES))
 
 
 def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:

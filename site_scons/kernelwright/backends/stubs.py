@@ -1,0 +1,84 @@
+"""A kernel's part of the ``.pyi`` of a package: a class with its calls, its documentation, and a variable."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.dtype import number_kind
+
+
+@dataclass(frozen=True)
+class StubTypes:
+    """The types in a kernel's part of a ``.pyi``.
+
+    Arguments:
+        base: of the kernel.
+        tensor: of an argument that is a tensor.
+        result: of a new output.
+        writes: outputs can be passed, and are written in place.
+        keywords: parameters that are passed by name.
+    """
+
+    base: str = "_Kernel"
+    tensor: str = "_Tensor"
+    result: str = "_Any"
+    writes: bool = True
+    keywords: tuple[str, ...] = ()
+
+
+def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None = None) -> str:
+    """A kernel's part of a ``.pyi``: a class with its calls, and a variable.
+
+    Arguments:
+        kernel: the kernel's name.
+        entry: its part of the manifest.
+        types: what it takes, returns and is; None: arrays of any library, and an object of TVM-FFI.
+    """
+    types = types or StubTypes()
+    arguments = entry["variants"][0]["arguments"]
+    outputs = [argument for argument in arguments if argument["output"]]
+    inputs = [argument for argument in arguments if not argument["output"]]
+    calls = [(arguments, "None")] if types.writes or not outputs else []
+    if outputs:
+        several = f"_b.tuple[{', '.join([types.result] * len(outputs))}]"
+        calls.append((inputs, types.result if len(outputs) == 1 else several))
+    decorator = "    @_overload\n" if len(calls) > 1 else ""
+    methods = "".join(
+        f"{decorator}    def __call__(self, {_parameters(listed, types)}) -> {result}: ...\n"
+        for listed, result in calls
+    )
+    name = f"_kernel_{kernel}"
+    doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
+    return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'
+
+
+def _parameters(arguments: list[Mapping[str, Any]], types: StubTypes) -> str:
+    listed = [f"{a['name']}: {annotation(a, types)}" for a in arguments]
+    return ", ".join([*listed, *(["/"] if listed else []), *(["*", *types.keywords] if types.keywords else [])])
+
+
+def annotation(argument: Mapping[str, Any], types: StubTypes) -> str:
+    """The type of an argument in a ``.pyi``, in names that its head has."""
+    if argument["kind"] == "tensor":
+        return types.tensor
+    kind = number_kind(argument["dtype"])
+    return f"_b.{kind}" if kind in ("bool", "float") else "_b.int"
+
+
+def documentation(kernel: str, entry: Mapping[str, Any]) -> str:
+    """A kernel's docstring: the definition's, and the variants."""
+    printable = "".join(c for c in entry["doc"] if c.isprintable() or c in "\n\t")
+    doc = printable.replace("\\", "\\\\").replace('"""', "'''") or f"Kernel {kernel}."
+    variants = "\n".join(f"    {_describe(variant)}" for variant in entry["variants"])
+    return f"{doc}\n\nVariants, the first being the default:\n{variants}"
+
+
+def _describe(variant: Mapping[str, Any]) -> str:
+    arguments = ", ".join(
+        f"{a['name']}: {a['dtype']}" + (f"[{', '.join(map(str, a['shape']))}]" if a["kind"] == "tensor" else "")
+        for a in variant["arguments"]
+    )
+    return f"{variant['slug']}: ({arguments}) for {', '.join(variant['archs'])}"
