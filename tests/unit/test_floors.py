@@ -1,0 +1,101 @@
+"""No module imports from a folder above its own, and no two modules import each other, whatever way round.
+
+The order of the folders is the list in docs/architecture.md. Every import counts: inside of functions, and for
+annotations only.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SITE_SCONS
+
+PACKAGE = SITE_SCONS / "kernelwright"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "template" not in path.relative_to(PACKAGE).parts)
+OUTSIDE = {"SCons": {"scons"}, "tvm": {"lower", "worker"}}
+"""A package of others -> the folders that may import it."""
+
+
+def floors() -> list[str]:
+    """The folders, the lowest first."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    block = re.search(r"^```text\n(scons  .*?)^```$", text, re.M | re.S)
+    assert block
+    return re.findall(r"^(\w+) ", block[1], re.M)[::-1]
+
+
+FLOORS = floors()
+
+
+def folder_of(module: Path) -> str:
+    """The folder of a module; empty at the root."""
+    parts = module.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imports_of(module: Path) -> Iterator[tuple[Path, ast.ImportFrom]]:
+    """The modules of ours that a module imports, at any depth; what is imported from a package's own text is that."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in node.names:
+                found = file_of(base / name.name) or file_of(base)
+                assert found, f"{module}:{node.lineno} imports {name.name}, which is in no file"
+                yield found, node
+
+
+def file_of(path: Path) -> Path | None:
+    """The file of a module or a package by its path without a suffix."""
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def test_each_folder_is_on_one_floor() -> None:
+    folders = {folder_of(module) for module in MODULES} - {""}
+    assert sorted(FLOORS) == sorted(folders)
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_a_folder_imports_from_no_folder_above_it(folder: str) -> None:
+    upward = [
+        f"{module.relative_to(PACKAGE)}:{node.lineno} imports {imported.relative_to(PACKAGE)}"
+        for module in MODULES
+        for imported, node in imports_of(module)
+        if folder_of(module) == folder and not is_below(folder, folder_of(imported), imported)
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def is_below(folder: str, other: str, imported: Path) -> bool:
+    """Whether a folder may import a module of another one; the runtime may import nothing but itself."""
+    if folder == "runtime" or not other:
+        return folder == other
+    return FLOORS.index(other) <= FLOORS.index(folder)
+
+
+def test_no_two_modules_import_each_other_whatever_way_round() -> None:
+    graph = {module: {imported for imported, _ in imports_of(module)} - {module} for module in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(str(module.relative_to(PACKAGE)) for module in reversed(error.args[1])))
+
+
+def test_modules_at_the_root_are_few() -> None:
+    assert len([module for module in MODULES if not folder_of(module)]) <= 8
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_is_heavy_is_imported_in_its_own_folders_only(name: str) -> None:
+    found = set()
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found |= {folder_of(module) for imported in names if imported.partition(".")[0] == name}
+    assert found <= OUTSIDE[name]
+    assert found, f"{name} is imported nowhere: was it renamed?"
