@@ -207,7 +207,7 @@ DECIDING = {
     "PACKAGE": "backends compile/fatbin core/files package stages/package",
     "WHEEL": "compile/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
     "COMMANDS": "stages/commands core/files",
-    "CHECK": f"worker/compare stages/check core/size worker/check {EXECUTION}",
+    "CHECK": f"worker/compare stages/check runtime/size worker/check {EXECUTION}",
 }
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
