@@ -16,7 +16,8 @@ from .core.errors import KernelwrightError, printable
 from .core.version import VERSION
 from .library.launcher import LAUNCHER
 from .toolchain.nvrtc import PROGRAM
-from .toolchain.probe import Toolchain, tvm_ffi_includes
+from .toolchain.probe import Toolchain
+from .toolchain.tvm import tvm_ffi_includes
 
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),

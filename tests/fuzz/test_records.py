@@ -33,6 +33,8 @@ from kernelwright.state.journal import SCHEMA, SEPARATOR, Journal
 from kernelwright.state.settled import is_current, read_settled
 from kernelwright.state.trace import read_trace
 from kernelwright.toolchain import probe as toolchain
+from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.tvm import Lowerer
 
 from .harness import fuzz, only_our_errors, require_readable, write_guard
 from .strategies import as_json, damaged, nested, restructured
@@ -269,10 +271,10 @@ def test_journal_shards(built: Project, tmp_path: Path, data: Any) -> None:
 @pytest.fixture
 def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """Probes that cost nothing."""
-    compiler = {"version": "cc 1", "identity": "11"}
-    lowerer = {"tvm": "0.27.0", "tvm_ffi": "0.1", "identity": "22"}
-    monkeypatch.setattr(toolchain, "_probe_host_compiler", lambda path: compiler)
-    monkeypatch.setattr(toolchain, "_probe_lowerer", lambda records: lowerer)
+    compiler = HostCompiler("/usr/bin/cc", "cc 1", "11")
+    lowerer = Lowerer("0.27.0", "0.1", "22")
+    monkeypatch.setattr(toolchain, "probe_host_compiler", lambda path: compiler)
+    monkeypatch.setattr(toolchain, "probe_tvm", lambda records: lowerer)
     yield {"compiler": compiler, "lowerer": lowerer}
 
 

@@ -154,7 +154,7 @@ def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
 
 
 def real_nvcc() -> str:
-    from kernelwright.toolchain.probe import find_nvcc
+    from kernelwright.toolchain.nvcc import find_nvcc
 
     return find_nvcc("", dict(os.environ))
 

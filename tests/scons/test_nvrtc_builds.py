@@ -15,8 +15,8 @@ import pytest
 from conftest import ADD, ROOT, SITE_SCONS, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
-from kernelwright.toolchain.probe import find_nvcc
 from moments import Gate, wait_for
 
 NO_NVCC = "NVCC=/nonexistent/nvcc"

@@ -28,7 +28,8 @@ from kernelwright.compile.glibc import LIBRARIES
 from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
 from kernelwright.state.cache import SCHEMA
 from kernelwright.state.journal import SEPARATOR
-from kernelwright.toolchain.probe import find_host_compiler, find_nvcc
+from kernelwright.toolchain.host_compiler import find_host_compiler
+from kernelwright.toolchain.nvcc import find_nvcc
 from moments import ENDLESS, HANGS_AFTER_S, Gate, processes_of, rewrite, wait_for
 
 OUTPUTS = ("build/kernels", "build/demo")

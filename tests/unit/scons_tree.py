@@ -25,8 +25,11 @@ from kernelwright.stages.execution import publish
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.tools import Tools
 from kernelwright.state.settled import Settled
+from kernelwright.toolchain.cutedsl import CuteDsl
+from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvrtc import Nvrtc
-from kernelwright.toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc
+from kernelwright.toolchain.tvm import Lowerer
 
 FILE = "kernels/gemm.py"
 ARCHS = ("sm_80", "sm_90a", "compute_80")

@@ -24,7 +24,7 @@ from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
-from kernelwright.toolchain.probe import CuteDsl
+from kernelwright.toolchain.cutedsl import CuteDsl
 from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
 

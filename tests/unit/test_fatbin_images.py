@@ -27,7 +27,7 @@ from kernelwright.compile.fatbin import (
 )
 from kernelwright.core.errors import SettingsError, ToolchainError, Where
 from kernelwright.processes.runner import ToolResult
-from kernelwright.toolchain.probe import Nvcc
+from kernelwright.toolchain.nvcc import Nvcc
 
 A, F = 0x10_0000, 0x20_0000
 """Flags of the archs that end with these letters."""

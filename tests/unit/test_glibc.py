@@ -13,7 +13,7 @@ from kernelwright.compile.glibc import LIBRARIES, Symbol, chosen_symbols, make_s
 from kernelwright.core.errors import ToolchainError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.toolchain.probe import HostCompiler, find_host_compiler
+from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 
 PROGRAM = """
 #include <dlfcn.h>

@@ -17,7 +17,7 @@ from kernelwright.library.c_text import size_expression, symbols_of
 from kernelwright.library.commands import ToolPaths, link_flags
 from kernelwright.library.launcher import launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
-from kernelwright.toolchain.probe import cuda_version
+from kernelwright.toolchain.cuda import cuda_version
 from launcher_build import plan, scalar, signature, tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -13,7 +13,8 @@ from kernelwright.compile.nvcc import CompiledCode, NvccJob, compile_device_code
 from kernelwright.core.errors import ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
-from kernelwright.toolchain.probe import HostCompiler, Nvcc, find_host_compiler, find_nvcc
+from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
+from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 
 REPORT = """\
 ptxas info    : 0 bytes gmem

@@ -24,8 +24,10 @@ from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
 from kernelwright.toolchain import nvrtc as nvrtc_library
 from kernelwright.toolchain import nvrtc_compile
+from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
+from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 from kernelwright.toolchain.nvrtc import Nvrtc, compiler_process, find_nvrtc, include_beside
-from kernelwright.toolchain.probe import HostCompiler, Nvcc, Toolchain, find_host_compiler, find_nvcc
+from kernelwright.toolchain.probe import Toolchain
 from moments import Gate, wait_for
 
 SOURCE = """\
@@ -579,7 +581,7 @@ def test_its_parts_are_what_it_loads_and_the_headers_of_each_package(tmp_path: P
 
 
 def test_no_nvrtc_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc_library, "_library_folders", lambda environment: [tmp_path])
+    monkeypatch.setattr(nvrtc_library, "library_folders", lambda environment: [tmp_path])
     with pytest.raises(ToolchainError, match="no NVRTC") as caught:
         find_nvrtc({})
     assert "pip install 'kernelwright[nvrtc]'" in str(caught.value.remedy)
@@ -596,7 +598,7 @@ def a_copy(nvrtc: Nvrtc, top: Path) -> Path:
 
 
 def probe(top: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Nvrtc:
-    monkeypatch.setattr(nvrtc_library, "_library_folders", lambda environment: [library.parent])
+    monkeypatch.setattr(nvrtc_library, "library_folders", lambda environment: [library.parent])
     return Toolchain(top / "toolchain.json", {}).nvrtc()
 
 

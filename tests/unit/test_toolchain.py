@@ -8,19 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernelwright.core.arch import with_suffixes
 from kernelwright.core.errors import ToolchainError
 from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
 from kernelwright.processes.environment import tool_environment
-from kernelwright.toolchain import probe as toolchain
-from kernelwright.toolchain.probe import (
-    SCHEMA,
-    CuteDsl,
-    HostCompiler,
-    Toolchain,
-    find_host_compiler,
-    find_nvcc,
-    find_record,
-)
+from kernelwright.toolchain import nvcc as nvcc_module
+from kernelwright.toolchain.cuda import HEADERS, in_wheels
+from kernelwright.toolchain.cutedsl import CuteDsl
+from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
+from kernelwright.toolchain.nvcc import Nvcc, find_nvcc, nvcc_parts
+from kernelwright.toolchain.probe import SCHEMA, Toolchain
+from kernelwright.toolchain.tvm import find_record, probe_tvm
 
 RELEASE = "Cuda compilation tools, release {0}, V{0}.88"
 
@@ -48,13 +46,13 @@ def cuda(top: Path, nvcc: str = "13.0", ptxas: str = "13.0", cicc: str | None = 
 
 @pytest.fixture
 def no_wheels(monkeypatch):
-    monkeypatch.setattr(toolchain, "_wheel_nvccs", list)
+    monkeypatch.setattr(nvcc_module, "in_wheels", lambda name: [])
 
 
 COMPILER = HostCompiler("/usr/bin/cc", "cc 12", "identity")
 
 
-def probe(tmp_path: Path, nvcc: Path) -> toolchain.Nvcc:
+def probe(tmp_path: Path, nvcc: Path) -> Nvcc:
     return Toolchain(tmp_path / "cache.json", {}).nvcc(str(nvcc), COMPILER)
 
 
@@ -66,7 +64,7 @@ def test_setting_wins_over_wheels_cuda_home_and_path(tmp_path):
 
 def test_wheels_win_over_cuda_home(tmp_path):
     home = cuda(tmp_path / "home").parent.parent
-    wheels = toolchain._wheel_nvccs()
+    wheels = in_wheels("bin/nvcc")
     if not wheels:
         pytest.skip("the nvcc wheels are not installed")
     assert find_nvcc("", {"CUDA_HOME": str(home), "PATH": ""}) == str(wheels[0])
@@ -146,16 +144,19 @@ def test_damaged_cache_is_a_miss(tmp_path, damage):
     assert probe(tmp_path, nvcc) == expected
 
 
-def test_kept_results_without_what_their_use_expects_are_a_miss(tmp_path):
+@pytest.mark.parametrize(
+    "values",
+    [{"archs": "sm_80"}, {"archs": None}, {"archs": [1]}, {"version": 1}, {"version": ["13"]}, {"x": "y"}],
+)
+def test_a_kept_result_of_another_form_is_a_miss(tmp_path, values):
     nvcc = cuda(tmp_path / "cuda")
     expected = probe(tmp_path, nvcc)
-    path = tmp_path / "cache.json"
-    for change in ({"version": 1}, {"identity": None}, {"archs": None}, {"archs": "sm_80"}, {"archs": [80]}):
-        kept = unsealed_object(path.read_bytes(), SCHEMA).raw
-        (name,) = kept
-        kept[name]["values"] |= change
-        write_sealed(path, SCHEMA, kept)
-        assert probe(tmp_path, nvcc) == expected
+    cache = tmp_path / "cache.json"
+    ((name, entry),) = unsealed_object(cache.read_bytes(), SCHEMA).raw.items()
+    kept = {key: value for key, value in (entry["values"] | values).items() if value is not None}
+    write_sealed(cache, SCHEMA, {name: entry | {"values": kept}})
+    again = Toolchain(cache, {})
+    assert again.nvcc(str(nvcc), COMPILER) == expected and list(again.probed) == ["nvcc"]
 
 
 def test_identity_has_no_path_in_it(tmp_path):
@@ -164,14 +165,14 @@ def test_identity_has_no_path_in_it(tmp_path):
 
 def test_parts_are_found_through_a_symlink_and_through_a_wrapper_script(tmp_path):
     nvcc = cuda(tmp_path / "cuda")
-    expected = toolchain._nvcc_parts(nvcc)
-    assert [part.name for part in expected] == ["ptxas", "cicc"]
+    assert [part.name for part in nvcc_parts(str(nvcc))] == ["nvcc", "ptxas", "cicc"]
+    expected = nvcc_parts(str(nvcc))[1:]
     link = tmp_path / "bin" / "nvcc"
     link.parent.mkdir()
     link.symlink_to(nvcc)
-    assert toolchain._nvcc_parts(link) == expected
+    assert nvcc_parts(str(link)) == [link, *expected]
     wrapper = script(tmp_path / "wrapper", f"echo '#$ TOP={nvcc.parent}/..' >&2")
-    assert toolchain._nvcc_parts(wrapper) == expected
+    assert nvcc_parts(str(wrapper)) == [wrapper, *expected]
 
 
 def test_version_skew_is_found_behind_a_wrapper(tmp_path):
@@ -181,6 +182,17 @@ def test_version_skew_is_found_behind_a_wrapper(tmp_path):
     )
     with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
         probe(tmp_path, wrapper)
+
+
+def test_archs_have_their_suffixes(tmp_path):
+    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == (
+        "sm_80",
+        "sm_90",
+        "sm_90a",
+        "sm_100",
+        "sm_100a",
+        "sm_100f",
+    )
 
 
 def test_host_compiler_is_found_by_name_and_by_path():
@@ -221,9 +233,9 @@ def test_identity_of_tvm_is_that_of_its_libraries_and_sources_on_every_python(tm
         path.write_text("\n".join([*rows, f"apache_tvm_ffi-1.0.dist-info/INSTALLER,sha256=i{name},4"]))
         return [path, path]
 
-    first = toolchain._probe_lowerer(record("first", "cpython-310-x86_64-linux-gnu", "same"))
-    assert toolchain._probe_lowerer(record("second", "cpython-313-x86_64-linux-gnu", "same")) == first
-    assert toolchain._probe_lowerer(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
+    first = probe_tvm(record("first", "cpython-310-x86_64-linux-gnu", "same"))
+    assert probe_tvm(record("second", "cpython-313-x86_64-linux-gnu", "same")) == first
+    assert probe_tvm(record("third", "cpython-313-x86_64-linux-gnu", "other")) != first
 
 
 @pytest.mark.parametrize("file", ["python/tvm/te.py", "lib/libtvm.so", "lib/libtvm.so.27", "include/tvm/ir.h"])
@@ -238,11 +250,11 @@ def test_each_file_that_decides_what_is_lowered_is_in_the_identity_of_tvm(tmp_pa
             found.append(record)
         return found
 
-    assert toolchain._probe_lowerer(records("one"))["identity"] != toolchain._probe_lowerer(records("two"))["identity"]
+    assert probe_tvm(records("one")).identity != probe_tvm(records("two")).identity
 
 
 PARTS = ["bin/nvcc.profile", "bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc"]
-PARTS += ["nvvm/libdevice/libdevice.10.bc", *(f"include/{name}" for name in toolchain.HEADERS)]
+PARTS += ["nvvm/libdevice/libdevice.10.bc", *(f"include/{name}" for name in HEADERS)]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -281,6 +293,14 @@ def test_identity_of_a_compiler_covers_what_it_does_not_say_of_itself(tmp_path):
 def test_a_tool_that_answers_and_fails_is_an_error(tmp_path):
     with pytest.raises(ToolchainError, match="cc ended with exit status 3"):
         host_compiler(tmp_path, status=3)
+
+
+def test_a_compiler_that_cannot_be_started_says_what_to_install(tmp_path):
+    path = script(tmp_path / "cc", "")
+    path.write_text("#!/no/such/interpreter\n")
+    with pytest.raises(ToolchainError, match=f"{path} cannot be run: ") as caught:
+        Toolchain(tmp_path / "cache.json", {}).host_compiler(str(path))
+    assert caught.value.remedy == "install gcc and g++, or set host_compiler"
 
 
 def test_a_tool_that_another_of_its_size_and_time_replaces_is_probed_again(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from conftest import Project
 from kernelwright.compile.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
 from kernelwright.core.errors import SettingsError, ToolchainError
-from kernelwright.toolchain.probe import Nvcc
+from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.wheel.verify import device_archs
 from test_split import Machine, driver, inside, machine, unpack, wheels_of  # noqa: F401
 from test_wheel import changed, copy_of, kernelwright, made_for
@@ -86,7 +86,7 @@ def test_the_script_repeats_the_step(packed: Project, tmp_path: Path) -> None:
 
 
 def found_nvcc() -> Nvcc:
-    from kernelwright.toolchain.probe import find_nvcc
+    from kernelwright.toolchain.nvcc import find_nvcc
 
     return Nvcc(find_nvcc("", dict(os.environ)), "13.0.88", "", ())
 

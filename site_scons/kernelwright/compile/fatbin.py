@@ -17,7 +17,7 @@ from ..core.arch import CudaArch, is_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..processes.environment import place_for_shell
 from ..processes.runner import ToolResult, Tools
-from ..toolchain.probe import INSTALL_CUDA, Nvcc, fatbinary_beside
+from ..toolchain.nvcc import INSTALL_CUDA, Nvcc, fatbinary_beside
 from .nvcc import shell_script, stand_in
 
 MAGIC = b"\x50\xed\x55\xba\x01\x00\x10\x00"

@@ -18,7 +18,7 @@ from typing import Any
 from ..core.errors import ToolchainError, Where
 from ..processes.environment import tool_environment
 from ..processes.runner import ToolResult, Tools
-from ..toolchain.probe import HostCompiler
+from ..toolchain.host_compiler import HostCompiler
 
 LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
 """Name for the linker -> name at run time. The last two are a part of libc.so.6 from glibc 2.34 on."""

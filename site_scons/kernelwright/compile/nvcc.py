@@ -14,7 +14,8 @@ from ..core.errors import Where
 from ..core.files import pretty_json
 from ..processes.environment import place_for_shell
 from ..processes.runner import ToolResult, Tools
-from ..toolchain.probe import HostCompiler, Nvcc
+from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc import Nvcc
 from .headers import can_include, headers_in, options_files
 
 __all__ = [

@@ -64,15 +64,15 @@ def image_file(arch: str) -> str:
     return f"{arch}.{'ptx' if is_ptx(arch) else 'cubin'}"
 
 
-def with_suffixes(archs: Iterable[str]) -> list[str]:
+def with_suffixes(archs: Iterable[str]) -> tuple[str, ...]:
     """CUDA compilers list plain names only; from 9.0 on each also exists with ``a``, and from 10.0 on with ``f``."""
-    result = []
+    result: list[str] = []
     for arch in archs:
         found = CudaArch.of(arch)
         number = found.number if found else 0
         result += [arch, *([arch + "a"] if number >= FIRST_SPECIFIC else [])]
         result += [arch + "f"] if number >= FIRST_FAMILY else []
-    return result
+    return tuple(result)
 
 
 def arch_of_device(capability: int) -> str:

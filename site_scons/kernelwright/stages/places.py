@@ -8,7 +8,8 @@ import sysconfig
 from ..compile.nvcc import stand_in
 from ..library.commands import ToolPaths
 from ..library.launcher import LAUNCHER
-from ..toolchain.probe import HostCompiler, tvm_ffi_includes
+from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.tvm import tvm_ffi_includes
 
 SYMBOLIC_PLACES = ToolPaths(
     stand_in("CC"),

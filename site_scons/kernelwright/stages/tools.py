@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from .. import lower
 from ..core.errors import SettingsError, ToolchainError, Where
-from ..toolchain.probe import describe
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
+    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.host_compiler import HostCompiler
+    from ..toolchain.nvcc import Nvcc
     from ..toolchain.nvrtc import Nvrtc
-    from ..toolchain.probe import CuteDsl, HostCompiler, Lowerer, Nvcc, Toolchain
+    from ..toolchain.probe import Toolchain
+    from ..toolchain.tvm import Lowerer
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ class Tools:
     @cached_property
     def data(self) -> dict[str, Any]:
         """The tools as the manifest shows them, without paths."""
-        data = {"tvm": asdict(self.lowerer), "host_compiler": describe(self.host_compiler)[0]}
+        compiler = self.host_compiler
+        data = {"tvm": asdict(self.lowerer)}
+        data["host_compiler"] = {"version": compiler.version, "identity": compiler.identity}
         if self.nvcc is not None:
             data["nvcc"] = {"version": self.nvcc.version, "identity": self.nvcc.identity}
         if self.nvrtc is not None:

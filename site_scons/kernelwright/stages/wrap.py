@@ -12,7 +12,7 @@ from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..runtime.loader import gaps_text
-from ..toolchain.probe import cuda_version
+from ..toolchain.cuda import cuda_version
 from .context import KernelContext
 from .stage import Stage
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import mmap
 import re
-import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.arch import CudaArch, with_suffixes
-from ..core.errors import ToolchainError, Where
-from ..core.files import canonical_json, sha256_of
-from ..processes.environment import tool_environment
-from .probe import HEADERS, PROBE_REVISION, RELEASE
+from ..core.errors import ToolchainError
+from ..core.files import sha256_of
+from .ask import WHERE, failure, identity, run_tool
+from .cuda import HEADERS, RELEASE, in_wheels
 
 PROGRAM = Path(__file__).with_name("nvrtc_compile.py")
 """What runs NVRTC. It is not imported here: ctypes would be loaded by every build."""
@@ -39,8 +35,6 @@ PROBE_SOURCE = """\
 #include <cuda_fp16.h>
 extern "C" __global__ void probe(__half *x) { x[threadIdx.x] = __float2half(1.0f); }
 """
-
-WHERE = Where(stage="settings")
 
 
 @dataclass(frozen=True)
@@ -64,13 +58,13 @@ class Nvrtc:
     name = "NVRTC"
 
 
-def find_nvrtc(environment: dict[str, str]) -> Path:
+def find_nvrtc(environment: Mapping[str, str]) -> Path:
     """Path of NVRTC: the PyPI wheel's, else CUDA_HOME's.
 
     Raises:
         ToolchainError: there is none.
     """
-    for folder in _library_folders(environment):
+    for folder in library_folders(environment):
         # Besides the library there are variants of it (libnvrtc.alt.so.13) and links.
         found = [p for p in folder.glob("libnvrtc.so.*") if re.fullmatch(r"libnvrtc\.so\.[0-9]+", p.name)]
         if found:
@@ -78,11 +72,10 @@ def find_nvrtc(environment: dict[str, str]) -> Path:
     raise ToolchainError("no NVRTC: none in the Python environment or CUDA_HOME", WHERE, INSTALL_NVRTC)
 
 
-def _library_folders(environment: dict[str, str]) -> Iterator[Path]:
-    site = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path}
-    yield from sorted((p for s in site if s for p in Path(s).glob("nvidia/cu*/lib")), reverse=True)
-    if home := environment.get("CUDA_HOME"):
-        yield from (Path(home, "lib64"), Path(home, "targets/x86_64-linux/lib"))
+def library_folders(environment: Mapping[str, str]) -> list[Path]:
+    """The folders where NVRTC is looked for."""
+    home = environment.get("CUDA_HOME")
+    return [*in_wheels("lib"), *([Path(home, "lib64"), Path(home, "targets/x86_64-linux/lib")] if home else [])]
 
 
 def nvrtc_parts(library: Path) -> list[Path]:
@@ -102,44 +95,32 @@ def include_flags(include: str) -> list[str]:
     return [f"-I{include}", f"-I{include}/cccl"]
 
 
-def probe_nvrtc(library: Path, parts: list[Path]) -> dict[str, Any]:
+def probe_nvrtc(library: Path, parts: Sequence[Path]) -> Nvrtc:
     """Ask NVRTC who it is, and compile a small kernel.
 
     Raises:
         ToolchainError: it cannot be used, or its parts and the headers are of different releases.
     """
-    found = json.loads(run_nvrtc([f"--library={library}", "--probe"], "NVRTC cannot be used"))
-    release = str(found["release"])
+    found = json.loads(_run([f"--library={library}", "--probe"], "NVRTC cannot be used"))
+    release, include = str(found["release"]), include_beside(library)
     if tuple(map(int, release.split("."))) < FIRST_RELEASE:
         needed = ".".join(map(str, FIRST_RELEASE))
         raise ToolchainError(f"NVRTC is of CUDA {release}, and {needed} or newer is needed", WHERE, INSTALL_NVRTC)
     _check_builtins(library, release)
-    _check_headers(include_beside(library), release)
+    _check_headers(include, release)
     archs = with_suffixes(str(CudaArch(n, is_ptx=virtual)) for virtual in (False, True) for n in found["archs"])
     _compile_probe(library, archs[0])
     version = _full_version(library, release)
-    digest = hashlib.sha256(canonical_json([PROBE_REVISION, version]).encode())
-    for part in parts:
-        digest.update(part.name.encode() + b"\0" + sha256_of(part).encode())
-    return {"version": version, "identity": digest.hexdigest(), "archs": archs}
+    contents = (part.name.encode() + b"\0" + sha256_of(part).encode() for part in parts)
+    return Nvrtc(str(library), str(include), version, identity([version], contents), archs)
 
 
-def run_nvrtc(arguments: Sequence[str], problem: str) -> str:
-    """Run the compiler process for a probe; what it prints.
-
-    Raises:
-        ToolchainError: it failed; the message begins with ``problem``.
-    """
+def _run(arguments: Sequence[str], problem: str) -> str:
+    """What the compiler process prints; raises a ToolchainError that begins with ``problem`` if it fails."""
     command = [*compiler_process(), *arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=tool_environment(), timeout=120, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolchainError(f"{problem}: {error}", WHERE, INSTALL_NVRTC) from error
+    done = run_tool(command, problem, INSTALL_NVRTC)
     if done.returncode != 0:
-        detail = f"$ {' '.join(command)}\n{done.stdout}{done.stderr}"
-        raise ToolchainError(problem, WHERE, f"all CUDA packages must be of one release: {INSTALL_NVRTC}", detail)
+        raise failure(problem, f"all CUDA packages must be of one release: {INSTALL_NVRTC}", command, done)
     return done.stdout
 
 
@@ -179,7 +160,7 @@ def _compile_probe(library: Path, arch: str) -> None:
         source.write_text(PROBE_SOURCE)
         own = [f"--library={library}", f"--output={folder}/probe.cubin"]
         options = [f"-arch={arch}", "-no-cache", *include_flags(str(include_beside(library)))]
-        run_nvrtc([*own, *options, str(source)], f"NVRTC does not compile a small kernel for {arch}")
+        _run([*own, *options, str(source)], f"NVRTC does not compile a small kernel for {arch}")
 
 
 def _full_version(library: Path, release: str) -> str:

@@ -1,0 +1,74 @@
+"""Asks a tool who it is: runs it for an answer, and makes an identity of what was found out.
+
+An identity is made from versions and contents, never from paths or times, so that two machines with the same tools
+agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import ToolchainError, Where
+from ..core.files import canonical_json
+from ..processes.environment import tool_environment
+
+WHERE = Where(stage="settings")
+
+REVISION = 3
+"""Raise when a probe reads something else, so that kept results are not used."""
+
+TIMEOUT_S = 120
+
+
+def identity(facts: Sequence[Any], contents: Iterable[bytes] = ()) -> str:
+    """Digest of everything that decides what a tool makes: JSON data, and what its files hold."""
+    digest = hashlib.sha256(canonical_json([REVISION, *facts]).encode())
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def answer(command: Sequence[str], remedy: str) -> str:
+    """What a tool prints; ``remedy`` is for one that cannot be started.
+
+    Raises:
+        ToolchainError: it cannot be run, or it failed.
+    """
+    done = run_tool(command, f"{command[0]} cannot be run", remedy)
+    if done.returncode != 0:
+        raise failure(f"{command[0]} ended with exit status {done.returncode}", "repair or replace it", command, done)
+    return done.stdout
+
+
+def run_tool(
+    command: Sequence[str], problem: str, remedy: str, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a tool in the fixed environment, and say how it ended.
+
+    Raises:
+        ToolchainError: it cannot be started, or takes too long; the message begins with ``problem``.
+    """
+    try:
+        return subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=tool_environment(),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ToolchainError(f"{problem}: {error}", WHERE, remedy) from error
+
+
+def failure(
+    problem: str, remedy: str, command: Sequence[str], done: subprocess.CompletedProcess[str]
+) -> ToolchainError:
+    """The error of a tool that failed; it shows the command and what that printed."""
+    return ToolchainError(problem, WHERE, remedy, f"$ {' '.join(command)}\n{done.stdout}{done.stderr}")

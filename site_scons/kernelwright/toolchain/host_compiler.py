@@ -1,0 +1,49 @@
+"""Finds and probes the C compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import ToolchainError
+from .ask import WHERE, answer, identity
+
+INSTALL_COMPILER = "install gcc and g++, or set host_compiler"
+
+
+@dataclass(frozen=True)
+class HostCompiler:
+    """A C compiler: its path, the first line of ``--version``, and a digest of what decides its output."""
+
+    path: str
+    version: str
+    identity: str
+
+
+def find_host_compiler(setting: str, environment: Mapping[str, str]) -> str:
+    """Path of the C compiler: the setting, else cc, gcc or clang on PATH.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    for name in [setting] if setting else ["cc", "gcc", "clang"]:
+        path = shutil.which(name, path=environment.get("PATH"))
+        if path is not None:
+            return str(Path(path).absolute())
+    wanted = f"host_compiler = {setting!r}" if setting else "a C compiler (cc, gcc or clang)"
+    raise ToolchainError(f"{wanted} is not on PATH", WHERE, INSTALL_COMPILER)
+
+
+def probe_host_compiler(path: str) -> HostCompiler:
+    """Ask the compiler who it is.
+
+    Raises:
+        ToolchainError: it does not answer.
+    """
+    version = answer([path, "--version"], INSTALL_COMPILER).splitlines()[0]
+    machine = answer([path, "-dumpmachine"], INSTALL_COMPILER).strip()
+    content = hashlib.sha256(Path(path).resolve().read_bytes()).hexdigest()
+    return HostCompiler(path, version, identity([version, machine, content]))

@@ -1,0 +1,150 @@
+"""Finds and probes nvcc."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.arch import is_ptx, with_suffixes
+from ..core.errors import ToolchainError
+from .ask import WHERE, answer, failure, identity, run_tool
+from .cuda import HEADERS, RELEASE, in_wheels
+from .host_compiler import HostCompiler
+
+INSTALL_CUDA = (
+    "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
+)
+
+PROBE_SOURCE = """\
+#include <cstdint>
+#include <cuda_fp16.h>
+extern "C" __global__ void probe(__half *x) { x[threadIdx.x] = __float2half(1.0f); }
+"""
+
+
+@dataclass(frozen=True)
+class Nvcc:
+    """A CUDA compiler that works.
+
+    Arguments:
+        path: the executable.
+        version: such as ``13.0.88``.
+        identity: digest of everything that decides its output.
+        archs: names that ``-arch`` takes and that we build for: ``sm_90a``, ``compute_80``, ...
+    """
+
+    path: str
+    version: str
+    identity: str
+    archs: tuple[str, ...]
+
+    name = "nvcc"
+
+
+def find_nvcc(setting: str, environment: Mapping[str, str]) -> str:
+    """Path of nvcc: the setting, else the PyPI wheels', else CUDA_HOME's, else the one on PATH.
+
+    Raises:
+        ToolchainError: there is none; it says how to get one.
+    """
+    if setting:
+        path = shutil.which(setting, path=environment.get("PATH"))
+        if path is None:
+            raise ToolchainError(f"nvcc = {setting!r} is not an executable file", WHERE, INSTALL_CUDA)
+        return str(Path(path).absolute())
+    home = environment.get("CUDA_HOME", "")
+    for candidate in [*in_wheels("bin/nvcc"), *([Path(home, "bin", "nvcc")] if home else [])]:
+        if os.access(candidate, os.X_OK):
+            return str(candidate)
+    found = shutil.which("nvcc", path=environment.get("PATH"))
+    if found is None:
+        raise ToolchainError("no nvcc: none in the Python environment, CUDA_HOME or PATH", WHERE, INSTALL_CUDA)
+    return found
+
+
+def fatbinary_beside(nvcc: str) -> str | None:
+    """Path of the ``fatbinary`` that belongs to an nvcc."""
+    return next((str(part) for part in nvcc_parts(nvcc) if part.name == "fatbinary"), None)
+
+
+def nvcc_parts(nvcc: str) -> list[Path]:
+    """The files that decide what nvcc makes: those beside it or, for a wrapper script, beside the nvcc that it runs."""
+    return [Path(nvcc), *(_parts_below(Path(nvcc).resolve().parent.parent) or _parts_below(_top_of_wrapped(nvcc)))]
+
+
+def _parts_below(top: Path) -> list[Path]:
+    include = next(
+        (top / d for d in ("include", "targets/x86_64-linux/include") if (top / d).is_dir()), top / "include"
+    )
+    # The profile has nvcc's own include folders and flags for its parts.
+    names = ["bin/nvcc.profile", "bin/ptxas", "bin/cudafe++", "bin/fatbinary"]
+    names += ["nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"]
+    return [path for path in (*(top / n for n in names), *(include / h for h in HEADERS)) if path.is_file()]
+
+
+def _top_of_wrapped(nvcc: str) -> Path:
+    """The CUDA folder that ``nvcc --dryrun`` prints as TOP; a folder that does not exist if it prints none."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "probe.cu").touch()
+        try:
+            done = run_tool([nvcc, "--dryrun", "-cubin", "probe.cu"], "", "", Path(folder))
+        except ToolchainError:
+            return Path("/nonexistent")
+    match = re.search(r"^#\$ TOP=(.+)$", done.stderr + done.stdout, re.M)
+    return Path(match[1]).resolve() if match else Path("/nonexistent")
+
+
+def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) -> Nvcc:
+    """Ask nvcc who it is, and compile a small kernel.
+
+    Raises:
+        ToolchainError: a part of it is missing, its parts have different versions, or it does not compile the kernel.
+    """
+    version = _version(answer([path, "--version"], INSTALL_CUDA), path)
+    _check_parts(path, version, parts)
+    archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
+    _compile_probe(path, host_compiler, next(a for a in archs if not is_ptx(a)))
+    contents = (part.name.encode() + b"\0" + hashlib.sha256(part.read_bytes()).digest() for part in parts)
+    return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs))
+
+
+def _version(text: str, path: str) -> str:
+    match = RELEASE.search(text.encode())
+    if match is None:
+        raise ToolchainError(f"{path} does not say which CUDA release it is of", WHERE, INSTALL_CUDA, text)
+    return match[2].decode()
+
+
+def _check_parts(nvcc: str, version: str, parts: Sequence[Path]) -> None:
+    """Raise a ToolchainError if ptxas or cicc are of another release than nvcc, or missing beside nvcc's own files."""
+    packages = {"cicc": "nvidia-nvvm", "ptxas": "nvidia-cuda-nvcc"}
+    release = ".".join(version.split(".")[:2])
+    found = {part.name: part for part in parts}
+    for name, package in packages.items():
+        remedy = f"pip install '{package}=={release}.*', or {INSTALL_CUDA}"
+        if name not in found:
+            if "nvidia/cu" in nvcc:
+                raise ToolchainError(f"nvcc {version} has no {name} beside it", WHERE, remedy, f"nvcc: {nvcc}")
+            continue
+        match = RELEASE.search(found[name].read_bytes())
+        if match and match[1].decode() != release:
+            raise ToolchainError(
+                f"nvcc is of CUDA {release}, but {name} of CUDA {match[1].decode()}", WHERE, remedy, f"nvcc: {nvcc}"
+            )
+
+
+def _compile_probe(nvcc: str, host_compiler: HostCompiler, arch: str) -> None:
+    problem = f"nvcc does not compile a small kernel for {arch}"
+    remedy = f"a C++ compiler (g++) must be installed, and all CUDA packages be of one release: {INSTALL_CUDA}"
+    command = [nvcc, "-ccbin", host_compiler.path, "-cubin", f"-arch={arch}", "-o", "probe.cubin", "probe.cu"]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "probe.cu").write_text(PROBE_SOURCE)
+        done = run_tool(command, problem, remedy, Path(folder))
+    if done.returncode != 0:
+        raise failure(problem, remedy, command, done)
