@@ -18,6 +18,8 @@ def test_help_lists_settings_with_their_values(project):
         assert re.search(rf"^  {name}=", run.output, re.M), run.output
     assert "  ARCHS=sm_90a\n" in run.output
     assert "  TARGETS=llvm,cuda\n" in run.output
+    assert "  MAX_REGISTERS=\n" in run.output and "  WORKER_TIMEOUT=300\n" in run.output
+    assert "what compiles device code (one of nvcc, nvrtc)\n" in run.output
     assert not (project.folder / "build").exists()
 
 

@@ -1,1 +1,1 @@
-"""Finds the tools, asks them who they are, and says so in signatures."""
+"""The tools of a build: a module for each finds it and asks it who it is; ``probe`` keeps the answers."""
