@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ LARGEST = 200_000
 BITS = 4
 """Bits of the significands that the numbers of a large case keep, so that they can be packed well."""
 
+from kernelwright.core.dtype import numpy_dtype  # noqa: E402
 from kernelwright.define.kernel import Kernel  # noqa: E402
 from kernelwright.processes.protocol import CheckRequest  # noqa: E402
 from kernelwright.worker.check import Check, size_sets  # noqa: E402
@@ -68,7 +70,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
 
     found, large = [], []
     for number, sizes in enumerate(size_sets(list(built["symbols"]))):
-        count = check.input_bytes(sizes)
+        count = input_bytes(check, built["arguments"], sizes)
         if count is not None and count > LARGEST:
             large.append((count, number, sizes))
         elif (inputs := check.inputs(sizes)) is not None:
@@ -83,6 +85,15 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
             full = [case(sizes, {name: coarse(value) for name, value in inputs.items()})]
             break
     return sorted(full, key=size)[:1]
+
+
+def input_bytes(check: Check, arguments: list[dict[str, Any]], sizes: dict[str, int]) -> int | None:
+    """Bytes of the tensors that are inputs; None: these sizes are impossible."""
+    shapes = check.shapes(sizes)
+    tensors = [argument for argument in arguments if argument["kind"] == "tensor" and not argument["output"]]
+    if shapes is None:
+        return None
+    return sum(math.prod(shapes[each["name"]]) * numpy_dtype(each["dtype"]).itemsize for each in tensors)
 
 
 def described(kernel: Kernel, built: dict[str, Any], index: int, check: Check) -> dict[str, Any]:

@@ -62,14 +62,14 @@ def test_an_unknown_arch_names_the_place_that_it_is_in():
 
 
 def test_archs_have_their_suffixes():
-    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == [
+    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == (
         "sm_80",
         "sm_90",
         "sm_90a",
         "sm_100",
         "sm_100a",
         "sm_100f",
-    ]
+    )
 
 
 def test_device_code_is_in_a_file_that_says_its_arch_and_its_kind() -> None:

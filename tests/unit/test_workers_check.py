@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright import kernel
-from kernelwright.core.errors import CheckError, DefinitionError, WorkerError
+from kernelwright.core.dtype import Dtype, numpy_dtype
+from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerError
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes.protocol import CheckRequest
-from kernelwright.worker.check import Check, barely_aligned, random_array, size_sets
+from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
 from launcher_build import build, plan
 from moments import HANGS_AFTER_S
 from workers_project import Project
@@ -266,12 +267,27 @@ def test_arrays_are_aligned_as_much_as_a_kernel_may_expect_and_no_better(dtype: 
     assert copy.tolist() == array.tolist()
 
 
-def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project) -> None:
+@pytest.mark.parametrize("alignment", [None, 16, 128])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
+def test_arrays_of_every_dtype_are_aligned_as_the_kernel_asks_and_no_better(dtype: str, alignment: int | None) -> None:
+    import tvm
+
+    asked = {} if alignment is None else {"alignment": alignment}
+    array = np.arange(15).reshape(3, 5).astype(numpy_dtype(dtype))
+    tensor = to_device(array, {"dtype": dtype, **asked}, tvm.cpu())
+    expected = alignment or Dtype.parse(dtype, Where()).alignment
+    address = tensor.ctypes.data if isinstance(tensor, np.ndarray) else tensor.data_ptr()
+    assert address % (2 * expected) == expected
+    assert from_device(tensor).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_kernel_that_asks_for_aligned_arrays_gets_them(project: Project, dtype: str) -> None:
     buffer = "T.Buffer((n, 3), dtype)"
     for where in ("x", "y"):
         text = SCALE.replace(f"{where}: {buffer}", f"{where}: {buffer[:-1]}, align=128)")
         assert text != SCALE
-        assert check(project, definition=text)["cases"] == 7
+        assert check(project, definition=text, dtype=dtype)["cases"] == 7
 
 
 def prepared(symbols: list[str], shape: list[int | str], reference: Callable[[Any], Any] | None = None) -> Check:

@@ -18,7 +18,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..core.arch import arch_of_device
-from ..core.dtype import numpy_dtype
+from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import CheckRequest
@@ -121,7 +121,7 @@ class Check:
 
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
-        shapes = self._shapes(sizes)
+        shapes = self.shapes(sizes)
         if shapes is None or (LARGE in sizes.values() and self._bytes(shapes) > MAX_BYTES):
             return None
         given = self._given(sizes, shapes)
@@ -167,7 +167,7 @@ class Check:
                 result[name] = value
         return result
 
-    def _shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
+    def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
         """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
         tensors = [argument for argument in self._arguments if argument["kind"] == "tensor"]
         try:
@@ -180,11 +180,6 @@ class Check:
         if self._kernel.inputs_function is None:
             return CheckError(f"the shapes of the tensors are possible for none of the sizes {SIZES}")
         return CheckError("the kernel's inputs function skips all sizes", remedy="let it accept some of them")
-
-    def input_bytes(self, sizes: Mapping[str, int]) -> int | None:
-        """Bytes of the tensors that are inputs; None: these sizes are impossible."""
-        shapes = self._shapes(sizes)
-        return None if shapes is None else self._bytes({n: s for n, s in shapes.items() if n not in self._outputs})
 
     def _bytes(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
         dtypes = {argument["name"]: numpy_dtype(argument["dtype"]) for argument in self._arguments}
@@ -333,13 +328,26 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
 
 
 def to_device(array: Array, argument: Mapping[str, Any], device: Any) -> Any:
-    """A new tensor on a device with the content of an array, for an argument of signature.json."""
-    if device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU and array.dtype.isbuiltin == 1:
+    """A new tensor on a device with the content of an array, for an argument of signature.json.
+
+    On the CPU it is aligned as the argument has to be and no better.
+    """
+    on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
+    if on_cpu and array.dtype.isbuiltin == 1:
         return barely_aligned(array, argument.get("alignment") or array.itemsize)
-    tensor = tvm.runtime.empty(array.shape, argument["dtype"], device)
+    shape, dtype = array.shape, argument["dtype"]
+    tensor = _aligned_tensor(shape, argument) if on_cpu else tvm.runtime.empty(shape, dtype, device)
     if array.size:
         tensor.copyfrom(array)
     return tensor
+
+
+def _aligned_tensor(shape: tuple[int, ...], argument: Mapping[str, Any]) -> Any:
+    """A new tensor on the CPU, of a dtype that NumPy does not have; TVM's own would be aligned to 64 bytes."""
+    dtype = Dtype.parse(argument["dtype"], Where(stage="check"))
+    memory = np.zeros(bytes_of(math.prod(shape) * dtype.bits), np.uint8)
+    tensor: Any = tvm_ffi.from_dlpack(barely_aligned(memory, argument.get("alignment") or dtype.alignment))
+    return tensor._create_view(shape, argument["dtype"])
 
 
 def barely_aligned(array: Array, alignment: int) -> Array:
