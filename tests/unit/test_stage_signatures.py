@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
+from kernelwright.backends import cython
 from kernelwright.core.arch import lowering_arch
 from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.define.settings import Settings
@@ -169,6 +170,16 @@ def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_
     assert wanted in {path.name for path in digested}
 
 
+def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_them_again(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    shared = tmp_path / "python"
+    shutil.copytree(cython.SHARED, shared)
+    monkeypatch.setattr(cython, "SHARED", shared)
+    assert changed(before, signatures(tmp_path, monkeypatch, BASE)) == set()
+    (shared / "kernel.pxi").write_text("# edited")
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == {"WRAP of a backend", "EXT"}
+
+
 def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its_entry_describes(tmp_path, monkeypatch):
     graph = graph_of(tmp_path, monkeypatch, BASE)
     found = [Path(path) for path in stages_of(graph)["LINK gemm"].sources]
@@ -189,7 +200,8 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
 EXECUTION += " worker/server worker/strict"
-DEVICE_COMPILERS = "compile/headers compile/nvcc compile/nvrtc toolchain stages/device"
+DEVICE_COMPILERS = "compile/headers compile/nvcc compile/nvrtc processes/environment stages/device"
+DEVICE_COMPILERS += " toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvrtc toolchain/nvrtc_compile"
 FOLDERS = ("backends", "library", "lower", "package", "toolchain", "wheel")
 
 DECIDING = {

@@ -110,7 +110,7 @@ STAGES = (
         ("#87421d", "#e67f5a"),
         "every `signature.json`",
         "variants with their targets and archs, outputs, where images are, `compress`, CUDA version of the compiler; "
-        "of a backend: its name",
+        "of a backend: its name, digest of its headers",
         "`wrapper.c`, `images.s` of the library; of a backend: its files for the kernel, such as `_<kernel>.pyx`",
         module="stages.wrap",
         also=("backends",),
@@ -205,7 +205,7 @@ STAGES = (
         "number of the variant, device, tolerance; name and digests as for `LOWER`",
         "`<slug>.<cpu or cuda>.json`",
         module="stages.check",
-        also=("worker.server", "lower", "backends"),
+        also=("worker.server", "lower"),
     ),
 )
 """All stages in the order of the pipeline, the probing of tools first."""

@@ -29,6 +29,7 @@ from .journal import use_journal
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ..discover.discovery import DefinitionRecord
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner
@@ -220,6 +221,13 @@ class BuildRun:
         make_way(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
+
+    def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+        """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
+        # Imported here, because most runs discover nothing.
+        from ..discover.discovery import remember_dependencies
+
+        return remember_dependencies(definition, self.top, self.discovery, request, dependencies)
 
     def digest(self, path: str) -> str:
         """SHA-256 of a source of a stage; that of an output is known already."""

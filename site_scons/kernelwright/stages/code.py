@@ -14,6 +14,10 @@ from ..core.pipeline import KINDS
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
+NO_CODE = ("__init__.py", "core/version.py", "core/pipeline.py")
+"""Modules whose text makes nothing: names for definition files, our version, which is in the options of the stages
+that write it, and the table of the stages."""
+
 TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.M)
 """What is imported for annotations only. It does not run."""
 
@@ -45,9 +49,10 @@ def code_of(label: str, package: Path) -> set[Path]:
         path = package / name.replace(".", "/")
         todo += path.glob("*.py") if path.is_dir() else [module_file(path)]
     modules: set[Path] = set()
+    left_out = {package / name for name in NO_CODE}
     while todo:
         module = todo.pop()
-        if module is not None and module not in modules:
+        if module is not None and module not in modules | left_out:
             modules.add(module)
             todo += imported(module, package)
     return modules

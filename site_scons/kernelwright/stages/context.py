@@ -75,6 +75,9 @@ class Run(Protocol):
     def require_folders(self, folders: Iterable[str]) -> None:
         """Raise a KernelwrightError if a folder of outputs is a link."""
 
+    def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+        """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -215,11 +218,7 @@ class KernelContext:
         run = self.run
 
         def remember(dependencies: Mapping[str, str]) -> None:
-            # Imported here, because most runs discover nothing.
-            from ..discover.discovery import remember_dependencies
-
-            records = run.state / "discovery"
-            options["later"] = remember_dependencies(self.definition, run.top, records, request, dependencies)
+            options["later"] = run.remember(self.definition, request, dependencies)
 
         return remember
 

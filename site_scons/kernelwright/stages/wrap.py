@@ -8,6 +8,7 @@ from typing import Any
 
 from ..backends.base import Backend
 from ..compile.fatbin import needed_driver
+from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
@@ -45,7 +46,8 @@ def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend:
 
     cuda = kernel.tools.cuda  # the plan has its version, which is in no source
     images = [kernel.package.images_in, settings.compress, cuda.version if cuda else ""]
-    options = {"backend": backend.name, "images": images}
+    # Some of its files are copies of those that all kernels have in common.
+    options = {"backend": backend.name, "images": images, "headers": digest_of(backend.headers())}
     outputs = kernel.files(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
     return _stage(kernel, f"{kernel.name} {backend.name}", variants, options, write, outputs)
 
