@@ -30,6 +30,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+suppress_warnings = ["ref.python"]  # Kernel is a class of definitions, and one of packages
 
 
 def setup(app: Sphinx) -> None:

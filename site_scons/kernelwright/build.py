@@ -26,7 +26,7 @@ from typing import Any
 from . import backends
 from .core.errors import KernelwrightError, SettingsError, ToolError, Where, is_text, printable, shown
 from .core.files import pretty_json
-from .define.settings import COMMAND_LINE, Settings, merge, read_document, read_pyproject
+from .define.settings import COMMAND_LINE, SETTINGS, Settings, merge, read_document, read_pyproject
 from .package.assemble import provider_package
 from .wheel import WHEEL_LIST
 from .wheel.archive import write_wheel
@@ -246,7 +246,8 @@ def _arguments(config: Mapping[str, Any]) -> list[str]:
             continue
         if name not in names:
             raise _bad(f"there is no config setting {name!r}; they are jobs, {PROVIDER}, {', '.join(names)}")
-        text = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        listed = isinstance(value, (list, tuple))
+        text = SETTINGS[name].kind.text(tuple(map(str, value))) if listed else str(value)
         arguments.append(f"{names[name]}={text}")
     return arguments
 

@@ -215,3 +215,9 @@ def test_an_editable_install_has_a_link_to_the_package_and_to_nothing_else(proje
     with zipfile.ZipFile(project / "out" / name) as archive:
         paths = {n: archive.read(n) for n in archive.namelist() if n.endswith(".pth")}
     assert paths == {"__editable__.demo.pth": f"{project}/build/editable\n".encode()}
+
+
+def test_a_config_setting_that_is_given_several_times_is_a_list_of_its_setting():
+    given = {"archs": ["sm_80", "sm_90a"], "nvcc_flags": ["-O1", "-DN=1,2"], "compress": "size"}
+    arguments = build._arguments({"jobs": 1, **given})
+    assert arguments == ["-j1", "ARCHS=sm_80,sm_90a", "NVCC_FLAGS=-O1 -DN=1,2", "COMPRESS=size"]
