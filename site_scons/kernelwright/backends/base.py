@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Backend:
-    """How Python calls a kernel: what is made for one kernel, and for its package, so that it can be called that way.
+    """How Python calls a kernel, and which files a kernel and its package need for that.
 
     Most backends call the kernel's library, which has a C function that checks the arguments, picks a variant and runs
-    it (see ``library``). Such a backend has only to say what stands in front of that.
+    it (see ``library``). Such a backend only adds what calls that function.
     """
 
     name: ClassVar[str]
@@ -47,7 +47,7 @@ class Backend:
     """What has to be installed where kernels are called; in a wheel's metadata, an extra of the backend's name."""
 
     runtime: ClassVar[tuple[str, ...]] = ()
-    """Modules of ``package/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
+    """Modules of ``runtime/`` that are copied into the package as ``_runtime/``. The first one loads kernels: it has a
     function ``load(loader, name, entry)`` that returns the callable, where ``loader`` is the :class:`Loader` of the
     package and ``entry`` the kernel's part of the manifest."""
 

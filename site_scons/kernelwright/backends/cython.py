@@ -37,7 +37,7 @@ RESERVED = frozenset(keyword.kwlist).union(
     ["void", "char", "int", "float", "double", "bint", "short", "long", "signed", "unsigned", "const", "volatile"],
     ["size_t", "ssize_t", "ptrdiff_t"],
 )
-"""What Cython 3.3 does not take for the name of a parameter, and what has another meaning here."""
+"""Names that no parameter can have: Cython 3.3 refuses them, or they mean something else in the module."""
 
 FOREIGN = ("__", "kw_", "KW_", "Py")
 """What names of Python and of our headers begin with. Arguments with all these names are passed by position only."""
@@ -94,7 +94,7 @@ class Cython(Backend):
         check_headers(Path(sysconfig.get_path("include")))
 
     def build_versions(self) -> dict[str, str]:
-        """Those of Cython and of Python: functions of its headers get into the modules, and differ between versions."""
+        """Of Cython, and of Python: functions of its headers get into the modules, and differ between versions."""
         return {**super().build_versions(), "Python": platform.python_version()}
 
     def emit(self, kernel: KernelPlan) -> dict[str, str]:

@@ -130,7 +130,7 @@ class Torch(Backend):
 
 
 def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
-    """The arguments of a kernel, of which each variant has its own dtypes, as those of an operator."""
+    """The parameters of the operator: those of the kernel, whose dtypes may differ between variants."""
     names: list[str] = []
     for argument in variants[0]:
         names.append(_python_name(argument.name, names))

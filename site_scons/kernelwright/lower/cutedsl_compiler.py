@@ -52,7 +52,7 @@ RENAMED = {
     "TVMFFIErrorSetRaisedFromCStrParts": "kw_cutedsl_raise_parts",
     "printf": "kw_cutedsl_print",
 }
-"""What exported code tells errors with -> its name in ``launcher/cutedsl.h``, where errors name the kernel."""
+"""A function that exported code reports errors with -> the launcher's in its place, whose errors name the kernel."""
 
 STREAM = "stream"
 """The last parameter of a host function may have this name: it gets the stream that tvm-ffi has as the current one."""

@@ -1,4 +1,4 @@
-"""How far the data of a function's arguments must be aligned: as little as its code allows.
+"""The alignment that the data of a function's arguments needs: no more than its code demands.
 
 TVM 0.27 takes every buffer to be aligned to 64 bytes, and neither checks nor says so: its vector code for the CPU ends
 in a segmentation fault for a NumPy array (aligned to 16 bytes) or for the slice ``x[1:]``.

@@ -39,7 +39,7 @@ functions: Tensorize reads an invalid pointer where it should report that a bloc
 def candidates(
     function: tirx.PrimFunc, target: Target, progress: Callable[[str], None], failures: list[str]
 ) -> Iterator[tuple[str, tirx.PrimFunc]]:
-    """The function in the schedules that are worth lowering, the best first, each with the name of what made it.
+    """The schedules of a function that are worth lowering, the best first, each with the name of its rule.
 
     A function that is scheduled comes back as it is. Of one that is not, the results of the rules that apply follow one
     another, so that the next can be lowered when one cannot; for the CPU the function itself is the last of them.

@@ -1,4 +1,4 @@
-"""What a front end is given, a unit, and what it makes of that."""
+"""A unit, which a front end is given, and the files that it makes of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class Unit:
     archs: tuple[str, ...] = ()
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        """The names of the outputs, when those of all arguments are known.
+        """The names of the outputs, some of which may be given by their positions.
+
+        Arguments:
+            arguments: the names of all arguments, in the order of a call.
 
         Raises:
             DefinitionError: there is no argument at a position, or two entries are one argument.

@@ -166,7 +166,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def _with_backends(kernel: PackagedKernel) -> str:
-    """A kernel's part, which was made without regard to how it is called: its first key says that."""
+    """A kernel's part with its backends as the first key; its text was made without them."""
     before, brace, members = kernel.entry.strip().partition("{")
     if before or not brace:
         message = f"entry.json is {shown(kernel.entry)}, expected a JSON object"

@@ -261,7 +261,7 @@ class Check:
             ) from error
 
     def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
-        """An output as it may be before the call: what the kernel does not write shows."""
+        """An output before the call, full of values that show where the kernel writes nothing."""
         dtype = numpy_dtype(argument["dtype"])
         fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
         return np.full(shape_of(argument, sizes), fill, dtype)
@@ -407,7 +407,7 @@ def devices() -> list[str]:
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
-    """Those of some values for which a function has a parameter, not counting the first ``skip`` parameters."""
+    """The values that a function has a parameter for; its first ``skip`` parameters do not count."""
     parameters = list(inspect.signature(function).parameters.values())
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return dict(values)

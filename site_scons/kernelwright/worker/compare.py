@@ -1,4 +1,4 @@
-"""Judges what a kernel computed by what its reference says; needs nothing but NumPy."""
+"""Compares what a kernel computed with what its reference says. It needs nothing but NumPy."""
 
 from __future__ import annotations
 

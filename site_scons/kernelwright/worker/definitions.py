@@ -1,4 +1,4 @@
-"""Executes a definition file inside a worker: one file, once, with everything that it depends on on record.
+"""Executes a definition file inside a worker, once, and notes every file that it depends on.
 
 A definition is Python and may change anything in its process: a function of TVM or NumPy, a hook that TVM calls when it
 generates code, a module in ``sys.modules``, the environment. So no process that has executed one file executes another,

@@ -1,4 +1,4 @@
-"""Finds and loads the project's modules: always from source, and with every file that was looked for on record.
+"""Finds and loads the project's modules, always from source, and notes every file that it looks for.
 
 Python's own finders list folders and remember what they saw. This one asks for single files in a fixed order, so that
 those which it asked for in vain are known: if one of them is made later, an import finds another module.

@@ -1,4 +1,4 @@
-"""Notes what a definition reads: files and folders, found or not, with the digest of what was used.
+"""Notes which files and folders a definition reads or looks for in vain, with the digest of what it used.
 
 Python calls an audit hook for everything that a program opens, lists or starts. It says nothing of ``os.stat`` and what
 is made of it (``os.path.exists``), and nothing of what C++ code does.

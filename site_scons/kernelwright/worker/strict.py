@@ -116,7 +116,7 @@ class Strict:
             findings[replace(finding, location=culprit.location)] = None
 
     def _culprit(self) -> _Culprit | None:
-        """Who does what is being done; None: an installed module does it while it is imported, which is its own affair.
+        """The line that does what is being done; None: an installed module does it while it is imported, and may.
 
         Only the first import in a worker would show that, and the definition could not do anything about it.
         """
