@@ -288,7 +288,7 @@ def test_variants_are_chosen_by_dtype_and_images_by_device(built):
 def test_an_output_that_is_left_out_is_allocated(built):
     printed, log = call(built, "print(demo.gemm(on_cuda(70, 33, dtype=half), on_cuda(33, 100, dtype=half)).shape)")
     assert printed == "(70, 100)"
-    assert "allocate 14000" in log
+    assert "allocate 14000 in stream 0 from pool 1 of cuda:0" in log
 
 
 def test_rows_may_lie_apart_and_nothing_is_launched_for_empty_tensors(built):
