@@ -41,7 +41,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
 
 
 def signature(graph: PackageGraph) -> str:
-    return stages_of(graph)["PACKAGE demo"].signature
+    return stages_of(graph)["PACKAGE demo"].fingerprint
 
 
 def packaged(graph: PackageGraph, tmp_path: Path) -> Any:

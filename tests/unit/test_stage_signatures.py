@@ -51,7 +51,7 @@ def kernel(**fields: Any) -> Change:
 
 def signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> dict[str, str]:
     graph = graph_of(tmp_path, monkeypatch, inputs)
-    return {name: stage.signature for name, stage in stages_of(graph).items()}
+    return {name: stage.fingerprint for name, stage in stages_of(graph).items()}
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
@@ -355,9 +355,9 @@ def key(stage: Stage, **digests: str) -> str:
 
 
 def test_the_code_of_a_stage_is_in_its_key_in_the_cache(monkeypatch):
-    before, signature = key(a_stage()), a_stage().signature
+    before, signature = key(a_stage()), a_stage().fingerprint
     monkeypatch.setattr(stage_module, "code_digest", lambda label: "new code")
-    assert key(a_stage()) != before and a_stage().signature != signature
+    assert key(a_stage()) != before and a_stage().fingerprint != signature
 
 
 def test_label_options_and_the_name_and_content_of_each_source_are_in_the_key(monkeypatch):
@@ -379,18 +379,18 @@ def test_label_options_and_the_name_and_content_of_each_source_are_in_the_key(mo
 
 def test_what_a_stage_turns_out_to_read_is_in_the_signature_and_not_in_the_key():
     stage = a_stage()
-    before, signature = key(stage), stage.signature
+    before, signature = key(stage), stage.fingerprint
     stage.options["later"] = {"table.txt": "3"}
     assert key(stage) == before, "the cache compares these files itself"
-    assert stage.signature != signature
+    assert stage.fingerprint != signature
 
 
 def test_what_is_known_only_when_the_kernels_are_made_is_in_the_signature():
     late = ["first"]
     stage = a_stage(late=lambda: late)
-    before = stage.signature
+    before = stage.fingerprint
     late[0] = "second"
-    assert stage.signature != before
+    assert stage.fingerprint != before
 
 
 @pytest.fixture

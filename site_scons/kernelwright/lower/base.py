@@ -73,7 +73,7 @@ class FrontEnd:
     """How to return that, for messages."""
 
     def tool(self, toolchain: Toolchain) -> CuteDsl | None:
-        """The tool that lowering runs besides TVM: its version, and the identity that goes into signatures."""
+        """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
         return None
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:

@@ -1,4 +1,4 @@
-"""A stage as an SCons action: its signature in place of SCons's own, its errors, and its progress."""
+"""A stage as an SCons action: its fingerprint as SCons's signature, its errors, and its progress."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class StageAction(ActionBase):  # type: ignore[misc]
         return id(self)
 
     def get_presig(self, target: Any, source: Any, env: Any, executor: Any = None) -> bytes:
-        """The stage's signature, with the sources that a partial package has to do without."""
+        """The stage's fingerprint, with the sources that a partial package has to do without."""
         lacking = self.run.partial.lacking(self.stage) if self.run.partial else []
-        signature = self.stage.signature
-        return (canonical_json([signature, lacking]) if lacking else signature).encode()
+        fingerprint = self.stage.fingerprint
+        return (canonical_json([fingerprint, lacking]) if lacking else fingerprint).encode()
 
     def get_implicit_deps(self, target: Any, source: Any, env: Any, executor: Any = None) -> list[Any]:
-        """None: every dependency of a stage is one of its sources, or in its signature."""
+        """None: every dependency of a stage is one of its sources, or in its fingerprint."""
         return []
 
     def strfunction(self, target: Any, source: Any, env: Any, executor: Any = None) -> str:

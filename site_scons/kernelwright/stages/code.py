@@ -27,7 +27,7 @@ IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n#]*)", re.
 
 @cache
 def code_digest(label: str) -> str:
-    """The digest of the code of a stage, which is in the stage's signature."""
+    """The digest of the code of a stage, which is in the stage's fingerprint."""
     return digest_of(sorted(code_of(label, PACKAGE)))
 
 

@@ -175,7 +175,7 @@ class KernelContext:
     def definition_files(self) -> list[str]:
         """Paths of the files that the definition consists of: itself and the project files that it imports or reads.
 
-        Folders whose listing it read, and files that it looked for in vain, are only in the signatures.
+        Folders whose listing it read, and files that it looked for in vain, are only in the fingerprints.
         """
         names = [name for name, digest in self.definition.dependencies.items() if digest and not name.endswith("/")]
         return [f"{self.run.top}/{name}" for name in sorted(names)]
@@ -184,7 +184,8 @@ class KernelContext:
     def definition_identity(self) -> dict[str, Any]:
         """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old.
 
-        What is absent is left out: it changes the signature when it appears, and some names depend on Python's version.
+        What is absent is left out: it changes the fingerprint when it appears, and some names depend on Python's
+        version.
         """
         contents = {name: digest for name, digest in self.definition.dependencies.items() if digest}
         return {"file": self.definition.file, "contents": contents}
@@ -211,7 +212,7 @@ class KernelContext:
     def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
         """Put what a request read in earlier runs into its options; returns what notes the files that it reads now.
 
-        They belong into the signature that is stored. That is computed anew after the stage has run, so options that
+        They belong into the fingerprint that is stored. That is computed anew after the stage has run, so options that
         running it changes are in it.
         """
         options["later"] = dict(self.definition.later.get(request, {}))

@@ -50,7 +50,7 @@ class _Compiler:
 
     Arguments:
         job: what is compiled.
-        identity: what decides the output besides the job, for the signature.
+        identity: what decides the output besides the job, for the fingerprint.
         command: the command, for compile_commands.json.
         compile: compiles into a scratch folder; it is given the folder, and what is made.
     """

@@ -63,7 +63,7 @@ class Assembly:
     """Makes the stage that assembles a package.
 
     The package has copies of the kernels' files, so that building one kernel alone never leaves it with a stale
-    manifest. They are no outputs of the stage, since there may be thousands: their contents are in its signature.
+    manifest. They are no outputs of the stage, since there may be thousands: their contents are in its fingerprint.
 
     Arguments:
         context: the package.
@@ -158,7 +158,7 @@ class Assembly:
     def _damaged(self) -> list[list[str]]:
         """The copies that are not what the package has to have. None is left when the package has been assembled.
 
-        They are in the signature, which is asked for only in a run that is to make the package: any other run leaves
+        They are in the fingerprint, which is asked for only in a run that is to make the package: any other run leaves
         the package as it is, also if the kernels are newer by now.
         """
         products = [item for part in self._whole for item in part.products.items()]

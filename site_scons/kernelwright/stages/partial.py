@@ -2,7 +2,7 @@
 
 A stage that fails leaves no outputs. The stages that follow ask here which of their sources are lacking: those of the
 same variant are left out as well, and those that put a kernel together take the rest. What lacks something has it in
-its signature and is not kept in the build cache, so that a later run never takes it for complete.
+its fingerprint and is not kept in the build cache, so that a later run never takes it for complete.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Partial:
         return path in self._lacking
 
     def lacking(self, stage: Stage) -> list[list[Any]]:
-        """The sources of a stage that were not made, and why, for its signature."""
+        """The sources of a stage that were not made, and why, for its fingerprint."""
         lacking = [path for path in stage.sources if path in self._lacking]
         return [[os.path.relpath(path, self._top), self.behind([path])] for path in lacking]
 
     def behind(self, paths: Iterable[str]) -> list[dict[str, Any]]:
         """The failures because of which some files were not made, as the manifest lists them.
 
-        A stage may put no others into what it makes: only these are in its signature.
+        A stage may put no others into what it makes: only these are in its fingerprint.
         """
         return self.gaps(self._causes(paths))
 

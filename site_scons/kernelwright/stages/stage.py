@@ -75,17 +75,17 @@ class Stage:
         return f"[ {'CACHED' if self.cached else self.label} ] {self.subject}"
 
     @property
-    def signature(self) -> str:
+    def fingerprint(self) -> str:
         """What decides, besides the sources, whether the stage has to run again."""
         late = [] if self.late is None else [self.late()]
         return canonical_json([self.label, code_digest(self.label), self.options, *late])
 
     def cache_key(self, digest: Callable[[str], str]) -> str:
-        """Key in the build cache: the signature without what is known only after the run, and the sources' contents.
+        """Key in the build cache: the fingerprint without what is known only after the run, and the sources' contents.
 
         Arguments:
             digest: gives the SHA-256 of a source.
         """
         options = {name: value for name, value in self.options.items() if name != "later"}
-        signature = canonical_json([self.label, code_digest(self.label), options])
-        return key_of(signature, [(path.rpartition("/")[2], digest(path)) for path in self.sources])
+        fingerprint = canonical_json([self.label, code_digest(self.label), options])
+        return key_of(fingerprint, [(path.rpartition("/")[2], digest(path)) for path in self.sources])

@@ -230,14 +230,14 @@ class BuildCache:
                     self._remove(path)
 
 
-def key_of(signature: str, sources: Sequence[tuple[str, str]]) -> str:
+def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
     """Key of a stage.
 
     Arguments:
-        signature: everything besides the sources that decides the outputs.
+        fingerprint: everything besides the sources that decides the outputs.
         sources: name and SHA-256 of each source, in order.
     """
-    return _digest([SCHEMA, signature, sources])
+    return _digest([SCHEMA, fingerprint, sources])
 
 
 def _entry_key(key: str, later: Mapping[str, str]) -> str:

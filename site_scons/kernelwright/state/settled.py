@@ -3,7 +3,7 @@
 SCons takes a fifth of a millisecond for each node, and a thousand kernels have more than ten thousand. So when a run
 ends, the state of every kernel that SCons has found or made up to date is written down: the stamps of all files that
 decide what it is, and of all its outputs. A later run that finds all stamps as they were leaves the kernel out of the
-graph. This is no second kind of signature: whatever differs, be it only a time, sends the kernel back to SCons, which
+graph. This is no second kind of fingerprint: whatever differs, be it only a time, sends the kernel back to SCons, which
 decides by content.
 
 Nothing here imports SCons.
