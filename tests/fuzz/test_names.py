@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kernelwright import grid, kernel
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import canonical_json, pretty_json
+from kernelwright.core.records import Record
 from kernelwright.define.kernel import MAX_SLUG, Kernel, slugs
 from kernelwright.define.settings import merge
 from kernelwright.discover.discovery import KernelRecord
@@ -46,7 +47,7 @@ def record_of(made: Kernel) -> KernelRecord:
     """The kernel as the build gets it from a worker."""
     fields = {name: getattr(made, name) for name in KernelRecord.__dataclass_fields__ if hasattr(made, name)}
     fields |= {"slugs": [variant.slug for variant in made.variants], "has_reference": False, "backward": None}
-    return KernelRecord.from_json(json.loads(json.dumps(fields)))
+    return KernelRecord.from_json(Record(json.loads(json.dumps(fields)), ""))
 
 
 def require_usable(made: Kernel) -> None:
