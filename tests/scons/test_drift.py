@@ -69,6 +69,14 @@ def calls(name: str) -> Iterator[ast.Call]:
                 yield node
 
 
+def require_written(name: str) -> dict[str, Any]:
+    """A page has the table that follows from the code; what the script that writes it is made of."""
+    run = runpy.run_path(str(ROOT / "docs/tables.py"))
+    page = doc(name)
+    assert run["with_table"](page, run["tables"]()[name]) == page, "run: python docs/tables.py"
+    return run
+
+
 # Stages.
 
 MADE = {label: kind for label, kind in KINDS.items() if kind.module}
@@ -96,7 +104,8 @@ def test_every_stage_that_is_made_is_in_the_table():
 
 
 def test_the_docs_have_the_table_of_the_stages():
-    assert docs_table() in section("architecture.md", "## Stages"), "paste what core.pipeline.docs_table() returns"
+    require_written("architecture.md")
+    assert docs_table() in section("architecture.md", "## Stages")
     shown = re.findall(r"`\[ (\w+) \]", section("reference.md", "## The command line of scons"))
     assert set(shown) == {*MADE, "CACHED"}
 
@@ -159,9 +168,7 @@ def test_memory_has_a_first_estimate_for_every_kind_of_run():
 
 
 def test_the_docs_have_the_table_of_the_settings_that_are_declared():
-    run = runpy.run_path(str(ROOT / "docs/settings_table.py"))
-    page = doc("reference.md")
-    assert run["with_table"](page) == page, "run: python docs/settings_table.py"
+    run = require_written("reference.md")
     table = section("reference.md", "## Settings")
     assert run["written_part"](SETTINGS, Settings()) in table
     assert re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", table, re.M) == list(SETTINGS)

@@ -25,7 +25,7 @@ from kernelwright.stages import wheel as wheel_module
 from kernelwright.stages.package import Assembly
 from kernelwright.stages.partial import Partial
 from kernelwright.stages.wheel import put_into
-from kernelwright.wheel.sizes import KernelSize
+from kernelwright.wheel.size_table import KernelSize
 from scons_tree import Inputs, graph_of, make_all, stages_of
 
 LIBRARY = "_lib/gemm.so"

@@ -216,10 +216,10 @@ def test_a_variant_without_a_lowering_is_refused() -> None:
         emit(replace(kernel, variants=(*kernel.variants, VariantPlan("empty", {}, ()))))
 
 
-def test_one_entry_symbol_for_two_lowerings_is_refused() -> None:
+def test_one_symbol_for_two_lowerings_is_refused() -> None:
     first, second = cpu_unit("float16", "x86-64"), cpu_unit("float16", "x86-64-v3")
-    with pytest.raises(KernelwrightError, match=r"entry .* appears twice"):
-        emit(plan("gemm", first, replace(second, entry=first.entry), outputs=["c", "total"]))
+    with pytest.raises(KernelwrightError, match=r"symbol .* appears twice"):
+        emit(plan("gemm", first, replace(second, symbol=first.symbol), outputs=["c", "total"]))
 
 
 @pytest.mark.parametrize("name", ["kw_preload", "main"])

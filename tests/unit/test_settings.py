@@ -239,7 +239,7 @@ def test_all_follows_from_the_declaration_of_a_setting(monkeypatch):
     assert module.COMMAND_LINE["MOOD"] == "mood"
     assert module.SETTINGS["mood"].help_line == "how it looks (one of calm, wild)"
     assert module.affecting(chosen("wild")) == module.affecting(chosen("calm")) == affecting(Settings())
-    write = runpy.run_path(str(Path(__file__).parents[2] / "docs/settings_table.py"))["written_part"]
+    write = runpy.run_path(str(Path(__file__).parents[2] / "docs/tables.py"))["written_part"]
     page = write(module.SETTINGS, module.Settings())
     assert "| `mood` | `calm` or `wild` | `calm` | how it looks |\n" in page
     assert "`max_wheel_size`, `mood`. Not on the command line: `package`.\n" in page

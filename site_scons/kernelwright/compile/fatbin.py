@@ -16,7 +16,7 @@ from pathlib import Path
 from ..core.arch import CudaArch, is_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
 from ..processes.environment import place_for_shell
-from ..processes.runner import ToolResult, Tools
+from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvcc import INSTALL_CUDA, Nvcc, fatbinary_beside
 from .nvcc import shell_script, stand_in
 
@@ -103,7 +103,7 @@ def find_fatbinary(nvcc: Nvcc) -> str:
     return path
 
 
-def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: Tools, subject: str) -> ToolResult:
+def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: RunsTools, subject: str) -> ToolResult:
     """Pack an image, and leave the fatbin and the command (a script) in ``scratch``.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.errors import ToolchainError, Where
 from ..processes.environment import tool_environment
-from ..processes.runner import ToolResult, Tools
+from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
 
 LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
@@ -60,7 +60,7 @@ def node(version: Version) -> str:
     return f"GLIBC_{'.'.join(map(str, version))}"
 
 
-def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: Tools, where: Where) -> list[ToolResult]:
+def make_stubs(floor: str, compiler: HostCompiler, scratch: Path, tools: RunsTools, where: Where) -> list[ToolResult]:
     """Write ``libc.so`` and the others into ``scratch``; the runs of the compiler are returned.
 
     Arguments:

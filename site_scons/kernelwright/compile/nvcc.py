@@ -13,7 +13,7 @@ from ..core.arch import image_file, is_ptx
 from ..core.errors import Where
 from ..core.files import pretty_json
 from ..processes.environment import place_for_shell
-from ..processes.runner import ToolResult, Tools
+from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
 from .headers import can_include, headers_in, options_files
@@ -98,7 +98,7 @@ class CompiledCode:
 
 
 def compile_device_code(
-    job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: Tools, subject: str
+    job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools, subject: str
 ) -> CompiledCode:
     """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
 

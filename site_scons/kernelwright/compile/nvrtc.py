@@ -20,7 +20,7 @@ from pathlib import Path
 from ..core.arch import is_ptx
 from ..core.errors import KernelwrightError, SettingsError, ToolError, Where
 from ..core.files import canonical_json
-from ..processes.runner import ToolResult, Tools
+from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvrtc import Nvrtc, compiler_process, include_flags
 from .headers import can_include, included_files
 from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, stand_in, write_usage
@@ -137,7 +137,7 @@ class HeaderStore:
 
 
 def compile_with_nvrtc(
-    job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: Tools, subject: str, store: HeaderStore | None = None
+    job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: str, store: HeaderStore | None = None
 ) -> CompiledCode:
     """Compile ``device.cu``, and leave the output, its resource usage (JSON) and the command (a script) in ``scratch``.
 
@@ -174,7 +174,7 @@ def compile_with_nvrtc(
     return CompiledCode(result, as_dependencies(headers, tools.project_root), tuple(notes))
 
 
-def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: Tools, subject: str, own: Sequence[str]) -> ToolResult:
+def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: str, own: Sequence[str]) -> ToolResult:
     process, output = compiler_process(), str(scratch / job.output)
     command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"

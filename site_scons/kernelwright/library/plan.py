@@ -118,7 +118,7 @@ class LoweredUnit:
 
     Arguments:
         kernel, slug, target, arch: whose lowering it is.
-        entry: the C symbol of the packed function.
+        symbol: the C name of the packed function (``entry`` in signature.json).
         arguments: in call order.
         symbols: free sizes and their dtypes.
         device_kernels: for cuda; empty for llvm.
@@ -132,7 +132,7 @@ class LoweredUnit:
     slug: str
     target: str
     arch: str
-    entry: str
+    symbol: str
     arguments: tuple[Argument, ...]
     symbols: Mapping[str, str]
     device_kernels: tuple[DeviceKernel, ...]
@@ -180,7 +180,7 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         slug=_text(document, "slug"),
         target=_text(document, "target"),
         arch=_text(document, "arch"),
-        entry=_text(document, "entry"),
+        symbol=_text(document, "entry"),
         arguments=tuple(map(_argument, document.records("arguments"))),
         symbols={name: _text(symbols, name) for name in symbols.raw},
         device_kernels=tuple(map(_device_kernel, document.records("device_kernels"))),
@@ -329,7 +329,7 @@ class KernelPlan:
             raise KernelwrightError("a variant has no lowering", where, "list a target and an arch for it")
         for unit in self.units:
             self._check_unit(unit)
-        self._check_unique("entry", [unit.entry for unit in self.units])
+        self._check_unique("symbol", [unit.symbol for unit in self.units])
         for variant in self.variants:
             self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
             if len(variant.of("cuda")) > 1:
@@ -340,8 +340,8 @@ class KernelPlan:
             raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
         if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
             raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")
-        if not IDENTIFIER.fullmatch(unit.entry):
-            raise KernelwrightError(f"entry {unit.entry!r} is not a C identifier", unit.where)
+        if not IDENTIFIER.fullmatch(unit.symbol):
+            raise KernelwrightError(f"symbol {unit.symbol!r} is not a C identifier", unit.where)
         first = self.units[0]
         mine, expected = _outline(unit), _outline(first)
         if mine != expected:

@@ -123,7 +123,7 @@ class _Wrapper:
             fields += [f".cpu_signature = &kw_signature_{self._number(cpu[0])}", f".cpu_units = kw_cpu_units_{number}"]
             fields += [f".num_cpu_units = {len(cpu)}"]
         for unit in variant.of("cuda"):
-            fields += [f".cuda_signature = &kw_signature_{self._number(unit)}", f".cuda_entry = {unit.entry}"]
+            fields += [f".cuda_signature = &kw_signature_{self._number(unit)}", f".cuda_entry = {unit.symbol}"]
             fields += [f".module = &kw_module_{number}"]
         return "{" + ", ".join(fields) + "}"
 
@@ -176,10 +176,10 @@ class _Wrapper:
         for unit in best_first:
             if self._number(unit) != self._number(units[0]):
                 raise KernelwrightError("its llvm lowerings have different signatures", unit.where)
-            self._line(f"KW_HIDDEN int32_t {unit.entry}(void *, void *, int32_t, void *);")
+            self._line(f"KW_HIDDEN int32_t {unit.symbol}(void *, void *, int32_t, void *);")
         self._line(f"static const kw_cpu_unit kw_cpu_units_{number}[] = {{")
         for unit in best_first:
-            self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.entry}}},")
+            self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.symbol}}},")
         self._line("};")
 
     def _cuda_unit(self, number: int, unit: LoweredUnit) -> None:

@@ -20,7 +20,7 @@ from ..core.errors import DefinitionError, KernelwrightError, LoweringError, Too
 from ..core.files import pretty_json
 from ..define.program import DTYPES, NEED, VERSION, Program, Scalar, Tensor
 from .cutedsl_cubin import functions_of, undefined_symbols, usage_of
-from .unit import LoweredKernel, Unit, entry_symbol
+from .unit import LoweredKernel, Unit, unit_symbol
 
 ANSWERED = frozenset(
     {
@@ -135,7 +135,7 @@ def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compi
         "module.mlir": _source(results).encode(),
         "signature.json": pretty_json(_signature(program, unit, functions_of(main.cubin))).encode(),
         "host.c": HOST.format(
-            kernel=unit.kernel, slug=unit.slug, version=VERSION.rpartition(".")[0], entry=entry_symbol(unit)
+            kernel=unit.kernel, slug=unit.slug, version=VERSION.rpartition(".")[0], entry=unit_symbol(unit)
         ).encode(),
         "host.o": main.object,
     }
@@ -164,7 +164,7 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
         "config": dict(unit.config),
         # The exported code computes the launch by itself, and passes the parameters on as they are.
         "device_kernels": [{"name": name, "params": [], "launch": []} for name in functions],
-        "entry": entry_symbol(unit),
+        "entry": unit_symbol(unit),
         "host_logic": "the host code computes launches in code that CuTe DSL has compiled",
         "kernel": unit.kernel,
         "launches": None,
@@ -321,7 +321,7 @@ class _Compiler:
         """The host code as an object that exports nothing but its packed function."""
         path = folder / "host.o"
         compiled.export_to_c(
-            str(path), function_name=entry_symbol(self._unit), enable_pic=True, export_only_tvm_ffi_symbols=True
+            str(path), function_name=unit_symbol(self._unit), enable_pic=True, export_only_tvm_ffi_symbols=True
         )
         content = path.read_bytes()
         unknown = sorted(undefined_symbols(content) - ANSWERED)

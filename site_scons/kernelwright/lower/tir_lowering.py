@@ -26,7 +26,7 @@ from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
-from .unit import LoweredKernel, Unit, entry_symbol
+from .unit import LoweredKernel, Unit, unit_symbol
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
@@ -186,7 +186,7 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
     split, devices = build.split_host_device_mods(passes(bound))
-    host = _with_entry_symbol(finish_host()(split), entry_symbol(unit))
+    host = _with_symbol(finish_host()(split), unit_symbol(unit))
     compiled = build.codegen_build(host, host_target)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
@@ -205,7 +205,7 @@ def _device_code(
     return {"device.cu": source.encode()}, _device_kernels(device, source)
 
 
-def _with_entry_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
+def _with_symbol(host: tvm.IRModule, symbol: str) -> tvm.IRModule:
     """The host module with its packed function renamed."""
     functions = {}
     for var, function in host.functions_items():
@@ -248,7 +248,7 @@ def _signature(
         "config": dict(unit.config),
         "target": unit.target,
         "arch": unit.arch,
-        "entry": entry_symbol(unit),
+        "entry": unit_symbol(unit),
         "arguments": [argument.to_json() for argument in arguments],
         "symbols": symbols,
         "device_kernels": device_kernels,

@@ -69,7 +69,7 @@ class LoweredKernel:
     schedule: str
 
 
-def entry_symbol(unit: Unit) -> str:
+def unit_symbol(unit: Unit) -> str:
     """The C symbol of a unit's packed function, unique among all units of the kernel."""
 
     def identifier(text: str) -> str:

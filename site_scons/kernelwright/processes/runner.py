@@ -57,7 +57,7 @@ class ToolResult:
     peak_kib: int
 
 
-class Tools(Protocol):
+class RunsTools(Protocol):
     """What runs tools: a :class:`ToolRunner`, or something like it."""
 
     @property

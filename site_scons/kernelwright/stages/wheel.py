@@ -20,7 +20,7 @@ from ..core.records import Record, read_json
 from ..core.version import VERSION
 from ..package.assemble import provider_package
 from ..wheel import WHEEL_LIST
-from ..wheel.sizes import KernelSize, kernel_sizes, size_table
+from ..wheel.size_table import KernelSize, kernel_sizes, size_table
 from .stage import Stage
 
 if TYPE_CHECKING:

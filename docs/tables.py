@@ -1,15 +1,16 @@
-"""Writes the table of settings in ``reference.md``: ``python docs/settings_table.py``."""
+"""Writes the tables that follow from the code, of settings and of stages: ``python docs/tables.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from kernelwright.core.pipeline import docs_table
 from kernelwright.define.setting_kinds import Setting
 from kernelwright.define.settings import SETTINGS, Settings
 
-PAGE = Path(__file__).with_name("reference.md")
-BEGIN = "<!-- written by docs/settings_table.py from define/settings.py -->\n"
+DOCS = Path(__file__).parent
+BEGIN = "<!-- written by docs/tables.py -->\n"
 END = "<!-- end of what is written -->\n"
 
 
@@ -39,11 +40,18 @@ def names(found: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in found)
 
 
-def with_table(page: str) -> str:
-    """The page with the table of today."""
+def with_table(page: str, table: str) -> str:
+    """A page with the table of today."""
     before, rest = page.split(BEGIN)
-    return before + BEGIN + written_part(SETTINGS, Settings()) + END + rest.split(END)[1]
+    return before + BEGIN + table + END + rest.split(END)[1]
+
+
+def tables() -> dict[str, str]:
+    """Name of a page -> its table."""
+    return {"reference.md": written_part(SETTINGS, Settings()), "architecture.md": docs_table()}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, table in tables().items():
+        page = DOCS / name
+        page.write_text(with_table(page.read_text(encoding="utf-8"), table), encoding="utf-8")
