@@ -66,7 +66,7 @@ class Backend:
                 )
 
     def build_versions(self) -> dict[str, str]:
-        """What is used of these packages, for signatures; a package that is missing has no version."""
+        """What is used of these packages, for fingerprints; a package that is missing has no version."""
         if not self.build_needs:
             return {}
         # Imported here, because most builds with nothing to do need none.
@@ -122,7 +122,7 @@ class Backend:
         return ()
 
     def headers(self) -> list[Path]:
-        """Files of ours that the commands read, and whose content therefore belongs into the stages' signatures."""
+        """Files of ours that the commands read, and whose content therefore belongs into the stages' fingerprints."""
         return []
 
     def stub_imports(self, runtime: str) -> str:
