@@ -197,7 +197,7 @@ def test_an_unknown_compiler(project: Project) -> None:
 
 
 def test_a_missing_wheel_says_how_to_install_it(project: Project) -> None:
-    hide = "from kernelwright.toolchain import nvrtc\nnvrtc._library_folders = lambda environment: []\n"
+    hide = "from kernelwright.toolchain import nvrtc\nnvrtc.library_folders = lambda environment: []\n"
     project.write("SConstruct", hide + (project.folder / "SConstruct").read_text())
     run = project.scons(ok=False)
     assert "no NVRTC" in run.output and "pip install 'kernelwright[nvrtc]'" in run.output and run.status == 2

@@ -14,7 +14,7 @@ TAKEN = frozenset(
     {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "Cython"}
     | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
     | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
-    | {"auditwheel", "dunamai", "elftools", "packaging", "pyproject_metadata", "tomli", "wheel"}
+    | {"auditwheel", "dunamai", "elftools", "lz4", "packaging", "pyproject_metadata", "tomli", "wheel"}
     | sys.stdlib_module_names
 )
 """Modules that a build, a package, its user or Python itself imports: a package of such a name would replace one."""
