@@ -20,7 +20,6 @@ from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
 from ..core.pipeline import KINDS
 from ..define.settings import Settings
-from ..stages.partial import Partial
 from ..stages.stage import Stage
 from ..state.journal import Journal
 from ..toolchain.probe import Toolchain
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner
+    from ..stages.partial import Partial
     from ..state.cache import BuildCache
     from ..state.trace import Trace
 
@@ -70,7 +70,7 @@ class BuildRun:
         self.made: dict[str, Any] = {}
         self.wheel_of: str | None = None
         self.strict = bool(compat.option("kernelwright_strict"))
-        self.partial = Partial(top) if compat.option("kernelwright_partial") else None
+        self.partial = _partial(top) if compat.option("kernelwright_partial") else None
         self.settled_stages = 0
         self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
@@ -409,6 +409,13 @@ class BuildRun:
         if self._avoidable and not self.partial and (listed or wheel):
             made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
+
+
+def _partial(top: Path) -> Partial:
+    # Imported here, because few runs are partial.
+    from ..stages.partial import Partial
+
+    return Partial(top)
 
 
 def current_run(env: Any, settings: Settings) -> BuildRun:

@@ -13,7 +13,6 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..compile.fatbin import described
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.version import VERSION
@@ -140,7 +139,12 @@ class Assembly:
     def _compress(self) -> dict[str, Any]:
         """What the manifest says of the compression of device code."""
         mode = self._context.settings.compress
-        return described(mode) if mode != "none" and self._context.tools.nvcc else {}
+        if mode == "none" or not self._context.tools.nvcc:
+            return {}
+        # Imported here, because a build with nothing to do needs none of it.
+        from ..compile.fatbin import described
+
+        return described(mode)
 
     @property
     def _device_code(self) -> dict[str, Any]:
