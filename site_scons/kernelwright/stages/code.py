@@ -67,6 +67,7 @@ def code_of(label: str, package: Path) -> set[Path]:
     return modules
 
 
+@cache
 def imported(module: Path, package: Path) -> list[Path | None]:
     """The modules of ours that a module imports, anywhere in it, but for those that only annotations need."""
     files: list[Path | None] = []
