@@ -5,12 +5,13 @@ The text and not the bytecode, which SCons would take: that differs between vers
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from functools import cache
 from pathlib import Path
 
-from ..core.files import digest_of
+from ..core.files import canonical_json, digest_of, sha256_of
 from ..core.pipeline import KINDS
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -36,7 +37,14 @@ NAME = re.compile(r"(\w+)(?: as \w+)?")
 @cache
 def code_digest(label: str) -> str:
     """The digest of the code of a stage, which is in the stage's fingerprint."""
-    return digest_of(sorted(code_of(label, PACKAGE)))
+    listed = [(module.relative_to(PACKAGE).as_posix(), text_digest(module)) for module in code_of(label, PACKAGE)]
+    return hashlib.sha256(canonical_json(sorted(listed)).encode()).hexdigest()
+
+
+@cache
+def text_digest(module: Path) -> str:
+    """SHA-256 of a module, which many stages have in common."""
+    return sha256_of(module)
 
 
 def own_code() -> str:
