@@ -73,9 +73,10 @@ def main() -> None:
         os.execv(COMPILER, command)
     place = command.index("-o")
     options = command[1:place] + command[place + 2 :]
-    if any(word.endswith((".o", ".a")) for word in options) or any(
-        f"/{name}/" in command[place + 1] for name in AS_SHIPPED
-    ):
+    links = any(word.endswith((".o", ".a")) for word in options)
+    # A wrapper is in the folder of its kernel; the source of an extension is named after it.
+    names = {part.partition(".")[0].lstrip("_") for part in sources[0].split("/")}
+    if links or names.intersection(AS_SHIPPED):
         os.execv(COMPILER, command)
     key = key_of(sources[0], [word for word in options if word != sources[0]])
     if key is None:

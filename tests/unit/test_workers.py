@@ -23,7 +23,7 @@ from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.processes.tool_process import OUTPUT_LIMIT
-from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, wait_for, wait_until_gone
+from moments import ENDLESS, HANGS_AFTER_S, Clock, Gate, processes_of, wait_for, wait_until_gone
 from workers_project import Project
 
 SITE_SCONS = Path(protocol.__file__).parents[2]
@@ -67,15 +67,6 @@ def fresh(shared: Project) -> Fresh:
         return project
 
     return make
-
-
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Number and command line of all processes."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            yield entry.name, (entry / "cmdline").read_text(errors="replace").split("\0")
-        except OSError:
-            continue
 
 
 def started(file: Path) -> list[int]:
@@ -532,16 +523,11 @@ WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
         [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}
     )
 
-    def servers() -> list[str]:
-        return [
-            pid for pid, words in commands() if "kernelwright.worker.forkserver" in words and str(tmp_path) in words
-        ]
-
     wait_for((tmp_path / "importing").exists, "TVM is not imported")
-    (server,) = servers()
+    (server,) = (pid for pid, words in processes_of(tmp_path) if "kernelwright.worker.forkserver" in words)
     build.kill()
     build.wait()
-    wait_until_gone(int(server))
+    wait_until_gone(server)
 
 
 @pytest.mark.parametrize(
