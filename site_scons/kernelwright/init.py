@@ -39,7 +39,9 @@ def make_project(name: str, parent: Path) -> Path:
         raise SettingsError(message, where, "choose another name, such as acme-kernels")
     folder = parent / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingsError("there is something of this name", where, "choose another name, or remove it")
+        raise SettingsError(
+            "a file, or a folder that is not empty, has this name", where, "choose another name, or remove it"
+        )
     for source in sorted(path for path in TEMPLATE.rglob("*") if path.is_file()):
         parts = source.relative_to(TEMPLATE).parts
         target = folder.joinpath(HIDDEN.get(parts[0], parts[0]), *parts[1:])

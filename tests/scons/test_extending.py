@@ -19,13 +19,13 @@ def blocks(section: str, language: str) -> list[str]:
 
 
 def extended(folder: Path, modules: dict[str, str], table: str, registration: str) -> Path:
-    """A copy of Kernelwright with new modules, and with another table ``CLASSES`` in one of its modules."""
+    """A copy of Kernelwright with new modules, and with one more row in the table ``CLASSES`` of one of its modules."""
     copy = folder / "extended"
     shutil.copytree(SITE_SCONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in modules.items():
         (copy / "kernelwright" / name).write_text(text)
     path = copy / "kernelwright" / table
-    text, count = re.subn(r"^CLASSES = .*?[}]$", registration.strip(), path.read_text(), flags=re.M | re.S)
+    text, count = re.subn(r"^(CLASSES = .*?)[}]$", rf"\1{registration}}}", path.read_text(), flags=re.M | re.S)
     assert count == 1
     path.write_text(text)
     return copy

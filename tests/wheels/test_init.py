@@ -108,5 +108,5 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "acme").mkdir()
     (tmp_path / "acme" / "mine").write_text("mine")
     done = kernelwright_in(tmp_path, "init", "acme")
-    assert done.returncode == 1 and "acme [init]: there is something of this name" in done.stdout
+    assert done.returncode == 1 and "acme [init]: a file, or a folder that is not empty, has this name" in done.stdout
     assert [path.name for path in (tmp_path / "acme").iterdir()] == ["mine"]

@@ -177,7 +177,7 @@ STAND_IN = re.compile("\0([A-Z_]+)\0")
 
 
 def stand_in(name: str) -> str:
-    """What stands in a command of :func:`shell_script` for a path of this machine, as a word or as a part of one.
+    """A placeholder for a path of this machine in a command of :func:`shell_script`: a word, or a part of one.
 
     The script takes the path from the variable of that name, or asks ``kernelwright tool`` for it. No flag can look
     like this: what a program is given has no NUL in it.

@@ -1,4 +1,4 @@
-"""The stages of a build, in order: all that is known of each besides what it does. One row is one stage.
+"""The table of all stages of a build, in order. A row has every fact about a stage except what it does.
 
 The rows are read by the stages themselves, by the timeline and its report, by what shares out memory, and by the docs.
 """

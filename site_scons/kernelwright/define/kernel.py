@@ -107,7 +107,7 @@ class Kernel:
         reads: patterns of data files that it reads, relative to the folder of the definition file.
         forward: of a backward kernel: the kernel whose gradients it computes.
         backward_kernel: the kernel that computes this one's gradients.
-        frontend: what the definition is written in, one of :data:`FRONTENDS`.
+        frontend: what the definition is written in, a name in ``lower.CLASSES``.
     """
 
     function: Callable[..., Any]

@@ -77,7 +77,7 @@ def _allowed(record: KernelRecord, settings: Settings, targets: tuple[str, ...],
     of_package = (*settings.backends, *backends.resolve(settings.backends, targets))
     allowed = tuple(name for name in record.backends if name in of_package)
     if not allowed:
-        remedy = f"the package's backends are {', '.join(settings.backends)}"
+        remedy = f"add one of them to the package's backends, which are {', '.join(settings.backends)}"
         raise DefinitionError(f"none of its backends {list(record.backends)} is built", where, remedy)
     return allowed
 

@@ -13,7 +13,10 @@ from ..core.errors import DefinitionError, Where, shown
 if TYPE_CHECKING:
     from .base import FrontEnd
 
-CLASSES = {"tir": ("tir", "Tir"), "cutedsl": ("cutedsl", "CuteDslProgram")}
+CLASSES = {
+    "tir": ("tir", "Tir"),
+    "cutedsl": ("cutedsl", "CuteDslProgram"),
+}
 """Name of a front end -> its module and its class; the default comes first."""
 
 

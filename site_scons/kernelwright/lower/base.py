@@ -46,7 +46,7 @@ class LoweredFiles:
 
 
 class FrontEnd:
-    """What a definition is written in: how it is recognised, what lowering makes of it, and what that needs.
+    """A language of definitions: it recognises what they return, lowers it, and says what has to be installed for that.
 
     The build asks for the attributes, :meth:`tool` and :meth:`files`; the other methods run in workers.
     """

@@ -147,7 +147,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
 
 
 def sealed_manifest(content: str) -> str:
-    """The text of a manifest: a JSON object, of which the last brace is missing, with its digest as the last key."""
+    """Close a manifest: ``content`` is a JSON object without its last brace, and its digest becomes the last key."""
     digest = hashlib.sha256(content.encode()).hexdigest()
     return f"{content},{DIGEST_LINE}{json.dumps(digest)}\n}}\n"
 

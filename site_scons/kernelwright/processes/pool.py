@@ -401,7 +401,7 @@ class _Worker:
             line = self._read_line(deadline, timeout_s, where)
             try:
                 message = protocol.decode_answer(line)
-            except WorkerError as error:  # nonsense, which does not know what it should have answered
+            except WorkerError as error:  # the answer makes no sense, so the error has no place yet
                 error.where = where
                 raise
             if message.id != self._next_id:

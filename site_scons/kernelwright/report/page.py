@@ -1,4 +1,4 @@
-"""Puts the page together: one file that refers to nothing outside of it, and whose policy forbids it to."""
+"""Puts the page together. It is one file that loads nothing else, and its Content-Security-Policy forbids it to."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def _value(size: Size, symbols: Symbols) -> Any:
 
 
 def _fits(size: Size, symbols: Symbols, found: Any) -> bool:
-    """Whether what was found is that size; so it is if a symbol is not known."""
+    """Whether a dimension has this size; true if a symbol of the size has no value yet."""
     return not all(name in symbols for name in size.names) or bool(_value(size, symbols) == found)
 
 

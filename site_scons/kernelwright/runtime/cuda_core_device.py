@@ -240,7 +240,7 @@ class Cuda:
         text = f"\n  its device code was made with CUDA {_version(made)}, and {own}"
         if has >= made:
             return f"{text}, which is new enough\n  remedy: install the package again: its device code may be damaged"
-        # PTX, which this is then, is not read by the first driver of a major version, but by that of its own version.
+        # This is PTX. It needs a driver of its own CUDA version, and not just one of the same major version.
         number = "" if made % 1000 else f" ({_driver_for(made)} or newer)"
         wanted = f"CUDA {_version(made)}{number}"
         return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or rebuild with CUDA {_version(has)}"

@@ -32,14 +32,14 @@ REMEDIES = {
 
 
 class NoVariantError(KeyError):
-    """There is no such variant; a KeyError's own text is its key as Python writes it, on one line."""
+    """No variant has this config. A KeyError alone would show the message in quotes and on one line."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Interface:
-    """A kernel, or one variant of it: what the manifest says of it, and what is said of arguments that cannot be."""
+    """A kernel, or one variant of it: its part of the manifest, and the messages for wrong arguments."""
 
     __slots__ = ()  # so that a type of another language can have it as a base
 

@@ -140,7 +140,7 @@ class Loader:
         try:
             # What fails while it is found has no known name.
             return gaps_text([gap for gap in self._gaps() if gap.get("kernel", name) == name])
-        except ImportError:  # the manifest is damaged, which the first kernel that is there will say
+        except ImportError:  # the manifest is damaged; the first use of a kernel that exists says so
             return ""
 
     def _gaps(self) -> list[dict[str, Any]]:

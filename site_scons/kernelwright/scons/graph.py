@@ -1,4 +1,4 @@
-"""Makes SCons nodes of the stages of a package, and leaves out what nothing has to be done for.
+"""Makes SCons nodes of the stages of a package, and leaves finished kernels out.
 
 Kernels that are settled (see ``state.settled``) get no nodes. So what only the others need is imported when there are
 some.
@@ -22,7 +22,7 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends, lower
-from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from ..core.files import canonical_json
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
@@ -178,7 +178,7 @@ class PackageGraph:
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
-        """The definition files that have to be looked into, and the kernels that nothing has to be done for."""
+        """The definition files that have to be looked into, and the kernels that are settled."""
         if not self._may_settle:
             return self._files, {}
         files: list[str] = []
@@ -242,6 +242,8 @@ class PackageGraph:
                     self._require(selection.backends)
                     if self.tools.cuda is not None:
                         require_archs(kernel, self.tools.cuda)
+                except ToolchainError:
+                    raise  # it is no error of one definition, and other kernels have it too
                 except KernelwrightError as error:
                     errors.append(error)
                     continue

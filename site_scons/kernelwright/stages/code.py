@@ -1,4 +1,4 @@
-"""The digest of the code that a stage consists of: of the text of the modules that it imports, and so on.
+"""The digest of a stage's code: of its module, and of each module of ours that this imports, directly or not.
 
 The text and not the bytecode, which SCons would take: that differs between versions of Python and misses helpers.
 """

@@ -198,7 +198,7 @@ class KernelContext:
         return tuple(variant for variant in left if variant.units)
 
     def made(self, unit: UnitFiles) -> UnitFiles | None:
-        """A lowering with the archs that were made of it; None: there is nothing of use."""
+        """The lowering with those archs whose images were made; None if there is no such arch."""
         lacks = self.run.lacks
         if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
             return None
@@ -210,7 +210,7 @@ class KernelContext:
         return replace(unit, archs=archs, images=images, usages=usages)
 
     def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
-        """Put what a request read in earlier runs into its options; returns what notes the files that it reads now.
+        """Add the files that a request read in earlier runs to its options; returns what notes those of this run.
 
         They belong into the fingerprint that is stored. That is computed anew after the stage has run, so options that
         running it changes are in it.

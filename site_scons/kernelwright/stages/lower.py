@@ -57,7 +57,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
 
 
 def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:
-    """Have files that a worker has made be files of the build: with its umask, whatever that of the worker is by now.
+    """Copy files that a worker has made, so that they get the permissions of the build and not those of the worker.
 
     Arguments:
         made: where they are; what is missing there, or is no regular file, is left out.

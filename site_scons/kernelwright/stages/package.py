@@ -117,7 +117,7 @@ class Assembly:
 
     @property
     def _whole(self) -> list[Part]:
-        """The kernels that were made; of one that lacks variants, without what there would be of these."""
+        """The kernels that this run has made. If a kernel lacks variants, its part lacks their files."""
         if self._run.partial is None:
             return self._parts
         return [part for part in map(self._made, self._parts) if part is not None]

@@ -65,7 +65,7 @@ def _refused(error: OSError, dist: Path) -> KernelwrightError:
 def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context) -> None:
     """Copy finished wheels to where users look for them, all or none; those that are there already stay."""
     names = read_json(record, _names, "run scons again")
-    # That of the package comes last, so that it is never there without those that it needs.
+    # The package's wheel is copied last, so that it is never there without the wheels that it needs.
     places = {dist / names[wheel.stem]: wheel for wheel in reversed(wheels)}
     if dist.is_dir():
         remove_stale_scratch(dist)

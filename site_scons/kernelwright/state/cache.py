@@ -241,7 +241,7 @@ def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
 
 
 def _entry_key(key: str, later: Mapping[str, str]) -> str:
-    """Key of the outputs of a stage: that of the stage, and the files that it turned out to read with their digests."""
+    """Key of a stage's outputs: the stage's key, and name and digest of each file that the stage read while it ran."""
     return _digest([key, sorted(later.items())])
 
 

@@ -336,7 +336,7 @@ def checked(path: str, trailer: int = 0) -> tuple[int, bytes]:
 
 
 def continued(checksum: int, more: bytes) -> bytes:
-    """The CRC-32 of what has a CRC-32 and of some bytes behind it."""
+    """The CRC-32 of some bytes that follow on others, whose CRC-32 is given."""
     import zlib
 
     return zlib.crc32(more, checksum).to_bytes(4, "little")

@@ -112,7 +112,7 @@ def _of_git(root: Path, used: Collection[str]) -> Source | None:
 
 
 def _of_record(root: Path, used: Collection[str]) -> Source | None:
-    """What the record of a source distribution says; it is clean only as long as its files are those that it lists."""
+    """Read the record of a source distribution. The tree is clean if its files are exactly the recorded ones."""
     path = root / RECORD
     if not path.is_file():
         return None

@@ -132,7 +132,7 @@ def _opened(wheel: Path) -> _Opened | None:
 
 
 def _fit_problems(package: _Opened, provider: _Opened) -> Iterator[str]:
-    """The device code that a package lists is that of a wheel of its version; further ones may be elsewhere."""
+    """Compare the device code that a package lists with that in one wheel; other wheels may be missing."""
     has_images = package.manifest.has("device_code")
     images = [i for i in (listed_images(package.manifest) if has_images else ()) if i.arch == provider.arch]
     if not has_images:

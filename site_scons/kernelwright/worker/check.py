@@ -386,7 +386,7 @@ def load_cuda_runtime() -> None:
 
 
 def _load_first(libraries: Sequence[str | Path]) -> None:
-    """Load the first library that can be loaded; others that ask for one of its name get this one."""
+    """Load the first of some libraries that can be loaded. Who asks for one of its name later gets this one."""
     for library in libraries:
         try:
             ctypes.CDLL(str(library))

@@ -264,7 +264,7 @@ def _is_unclear(path: str, mode: Any) -> bool:
 
 
 def _is_by_import(function: str) -> bool:
-    """Whether a function of Python's import system does what is being done, or a method of ours that overrides it."""
+    """Whether the caller is a function of Python's import system, or our method that overrides it."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back

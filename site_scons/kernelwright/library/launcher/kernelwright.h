@@ -1,6 +1,6 @@
 /* The launcher of a kernel library: everything in the library that is not the kernel itself.
  *
- * A library is one translation unit, the wrapper.c that backends/library.py writes. It defines
+ * A library is one translation unit, the wrapper.c that library/wrapper.py writes. It defines
  *
  *   KW_KERNEL          the kernel's name, a string literal: every error message starts with it
  *   KW_MAX_ARGUMENTS   the number of arguments of the kernel
