@@ -174,7 +174,7 @@ def test_an_empty_folder_is_taken_and_what_is_in_one_stays(tmp_path):
     (tmp_path / "acme").mkdir()
     assert (make_project("acme", tmp_path) / "SConstruct").exists()
     for name in ("taken", "file"):
-        with pytest.raises(SettingsError, match="there is something of this name"):
+        with pytest.raises(SettingsError, match="a file, or a folder that is not empty, has this name"):
             if name == "taken":
                 (tmp_path / name).mkdir()
                 (tmp_path / name / "pyproject.toml").write_text("mine")
