@@ -188,4 +188,4 @@ def test_a_project_that_cannot_be_made_ends_with_1(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     assert main(["init", "numpy"]) == 1 and "would take the name" in capsys.readouterr().err
     assert main(["init", "acme"]) == 0 and "acme is made. Next: cd acme" in capsys.readouterr().out
-    assert main(["init", "acme"]) == 1 and "something of this name" in capsys.readouterr().err
+    assert main(["init", "acme"]) == 1 and "is not empty, has this name" in capsys.readouterr().err
