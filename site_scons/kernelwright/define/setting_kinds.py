@@ -48,7 +48,8 @@ class Setting(NamedTuple):
     @property
     def help_line(self) -> str:
         """The help that ``scons -h`` shows."""
-        return f"{self.help} ({self.kind.hint})" if self.kind.hint else self.help
+        first, semicolon, rest = self.help.partition(";")
+        return f"{first} ({self.kind.hint}){semicolon}{rest}" if self.kind.hint else self.help
 
     def read(self, name: str, raw: Any, where: Where) -> Any:
         """The checked value of what was given; raises a SettingsError. The arguments are those of :class:`Kind`."""

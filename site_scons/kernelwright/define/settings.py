@@ -104,7 +104,9 @@ class Settings:
     # The words are the modes of fatbinary.
     compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")
     split: str = _setting(
-        choice("none", "arch"), "none", "arch: the device code of each CUDA arch is in a wheel of its own"
+        choice("none", "arch"),
+        "none",
+        "where device code goes; none: into one wheel with the rest; arch: that of each CUDA arch into a wheel of its own",
     )
     max_wheel_size: str = _setting(
         SIZE, "", "largest size that a wheel may have; empty: no limit", affects_output=False
