@@ -106,7 +106,7 @@ class Settings:
     split: str = _setting(
         choice("none", "arch"),
         "none",
-        "where device code goes; none: into one wheel with the rest; arch: that of each CUDA arch into a wheel of its own",
+        "where device code goes; none: one wheel with the rest; arch: a wheel of its own for each CUDA arch",
     )
     max_wheel_size: str = _setting(
         SIZE, "", "largest size that a wheel may have; empty: no limit", affects_output=False
