@@ -176,7 +176,9 @@ def test_damaged_containers_are_value_errors_and_never_anything_else(packed: Pro
             list(images_in(whole[:size]))
 
 
-@pytest.mark.parametrize("content", [b"hello", b"a" * 23 + b"z" * 12, b"0123456789abcdef", b"abc" * 12 + b"!"])
+@pytest.mark.parametrize(
+    "content", [b"hello", b"a" * 23 + b"z" * 12, b"0123456789abcdef", b"x" * 272, b"abc" * 12 + b"!"]
+)
 def test_lz4_is_decompressed(content: bytes) -> None:
     block = lz4.block.compress(content, store_size=False)
     assert unpacked_lz4(block, len(content)) == content
