@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.core.arch import with_suffixes
 from kernelwright.core.errors import ToolchainError
 from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
 from kernelwright.processes.environment import tool_environment
@@ -182,17 +181,6 @@ def test_version_skew_is_found_behind_a_wrapper(tmp_path):
     )
     with pytest.raises(ToolchainError, match="cicc of CUDA 13"):
         probe(tmp_path, wrapper)
-
-
-def test_archs_have_their_suffixes(tmp_path):
-    assert with_suffixes(["sm_80", "sm_90", "sm_100"]) == (
-        "sm_80",
-        "sm_90",
-        "sm_90a",
-        "sm_100",
-        "sm_100a",
-        "sm_100f",
-    )
 
 
 def test_host_compiler_is_found_by_name_and_by_path():

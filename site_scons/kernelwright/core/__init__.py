@@ -1,1 +1,1 @@
-"""What every part uses: files, checked records, errors, and the one definition of an arch, a dtype and a size."""
+"""What every part uses: files, records, errors, archs, dtypes, amounts of memory, and the table of the stages."""

@@ -22,7 +22,7 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends, lower
-from ..core.errors import KernelwrightError, SettingsError, ToolchainError, Where
+from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
@@ -239,14 +239,13 @@ class PackageGraph:
             for kernel in record.kernels:
                 try:
                     selection = select(kernel, self.settings)
-                    self._require(selection.backends)
                     if self.tools.cuda is not None:
                         require_archs(kernel, self.tools.cuda)
-                except ToolchainError:
-                    raise  # it is no error of one definition, and other kernels have it too
                 except KernelwrightError as error:
                     errors.append(error)
                     continue
+                # What is missing for a backend is no error of one definition: it ends the run, and is said once.
+                self._require(selection.backends)
                 found.notes.extend(_notes(selection))
                 # A name that is defined twice is among the errors already.
                 if selection.archs and kernel.name not in self.unsettled:

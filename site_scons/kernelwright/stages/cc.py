@@ -12,7 +12,7 @@ from ..library.launcher import launcher_sources
 from .commands import command_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
@@ -39,7 +39,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
         "headers": digest_of(launcher_sources()),
         "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
     }
-    outputs = kernel.files(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
+    outputs = files_in(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(kernel.whole(variants))

@@ -9,7 +9,7 @@ from ..core.files import pretty_json
 from ..library.files import UnitFiles, VariantFiles
 from ..processes.protocol import CheckRequest
 from .context import KernelContext
-from .stage import Stage
+from .stage import Stage, files_in
 
 
 def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
@@ -60,7 +60,7 @@ def make(
         "definition": kernel.definition_identity,
     } | ({"strict": True} if run.strict else {})
     remember = kernel.later(f"check {subject}", options)
-    outputs = kernel.files(kernel.package.checks / record.name, (output,))
+    outputs = files_in(kernel.package.checks / record.name, (output,))
     sources = [path, unit.signature, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, options, check, outputs, sources, remember=remember, cacheable=False)
     stage.rest = lambda: kernel.made(unit) is not None

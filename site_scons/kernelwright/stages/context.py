@@ -167,10 +167,6 @@ class KernelContext:
         """The place for error messages."""
         return Where(self.name, slug, stage, self.record.location)
 
-    def files(self, folder: Path, names: Iterable[str]) -> dict[str, str]:
-        """The outputs of a stage that makes files of these names in a folder."""
-        return {name: f"{folder}/{name}" for name in names}
-
     @cached_property
     def definition_files(self) -> list[str]:
         """Paths of the files that the definition consists of: itself and the project files that it imports or reads.

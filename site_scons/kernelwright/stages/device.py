@@ -14,7 +14,7 @@ from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
 from .commands import command_of
 from .context import KernelContext
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
@@ -38,7 +38,7 @@ def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     remember = kernel.later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else _ignore
     label = "PTX" if is_ptx(arch) else "CUBIN"
-    outputs = kernel.files(folder, job.outputs)
+    outputs = files_in(folder, job.outputs)
     stage = Stage(label, subject, job.where, options, compile_it, outputs, [source], remember=remember, archs=(arch,))
     stage.command = command_of(folder, "device.cu", compiler.command, job.output)
     return stage

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..core.errors import KernelwrightError, printable
 from .context import Context
-from .stage import Stage
+from .stage import Stage, files_in
 
 
 def make(context: Context, number: int, error: KernelwrightError) -> Stage:
@@ -20,5 +20,5 @@ def make(context: Context, number: int, error: KernelwrightError) -> Stage:
         raise error
 
     place = printable(error.where.location or "definition")
-    outputs = {f"{number}.failed": f"{context.work}/{number}.failed"}
+    outputs = files_in(context.work, [f"{number}.failed"])
     return Stage("DISCOVER", place, error.where, {"error": str(error)}, fail, outputs, [], cacheable=False)

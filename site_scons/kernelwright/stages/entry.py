@@ -13,7 +13,7 @@ from ..library.files import VariantFiles, images_of, units_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
 from .context import KernelContext
-from .stage import Stage
+from .stage import Stage, files_in
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
@@ -24,7 +24,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
         check_limits(kernel, described)
         write(kernel, described, scratch)
 
-    outputs = kernel.files(kernel.folder, ("entry.json",))
+    outputs = files_in(kernel.folder, ("entry.json",))
     sources = [*sources_of(variants), *images_of(variants)]
     stage = Stage("ENTRY", kernel.name, kernel.where("entry"), options_of(kernel), write_it, outputs, sources)
     stage.rest = lambda: bool(kernel.whole(variants))

@@ -10,7 +10,7 @@ from ..compile.nvcc import shell_script
 from ..core.files import digest_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage | None) -> Stage:
@@ -45,7 +45,7 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         "needs": backend.build_versions(),
     }
     products = [product for product in backend.products(name) if product not in wrapped.outputs]
-    outputs = kernel.files(top / folder, (*products, "compile.sh"))
+    outputs = files_in(top / folder, (*products, "compile.sh"))
     sources = [*wrapped.paths, *(glibc.paths if glibc else [])]
     stage = Stage("EXT", subject, where, options, compile_it, outputs, sources)
     return stage

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..compile.fatbin import PackJob, pack
 from ..core.errors import SettingsError
 from .context import KernelContext
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
@@ -25,6 +25,6 @@ def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
 
     options = {"arch": arch, "mode": mode, "nvcc": nvcc.identity}
-    outputs = kernel.files(job.folder, job.outputs)
+    outputs = files_in(job.folder, job.outputs)
     stage = Stage("FATBIN", subject, where, options, pack_it, outputs, [image], archs=(arch,))
     return stage

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..compile.glibc import LIBRARIES, make_stubs
 from ..core.errors import Where
 from .context import Context
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(context: Context) -> Stage | None:
@@ -22,6 +22,6 @@ def make(context: Context) -> Stage | None:
         stage.measured = Measured(sum(run.cpu_seconds for run in runs), max(run.peak_kib for run in runs))
 
     options = {"floor": floor, "compiler": compiler.identity}
-    outputs = {f"{name}.so": f"{context.work}/{context.glibc}/{name}.so" for name in LIBRARIES}
+    outputs = files_in(context.work / context.glibc, [f"{name}.so" for name in LIBRARIES])
     stage = Stage("GLIBC", floor, where, options, make_them, outputs, [])
     return stage

@@ -14,7 +14,7 @@ from . import entry
 from .commands import command_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage
+from .stage import Measured, Stage, files_in
 
 
 def make(
@@ -53,7 +53,7 @@ def make(
         "headers": digest_of(launcher_sources()),
         **entry.options_of(kernel),
     }
-    outputs = kernel.files(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
+    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
     made = [compiled.paths[0], *wrapped.paths[1:], *_objects(variants), *images_of(variants)]
     sources = [*made, *entry.sources_of(variants), *(glibc.paths if glibc else [])]
     stage = Stage("LINK", name, where, options, link, outputs, sources)

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.arch import lowering_arch
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
-from .stage import Stage
+from .stage import Stage, files_in
 
 
 def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:
@@ -50,7 +50,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     options |= {"archs": list(files.images)} if files.images else {}
     options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
     remember = kernel.later(subject, options)
-    outputs = kernel.files(folder, files.names)
+    outputs = files_in(folder, files.names)
     stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
     stage.archs = archs
     return stage

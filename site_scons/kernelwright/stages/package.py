@@ -20,7 +20,7 @@ from ..define.settings import Settings
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
 from .execution import move
-from .stage import Stage
+from .stage import Stage, files_in
 
 SWEPT = ("_lib", "_runtime", "backends", IMAGES)
 """The folders of a package. What is in them and was not made for it is removed."""
@@ -109,7 +109,7 @@ class Assembly:
             "compress": self._compress,
             "device_code": self._device_code,
         }
-        made = {output: f"{self._folder}/{output}" for output in self._outputs}
+        made = files_in(self._context.package, self._outputs)
         where = Where(stage="assemble")
         stage = Stage("PACKAGE", settings.package, where, options, self._make, made, [], cacheable=False)
         stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]

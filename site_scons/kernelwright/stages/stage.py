@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,3 +89,8 @@ class Stage:
         options = {name: value for name, value in self.options.items() if name != "later"}
         fingerprint = canonical_json([self.label, code_digest(self.label), options])
         return key_of(fingerprint, [(path.rpartition("/")[2], digest(path)) for path in self.sources])
+
+
+def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The outputs of a stage that makes files of these names in a folder."""
+    return {name: f"{folder}/{name}" for name in names}

@@ -21,7 +21,7 @@ from ..core.version import VERSION
 from ..package.assemble import provider_package
 from ..wheel import WHEEL_LIST
 from ..wheel.size_table import KernelSize, kernel_sizes, size_table
-from .stage import Stage
+from .stage import Stage, files_in
 
 if TYPE_CHECKING:
     from ..wheel.content import BuiltFiles
@@ -178,7 +178,7 @@ def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
         "writers": [VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)],
     }
     names = (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json")
-    outputs = {file: f"{context.wheels}/{name}/{file}" for file in names}
+    outputs = files_in(context.wheels / name, names)
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
     return Stage("WHEEL", project.name, where, options, write, outputs, sources, cacheable=False)
 

@@ -15,7 +15,7 @@ from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
 from .context import KernelContext
-from .stage import Stage
+from .stage import Stage, files_in
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
@@ -30,7 +30,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
         "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
         "images": [kernel.package.images_in, settings.compress, _toolkit(kernel)],
     }
-    return _stage(kernel, kernel.name, variants, options, write, kernel.files(kernel.folder, sources.FILES))
+    return _stage(kernel, kernel.name, variants, options, write, files_in(kernel.folder, sources.FILES))
 
 
 def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:
@@ -48,7 +48,7 @@ def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend:
     images = [kernel.package.images_in, settings.compress, cuda.version if cuda else ""]
     # Some of its files are copies of those that all kernels have in common.
     options = {"backend": backend.name, "images": images, "headers": digest_of(backend.headers())}
-    outputs = kernel.files(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
+    outputs = files_in(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
     return _stage(kernel, f"{kernel.name} {backend.name}", variants, options, write, outputs)
 
 

@@ -1,1 +1,1 @@
-"""What a build keeps for the next one: finished kernels, the build cache, the timeline."""
+"""What a build keeps for the next one: the journal, settled kernels, the build cache, the timeline."""

@@ -1,4 +1,4 @@
-"""What nvcc and NVRTC have in common: where NVIDIA's wheels are, headers, releases, and names of archs."""
+"""What nvcc and NVRTC have in common: where NVIDIA's wheels are, headers, and releases."""
 
 from __future__ import annotations
 
