@@ -7,15 +7,25 @@ from .core.version import VERSION
 
 if TYPE_CHECKING:
     from .define.kernel import Kernel, Variant, grid, kernel
+    from .ondemand.files import load
 
-__all__ = ["Kernel", "KernelwrightError", "Variant", "grid", "kernel"]
+PLACES = {
+    "Kernel": "define.kernel",
+    "Variant": "define.kernel",
+    "grid": "define.kernel",
+    "kernel": "define.kernel",
+    "load": "ondemand.files",
+}
+"""Name -> the module that has it."""
+
+__all__ = ["Kernel", "KernelwrightError", "Variant", "grid", "kernel", "load"]
 __version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:
-    """What definition files use, imported when they do: the SCons tool can do without."""
-    if name not in __all__:
+    """What definition files and callers use, imported when they do: the SCons tool can do without."""
+    if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .define import kernel as declare
+    from importlib import import_module
 
-    return getattr(declare, name)
+    return getattr(import_module(f".{PLACES[name]}", __name__), name)

@@ -26,6 +26,7 @@ class KernelSelection:
         backends: execution backends, the default first.
         left_out: targets that the kernel allows, but for which the package builds none of its archs.
         unused: backends that it allows, and that can call none of its targets.
+        compiled: those CUDA archs that device code is compiled for; None: all. The source is made for all of them.
     """
 
     record: KernelRecord
@@ -33,6 +34,7 @@ class KernelSelection:
     backends: tuple[str, ...]
     left_out: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    compiled: tuple[str, ...] | None = None
 
 
 def select(record: KernelRecord, settings: Settings) -> KernelSelection:

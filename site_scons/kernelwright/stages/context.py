@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..lower.base import FrontEnd
     from ..processes.pool import WorkerPool
     from ..processes.protocol import CheckRequest, LowerRequest
-    from ..processes.runner import ToolRunner
+    from ..processes.runner import RunsTools
     from ..state.cache import BuildCache
     from ..state.journal import Journal
     from .partial import Partial
@@ -43,7 +43,7 @@ class Run(Protocol):
         """The workers."""
 
     @property
-    def compilers(self) -> ToolRunner:
+    def compilers(self) -> RunsTools:
         """What runs compilers."""
 
     @property

@@ -87,18 +87,26 @@ class _Kernel:
 
     def _unit(self, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> UnitFiles:
         """Lower a variant, and compile the CUDA code for each arch, unless the front end makes device code itself."""
-        lowered = self._kernel.front_end.files(target, archs)
-        files = self._add(lower.make(self._kernel, slug, config, target, archs)).outputs
+        wanted = self._wanted(target, archs)
+        # A front end that makes device code itself makes it of the archs that it is asked for.
+        of_source = wanted if self._kernel.front_end.compiles_device_code else archs
+        lowered = self._kernel.front_end.files(target, of_source)
+        files = self._add(lower.make(self._kernel, slug, config, target, of_source)).outputs
         images = {arch: files[name] for arch, name in lowered.images.items()}
         usages = {arch: files[name] for arch, name in lowered.usages.items()}
-        for arch in archs if lowered.source else ():
+        for arch in wanted if lowered.source else ():
             compiled = self._add(device.make(self._kernel, slug, files[lowered.source], arch))
             images[arch], usage, _ = compiled.paths
             if not is_ptx(arch):
                 usages[arch] = usage
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
-        return UnitFiles(target, archs, *described, objects, self._packed(slug, images), usages)
+        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages)
+
+    def _wanted(self, target: str, archs: tuple[str, ...]) -> tuple[str, ...]:
+        """Those archs that code is compiled for."""
+        compiled = self._kernel.selection.compiled
+        return archs if target != "cuda" or compiled is None else compiled
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

@@ -1,0 +1,1 @@
+"""Compile on demand: definitions that are called without a build, by the stages of one."""

@@ -1,0 +1,204 @@
+"""Compiles one kernel into a folder of the cache: the stages of a build, run by the executor."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import backends, lower
+from ..core.errors import KernelwrightError
+from ..core.files import canonical_json, dependency_digest, sha256_of
+from ..core.version import VERSION
+from ..define.settings import Settings, affecting
+from ..stages.code import own_code
+from ..stages.context import KernelContext
+from ..stages.package import images_in
+from ..stages.tools import Tools, find_tools
+from .session import Session
+
+if TYPE_CHECKING:
+    from ..discover.discovery import DefinitionRecord, KernelRecord
+    from ..discover.selection import KernelSelection
+    from ..stages.kernel import KernelBuild
+
+LATER = "later.json"
+"""The file of a kernel folder that lists which files its stages turned out to read, with their digests."""
+
+LOCK_TIMEOUT_S = 600.0
+"""How long a process waits for another one that compiles the same kernel."""
+
+MakeContext = Callable[..., KernelContext]
+"""Makes the context of a kernel, of the arguments of :class:`KernelContext`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel that is to be compiled.
+
+    Arguments:
+        definition: the definition file that it is from.
+        selection: the kernel, narrowed to the configs, archs and backends that are wanted.
+        settings: what decides the rest.
+        session: what runs the stages.
+        backward: the kernel of its gradients, if a backend calls that.
+        kernel_context: makes the context that the stages are made from.
+    """
+
+    definition: DefinitionRecord
+    selection: KernelSelection
+    settings: Settings
+    session: Session
+    backward: KernelSelection | None = None
+    kernel_context: MakeContext = KernelContext
+
+    @property
+    def record(self) -> KernelRecord:
+        """The kernel."""
+        return self.selection.record
+
+    @property
+    def selections(self) -> list[KernelSelection]:
+        """The kernels that the folder has."""
+        return [self.selection, *([self.backward] if self.backward else [])]
+
+    @cached_property
+    def tools(self) -> Tools:
+        """The tools, probed now if they were not before."""
+        return find_tools(self.settings, self.session.toolchain)
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
+        used = sorted({name for selection in self.selections for name in selection.backends})
+        front_ends = {selection.record.frontend for selection in self.selections}
+        tools = [asdict(tool) for name, tool in self.tools.of_front_ends.items() if name in front_ends]
+        identity = [
+            *(VERSION, own_code(), affecting(self.settings), self.tools.data, tools),
+            {name: backends.get(name).build_versions() for name in used},
+            self.definition.file,
+            {name: digest for name, digest in self.definition.dependencies.items() if digest},
+            [asdict(selection) for selection in self.selections],
+        ]
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled kernel.
+
+    Arguments:
+        folder: where it is.
+        key: what decides its content.
+        cached: whether it was there before, so that nothing was compiled now.
+    """
+
+    folder: Path
+    key: str
+    cached: bool
+
+
+def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
+    """The folder of a kernel; it is compiled unless the cache has it.
+
+    Raises:
+        KernelwrightError: a stage failed. Its sources and its error are in a folder that the error names.
+    """
+    store, name = job.session.store, job.record.name
+    known = _known(job)
+    if known is not None:
+        return Compiled(known, job.key, True)
+    waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
+    with store.locked(job.key, LOCK_TIMEOUT_S, waiting):
+        known = _known(job)
+        if known is not None:
+            return Compiled(known, job.key, True)
+        with store.scratch(name) as scratch:
+            _make(job, scratch, note)
+            return Compiled(store.publish(name, job.key, scratch), job.key, False)
+
+
+def _known(job: Job) -> Path | None:
+    """The folder of an earlier compile, if the files that its stages read are what they were."""
+    folder = job.session.store.find(job.record.name, job.key)
+    if folder is None:
+        return None
+    try:
+        later = json.loads((folder / LATER).read_text(encoding="utf-8"))
+        current = all(dependency_digest(job.session.root, name) == digest for name, digest in later.items())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return folder if current else None
+
+
+def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
+    """Run the stages, and put together what a package has of the kernels."""
+    from ..package.assemble import IMAGES
+    from ..package.manifest import BuiltPackage, PackagedKernel, make_manifest
+    from ..stages import kernel
+    from ..stages.context import Context
+    from .executor import run_stages
+    from .run import OnDemandRun
+
+    settings, session = job.settings, job.session
+    run = OnDemandRun(session, note)
+    where = images_in(settings)
+    context = Context(run, settings, job.tools, scratch, scratch, scratch / "check", scratch / "wheels", where)
+    builds = []
+    for selection in job.selections:
+        own = job.kernel_context(context, job.definition, selection, lower.get(selection.record.frontend))
+        builds.append(kernel.make(own, None))
+    stages = [stage for build in builds for stage in build.stages]
+    problem = run_stages(stages, lambda stage: _attempt(stage, run), session.jobs)
+    if problem is not None:
+        raise problem
+    packaged = tuple(_packaged(build, scratch) for build in builds)
+    names = tuple(dict.fromkeys(name for build in builds for name in build.backends))
+    device_code = {"folder": IMAGES, "packages": {}} if where == "package" else {}
+    package = BuiltPackage(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code)
+    later = {name: digest for stage in stages for name, digest in stage.options.get("later", {}).items()}
+    (scratch / LATER).write_text(json.dumps(later, indent=1), encoding="utf-8")
+    (scratch / "manifest.json").write_text(make_manifest(package, {}), encoding="utf-8")
+
+
+def _attempt(stage: Any, run: Any) -> KernelwrightError | None:
+    from ..stages.execution import attempt
+
+    return attempt(stage, run)
+
+
+def _compress(job: Job) -> Mapping[str, Any]:
+    mode = job.settings.compress
+    if mode == "none" or not job.tools.nvcc:
+        return {}
+    from ..compile.fatbin import described
+
+    return described(mode)
+
+
+def _packaged(build: KernelBuild, folder: Path) -> Any:
+    """A kernel as the manifest has it; its files get their places in the folder."""
+    from ..package.manifest import PackagedKernel
+
+    products = {}
+    for inside, path in build.products.items():
+        place = folder / inside
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _link(path, place)
+        products[inside] = sha256_of(place), place.stat().st_size
+    entry = Path(build.entry).read_text(encoding="utf-8")
+    return PackagedKernel(build.record.name, entry, build.backends, products)
+
+
+def _link(source: str, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copyfile(source, target)

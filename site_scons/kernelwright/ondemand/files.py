@@ -1,0 +1,107 @@
+"""Kernels of a definition file, without executing the file in this process: a worker does that, once for its text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import DefinitionError, KernelwrightError, Where
+from .definition import Compilable, Origin
+from .options import Options
+
+if TYPE_CHECKING:
+    from ..discover.discovery import DefinitionRecord
+
+
+class DefinitionFile:
+    """The kernels of a definition file, as attributes.
+
+    Arguments:
+        path: the file.
+
+    Raises:
+        KernelwrightError: it cannot be read, or has an error.
+    """
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self._path = path
+        self._options = options
+        self._kernels = {record.name: FileKernel(path, record.name, options) for record in self._record().kernels}
+
+    def _record(self) -> DefinitionRecord:
+        return record_of(self._path, self._options)[0]
+
+    def __getattr__(self, name: str) -> FileKernel:
+        if name.startswith("__") or name not in self._kernels:
+            known = ", ".join(self._kernels)
+            raise AttributeError(f"{self._path} has no kernel {name!r}; it has {known}")
+        return self._kernels[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._kernels)
+
+    def __iter__(self) -> Iterator[FileKernel]:
+        return iter(self._kernels.values())
+
+    def __repr__(self) -> str:
+        return f"<definition file {self._path}: {', '.join(self._kernels)}>"
+
+
+class FileKernel(Compilable):
+    """A kernel of a definition file.
+
+    Arguments:
+        path: the file.
+        name: the kernel.
+        options: how it is compiled.
+    """
+
+    def __init__(self, path: Path, name: str, options: Options) -> None:
+        self.name = name
+        self._path = path
+        self._options = options
+
+    def _origin(self, options: Options) -> Origin:
+        from ..stages.context import KernelContext
+
+        definition, session, settings = record_of(self._path, options)
+        record = next((record for record in definition.kernels if record.name == self.name), None)
+        if record is None:
+            message = f"there is no kernel {self.name!r} any more"
+            raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
+        return Origin(definition, record, settings, session, lambda config: KernelContext)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} of {self._path}>"
+
+
+def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
+    """The kernels of a definition file, to compile and call. The file is not executed in this process.
+
+    Arguments:
+        path: the file, such as ``kernels/softmax.py``.
+        options: see :meth:`Compilable.using`.
+
+    Raises:
+        KernelwrightError: there is no such file, or it has an error.
+    """
+    return DefinitionFile(Path(path).absolute(), Options(**options))
+
+
+def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]:
+    """The record of a definition file as it is now, with the session and the settings of its project."""
+    from ..discover.discovery import discover
+    from ..stages.code import code_digest
+    from .options import settings_for
+    from .project import project_root, session_for
+
+    root = project_root(path)
+    settings = settings_for(root, options, os.environ)
+    session = session_for(root, settings, options)
+    identity = f"{session.toolchain.lowerer().identity} {code_digest('DISCOVER')}"
+    records, errors = discover([path], root, session.discovery, lambda: session.pool, identity)
+    if errors:
+        raise errors[0]
+    return records[0], session, settings

@@ -1,0 +1,79 @@
+"""Several compiles at once: results in their order, the first failure ends all or costs only itself."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any
+
+from ..core.errors import KernelwrightError
+from .session import Session
+
+
+def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_error: bool) -> list[Any]:
+    """Call functions that compile a kernel each, in threads; their results in order.
+
+    Arguments:
+        loads: the functions.
+        session: which runs the stages.
+        ignore_error: whether a failure becomes None, with a warning.
+
+    Raises:
+        KernelwrightError: the failure that came first. Nothing else is begun then, and what runs is ended.
+    """
+    if not loads:
+        return []
+    progress = _Progress(len(loads))
+    with ThreadPoolExecutor(min(session.jobs, len(loads)), "compile") as threads:
+        futures = [threads.submit(load) for load in loads]
+        try:
+            for future in as_completed(futures):
+                progress.step()
+                if not ignore_error and (error := future.exception()) is not None:
+                    raise error
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            session.end_children()
+            raise
+        finally:
+            progress.end()
+    return [_result(future) for future in futures]
+
+
+def _result(future: Future[Any]) -> Any:
+    """What a compile gave; None, with a warning, if it failed."""
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if not isinstance(error, (KernelwrightError, ImportError)):
+        raise error
+    warnings.warn(f"a kernel was not compiled: {error}", stacklevel=5)
+    return None
+
+
+class _Progress:
+    """A line at the terminal that counts; nothing where there is no terminal."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._done = 0
+        self._shown = sys.stderr.isatty() and count > 1
+        self._show()
+
+    def step(self) -> None:
+        """One more is done."""
+        self._done += 1
+        self._show()
+
+    def _show(self) -> None:
+        if self._shown:
+            sys.stderr.write(f"\rkernelwright: {self._done} of {self._count} kernels are compiled")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

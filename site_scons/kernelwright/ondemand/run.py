@@ -1,0 +1,87 @@
+"""What the stages of one compile run in: the second implementation of ``stages.context.Run``, without SCons."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.files import sha256_of
+from ..discover.discovery import DefinitionRecord, remember_dependencies
+from ..processes.runner import RunsTools
+from ..state.journal import Journal
+
+if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
+    from ..stages.partial import Partial
+    from ..state.cache import BuildCache
+    from .session import Session
+
+
+class OnDemandRun:
+    """One compile. Its outputs are in a scratch folder, so nothing of an earlier run is there.
+
+    Arguments:
+        session: workers, compilers and caches.
+        note: shows a line.
+    """
+
+    strict = False
+    partial: Partial | None = None
+
+    def __init__(self, session: Session, note: Callable[[str], None]) -> None:
+        self.top = session.root
+        self.state = session.state
+        self.journal = Journal(session.state / "journal", self.top)
+        self.session = session
+        self.note = note
+        self._noted: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers."""
+        return self.session.pool
+
+    @property
+    def compilers(self) -> RunsTools:
+        """What runs compilers."""
+        return self.session.compilers
+
+    @property
+    def cache(self) -> BuildCache | None:
+        """The finished stages."""
+        return self.session.stages
+
+    def note_once(self, text: str) -> None:
+        """Show a line unless this compile has shown it."""
+        with self._lock:
+            is_new = text not in self._noted
+            self._noted.add(text)
+        if is_new:
+            self.note(text)
+
+    def started(self, line: str) -> None:
+        """Show that a stage begins, or comes out of the cache."""
+        if self.session.verbose:
+            self.note(line)
+
+    def lacks(self, path: str | None) -> bool:
+        """Never: a compile does not go on without what fails."""
+        return False
+
+    def digest(self, path: str) -> str:
+        """SHA-256 of a source of a stage; that of an output is known already."""
+        known = self.journal.output(path)
+        return known[1] if known is not None else sha256_of(Path(path))
+
+    def remove(self, path: str) -> None:
+        """Not needed: there are no outputs of earlier runs."""
+
+    def require_folders(self, folders: Iterable[str]) -> None:
+        """Not needed: nobody else has put anything into the scratch folder."""
+
+    def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
+        """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
+        return remember_dependencies(definition, self.top, self.session.discovery, request, dependencies)

@@ -1,0 +1,142 @@
+"""What all compiles of one project in a process share: workers, compilers, tools, and the caches.
+
+Nothing is started, probed or imported before it is needed. A child of ``fork`` starts workers of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..define.settings import Settings
+from .store import KernelStore
+
+if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
+    from ..processes.protocol import Request
+    from ..processes.runner import RunsTools, ToolRunner
+    from ..state.cache import BuildCache
+    from ..toolchain.probe import Toolchain
+
+
+class Session:
+    """What the compiles of one project share. Safe to use from several threads.
+
+    Arguments:
+        root: the project's folder, which the names of definition files are relative to.
+        settings: limits of time and memory.
+        store: the cache folder.
+        jobs: how many stages run at a time.
+        verbose: whether the stages, their commands and the words of the tools are shown.
+    """
+
+    def __init__(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool = False) -> None:
+        self.root = root
+        self.settings = settings
+        self.store = store
+        self.jobs = jobs
+        self.verbose = verbose
+        self.state = store.work
+        self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+        self._lock = threading.RLock()
+        self._pool: WorkerPool | None = None
+        self._compilers: ToolRunner | None = None
+
+    @cached_property
+    def toolchain(self) -> Toolchain:
+        """The tools; probing looks at the user's PATH and CUDA_HOME, running does not."""
+        from ..toolchain.probe import Toolchain
+
+        return Toolchain(self.state / "toolchain.json", dict(os.environ))
+
+    @property
+    def pool(self) -> WorkerPool:
+        """The workers; none is started before the first request."""
+        from ..processes.pool import WorkerPool
+
+        with self._lock:
+            if self._pool is None:
+                timeout = self.settings.worker_timeout
+                self._pool = WorkerPool(self.jobs, self.root, timeout, on_output=self._show_output)
+            return self._pool
+
+    @property
+    def compilers(self) -> RunsTools:
+        """What runs the compilers, with a limit for their time and their memory."""
+        from ..core.quantity import parse_size
+        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
+        from ..processes.runner import ToolRunner
+
+        with self._lock:
+            if self._compilers is None:
+                limit, override = self.settings.memory_limit, self.settings.nvcc_memory
+                budget = parse_size(limit) if limit else default_budget_kib()
+                fixed = dict.fromkeys(("nvcc", "nvrtc"), parse_size(override)) if override else {}
+                governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
+                self._compilers = ToolRunner(self.jobs, self.root, self.settings.tool_timeout, governor)
+            return self._compilers
+
+    @cached_property
+    def stages(self) -> BuildCache | None:
+        """The finished stages, and behind them those of the project's own builds."""
+        return self.store.stages(self.root)
+
+    def _show_output(self, request: Request, text: str) -> None:
+        """Show what a definition printed."""
+        import sys
+
+        for line in text.splitlines():
+            sys.stderr.write(f"{request.where}: {line}\n")
+
+    def end_children(self) -> None:
+        """End all workers and compilers, with everything that they started; later compiles start new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            compilers, self._compilers = self._compilers, None
+        if compilers is not None:
+            compilers.save()
+            compilers.close()
+        if pool is not None:
+            pool.close()
+
+    def forget_children(self) -> None:
+        """In a child of fork: the parent's processes are not ours, and a lock may be held by a thread that is gone."""
+        self._lock = threading.RLock()
+        self._pool = self._compilers = None
+
+
+class Sessions:
+    """The sessions of a process, one for each project."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[object, ...], Session] = {}
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def get(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool) -> Session:
+        """The session of a project, made when it is asked for first."""
+        key = (root, store.folder, jobs, verbose, settings.worker_timeout, settings.tool_timeout)
+        with self._lock:
+            if key not in self._sessions:
+                self._sessions[key] = Session(root, settings, store, jobs, verbose)
+            return self._sessions[key]
+
+    def close(self) -> None:
+        """End all processes."""
+        for session in list(self._sessions.values()):
+            session.end_children()
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        for session in self._sessions.values():
+            session.forget_children()
+
+
+SESSIONS = Sessions()
+"""The sessions of this process: workers outlive a compile, because the import of TVM takes a second."""
