@@ -24,6 +24,7 @@ REQUESTS = [
     DiscoverRequest("kernels/a.py"),
     LowerRequest("kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
     CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
+    LowerRequest("kernels/a.py", "a", "m-2", {"m": 2}, "cuda", "sm_80", "/o", listed=False),
     DevicesRequest(),
 ]
 ERROR = LoweringError("bad", Where("k", "v", "lower", "kernels/k.py:3"), "do this", "line 1\nline 2")

@@ -19,6 +19,7 @@ from kernelwright.define.kernel import (
     named_outputs,
     require_gradient_names,
     slugs,
+    variant_of,
 )
 from kernelwright.lower import get
 
@@ -472,3 +473,30 @@ def test_slugs_are_unique_and_safe_for_file_systems(configs):
     assert len({slug.lower() for slug in made}) == len(configs)
     for slug in made:
         assert "/" not in slug and len(slug.encode()) < 100 and slug.isascii() and slug not in (".", "..")
+
+
+LISTED = ({"m": 1, "n": 2.0}, {"m": True, "n": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("config", "slug", "ordered"),
+    [
+        ({"n": 2.0, "m": 1}, "m-1_n-2.0", {"m": 1, "n": 2.0}),
+        ({"n": 2.0, "m": True}, "m-True_n-2.0", {"m": True, "n": 2.0}),
+        ({"n": 3.0, "k": "a", "m": 1}, "m-1_n-3.0_k-a", {"m": 1, "n": 3.0, "k": "a"}),
+    ],
+)
+def test_the_variant_of_a_config_has_the_order_of_the_listed_keys(config, slug, ordered):
+    variant = variant_of("k", LISTED, config)
+    assert (variant.kernel, variant.slug, repr(variant.config)) == ("k", slug, repr(ordered))
+
+
+def test_the_variant_of_a_config_that_looks_like_a_listed_one_has_a_hash():
+    variant = variant_of("k", LISTED, {"m": "1", "n": 2.0})
+    assert variant.slug.startswith("m-1_n-2.0_") and variant.config == {"m": "1", "n": 2.0}
+
+    @kernel(configs=list(LISTED))
+    def k(m, n): ...
+
+    other, names = k.unlisted({"m": "1", "n": 2.0})
+    assert other == variant and names[-1] == variant.slug and names[0].startswith("m-1_n-2.0_")

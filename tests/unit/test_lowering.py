@@ -475,6 +475,41 @@ def test_entries_of_variants_with_similar_slugs_differ(project: Project) -> None
     assert all(entry.isidentifier() for entry in entries)
 
 
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_a_config_that_is_not_listed_is_lowered_as_if_it_were_the_last_one(project: Project, target: str) -> None:
+    asked = {"config": {"s": "a-b"}, "slug": "s-a-b"}
+    few = SLUGS.replace('{"s": "a-b"}, {"s": "a_b"}, {"s": "c"}', '{"s": "c"}, {"s": "a_b"}')
+    unlisted = lowered(project, "k", few, target, **asked, listed=False)
+    listed = lowered(project, "k", few.replace('"a_b"}', '"a_b"}, {"s": "a-b"}'), target, **asked)
+    alone = lowered(project, "k", few.replace(', {"s": "a_b"}', ', {"s": "a-b"}'), target, **asked)
+    assert unlisted["contents"] == listed["contents"]
+    assert unlisted["signature"]["entry"] != alone["signature"]["entry"], "it depends on the other slugs"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"t": 1}, "config key 't' is not a parameter of the definition"),
+        ({}, "gives no value for parameter 's'"),
+        ({"s": [1]}, "is not a bool, int, float or str"),
+        ({"s": float("nan")}, "is equal to nothing"),
+    ],
+)
+def test_a_config_that_is_not_listed_is_checked_as_those_that_are(
+    project: Project, config: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(DefinitionError, match=told) as caught:
+        lowered(project, "k", SLUGS, config=config, slug="any", listed=False)
+    where = caught.value.where
+    assert (where.kernel, where.variant, where.stage) == ("k", "any", "lower")
+    assert where.location == f"kernels/k.py:{(HEAD + SLUGS).splitlines().index(SLUGS.splitlines()[1]) + 1}"
+
+
+def test_a_slug_that_a_config_would_not_get_is_an_edit_during_the_build(project: Project) -> None:
+    with pytest.raises(DefinitionError, match="has another config"):
+        lowered(project, "k", SLUGS, config={"s": "d"}, slug="s-e", listed=False)
+
+
 def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path: Path) -> None:
     texts = {"softmax": SOFTMAX, "k": SHAPES, "matmul": MATMUL}
     jobs = [(kernel, target) for kernel in texts for target in ("llvm", "cuda") if (kernel, target) != ("k", "cuda")]

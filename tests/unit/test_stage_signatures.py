@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +19,15 @@ from kernelwright.backends import cython
 from kernelwright.core.arch import lowering_arch
 from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.define.settings import Settings
+from kernelwright.discover.selection import select
+from kernelwright.library.files import UnitFiles
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import cc, ext, link, package
 from kernelwright.stages import code as code_module
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
 from kernelwright.stages.stage import Stage
-from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, stages_of
+from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"))
@@ -479,3 +482,35 @@ def test_the_order_of_archs_lowers_nothing_again(tmp_path, monkeypatch):
     before = signatures(tmp_path, monkeypatch, BASE)
     turned = setting(archs=BASE.settings.archs[::-1])(BASE)
     assert "LOWER" not in labels(changed(before, signatures(tmp_path, monkeypatch, turned)))
+
+
+def test_a_variant_that_is_not_listed_has_the_signature_that_it_would_have_in_the_list(tmp_path, monkeypatch):
+    listed = kernel(configs=({"m": 1}, {"m": 2}, {"m": 3}), slugs=("m-1", "m-2", "m-3"))(BASE)
+    graph = new_graph(tmp_path, monkeypatch, BASE)
+    graph.add_kernel(BASE.definition, select(listed.kernel, BASE.settings))
+    asked = stages_of(graph)
+    expected = stages_of(graph_of(tmp_path / "other", monkeypatch, listed))
+    for target in ("cuda", "x86-64-v3"):
+        name = f"LOWER gemm/m-3 {target}"
+        assert asked[name].fingerprint == expected[name].fingerprint
+    sent = [request_of(asked[f"LOWER gemm/{slug} cuda"], graph, monkeypatch) for slug in ("m-2", "m-3")]
+    assert [request.listed for request in sent] == [True, False]
+    sent = [request_of(asked[f"CHECK gemm/{slug} cpu"], graph, monkeypatch) for slug in ("m-2", "m-3")]
+    assert [(request.listed, request.config) for request in sent] == [(True, {}), (False, {"m": 3})]
+
+
+class SentError(Exception):
+    """Has what a stage asks a worker for."""
+
+
+def request_of(stage: Stage, graph: PackageGraph, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def call(request: Any) -> None:
+        raise SentError(request)
+
+    graph.run.__dict__["pool"] = SimpleNamespace(call=call)
+    monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {})
+    scratch = graph.run.top / "scratch" / stage.subject.replace("/", " ")
+    scratch.mkdir(parents=True)
+    with pytest.raises(SentError) as caught:
+        stage.make(scratch)
+    return caught.value.args[0]

@@ -69,10 +69,11 @@ class Project:
         arch: str = "",
         slug: str = "default",
         config: dict[str, Any] | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
-        """The result of a lowering, with the files' contents under ``contents``."""
+        """The result of a lowering, with the files' contents under ``contents``; ``more`` is of the request."""
         out = self.folder / "out" / kernel / slug / target
         out.mkdir(parents=True, exist_ok=True)
         arch = arch or {"llvm": "x86-64-v3", "cuda": "sm_80"}[target]
-        result = self.pool.call(LowerRequest(file, kernel, slug, config or {}, target, arch, str(out)))
+        result = self.pool.call(LowerRequest(file, kernel, slug, config or {}, target, arch, str(out), **more))
         return {**result, "contents": {name: (out / name).read_bytes() for name in result["files"]}}

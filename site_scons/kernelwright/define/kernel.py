@@ -144,6 +144,16 @@ class Kernel:
             Variant(self.name, config, slug) for config, slug in zip(self.configs, slugs(self.configs), strict=True)
         ]
 
+    def unlisted(self, config: Any) -> tuple[Variant, list[str]]:
+        """The variant that a config would be as the last of ``configs``, and the slugs that all would have then.
+
+        Raises:
+            DefinitionError: the definition cannot be called with the config.
+        """
+        _check_config(self.function, config, Where(self.name, location=self.location))
+        names = slugs((*self.configs, config))
+        return Variant(self.name, dict(config), names[-1]), names
+
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the NumPy reference of this kernel.
 
@@ -311,6 +321,28 @@ def slugs(configs: Sequence[Config]) -> list[str]:
         slug if slug == readable and counts[slug.lower()] == 1 else name
         for slug, readable, name in zip(safe, plain, hashed, strict=True)
     ]
+
+
+def variant_of(name: str, configs: Sequence[Config], config: Config) -> Variant:
+    """The variant of a config, in whatever order its keys are.
+
+    Arguments:
+        name: the kernel's name.
+        configs: those that the definition lists.
+        config: one of them, or another one. That gets the slug which it would have as the last of the list, and the
+            order of keys of the first in the list.
+    """
+    names = list(dict.fromkeys((*(configs[0] if configs else ()), *config)))
+    ordered = {key: config[key] for key in names if key in config}
+    wanted = sorted(_config_items(ordered))
+    for known, slug in zip(configs, slugs(configs), strict=True):
+        if sorted(_config_items(known)) == wanted:
+            return Variant(name, known, slug)
+    return Variant(name, ordered, slugs((*configs, ordered))[-1])
+
+
+def _config_items(config: Config) -> list[tuple[str, str, str]]:
+    return [(key, type(value).__name__, repr(value)) for key, value in config.items()]
 
 
 def _config_text(config: Config) -> str:

@@ -23,7 +23,7 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import dependency_digest, open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
-from ..define.kernel import Outputs
+from ..define.kernel import Outputs, Variant, variant_of
 from ..processes.pool import WorkerPool
 from ..processes.protocol import DiscoverRequest
 
@@ -72,6 +72,10 @@ class KernelRecord:
     takes_target: bool
     backward: str | None = None
     frontend: str = "tir"
+
+    def variant_of(self, config: Mapping[str, Any]) -> Variant:
+        """The variant of a config, be it listed or not; see :func:`define.kernel.variant_of`."""
+        return variant_of(self.name, self.configs, config)
 
     @classmethod
     def from_json(cls, value: Record) -> KernelRecord:

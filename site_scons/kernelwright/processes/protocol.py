@@ -66,6 +66,7 @@ class LowerRequest:
         out: an existing, empty folder that receives the files.
         strict: whether it is an error to read what the definition does not declare.
         archs: those that the front end itself makes device code for, with commas between them.
+        listed: whether the definition lists the config. If not, the variant is lowered as if it were the last one.
     """
 
     op: ClassVar[str] = "lower"
@@ -78,6 +79,7 @@ class LowerRequest:
     out: str
     strict: bool = False
     archs: str = ""
+    listed: bool = True
 
     @property
     def where(self) -> Where:
@@ -98,6 +100,8 @@ class CheckRequest:
         device: ``cpu``, or ``cuda`` with an index, such as ``cuda:0``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
         strict: whether it is an error to read what the definition does not declare.
+        listed: whether the definition lists the variant.
+        config: that of the variant, if it is not listed.
     """
 
     op: ClassVar[str] = "check"
@@ -110,6 +114,8 @@ class CheckRequest:
     device: str
     tolerance: float | None = None
     strict: bool = False
+    listed: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def where(self) -> Where:
@@ -223,6 +229,7 @@ _FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "signature": (dict,),
     "variant_index": (int,),
     "strict": (bool,),
+    "listed": (bool,),
     "tolerance": (float, int, type(None)),
 }
 """JSON types of the fields that are not strings."""

@@ -48,7 +48,11 @@ def make(
     def check(scratch: Path) -> None:
         signature = unit.read_signature()
         index = [variant.slug for variant in kernel.whole(variants)].index(slug)
-        request = CheckRequest(*(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict))
+        listed = kernel.lists(slug)
+        request = CheckRequest(
+            *(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict, listed),
+            {} if listed else dict(variants[number].config),
+        )
         result = kernel.call(request, where)
         remember(result.pop("dependencies"))
         (scratch / output).write_text(pretty_json(result))

@@ -163,6 +163,10 @@ class KernelContext:
             return ()
         return (*self.package.settings.nvcc_flags, *self.record.flags)
 
+    def lists(self, slug: str) -> bool:
+        """Whether the definition lists a variant; the selection may have others, whose configs somebody asked for."""
+        return any(slug in found.slugs for found in self.definition.kernels if found.name == self.name)
+
     def where(self, stage: str, slug: str | None = None) -> Where:
         """The place for error messages."""
         return Where(self.name, slug, stage, self.record.location)

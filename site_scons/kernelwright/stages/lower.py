@@ -31,6 +31,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         request = LowerRequest(
             *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict),
             ",".join(files.images),
+            kernel.lists(slug),
         )
         result = kernel.call(request, where)
         write_anew(made, scratch, files.names)

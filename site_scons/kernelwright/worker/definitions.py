@@ -70,11 +70,22 @@ class Definition:
             for variant in candidate.variants:
                 if (candidate.name, variant.slug) == (kernel, slug):
                     return candidate, variant
-        raise DefinitionError(
-            f"{self.file} has no kernel {kernel!r} with a variant {slug!r}",
-            Where(kernel, slug, location=self.file),
-            "the file was probably edited during the build: run scons again",
-        )
+        raise self._absent(f"kernel {kernel!r} with a variant {slug!r}", Where(kernel, slug, location=self.file))
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name.
+
+        Raises:
+            DefinitionError: there is no such kernel (any more).
+        """
+        for candidate in self.kernels:
+            if candidate.name == name:
+                return candidate
+        raise self._absent(f"kernel {name!r}", Where(name, location=self.file))
+
+    def _absent(self, what: str, where: Where) -> DefinitionError:
+        remedy = "the file was probably edited during the build: run scons again"
+        return DefinitionError(f"{self.file} has no {what}", where, remedy)
 
 
 class Definitions:

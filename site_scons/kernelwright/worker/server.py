@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
-from ..define.kernel import Kernel, require_gradient_names
+from ..define.kernel import Kernel, Variant, require_gradient_names
 from ..lower.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -128,13 +128,13 @@ class Server:
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant = definition.find(request.kernel, request.slug)
+        kernel, variant, slugs = _variant_of(definition, request)
         if dict(request.config) != dict(variant.config):
             raise _edited(request, definition)
         unit = Unit(
             kernel.name,
             variant.slug,
-            tuple(other.slug for other in kernel.variants),
+            tuple(slugs),
             variant.config,
             kernel.outputs,
             request.target,
@@ -197,7 +197,7 @@ class Server:
 
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant = definition.find(request.kernel, request.slug)
+        kernel, variant, _ = _variant_of(definition, request)
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
@@ -369,7 +369,23 @@ def _load_libraries() -> None:
                 ctypes.CDLL(os.path.join(folder, "lib", name), ctypes.RTLD_GLOBAL)  # noqa: PTH118
 
 
-def _edited(request: LowerRequest, definition: Definition) -> DefinitionError:
+def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant, list[str]]:
+    """The kernel and the variant of a request, and the slugs of all variants.
+
+    Raises:
+        DefinitionError: there is no such variant (any more), or none can be made of the config.
+    """
+    if request.listed:
+        kernel, variant = definition.find(request.kernel, request.slug)
+        return kernel, variant, [other.slug for other in kernel.variants]
+    kernel = definition.kernel(request.kernel)
+    variant, slugs = kernel.unlisted(request.config)
+    if variant.slug != request.slug:
+        raise _edited(request, definition)
+    return kernel, variant, slugs
+
+
+def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> DefinitionError:
     return DefinitionError(
         f"variant {request.slug!r} has another config than when the kernels were discovered",
         Where(location=definition.file),
