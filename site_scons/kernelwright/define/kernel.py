@@ -154,6 +154,68 @@ class Kernel:
         names = slugs((*self.configs, config))
         return Variant(self.name, dict(config), names[-1]), names
 
+    @classmethod
+    def declare(
+        cls,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        configs: Sequence[Config] | None = None,
+        targets: Sequence[str] | None = None,
+        archs: Sequence[str] | None = None,
+        backends: Sequence[str] | None = None,
+        outputs: Sequence[str | int] = (),
+        flags: Sequence[str] = (),
+        tolerance: float | None = None,
+        reads: Sequence[str] = (),
+        frontend: str = "tir",
+    ) -> Any:
+        """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
+
+        Arguments:
+            configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is the
+                default variant. Without it, the kernel has one variant and its function no parameters (but ``target``).
+            targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
+            archs: archs to build for, of either target; default: those of the package.
+            backends: execution backends; default: those of the package.
+            outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name or
+                by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
+            flags: extra nvcc flags.
+            tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
+            reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
+                definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
+                If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
+            frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
+                :class:`kernelwright.define.program.Program`, which is built for CUDA only.
+
+        Raises:
+            DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
+                configs are equal.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Kernel:
+            name, where = _kernel_name(function)
+            result = cls(
+                function,
+                name,
+                _checked_configs(function, configs, where),
+                _strings("targets", targets, where),
+                _strings("archs", archs, where),
+                _strings("backends", backends, where),
+                _checked_outputs(outputs, where),
+                _strings("flags", flags, where) or (),
+                _checked_tolerance(tolerance, where),
+                str(where.location),
+                _checked_reads(reads, where),
+                frontend,
+            )
+            slugs(result.configs)
+            return result
+
+        if function is not None:
+            return decorate(function)
+        return decorate
+
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the NumPy reference of this kernel.
 
@@ -206,7 +268,7 @@ class Kernel:
             name = f"{self.name}_backward"
             _check_name(name, where)
             self._check_backward(where)
-            self.backward_kernel = Kernel(
+            self.backward_kernel = type(self)(
                 function,
                 name,
                 _checked_configs(function, self.configs, where),
@@ -245,65 +307,7 @@ class Kernel:
         )
 
 
-def kernel(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    configs: Sequence[Config] | None = None,
-    targets: Sequence[str] | None = None,
-    archs: Sequence[str] | None = None,
-    backends: Sequence[str] | None = None,
-    outputs: Sequence[str | int] = (),
-    flags: Sequence[str] = (),
-    tolerance: float | None = None,
-    reads: Sequence[str] = (),
-    frontend: str = "tir",
-) -> Any:
-    """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
-
-    Arguments:
-        configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is the
-            default variant. Without it, the kernel has one variant and its function no parameters (but ``target``).
-        targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
-        archs: archs to build for, of either target; default: those of the package.
-        backends: execution backends; default: those of the package.
-        outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name or
-            by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
-        flags: extra nvcc flags.
-        tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
-        reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
-            definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
-            If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
-        frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
-            :class:`kernelwright.define.program.Program`, which is built for CUDA only.
-
-    Raises:
-        DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
-            configs are equal.
-    """
-
-    def declare(function: Callable[..., Any]) -> Kernel:
-        name, where = _kernel_name(function)
-        result = Kernel(
-            function,
-            name,
-            _checked_configs(function, configs, where),
-            _strings("targets", targets, where),
-            _strings("archs", archs, where),
-            _strings("backends", backends, where),
-            _checked_outputs(outputs, where),
-            _strings("flags", flags, where) or (),
-            _checked_tolerance(tolerance, where),
-            str(where.location),
-            _checked_reads(reads, where),
-            frontend,
-        )
-        slugs(result.configs)
-        return result
-
-    if function is not None:
-        return declare(function)
-    return declare
+kernel = Kernel.declare
 
 
 def slugs(configs: Sequence[Config]) -> list[str]:

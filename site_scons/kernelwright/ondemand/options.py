@@ -1,4 +1,5 @@
 """TEMPORARY"""
+
 from __future__ import annotations
 import os
 from collections.abc import Mapping
@@ -6,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from .. import backends
 from ..define.settings import Settings, merge, read_pyproject
+
 
 @dataclass(frozen=True)
 class Options:
@@ -21,15 +23,23 @@ class Options:
     def given(self) -> frozenset[str]:
         return frozenset(n for n in ("targets", "archs") if getattr(self, n) is not None)
 
+
 def settings_for(root: Path, options: Options, environment: Mapping[str, str]) -> Settings:
     table = read_pyproject(root / "pyproject.toml")
     given = {}
-    if options.targets: given["targets"] = list(options.targets)
-    if options.archs: given["archs"] = list(options.archs)
-    if options.backend: given["backends"] = [options.backend]
-    s = merge([("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("arguments", given)], backends.choices())
+    if options.targets:
+        given["targets"] = list(options.targets)
+    if options.archs:
+        given["archs"] = list(options.archs)
+    if options.backend:
+        given["backends"] = [options.backend]
+    s = merge(
+        [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("arguments", given)], backends.choices()
+    )
     return s
+
 
 def machine():
     from .choice import Machine
+
     return Machine("x86-64-v3", ())
