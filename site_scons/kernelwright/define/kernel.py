@@ -173,18 +173,20 @@ class Kernel:
         """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
         Arguments:
-            configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is the
-                default variant. Without it, the kernel has one variant and its function no parameters (but ``target``).
+            configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is
+                the default variant. Without it, the kernel has one variant and its function no parameters (but
+                ``target``).
             targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
             archs: archs to build for, of either target; default: those of the package.
             backends: execution backends; default: those of the package.
-            outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name or
-                by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
+            outputs: tensor arguments that callers may leave out; they are then allocated and returned. Each by its name
+                or by its position among all arguments, from 0 on, or from the end: ``[-1]`` is the last one.
             flags: extra nvcc flags.
             tolerance: largest error that the check accepts, relative to abs(reference) + its root mean square.
             reads: data files that the definition, its reference or its inputs read: paths relative to the folder of the
-                definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of folders.
-                If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no others.
+                definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of
+                folders. If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no
+                others.
             frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
                 :class:`kernelwright.define.program.Program`, which is built for CUDA only.
 
