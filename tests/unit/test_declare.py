@@ -115,7 +115,7 @@ def test_kernel_keeps_what_its_decorator_says():
     ]
     assert (gemm.targets, gemm.archs, gemm.backends) == (("cuda",), ("sm_90a", "sm_80"), ("nvrtc", "tvm_ffi"))
     assert (gemm.outputs, gemm.flags, gemm.tolerance) == (("c", -2), ("-Xptxas", "-v", "-Xptxas"), 1.0)
-    assert isinstance(gemm.tolerance, float) and gemm.frontend == "tir"
+    assert isinstance(gemm.tolerance, float) and gemm.frontend == "tir" and gemm.pass_configs == {}
     assert gemm.location == f"{__file__}:{gemm.function.__code__.co_firstlineno}"
     assert (gemm.forward, gemm.backward_kernel, gemm.reference_function, gemm.inputs_function) == (None,) * 4
 
@@ -168,12 +168,34 @@ def test_cute_dsl_is_for_cuda_and_has_no_flags_of_nvcc():
     for arguments, message in [
         ({"frontend": "cutedsl", "targets": ["llvm"]}, "cutedsl cannot be built for the target 'llvm'"),
         ({"frontend": "cutedsl", "flags": ["-v"]}, "flags are those of nvcc"),
+        ({"frontend": "cutedsl", "pass_configs": {"tirx.disable_vectorize": True}}, "do not lower a definition in cut"),
         ({"frontend": "cute"}, "frontend is 'cute'"),
         ({"frontend": ["tir"]}, r"frontend is \['tir'\]"),
     ]:
         with pytest.raises(DefinitionError, match=message) as caught:
             get((other := kernel(copy.function, **arguments)).frontend, where).check(other, where)
         assert caught.value.where.kernel == "copy" and caught.value.remedy
+
+
+def test_pass_configs_are_a_copy_in_a_fixed_order():
+    given = {"b": {"z": 1, "y": "text"}, "a": -(2**63) + 1, "c": True, "d": 0.5}
+
+    @kernel(pass_configs=given, outputs=["y"])
+    def scale(): ...
+
+    @scale.backward(outputs=["grad_x"], pass_configs={"a": 2})
+    def backward(): ...
+
+    assert list(scale.pass_configs.items()) == [
+        ("a", -(2**63) + 1),
+        ("b", {"y": "text", "z": 1}),
+        ("c", True),
+        ("d", 0.5),
+    ]
+    assert list(scale.pass_configs["b"]) == ["y", "z"]
+    given["b"]["z"] = 2
+    assert scale.pass_configs["b"]["z"] == 1
+    assert backward.pass_configs == {"a": 2}, "those of the forward kernel are its own"
 
 
 def test_backward_kernel_is_built_as_its_forward_kernel():
@@ -348,6 +370,15 @@ def test_outputs_that_are_no_arguments_or_one_argument_twice_are_errors(outputs,
         ({"configs": [{"block": 1}], "reads": [""]}, "expected a path relative to the folder"),
         ({"configs": [{"block": 1}], "reads": ["//"]}, "expected a path relative to the folder"),
         ({"configs": [{"block": 1}], "reads": ["tables\\a.json"]}, "expected a path relative to the folder"),
+        ({"configs": [{"block": 1}], "pass_configs": ["a"]}, r"pass_configs is \['a'\], expected a dict"),
+        ({"configs": [{"block": 1}], "pass_configs": {1: 2}}, "pass_configs has the key 1, expected a name"),
+        ({"configs": [{"block": 1}], "pass_configs": {"": 2}}, "pass_configs has the key '', expected a name"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": [1]}}, r"pass config 'a' is \[1\], expected a bool"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": math.nan}}, "pass config 'a' is nan, expected a bool"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": 2**63}}, "pass config 'a' is 9223372036854775808, expected"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": "b\0"}}, r"pass config 'a' is 'b\\x00', expected"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": {"b": {}}}}, "pass config 'a', field 'b', is {}, expected"),
+        ({"configs": [{"block": 1}], "pass_configs": {"a": {1: 2}}}, "pass config 'a' has the key 1, expected a name"),
     ],
 )
 def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message):
@@ -374,6 +405,7 @@ def test_bad_decorator_arguments_name_the_line_and_the_cause(arguments, message)
         ({"outputs": [True]}, 'write outputs=["y"]'),
         ({"archs": "sm_80"}, "write archs=[...]"),
         ({"reads": ["/a"]}, "write for example reads="),
+        ({"pass_configs": 1}, "write for example pass_configs="),
     ],
 )
 def test_bad_decorator_arguments_say_what_to_write(arguments, remedy):

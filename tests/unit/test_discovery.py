@@ -193,7 +193,7 @@ def test_files_that_only_a_request_reads_are_known_from_then_on(tree: Tree) -> N
 def record_of(folder: Path) -> DefinitionRecord:
     """A definition file with a kept record, which no worker has made."""
     (folder / "k.py").write_text("")
-    answer = {"schema": 2, "file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
+    answer = {"schema": 3, "file": "k.py", "dependencies": {"k.py": sha256_of(folder / "k.py")}, "kernels": []}
     record = DefinitionRecord.from_json(Record(answer, ""))
     discovery._Cache(folder, folder / "cache", "").write(folder / "k.py", answer, record)
     return kept_record(folder)
@@ -279,7 +279,7 @@ class Answers:
         if isinstance(answer, BaseException):
             raise answer
         kernel = {**GOOD_KERNEL, "name": name, "location": f"{request.file}:1"}
-        return answer or {"schema": 2, "file": request.file, "dependencies": {request.file: ""}, "kernels": [kernel]}
+        return answer or {"schema": 3, "file": request.file, "dependencies": {request.file: ""}, "kernels": [kernel]}
 
     def close(self) -> None:
         self.closed = True
@@ -370,7 +370,7 @@ def test_a_record_that_was_copied_from_another_file_is_a_miss(tmp_path: Path) ->
         (tmp_path / f"{name}.py").write_text("")
     digests = {f"{name}.py": sha256_of(tmp_path / f"{name}.py") for name in ("one", "two")}
     kernel = {**GOOD_KERNEL, "name": "one"}
-    told = {"schema": 2, "file": "one.py", "dependencies": {"one.py": digests["one.py"]}, "kernels": [kernel]}
+    told = {"schema": 3, "file": "one.py", "dependencies": {"one.py": digests["one.py"]}, "kernels": [kernel]}
     ask(tmp_path, Answers(one=told), "one.py")
     ask(tmp_path, Answers(), "two.py")
     mine, other = sorted((tmp_path / "cache").glob("*.record"))
@@ -412,6 +412,7 @@ GOOD_KERNEL = {
     "has_reference": False,
     "takes_target": False,
     "frontend": "tir",
+    "pass_configs": {},
 }
 
 
@@ -430,6 +431,7 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         "has_reference": True,
         "backward": "k_backward",
         "frontend": "cutedsl",
+        "pass_configs": {"a": 1, "b": {"c": True}},
     }
     assert KernelRecord.from_json(Record({**GOOD_KERNEL, "name": "Gemm_2Z"}, "")).name == "Gemm_2Z"
     record = KernelRecord.from_json(Record(full, ""))
@@ -470,6 +472,8 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         {"tolerance": "1"},
         {"has_reference": None},
         {"backward": 1},
+        {"pass_configs": None},
+        {"pass_configs": {"a": [1]}},
     ],
 )
 def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None:
@@ -492,7 +496,7 @@ def test_a_malformed_kernel_record_is_refused(change: dict[str, object]) -> None
     ],
 )
 def test_a_malformed_definition_record_is_refused(change: dict[str, object]) -> None:
-    good = {"schema": 2, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
+    good = {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": [GOOD_KERNEL]}
     assert DefinitionRecord.from_json(Record(good, "")).file == "k.py"
     several = DefinitionRecord.from_json(Record({**good, "dependencies": {"k.py": "0", "a.py": "1"}}, ""))
     assert list(several.dependencies) == ["a.py", "k.py"] and [kernel.name for kernel in several.kernels] == ["k"]

@@ -510,6 +510,80 @@ def test_a_slug_that_a_config_would_not_get_is_an_edit_during_the_build(project:
         lowered(project, "k", SLUGS, config={"s": "d"}, slug="s-e", listed=False)
 
 
+QUADS = body(
+    """
+@T.prim_func(s_tir=True)
+def main(x: T.Buffer((1024,), "float32"), y: T.Buffer((1024,), "float32")):
+    for b in T.thread_binding(8, thread="blockIdx.x"):
+        for t in T.thread_binding(32, thread="threadIdx.x"):
+            for v in T.vectorized(4):
+                with T.sblock("y"):
+                    j = T.axis.spatial(1024, b * 128 + t * 4 + v)
+                    y[j] = x[j] * T.float32(2)
+"""
+)
+
+
+def test_pass_configs_are_those_of_the_whole_lowering(project: Project) -> None:
+    vectors = lowered(project, "k", QUADS, "cuda")["contents"]["device.cu"].decode()
+    given = {"tirx.disable_vectorize": True}
+    scalars = lowered(project, "k", QUADS, "cuda", pass_configs=given)["contents"]["device.cu"].decode()
+    assert "float4" in vectors and "float4" not in scalars
+    again = lowered(project, "k", QUADS, "cuda")["contents"]["device.cu"].decode()
+    assert again == vectors, "they end with the request"
+    merged = lowered(project, "softmax", SOFTMAX, "cuda", pass_configs={"tirx.merge_static_smem": True})
+    plain = lowered(project, "softmax", SOFTMAX, "cuda")
+    assert merged["contents"]["module.tir"] != plain["contents"]["module.tir"], "schedules see them, too"
+
+
+def test_fields_of_an_object_are_given_as_a_dict(project: Project) -> None:
+    loop = QUADS.replace("T.vectorized(4)", "T.serial(4)")
+    rolled = lowered(project, "k", loop, "cuda")["contents"]["device.cu"].decode()
+    given = {"tirx.UnrollLoop": {"auto_max_step": 64, "explicit_unroll": 1}}
+    unrolled = lowered(project, "k", loop, "cuda", pass_configs=given)["contents"]["device.cu"].decode()
+    assert rolled.count("2.0") == 1 and unrolled.count("2.0") == 4
+
+
+@pytest.mark.parametrize(
+    ("pass_configs", "told", "remedy"),
+    [
+        (
+            {"tirx.disable_vectorise": True},
+            "TVM has 35 pass configs, and 'tirx.disable_vectorise' is none of them",
+            "tirx.disable_vect",
+        ),
+        ({"zzz": True}, "TVM has 35 pass configs, and 'zzz' is none of them", "they are relax.FuseOps.max_depth, "),
+        (
+            {"tirx.disable_vectorize": 1},
+            "'tirx.disable_vectorize' is 1, TVM expects a value of type bool",
+            "True or False",
+        ),
+        ({"tirx.disable_vectorize": "yes"}, "is 'yes', TVM expects a value of type bool", "True or False"),
+        ({"tirx.vtcm_capacity": True}, "is True, TVM expects a value of type int", "a whole number"),
+        ({"tirx.add_lower_pass": {}}, "TVM expects an object of type ffi.Array, which is no data", "leave it out"),
+        ({"tirx.UnrollLoop": 4}, "expects a tirx.transform.UnrollLoopConfig: write a dict", r"auto_max_step \(int\)"),
+        ({"tirx.UnrollLoop": {"max_step": 4}}, "has no field 'max_step'", r"auto_max_step \(int\)"),
+        (
+            {"tirx.UnrollLoop": {"auto_max_step": "4"}},
+            "field 'auto_max_step', is '4', TVM expects .* type int",
+            "whole",
+        ),
+        ({"tirx.UnrollLoop": {"auto_max_step": 2**40}}, "which TVM takes for something else", "smaller number"),
+    ],
+)
+def test_pass_configs_that_tvm_does_not_have_are_errors_wherever_they_come_from(
+    project: Project, pass_configs: dict[str, Any], told: str, remedy: str
+) -> None:
+    with pytest.raises(DefinitionError, match=told) as asked:
+        lowered(project, "k", QUADS, "cuda", pass_configs=pass_configs)
+    assert re.search(remedy, str(asked.value.remedy))
+    with pytest.raises(DefinitionError, match=told) as declared:
+        lowered(project, "k", QUADS.replace("@kernel", f"@kernel(pass_configs={pass_configs!r})"), "cuda")
+    assert declared.value.remedy == asked.value.remedy
+    for error in (asked.value, declared.value):
+        assert (error.where.kernel, error.where.stage, error.where.location) == ("k", "lower", "kernels/k.py:6")
+
+
 def test_equal_inputs_give_equal_bytes_in_any_process_folder_and_order(tmp_path: Path) -> None:
     texts = {"softmax": SOFTMAX, "k": SHAPES, "matmul": MATMUL}
     jobs = [(kernel, target) for kernel in texts for target in ("llvm", "cuda") if (kernel, target) != ("k", "cuda")]

@@ -96,6 +96,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         {"LOWER", "CHECK"},
     ),
     "the outputs": (kernel(outputs=(-1,)), {"LOWER"}),
+    "the configs of passes": (kernel(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
     "the docstring": (kernel(doc="The product."), {"LINK"}),
     "the tolerance": (kernel(tolerance=0.5), {"CHECK"}),
     "the backward kernel": (kernel(backward="gemm_backward"), {"LINK"}),

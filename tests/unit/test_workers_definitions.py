@@ -66,7 +66,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
     record = project.discover(str(project.write("kernels/k.py", text)))
     (kernel,) = record["kernels"]
     assert kernel["location"].startswith("kernels/k.py:")
-    assert (record["schema"], record["file"], list(record["dependencies"])) == (2, "kernels/k.py", ["kernels/k.py"])
+    assert (record["schema"], record["file"], list(record["dependencies"])) == (3, "kernels/k.py", ["kernels/k.py"])
     assert kernel["configs"] == [{"m": 1, "t": "a b"}, {"m": 2, "t": "a b"}]
     assert len(set(kernel["slugs"])) == 2
     expected = {
@@ -82,6 +82,7 @@ def test_the_record_says_everything_that_the_decorator_was_told(project: Project
         "takes_target": True,
         "backward": None,
         "frontend": "tir",
+        "pass_configs": {},
     }
     assert {key: kernel[key] for key in expected} == expected
 

@@ -66,7 +66,7 @@ STAGES = (
         ("#228264", "#3ac18d"),
         "the definition file and what it depends on",
         "kernel, slug, config, outputs, target, arch, identity of TVM and tvm-ffi; name of the definition file, "
-        "digests of its files; for CuTe DSL all archs and its identity",
+        "digests of its files; pass configs, if there are any; for CuTe DSL all archs and its identity",
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu`; or what "
         "[CuTe DSL](cutedsl.md#what-is-built) makes",
         module="stages.lower",

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
+from .pass_configs import PassConfigs, checked_pass_configs
 
 ConfigValue = bool | int | float | str
 Outputs = tuple[str | int, ...]
@@ -108,6 +109,7 @@ class Kernel:
         forward: of a backward kernel: the kernel whose gradients it computes.
         backward_kernel: the kernel that computes this one's gradients.
         frontend: what the definition is written in, a name in ``lower.CLASSES``.
+        pass_configs: configs of TVM's passes, in a fixed order.
     """
 
     function: Callable[..., Any]
@@ -122,6 +124,7 @@ class Kernel:
     location: str
     reads: tuple[str, ...] = ()
     frontend: str = "tir"
+    pass_configs: PassConfigs = field(default_factory=dict)
     reference_function: Callable[..., Any] | None = field(default=None)
     inputs_function: Callable[..., Any] | None = field(default=None)
     forward: Kernel | None = field(default=None)
@@ -169,6 +172,7 @@ class Kernel:
         tolerance: float | None = None,
         reads: Sequence[str] = (),
         frontend: str = "tir",
+        pass_configs: PassConfigs | None = None,
     ) -> Any:
         """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
@@ -189,6 +193,7 @@ class Kernel:
                 others.
             frontend: what the definition is written in: ``tir``, or ``cutedsl`` for one that returns a
                 :class:`kernelwright.define.program.Program`, which is built for CUDA only.
+            pass_configs: configs of TVM's passes for the lowering, such as ``{"tirx.disable_vectorize": True}``.
 
         Raises:
             DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
@@ -210,6 +215,7 @@ class Kernel:
                 str(where.location),
                 _checked_reads(reads, where),
                 frontend,
+                checked_pass_configs(pass_configs, where),
             )
             slugs(result.configs)
             return result
@@ -246,6 +252,7 @@ class Kernel:
         flags: Sequence[str] = (),
         tolerance: float | None = None,
         reads: Sequence[str] = (),
+        pass_configs: PassConfigs | None = None,
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Decorator: the definition of the kernel that computes this one's gradients, for autograd.
 
@@ -256,7 +263,7 @@ class Kernel:
 
         Arguments:
             outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their positions.
-            flags, tolerance, reads: as of ``@kernel``.
+            flags, tolerance, reads, pass_configs: as of ``@kernel``.
 
         Returns:
             The kernel, which takes a ``.reference`` and ``.inputs`` as any other.
@@ -282,6 +289,7 @@ class Kernel:
                 _checked_tolerance(tolerance, where),
                 str(where.location),
                 _checked_reads(reads, where),
+                pass_configs=checked_pass_configs(pass_configs, where),
                 forward=self,
             )
             return self.backward_kernel

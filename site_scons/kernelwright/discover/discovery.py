@@ -24,10 +24,11 @@ from ..core.files import dependency_digest, open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
 from ..define.kernel import Outputs, Variant, variant_of
+from ..define.pass_configs import PassConfigs, checked_pass_configs
 from ..processes.pool import WorkerPool
 from ..processes.protocol import DiscoverRequest
 
-SCHEMA = 2
+SCHEMA = 3
 """Revision of a record's form, as workers give it."""
 
 FORMAT = f"discovery 3, records {SCHEMA}"
@@ -55,6 +56,7 @@ class KernelRecord:
         takes_target: whether the definition depends on the target.
         backward: name of the kernel that computes its gradients, or None.
         frontend: what the definition is written in.
+        pass_configs: configs of TVM's passes.
     """
 
     name: str
@@ -72,6 +74,7 @@ class KernelRecord:
     takes_target: bool
     backward: str | None = None
     frontend: str = "tir"
+    pass_configs: PassConfigs = field(default_factory=dict)
 
     def variant_of(self, config: Mapping[str, Any]) -> Variant:
         """The variant of a config, be it listed or not; see :func:`define.kernel.variant_of`."""
@@ -104,6 +107,7 @@ class KernelRecord:
             value.flag("takes_target"),
             value.optional(value.text, "backward"),
             value.text("frontend"),
+            _pass_configs(value.record("pass_configs")),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")
@@ -355,3 +359,10 @@ def _config(value: Record) -> Mapping[str, Any]:
     if not all(isinstance(item, (bool, int, float, str)) for item in value.raw.values()):
         raise ValueError(f"{value.place} is {shown(value.raw)}, which is not a config")
     return dict(value.raw)
+
+
+def _pass_configs(value: Record) -> PassConfigs:
+    try:
+        return checked_pass_configs(value.raw, Where())
+    except DefinitionError as error:
+        raise ValueError(error.message) from error

@@ -12,6 +12,7 @@ from ..core.need import Need
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
+    from ..define.pass_configs import PassConfigs
     from ..toolchain.cutedsl import CuteDsl
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
@@ -90,7 +91,7 @@ class FrontEnd:
         )
 
     def check(self, kernel: Kernel, where: Where) -> None:
-        """Raise a DefinitionError for targets and flags that a kernel cannot have with this front end."""
+        """Raise a DefinitionError for what a kernel cannot have with this front end: targets, flags, pass configs."""
         for target in kernel.targets or ():
             if target in TARGETS and target not in self.targets:  # what is no target is found later, for all kernels
                 message = f"a definition in {self.name} cannot be built for the target {target!r}"
@@ -98,6 +99,17 @@ class FrontEnd:
         if kernel.flags and self.compiles_device_code:
             message = "flags are those of nvcc, which does not compile this kernel"
             raise DefinitionError(message, where, "leave flags out")
+        self.require_pass_configs(kernel.pass_configs, where)
+
+    def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
+        """Raise a DefinitionError if the lowering has no such configs of TVM's passes; by default it has none.
+
+        Arguments:
+            pass_configs: the result of ``define.pass_configs.checked_pass_configs``.
+        """
+        if pass_configs:
+            message = f"pass_configs are those of TVM's passes, which do not lower a definition in {self.name}"
+            raise DefinitionError(message, where, "leave pass_configs out")
 
     def load(self) -> None:
         """Import what lowering imports, once, in the process that workers are forks of; nothing by default."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .base import FrontEnd
 
 if TYPE_CHECKING:
+    from ..core.errors import Where
+    from ..define.pass_configs import PassConfigs
     from .unit import LoweredKernel, Unit
 
 
@@ -20,7 +22,14 @@ class Tir(FrontEnd):
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
-        from . import tir_lowering  # noqa: F401
+        from . import tir_lowering, tir_passes  # noqa: F401
+
+    def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
+        """See :meth:`FrontEnd.require_pass_configs`; TVM knows which there are."""
+        if pass_configs:
+            from .tir_passes import require_pass_configs
+
+            require_pass_configs(pass_configs, where)
 
     def recognizes(self, returned: Any) -> bool:
         """See :meth:`FrontEnd.recognizes`."""
@@ -43,5 +52,7 @@ class Tir(FrontEnd):
     def lower(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""
         from .tir_lowering import lower
+        from .tir_passes import pass_context
 
-        return lower(returned, unit, self.target(unit), progress)
+        with pass_context(unit.pass_configs):
+            return lower(returned, unit, self.target(unit), progress)

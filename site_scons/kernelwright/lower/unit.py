@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.errors import Where
 from ..define.kernel import Outputs, named_outputs
+from ..define.pass_configs import PassConfigs
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Unit:
         arch: the arch that code is generated for.
         location: ``path:line`` of the definition, relative to the project root.
         archs: those that the front end itself makes device code for; empty where nvcc does that.
+        pass_configs: configs of TVM's passes, which :meth:`FrontEnd.require_pass_configs` accepts.
     """
 
     kernel: str
@@ -37,6 +39,7 @@ class Unit:
     arch: str
     location: str
     archs: tuple[str, ...] = ()
+    pass_configs: PassConfigs = field(default_factory=dict)
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.

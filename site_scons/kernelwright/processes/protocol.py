@@ -67,6 +67,7 @@ class LowerRequest:
         strict: whether it is an error to read what the definition does not declare.
         archs: those that the front end itself makes device code for, with commas between them.
         listed: whether the definition lists the config. If not, the variant is lowered as if it were the last one.
+        pass_configs: configs of TVM's passes.
     """
 
     op: ClassVar[str] = "lower"
@@ -80,6 +81,7 @@ class LowerRequest:
     strict: bool = False
     archs: str = ""
     listed: bool = True
+    pass_configs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def where(self) -> Where:
@@ -226,6 +228,7 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
 
 _FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "config": (dict,),
+    "pass_configs": (dict,),
     "signature": (dict,),
     "variant_index": (int,),
     "strict": (bool,),

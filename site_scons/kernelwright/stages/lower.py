@@ -32,6 +32,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
             *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict),
             ",".join(files.images),
             kernel.lists(slug),
+            record.pass_configs,
         )
         result = kernel.call(request, where)
         write_anew(made, scratch, files.names)
@@ -49,6 +50,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         "definition": kernel.definition_identity,
     } | ({"strict": True} if run.strict else {})
     options |= {"archs": list(files.images)} if files.images else {}
+    options |= {"pass_configs": dict(record.pass_configs)} if record.pass_configs else {}
     options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
     remember = kernel.later(subject, options)
     outputs = files_in(folder, files.names)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
 from ..define.kernel import Kernel, Variant, require_gradient_names
+from ..define.pass_configs import checked_pass_configs
 from ..lower.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -99,7 +100,7 @@ class Server:
     def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
         definition = self._definitions.load(request.file, request.strict)
         return {
-            "schema": 2,
+            "schema": 3,
             "file": definition.file,
             "dependencies": definition.dependencies,
             "kernels": [self._kernel_record(kernel) for kernel in definition.kernels],
@@ -122,6 +123,7 @@ class Server:
             "takes_target": kernel.takes_target,
             "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
             "frontend": kernel.frontend,
+            "pass_configs": dict(kernel.pass_configs),
         }
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -141,6 +143,7 @@ class Server:
             request.arch,
             self._definitions.project.location(kernel.location) or definition.file,
             tuple(request.archs.split(",")) if request.archs else (),
+            checked_pass_configs(request.pass_configs, request.where),
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         try:
@@ -161,6 +164,7 @@ class Server:
     ) -> LoweredKernel:
         """Call the definition, and lower what it returns."""
         front_end = lower.get(kernel.frontend)
+        front_end.require_pass_configs(unit.pass_configs, unit.where)
         returned = self._returned(definition, kernel, unit)
         if kernel.forward is not None:
             self._check_backward(definition, kernel, returned, unit)

@@ -1,0 +1,101 @@
+"""Eager calls: the first listed variant that fits the arguments, compiled at its first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import KernelwrightError
+from ..runtime.arguments import Described, Signatures
+from ..runtime.dtype import name_of_torch
+
+if TYPE_CHECKING:
+    from ..discover.discovery import KernelRecord
+    from .definition import Compilable
+
+TARGETS = {"cpu": "llvm", "cuda": "cuda"}
+"""Kind of a device -> the target of its code."""
+
+
+class Eager:
+    """Chooses among the variants of a definition, as the dispatcher of a package does.
+
+    What was chosen is remembered by the dtypes, shapes and devices of the arguments. Safe to use from several threads.
+
+    Arguments:
+        definition: which compiles the variants.
+        bound: gives a config for arguments that no listed variant fits.
+    """
+
+    def __init__(self, definition: Compilable, bound: Callable[..., Mapping[str, Any]] | None) -> None:
+        self._definition = definition
+        self._bound = bound
+        self._chosen: dict[tuple[Any, ...], Any] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the variant that fits."""
+        key = (self._definition._snapshot(), *map(_key, arguments))
+        kernel = self._chosen.get(key)
+        if kernel is None:
+            kernel = self._chosen[key] = self._choose(arguments)
+        return kernel(*arguments)
+
+    def _choose(self, arguments: tuple[Any, ...]) -> Any:
+        """The kernel for some arguments, compiled if it was not before.
+
+        Raises:
+            TypeError, ValueError: no listed variant fits, and no config is bound.
+            KernelwrightError: a variant that might fit cannot be lowered, or the one that fits cannot be compiled.
+        """
+        with self._lock:
+            origin = self._definition._origin(self._definition._options)
+            passed = list(map(described, arguments))
+            target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
+            tried, errors = [], []
+            for config in origin.record.configs:
+                try:
+                    variant = self._definition._variant(origin, config, target)
+                except KernelwrightError as error:
+                    errors.append(error)
+                    continue
+                tried.append(variant)
+                if _fits(origin.record, [variant], passed, target):
+                    return self._definition._load(origin, config)
+            if self._bound is not None:
+                return self._definition._load(origin, self._bound(*arguments))
+            if errors:
+                raise errors[0]
+            Signatures(origin.record.name, {"variants": tried}).choose(passed, target=target)
+            raise KernelwrightError("no variant fits, and all of them do", origin.where)
+
+
+def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
+    try:
+        Signatures(record.name, {"variants": variants}).choose(passed, target=target)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def described(argument: Any) -> Described:
+    """An argument as the variants' signatures are compared with it."""
+    dtype, shape = getattr(argument, "dtype", None), getattr(argument, "shape", None)
+    if dtype is None or shape is None or not hasattr(argument, "__dlpack__"):
+        return Described(value=argument)
+    kind, number = argument.__dlpack_device__()
+    device = {1: "cpu", 2: f"cuda:{number}"}.get(int(kind), f"device {int(kind)}")
+    return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device)
+
+
+def _kind(passed: Described) -> str:
+    return str(passed.device).partition(":")[0]
+
+
+def _key(argument: Any) -> Any:
+    """What decides which variant an argument fits."""
+    dtype = getattr(argument, "dtype", None)
+    if dtype is None:
+        return type(argument)
+    return dtype, tuple(argument.shape), getattr(argument, "device", None)

@@ -1,0 +1,95 @@
+"""What ``@kernel`` makes: a kernel that is declared, and that can be compiled and called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import DefinitionError, Where
+from ..define.kernel import Kernel
+from .definition import Compilable, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .eager import Eager
+    from .options import Options
+
+
+@dataclass(eq=False)
+class OnDemandKernel(Compilable, Kernel):
+    """A kernel that is declared in this process.
+
+    If it is a definition of a project's file, it is compiled from that file, by workers; otherwise, as in a notebook, a
+    script or a test, it is lowered in this process.
+    """
+
+    program: Any = field(default=None, init=False, repr=False)
+    """The program that the definition returns, where there is no other definition."""
+
+    _given: Options | None = field(default=None, init=False, repr=False)
+    _bound: Callable[..., Mapping[str, Any]] | None = field(default=None, init=False, repr=False)
+    _eager: Eager | None = field(default=None, init=False, repr=False)
+
+    @property
+    def _options(self) -> Options:  # type: ignore[override]
+        from .options import Options
+
+        return self._given or Options()
+
+    @_options.setter
+    def _options(self, options: Options) -> None:
+        self._given = options
+
+    def _origin(self, options: Options) -> Origin:
+        self._refuse_in_worker()
+        path = definition_file(self)
+        if path is not None:
+            from .files import FileKernel
+
+            return FileKernel(path, self.name, options)._origin(options)
+        from .live import origin_of
+
+        return origin_of(self, options)
+
+    def _refuse_in_worker(self) -> None:
+        """Raise a DefinitionError in a worker: there, a definition file is read, and its kernels are not called."""
+        if "kernelwright.worker.server" in sys.modules:
+            raise DefinitionError(
+                f"kernel {self.name!r} was called inside its definition file",
+                Where(self.name, location=self.location),
+                "call it elsewhere, or below: if __name__ == '__main__'",
+            )
+
+    def _definition(self) -> Kernel:
+        return self
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        if self.program is not None or definition_file(self) is not None:
+            return ()
+        from .live import snapshot
+
+        return snapshot(self.function)
+
+
+def definition_file(kernel: Kernel) -> Path | None:
+    """The file that a kernel is compiled from; None: it is in no file that a worker could execute.
+
+    That is so for what a test file declares, too: pytest changes its code, and its imports need what pytest sets up.
+    """
+    module = sys.modules.get(kernel.function.__module__)
+    path = getattr(module, "__file__", None)
+    if module is None or path is None or module.__name__ == "__main__" or vars(module).get(kernel.name) is not kernel:
+        return None
+    loader = type(getattr(module, "__loader__", None)).__module__
+    if loader.startswith("_pytest") or kernel.function.__code__.co_filename != path or not os.path.isfile(path):  # noqa: PTH113
+        return None
+    from .project import project_of
+
+    return Path(path) if project_of(Path(path)) else None
+
+
+kernel = OnDemandKernel.declare

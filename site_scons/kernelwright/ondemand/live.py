@@ -1,0 +1,305 @@
+"""Definitions that only this process has: in a notebook's cell, a script, a test, or none at all around a PrimFunc.
+
+They are called and lowered in this process, because no worker could execute them. What decides the result is the
+program that a definition returns, so that is in the fingerprint in place of the definition's files, and a definition
+may use whatever it likes. What isolation that gives away is in ``docs/on-demand.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .. import lower
+from ..core.arch import lowering_arch
+from ..core.errors import DefinitionError, Where, WorkerError, refused
+from ..core.files import canonical_json
+from ..define.kernel import Config, Kernel
+from ..discover.discovery import DefinitionRecord, KernelRecord
+from ..lower.unit import Unit
+from ..processes.protocol import LowerRequest
+from ..stages.context import KernelContext
+
+if TYPE_CHECKING:
+    from ..discover.selection import KernelSelection
+    from .build import MakeContext
+    from .definition import Origin
+    from .kernel import OnDemandKernel
+    from .options import Options
+
+LOCK = threading.RLock()
+"""TVM lowers one program at a time in a process."""
+
+RECURSION_LIMIT = 10_000
+"""TVMScript's printer and parser recurse for each level of a program."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What a definition returns for the units of one variant.
+
+    Arguments:
+        kernel: the kernel.
+        config: the variant's config.
+        slugs: the slugs of all variants.
+    """
+
+    kernel: Kernel
+    config: Config
+    slugs: tuple[str, ...]
+
+    def unit(self, slug: str, target: str, arch: str) -> Unit:
+        """What is lowered for an arch."""
+        kernel = self.kernel
+        return Unit(kernel.name, slug, self.slugs, self.config, kernel.outputs, target, arch, kernel.location)
+
+    def returned(self, unit: Unit) -> Any:
+        """What the definition returns for a unit.
+
+        Raises:
+            DefinitionError: it raised something, or returned what its front end does not lower.
+        """
+        front_end = lower.get(self.kernel.frontend, unit.where)
+        if front_end.compiles_device_code:
+            message = f"a definition in {front_end.name} cannot be compiled from a cell or a script"
+            raise DefinitionError(message, unit.where, "write it into a file, and load that: kernelwright.load(path)")
+        target = front_end.target(unit)
+        try:
+            returned = self.kernel.build(unit.config, target)
+        except (Exception, SystemExit) as error:  # user code may raise anything
+            raise _error(error, unit.where) from error
+        lower.require_recognized(front_end, returned, unit.where)
+        return returned
+
+    def digests(self, selection: KernelSelection) -> dict[str, str]:
+        """A digest of the program for each unit, by target and arch."""
+        (slug,) = selection.record.slugs
+        units = [("llvm", arch) for arch in selection.archs.get("llvm", ())]
+        if archs := selection.archs.get("cuda"):
+            units.append(("cuda", lowering_arch(archs)))
+        return {f"{target} {arch}": self._digest(slug, target, arch) for target, arch in units}
+
+    def _digest(self, slug: str, target: str, arch: str) -> str:
+        """A digest of the program for an arch: of its text, and of TVM's own hash of its structure.
+
+        The text alone would not do: TVM does not print all that a program can have.
+        """
+        import tvm_ffi
+
+        with LOCK, deep_recursion():
+            returned = self.returned(self.unit(slug, target, arch))
+            content = [returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))]
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    def lower(self, request: LowerRequest) -> dict[str, Any]:
+        """Do what a worker would do."""
+        start = time.process_time()
+        with LOCK, deep_recursion(), _without_compiling():
+            unit = self.unit(request.slug, request.target, request.arch)
+            lowered = lower.get(self.kernel.frontend).lower(self.returned(unit), unit, lambda doing: None)
+        try:
+            for name, content in lowered.files.items():
+                (Path(request.out) / name).write_bytes(content)
+        except OSError as error:
+            raise refused(error, unit.where, request.out) from error
+        return {"dependencies": {}, "cpu_seconds": round(time.process_time() - start, 4)}
+
+
+@dataclass(frozen=True)
+class LiveContext(KernelContext):
+    """What the stages of a kernel are made from whose definition is in this process.
+
+    Arguments:
+        programs: gives what the definition returns.
+        digests: target and arch -> digest of that.
+    """
+
+    programs: Programs
+    digests: Mapping[str, str]
+
+    @property
+    def definition_identity(self) -> dict[str, Any]:  # type: ignore[override]
+        """The programs, in place of the definition's files."""
+        return {"programs": dict(self.digests)}
+
+    def lists(self, slug: str) -> bool:
+        """See :meth:`KernelContext.lists`; nobody asks."""
+        return True
+
+    def call(self, request: Any, where: Where) -> dict[str, Any]:
+        """See :meth:`KernelContext.call`: the answer is made here."""
+        if not isinstance(request, LowerRequest):
+            raise WorkerError(f"no operation for {request!r}", where)
+        return self.programs.lower(request)
+
+
+def origin_of(kernel: OnDemandKernel, options: Options) -> Origin:
+    """What a compile needs to know of a kernel of this process.
+
+    Raises:
+        DefinitionError: its closure has an object that cannot be compared.
+    """
+    from .definition import Origin
+    from .project import project_root, session_for, settings_of
+
+    kernel._snapshot()
+    file = Path(kernel.function.__code__.co_filename)
+    root = project_root(file if file.is_file() else Path.cwd() / "script.py")
+    settings = settings_of(root, options)
+    session = session_for(root, settings, options)
+
+    def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
+        programs = Programs(kernel, selection.record.configs[0], _slugs(kernel, selection.record))
+        digests = programs.digests(selection)
+        return partial(LiveContext, programs=programs, digests=digests), digests
+
+    return Origin(definition_of(kernel), record_of_kernel(kernel), settings, session, context)
+
+
+def _slugs(kernel: Kernel, record: KernelRecord) -> tuple[str, ...]:
+    """The slugs of all variants of a kernel, with one that it may not list."""
+    return tuple(dict.fromkeys((*(variant.slug for variant in kernel.variants), *record.slugs)))
+
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+"""Types of values that a closure may have: they are compared, and their copies are equal."""
+
+
+def snapshot(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """The plain values that a function has from around it now: those of its closure, and the globals that it names.
+
+    Raises:
+        DefinitionError: its closure has something else than plain values, modules and functions like it.
+    """
+    found: list[Any] = []
+    _collect(function, function.__name__, found, set())
+    return tuple(found)
+
+
+def _collect(function: Any, name: str, found: list[Any], seen: set[int]) -> None:
+    """Add the values that a function has from around it, and those of the functions in its closure."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    code = function.__code__
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # the variable has no value yet
+            _add(variable, cell.cell_contents, name, code, found, seen)
+    for variable in sorted(_global_names(code)):
+        value = function.__globals__.get(variable)
+        if _is_plain(value):
+            found.append((variable, type(value).__name__, value))
+
+
+def _add(variable: str, value: Any, name: str, code: CodeType, found: list[Any], seen: set[int]) -> None:
+    """Add a value of a closure."""
+    if _is_plain(value):
+        found.append((variable, type(value).__name__, value))
+    elif isinstance(value, Kernel):
+        _collect(value.function, name, found, seen)
+    elif isinstance(value, FunctionType):
+        _collect(value, name, found, seen)
+    elif not isinstance(value, (ModuleType, type)):
+        where = Where(name, stage="lower", location=f"{code.co_filename}:{code.co_firstlineno}")
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        message = f"the definition has {variable!r} from the function around it, an object of type {kind}"
+        remedy = "only numbers, strings, modules and functions can be there: make it a parameter, or a global variable"
+        raise DefinitionError(message, where, remedy)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_plain, value))
+    return isinstance(value, PLAIN)
+
+
+def _global_names(code: CodeType) -> set[str]:
+    """The names that some code, and the functions in it, look up."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*map(_global_names, inner))
+
+
+def record_of_kernel(kernel: Kernel) -> KernelRecord:
+    """The record of a kernel of this process.
+
+    Raises:
+        DefinitionError: there is no such front end, or the kernel does not fit it.
+    """
+    where = Where(kernel.name, location=kernel.location)
+    front_end = lower.get(kernel.frontend, where)
+    front_end.check(kernel, where)
+    return KernelRecord(
+        kernel.name,
+        kernel.doc,
+        kernel.location,
+        kernel.configs,
+        tuple(variant.slug for variant in kernel.variants),
+        front_end.targets if kernel.targets is None else kernel.targets,
+        kernel.archs,
+        kernel.backends,
+        kernel.outputs,
+        kernel.flags,
+        kernel.tolerance,
+        kernel.reference_function is not None,
+        kernel.takes_target,
+        None,
+        kernel.frontend,
+    )
+
+
+def definition_of(kernel: Kernel) -> DefinitionRecord:
+    """The record of the definition file that a kernel of this process would be in."""
+    return DefinitionRecord(f"<{kernel.name}>", {}, (record_of_kernel(kernel),))
+
+
+@contextlib.contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Let TVM's printer and parser recurse as deep as they may in workers."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@contextlib.contextmanager
+def _without_compiling() -> Iterator[None]:
+    """Keep TVM from compiling the CUDA source that it makes, which it does itself where there is a driver.
+
+    Workers leave TVM's CUDA runtime out for that; in this process somebody may need it.
+    """
+    import tvm_ffi
+
+    name = "tvm_callback_cuda_compile"
+    before = tvm_ffi.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, lambda *arguments: b"", override=True)
+    try:
+        yield
+    finally:
+        if before is not None:
+            tvm_ffi.register_global_func(name, before, override=True)
+
+
+def _error(error: BaseException, where: Where) -> DefinitionError:
+    """The error for what a definition raised, with the user's line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = str(Path(__file__).parent.parent)
+    frames = [frame for frame in frames if not frame.filename.startswith(own) and "/tvm/" not in frame.filename]
+    verb = "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
+    first = next(iter(str(error).splitlines()), "")
+    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
+    detail = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {error}"])
+    message = f"the definition of {where.kernel} {verb}" + (f": {first}" if first else "")
+    remedy = "a definition must not end the process" if isinstance(error, SystemExit) else None
+    return DefinitionError(message, Where(where.kernel, where.variant, "lower", location), remedy, detail)
