@@ -6,19 +6,23 @@ from .core.errors import KernelwrightError
 from .core.version import VERSION
 
 if TYPE_CHECKING:
-    from .define.kernel import Kernel, Variant, grid, kernel
+    from .define.kernel import Kernel, Variant, grid
     from .ondemand.files import load
+    from .ondemand.kernel import kernel
+    from .ondemand.programs import compile, par_compile
 
 PLACES = {
     "Kernel": "define.kernel",
     "Variant": "define.kernel",
     "grid": "define.kernel",
-    "kernel": "define.kernel",
+    "compile": "ondemand.programs",
+    "kernel": "ondemand.kernel",
     "load": "ondemand.files",
+    "par_compile": "ondemand.programs",
 }
 """Name -> the module that has it."""
 
-__all__ = ["Kernel", "KernelwrightError", "Variant", "grid", "kernel", "load"]
+__all__ = ["Kernel", "KernelwrightError", "Variant", "compile", "grid", "kernel", "load", "par_compile"]
 __version__ = VERSION
 
 

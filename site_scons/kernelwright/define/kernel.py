@@ -488,15 +488,14 @@ def _checked_gradients(outputs: Any, where: Where) -> Outputs:
     return names
 
 
+def is_name(name: str) -> bool:
+    """Whether a kernel can have a name: files, C functions and attributes of a package are called after it."""
+    is_plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and len(name) <= MAX_NAME and "__" not in name
+    return bool(is_plain) and name not in RESERVED and not name.startswith("kw_") and not keyword.iskeyword(name)
+
+
 def _check_name(name: str, where: Where) -> None:
-    if (
-        not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name)
-        or len(name) > MAX_NAME
-        or "__" in name
-        or name in RESERVED
-        or name.startswith("kw_")
-        or keyword.iskeyword(name)
-    ):
+    if not is_name(name):
         raise DefinitionError(
             f"{name!r} cannot be a kernel's name",
             where,

@@ -107,6 +107,21 @@ def lower(
     raise _unscheduled(module[name], unit, failures)
 
 
+def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRModule:
+    """What a definition returned as a module whose entry is scheduled, by the first rule that fits.
+
+    Raises:
+        DefinitionError: the definition is wrong.
+        LoweringError: no rule fits.
+    """
+    module, name = _entry_module(definition, unit)
+    failures: list[str] = []
+    target = target_for(unit.target, unit.arch, unit)
+    for _, made in _scheduled(module, name, unit, target, lambda doing: None, failures):
+        return made
+    raise _unscheduled(module[name], unit, failures)
+
+
 def argument_names(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> list[str]:
     """The names of the arguments of what a definition returned.
 

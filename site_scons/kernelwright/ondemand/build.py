@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import backends, lower
-from ..core.errors import KernelwrightError
+from .. import backends
+from .. import lower as front_ends
 from ..core.files import canonical_json, dependency_digest, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
@@ -50,6 +49,7 @@ class Job:
         session: what runs the stages.
         backward: the kernel of its gradients, if a backend calls that.
         kernel_context: makes the context that the stages are made from.
+        identity: what decides the result besides: the digests of programs that are in no file.
     """
 
     definition: DefinitionRecord
@@ -58,6 +58,7 @@ class Job:
     session: Session
     backward: KernelSelection | None = None
     kernel_context: MakeContext = KernelContext
+    identity: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def record(self) -> KernelRecord:
@@ -86,6 +87,7 @@ class Job:
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
             [asdict(selection) for selection in self.selections],
+            dict(self.identity),
         ]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
@@ -125,6 +127,29 @@ def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
             return Compiled(store.publish(name, job.key, scratch), job.key, False)
 
 
+def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, Any]:
+    """The ``signature.json`` of the one variant of a job, which is lowered for one target.
+
+    Raises:
+        KernelwrightError: it cannot be lowered; or it is not compiled for that target.
+    """
+    from ..stages import lower
+    from ..stages.execution import attempt
+    from .run import OnDemandRun
+
+    archs = job.selection.archs.get(target)
+    if archs is None:
+        target, archs = next(iter(job.selection.archs.items()))
+    with job.session.store.scratch(job.record.name) as scratch:
+        run, front_end = OnDemandRun(job.session, note), front_ends.get(job.record.frontend)
+        kernel = job.kernel_context(_context(job, run, scratch), job.definition, job.selection, front_end)
+        stage = lower.make(kernel, job.record.slugs[0], job.record.configs[0], target, archs)
+        if (problem := attempt(stage, run)) is not None:
+            raise problem
+        signature: dict[str, Any] = json.loads(Path(stage.outputs["signature.json"]).read_text(encoding="utf-8"))
+        return signature
+
+
 def _known(job: Job) -> Path | None:
     """The folder of an earlier compile, if the files that its stages read are what they were."""
     folder = job.session.store.find(job.record.name, job.key)
@@ -141,37 +166,39 @@ def _known(job: Job) -> Path | None:
 def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     """Run the stages, and put together what a package has of the kernels."""
     from ..package.assemble import IMAGES
-    from ..package.manifest import BuiltPackage, PackagedKernel, make_manifest
+    from ..package.manifest import BuiltPackage, make_manifest
     from ..stages import kernel
-    from ..stages.context import Context
+    from ..stages.execution import attempt
     from .executor import run_stages
     from .run import OnDemandRun
 
-    settings, session = job.settings, job.session
-    run = OnDemandRun(session, note)
-    where = images_in(settings)
-    context = Context(run, settings, job.tools, scratch, scratch, scratch / "check", scratch / "wheels", where)
+    run = OnDemandRun(job.session, note)
+    context = _context(job, run, scratch)
     builds = []
     for selection in job.selections:
-        own = job.kernel_context(context, job.definition, selection, lower.get(selection.record.frontend))
-        builds.append(kernel.make(own, None))
+        front_end = front_ends.get(selection.record.frontend)
+        builds.append(kernel.make(job.kernel_context(context, job.definition, selection, front_end), None))
     stages = [stage for build in builds for stage in build.stages]
-    problem = run_stages(stages, lambda stage: _attempt(stage, run), session.jobs)
+    problem = run_stages(stages, lambda stage: attempt(stage, run), job.session.jobs)
     if problem is not None:
         raise problem
     packaged = tuple(_packaged(build, scratch) for build in builds)
     names = tuple(dict.fromkeys(name for build in builds for name in build.backends))
-    device_code = {"folder": IMAGES, "packages": {}} if where == "package" else {}
-    package = BuiltPackage(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code)
+    device_code = {"folder": IMAGES, "packages": {}} if context.images_in == "package" else {}
+    package = BuiltPackage(
+        *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=job.key
+    )
     later = {name: digest for stage in stages for name, digest in stage.options.get("later", {}).items()}
     (scratch / LATER).write_text(json.dumps(later, indent=1), encoding="utf-8")
     (scratch / "manifest.json").write_text(make_manifest(package, {}), encoding="utf-8")
 
 
-def _attempt(stage: Any, run: Any) -> KernelwrightError | None:
-    from ..stages.execution import attempt
+def _context(job: Job, run: Any, folder: Path) -> Any:
+    """What the stages are made from; their outputs are in a folder."""
+    from ..stages.context import Context
 
-    return attempt(stage, run)
+    where = images_in(job.settings)
+    return Context(run, job.settings, job.tools, folder, folder, folder / "check", folder / "wheels", where)
 
 
 def _compress(job: Job) -> Mapping[str, Any]:

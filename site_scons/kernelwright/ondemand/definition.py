@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.errors import DefinitionError, KernelwrightError, Where, shown
-from ..define.kernel import Config, slugs
+from ..core.errors import Where
+from ..define.kernel import Kernel, variant_of
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
-    from .build import Compiled, Job, MakeContext
+    from .build import Job, MakeContext
+    from .eager import Eager
     from .options import Options
     from .session import Session
 
@@ -34,14 +32,14 @@ class Origin:
         record: the kernel's own.
         settings: what decides the rest.
         session: what runs the stages.
-        kernel_context: makes the context of the kernel's stages, of a config.
+        context: gives for a selection what makes the context of its stages, and what decides its result besides.
     """
 
     definition: DefinitionRecord
     record: KernelRecord
     settings: Settings
     session: Session
-    kernel_context: Callable[[Config], MakeContext]
+    context: Callable[[KernelSelection], tuple[MakeContext, Mapping[str, str]]]
 
     @property
     def where(self) -> Where:
@@ -59,6 +57,8 @@ class Compilable:
 
     name: str
     _options: Options
+    _bound: Callable[..., Mapping[str, Any]] | None
+    _eager: Eager | None
 
     def _origin(self, options: Options) -> Origin:
         """What is known of the definition now.
@@ -109,6 +109,82 @@ class Compilable:
         wanted = origin.record.configs if configs is None else tuple(configs)
         return compile_all([lambda c=config: self._load(origin, c) for config in wanted], origin.session, ignore_error)
 
+    def using(self: Self, **options: Any) -> Self:
+        """The same definition, compiled in another way.
+
+        Arguments:
+            options: ``target`` (``llvm``, ``cuda``), ``archs``, ``backend``, ``flags`` of the CUDA compiler,
+                ``pass_configs`` of TVM, ``verbose``, ``num_workers``; what is left out stays.
+
+        Raises:
+            SettingsError: a value is wrong; the message lists the right ones.
+        """
+        changed = copy(self)
+        changed._options = self._options.changed(f"{self.name}.using()", **options)
+        changed._eager = None
+        return changed
+
+    def bind(self, function: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
+        """Say which config suits arguments that no listed config fits.
+
+        Arguments:
+            function: called with the arguments of a call; returns a config.
+
+        Returns:
+            The function, so that this can be a decorator.
+        """
+        self._bound = function
+        self._eager = None
+        return function
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the first listed variant that fits the arguments, compiled when it is needed first.
+
+        If none fits, the config that the function of :meth:`bind` gives is compiled.
+
+        Raises:
+            TypeError, ValueError: nothing fits; the message lists what was tried.
+            KernelwrightError: a stage failed.
+        """
+        from .eager import Eager
+
+        if self._eager is None:
+            self._eager = Eager(self, self._bound)
+        return self._eager(*arguments)
+
+    def lower(self, **config: Any) -> Any:
+        """The scheduled ``tvm.IRModule`` of a variant, before it is split into host and device code.
+
+        It is made in this process, which imports TVM.
+
+        Arguments:
+            config: as of :meth:`compile`.
+
+        Raises:
+            KernelwrightError: the definition is wrong, or no schedule can be found.
+        """
+        from .scheduled import scheduled_module
+
+        origin = self._origin(self._options)
+        return scheduled_module(self._definition(), self._job(origin, config))
+
+    def _definition(self) -> Kernel:
+        """The definition itself, executed in this process."""
+        raise NotImplementedError
+
+    def _snapshot(self) -> tuple[Any, ...]:
+        """What the definition has from around it, if that may change from call to call."""
+        return ()
+
+    def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
+        """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled."""
+        from .build import lower_job
+
+        job = self._job(origin, config)
+        signature = lower_job(job, target or next(iter(job.selection.archs)), _say)
+        units = [{"target": name} for name in job.selection.archs]
+        return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
+
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
         from .build import compile_job
         from .loaded import load_kernel
@@ -119,25 +195,21 @@ class Compilable:
 
     def _job(self, origin: Origin, config: Mapping[str, Any]) -> Job:
         from .build import Job
-        from .choice import select_for
-        from .options import machine
+        from .options import choose
 
-        record = narrowed(origin.record, config, origin.where)
-        selection = select_for(record, origin.settings, machine(), self._options.given)
+        record = narrowed(origin.record, config)
+        selection = choose(record, origin.settings, self._options)
+        selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+        archs = tuple(arch for archs in selection.archs.values() for arch in archs)
         settings = replace(
             origin.settings,
-            targets=tuple(selection.archs),
-            archs=tuple(arch for archs in selection.archs.values() for arch in archs),
-            backends=selection.backends[:1],
-            split="none",
-            glibc="",
+            **{"targets": tuple(selection.archs), "archs": archs, "backends": selection.backends},
+            **{"split": "none", "glibc": ""},
         )
-        selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
-        context = origin.kernel_context(record.configs[0])
-        return Job(origin.definition, selection, settings, origin.session, None, context)
+        return Job(origin.definition, selection, settings, origin.session, None, *origin.context(selection))
 
 
-def narrowed(record: KernelRecord, config: Mapping[str, Any], where: Where) -> KernelRecord:
+def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
     """A kernel with one config only.
 
     Arguments:
@@ -146,9 +218,8 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any], where: Where) -> K
     for known, slug in zip(record.configs, record.slugs, strict=True):
         if all(key in known and _same(known[key], value) for key, value in config.items()):
             return replace(record, configs=(known,), slugs=(slug,))
-    order = {key: number for number, key in enumerate(record.configs[0])}
-    ordered = dict(sorted(config.items(), key=lambda item: order.get(item[0], len(order))))
-    return replace(record, configs=(ordered,), slugs=(slugs([*record.configs, ordered])[-1],))
+    variant = variant_of(record.name, record.configs, config)
+    return replace(record, configs=(variant.config,), slugs=(variant.slug,))
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -62,6 +62,8 @@ class FileKernel(Compilable):
         self.name = name
         self._path = path
         self._options = options
+        self._bound = None
+        self._eager = None
 
     def _origin(self, options: Options) -> Origin:
         from ..stages.context import KernelContext
@@ -71,7 +73,7 @@ class FileKernel(Compilable):
         if record is None:
             message = f"there is no kernel {self.name!r} any more"
             raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
-        return Origin(definition, record, settings, session, lambda config: KernelContext)
+        return Origin(definition, record, settings, session, lambda selection: (KernelContext, {}))
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self._path}>"

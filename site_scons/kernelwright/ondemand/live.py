@@ -25,6 +25,7 @@ from ..core.arch import lowering_arch
 from ..core.errors import DefinitionError, Where, WorkerError, refused
 from ..core.files import canonical_json
 from ..define.kernel import Config, Kernel
+from ..define.pass_configs import PassConfigs
 from ..discover.discovery import DefinitionRecord, KernelRecord
 from ..lower.unit import Unit
 from ..processes.protocol import LowerRequest
@@ -52,16 +53,21 @@ class Programs:
         kernel: the kernel.
         config: the variant's config.
         slugs: the slugs of all variants.
+        pass_configs: configs of TVM's passes.
     """
 
     kernel: Kernel
     config: Config
     slugs: tuple[str, ...]
+    pass_configs: PassConfigs
 
     def unit(self, slug: str, target: str, arch: str) -> Unit:
         """What is lowered for an arch."""
-        kernel = self.kernel
-        return Unit(kernel.name, slug, self.slugs, self.config, kernel.outputs, target, arch, kernel.location)
+        kernel, configs = self.kernel, self.pass_configs
+        return Unit(
+            *(kernel.name, slug, self.slugs, self.config, kernel.outputs, target, arch, kernel.location),
+            pass_configs=configs,
+        )
 
     def returned(self, unit: Unit) -> Any:
         """What the definition returns for a unit.
@@ -79,6 +85,7 @@ class Programs:
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise _error(error, unit.where) from error
         lower.require_recognized(front_end, returned, unit.where)
+        front_end.require_pass_configs(unit.pass_configs, unit.where)
         return returned
 
     def digests(self, selection: KernelSelection) -> dict[str, str]:
@@ -159,7 +166,7 @@ def origin_of(kernel: OnDemandKernel, options: Options) -> Origin:
     session = session_for(root, settings, options)
 
     def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
-        programs = Programs(kernel, selection.record.configs[0], _slugs(kernel, selection.record))
+        programs = Programs(kernel, selection.record.configs[0], _slugs(kernel, selection.record), selection.record.pass_configs)
         digests = programs.digests(selection)
         return partial(LiveContext, programs=programs, digests=digests), digests
 
@@ -254,6 +261,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         kernel.takes_target,
         None,
         kernel.frontend,
+        kernel.pass_configs,
     )
 
 

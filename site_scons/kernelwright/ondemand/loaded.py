@@ -42,12 +42,13 @@ class KernelLoader(Loader):
         sys.modules[self.package] = module
         sys.modules[f"{self.package}._runtime"] = runtime
 
-    def share_modules(self, names: list[str]) -> None:
-        """Have the folder's modules see these modules of the runtime, and no copies of them."""
-        for name in names:
-            module = name.removesuffix(".py")
-            loaded = import_module(f"{runtime.__name__}.{module}")
-            sys.modules[f"{self.package}._runtime.{module}"] = loaded
+    def through(self, module: str, name: str) -> Any:
+        """See :meth:`Loader.through`. What a backend has written sees the modules of the runtime, and no copies."""
+        for backend in self.manifest()["backends"].values():
+            for file in backend["modules"] if module in backend["modules"] else ():
+                shared = file.removesuffix(".py")
+                sys.modules[f"{self.package}._runtime.{shared}"] = import_module(f"{runtime.__name__}.{shared}")
+        return super().through(module, name)
 
 
 def load_kernel(compiled: Compiled, name: str) -> Any:
@@ -56,10 +57,7 @@ def load_kernel(compiled: Compiled, name: str) -> Any:
     Raises:
         ImportError: a file is missing or was altered, or a package that the backend needs is not installed.
     """
-    loader = KernelLoader(compiled, name)
-    backend = loader.entry(name)["backends"][0]
-    loader.share_modules(loader.manifest()["backends"][backend]["modules"])
-    kernel = loader.kernel(name)
+    kernel = KernelLoader(compiled, name).kernel(name)
     kernel.key = compiled.key
     kernel.cached = compiled.cached
     kernel.artifacts = compiled.folder / name

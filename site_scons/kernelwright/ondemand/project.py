@@ -12,19 +12,20 @@ from .store import KernelStore
 
 
 def project_root(path: Path) -> Path:
-    """The folder that the names of files are relative to.
+    """The folder that the names of files are relative to: that of the project, or the one of the file's top package."""
+    outside = next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
+    return project_of(path) or outside
+
+
+def project_of(path: Path) -> Path | None:
+    """The folder of the project that a file is in; None: it is in none.
 
     It is the nearest one above the file with an SConstruct, where builds run; or else with a pyproject.toml that has
-    settings of ours; or else the one that the file's top package is in.
+    settings of ours.
     """
-    folders = path.parents
-    for folder in folders:
-        if (folder / "SConstruct").is_file():
-            return folder
-    for folder in folders:
-        if _has_settings(folder / "pyproject.toml"):
-            return folder
-    return next(folder for folder in folders if not (folder / "__init__.py").is_file())
+    builds = (folder for folder in path.parents if (folder / "SConstruct").is_file())
+    configured = (folder for folder in path.parents if _has_settings(folder / "pyproject.toml"))
+    return next(builds, None) or next(configured, None)
 
 
 def _has_settings(path: Path) -> bool:

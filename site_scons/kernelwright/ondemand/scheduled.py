@@ -24,7 +24,7 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     (slug,), (config,) = job.record.slugs, job.record.configs
     archs = job.selection.archs
     target = "cuda" if "cuda" in archs else "llvm"
-    programs = Programs(kernel, config, job.record.slugs)
+    programs = Programs(kernel, config, job.record.slugs, job.record.pass_configs)
     unit = programs.unit(slug, target, lowering_arch(archs["cuda"]) if target == "cuda" else archs["llvm"][0])
     with deep_recursion():
         return scheduled(programs.returned(unit), unit)

@@ -82,6 +82,7 @@ class BuiltPackage:
             arch -> import name of the package that a wheel would have it in; empty: libraries hold it.
         project: version of the project that it belongs to; empty: unknown.
         missing: what failed and is left out of a partial package; empty: it is complete.
+        key: of a kernel that was compiled on demand: what decides its content; empty: it was built.
     """
 
     name: str
@@ -93,6 +94,7 @@ class BuiltPackage:
     device_code: Mapping[str, Any] = field(default_factory=dict)
     project: str = ""
     missing: Sequence[Mapping[str, Any]] = ()
+    key: str = ""
 
 
 def make_entry(kernel: EntrySource) -> str:
@@ -131,6 +133,7 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     head = {
         "schema": SCHEMA,
         "package": package.name,
+        **({"key": package.key} if package.key else {}),
         **({"version": package.project} if package.project else {}),
         "kernelwright": package.version,
         "tools": package.tools,
