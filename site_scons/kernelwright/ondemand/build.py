@@ -22,14 +22,12 @@ from ..stages.context import KernelContext
 from ..stages.package import images_in
 from ..stages.tools import Tools, find_tools
 from .session import Session
+from .store import LATER
 
 if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
-
-LATER = "later.json"
-"""The file of a kernel folder that lists which files its stages turned out to read, with their digests."""
 
 LOCK_TIMEOUT_S = 600.0
 """How long a process waits for another one that compiles the same kernel."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DefinitionError, KernelwrightError, Where
+from ..core.errors import DefinitionError, Where
 from .definition import Compilable, Origin
 from .options import Options
 

@@ -157,16 +157,21 @@ def origin_of(kernel: OnDemandKernel, options: Options) -> Origin:
         DefinitionError: its closure has an object that cannot be compared.
     """
     from .definition import Origin
-    from .project import project_root, session_for, settings_of
+    import os
+
+    from .options import settings_for
+    from .project import project_root, session_for
 
     kernel._snapshot()
     file = Path(kernel.function.__code__.co_filename)
     root = project_root(file if file.is_file() else Path.cwd() / "script.py")
-    settings = settings_of(root, options)
+    settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
 
     def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
-        programs = Programs(kernel, selection.record.configs[0], _slugs(kernel, selection.record), selection.record.pass_configs)
+        programs = Programs(
+            kernel, selection.record.configs[0], _slugs(kernel, selection.record), selection.record.pass_configs
+        )
         digests = programs.digests(selection)
         return partial(LiveContext, programs=programs, digests=digests), digests
 

@@ -1,10 +1,11 @@
 """TEMPORARY"""
 
 from __future__ import annotations
-import os
+
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
 from .. import backends
 from ..define.settings import Settings, merge, read_pyproject
 
@@ -19,6 +20,12 @@ class Options:
     verbose: bool | None = None
     num_workers: int | None = None
 
+    def changed(self, place, **o):
+        if "target" in o: o["targets"]=(o.pop("target"),)
+        return replace(self, **{k:v for k,v in o.items() if v is not None})
+    @classmethod
+    def from_arguments(cls, place, **o):
+        return cls().changed(place, **o)
     @property
     def given(self) -> frozenset[str]:
         return frozenset(n for n in ("targets", "archs") if getattr(self, n) is not None)
@@ -43,3 +50,7 @@ def machine():
     from .choice import Machine
 
     return Machine("x86-64-v3", ())
+
+def choose(record, settings, options):
+    from .choice import select_for
+    return select_for(record, settings, machine(), options.given)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+from ..core.quantity import parse_size
 from ..define.settings import Settings
 from .options import Options
 from .session import SESSIONS, Session
-from .store import KernelStore
+from .store import KernelStore, cache_folder
 
 
 def project_root(path: Path) -> Path:
@@ -38,5 +40,11 @@ def _has_settings(path: Path) -> bool:
 def session_for(root: Path, settings: Settings, options: Options) -> Session:
     """The session of a project."""
     jobs = options.num_workers or len(os.sched_getaffinity(0))
-    folder = Path(os.environ.get("KERNELWRIGHT_CACHE_DIR") or root / ".cache" / "kernelwright")
-    return SESSIONS.get(root, settings, KernelStore(folder), jobs, bool(options.verbose))
+    limit = parse_size(settings.cache_size or "1T") * 1024
+    return SESSIONS.get(root, settings, _store(cache_folder(root, os.environ), limit), jobs, bool(options.verbose))
+
+
+@cache
+def _store(folder: Path, limit: int) -> KernelStore:
+    """The store of a cache folder, one for each folder in a process."""
+    return KernelStore(folder, limit)

@@ -84,7 +84,7 @@ class Session:
     @cached_property
     def stages(self) -> BuildCache | None:
         """The finished stages, and behind them those of the project's own builds."""
-        return self.store.stages(self.root)
+        return self.store.stages(self.root, self.settings.cache_dir)
 
     def _show_output(self, request: Request, text: str) -> None:
         """Show what a definition printed."""

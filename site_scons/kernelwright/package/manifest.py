@@ -82,7 +82,7 @@ class BuiltPackage:
             arch -> import name of the package that a wheel would have it in; empty: libraries hold it.
         project: version of the project that it belongs to; empty: unknown.
         missing: what failed and is left out of a partial package; empty: it is complete.
-        key: of a kernel that was compiled on demand: what decides its content; empty: it was built.
+        key: of a kernel that is compiled on demand: the digest of all that decides what is in its folder.
     """
 
     name: str
@@ -133,9 +133,9 @@ def make_manifest(package: BuiltPackage, texts: Mapping[str, str]) -> str:
     head = {
         "schema": SCHEMA,
         "package": package.name,
-        **({"key": package.key} if package.key else {}),
         **({"version": package.project} if package.project else {}),
         "kernelwright": package.version,
+        **({"key": package.key} if package.key else {}),
         "tools": package.tools,
         "backends": {name: _described(name) for name in package.backends},
         **({"compress": dict(package.compress)} if package.compress else {}),

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core.errors import SettingsError, Where
 from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
 from ..core.records import Record
 from ..core.sealed import sealed_object, unsealed_object
+from .own_folder import mark_own, require_own
 
 Parsed = TypeVar("Parsed")
 
@@ -45,13 +45,6 @@ LARGEST_OUTPUTS = LARGEST_RECORD // 2
 STALE_S = 24 * 3600
 """After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
 
-TAG = "CACHEDIR.TAG"
-SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
-"""How every CACHEDIR.TAG begins, by which backup programs know a cache (https://bford.info/cachedir/)."""
-
-OWN = "# A build cache of Kernelwright"
-"""What follows in ours: other programs keep files of such names, too."""
-
 
 class BuildCache:
     """A folder of entries. Safe to use from several threads and processes, on a local or a shared file system.
@@ -61,19 +54,24 @@ class BuildCache:
         limit: size in bytes that :meth:`trim` cuts the cache down to.
         writable: whether entries may be added and removed.
         owned: whether nobody else can have anything in the folder, because all that it is in is the build's own.
+        behind: another cache, which is asked for what this one lacks. What it has is kept in this one, too, so that it
+            lives as long as all else that is used here.
 
     Raises:
         SettingsError: there is something in the folder, and it is no build cache.
     """
 
-    def __init__(self, folder: Path, limit: int, writable: bool = True, owned: bool = False) -> None:
+    def __init__(
+        self, folder: Path, limit: int, writable: bool = True, owned: bool = False, behind: BuildCache | None = None
+    ) -> None:
         self._folder = folder
         self._limit = limit
         self._writable = writable
         self._stored = False
+        self.behind = behind
         self.problem: str | None = None
         if not owned:
-            self._require_own()
+            require_own(folder, "build cache", "cache_dir")
 
     def fetch(self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str]) -> dict[str, str] | None:
         """Write the outputs of an entry into a folder.
@@ -88,6 +86,15 @@ class BuildCache:
             These files with their digests, or None if no entry fits.
         """
         digest = functools.cache(current)
+        later = self._fetch(key, out, files, digest)
+        if later is None and self.behind is not None:
+            later = self.behind.fetch(key, out, files, digest)
+            if later is not None:
+                self.store(key, out, files, later)
+        return later
+
+    def _fetch(self, key: str, out: Path, files: Sequence[str], digest: Callable[[str], str]) -> dict[str, str] | None:
+        """What :meth:`fetch` gives for an entry of this cache."""
         for names in ([], *self._lists(key)):
             later = {name: digest(name) for name in names}
             place = self._place(_entry_key(key, later))
@@ -110,7 +117,7 @@ class BuildCache:
         header = {"files": [{"name": name, "size": len(data), "sha256": _sha256(data)} for name, data in files]}
         try:
             if not self._stored:
-                self._tag()
+                mark_own(self._folder)
             self._write(_entry_key(key, later), header, *(data for _, data in files))
             if later:
                 self._add_list(key, sorted(later))
@@ -122,38 +129,13 @@ class BuildCache:
         """Remove the entries used least recently if this run has added some and they are too large together."""
         if not self._stored:
             return
-        entries = list(self._entries())
+        entries = list(self.entries())
         excess = sum(size for size, _, _ in entries) - self._limit
         for size, _, path in sorted(entries, key=lambda entry: entry[1]):
             if excess <= 0:
                 return
-            self._remove(path)
+            self.remove(path)
             excess -= size
-
-    def _require_own(self) -> None:
-        """Raise a SettingsError if the folder holds what is not ours: entries are removed there by their names."""
-        try:
-            found = next((path.name for path in self._folder.iterdir() if not path.name.startswith(SCRATCH)), None)
-        except OSError as error:
-            if isinstance(error, NotADirectoryError) or self._folder.is_symlink():
-                message = f"the build cache cannot be in {self._folder}: that is no folder"
-                raise SettingsError(message, Where(stage="settings"), "set cache_dir to a folder") from error
-            return  # there is none yet; whatever else is wrong shows when it is written
-        # The tag is looked for last: a process that makes the cache at this moment writes it first.
-        if found is not None and not self._is_tagged():
-            message = f"the build cache cannot be in {self._folder}: that has other things in it, such as {found!r}"
-            raise SettingsError(message, Where(stage="settings"), "set cache_dir to a folder that is new or empty")
-
-    def _is_tagged(self) -> bool:
-        try:
-            text = read_record(self._folder / TAG).decode()
-        except (OSError, UnicodeDecodeError):
-            return False
-        return text.startswith(SIGNATURE) and OWN in text
-
-    def _tag(self) -> None:
-        if not self._is_tagged():
-            write_atomically(self._folder / TAG, f"{SIGNATURE}{OWN}; it is safe to delete.\n")
 
     def _place(self, key: str) -> Path:
         return self._folder / key[:2] / key
@@ -193,7 +175,7 @@ class BuildCache:
                 raise ValueError("an entry of another key")
             return parse(header, data)
         except ValueError:
-            self._remove(place)
+            self.remove(place)
         except OSError:
             pass
         return None
@@ -211,12 +193,13 @@ class BuildCache:
             with contextlib.suppress(OSError):
                 os.utime(place)
 
-    def _remove(self, entry: Path) -> None:
+    def remove(self, entry: Path) -> None:
+        """Remove an entry, if entries may be removed."""
         if self._writable and not entry.parent.is_symlink():
             with contextlib.suppress(OSError):
                 entry.unlink()
 
-    def _entries(self) -> Iterator[tuple[int, int, Path]]:
+    def entries(self) -> Iterator[tuple[int, int, Path]]:
         """Size, time of the last use, and path of each entry. What processes have left half written is removed."""
         for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
             # Another process may remove it at any moment.
@@ -227,7 +210,7 @@ class BuildCache:
                 if ENTRY.fullmatch(path.name) and path.name[:2] == path.parent.name:
                     yield status.st_size, status.st_mtime_ns, path
                 elif path.name.startswith(SCRATCH) and status.st_mtime < time.time() - STALE_S:
-                    self._remove(path)
+                    self.remove(path)
 
 
 def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:

@@ -1,0 +1,51 @@
+"""A cache's folder: how it is marked as ours, so that nothing is ever removed in a folder that is somebody's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core.errors import SettingsError, Where
+from ..core.files import SCRATCH, read_record, write_atomically
+
+TAG = "CACHEDIR.TAG"
+SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n"
+"""How every CACHEDIR.TAG begins, by which backup programs know a cache (https://bford.info/cachedir/)."""
+
+OWN = "# A build cache of Kernelwright"
+"""What follows in ours: other programs keep files of such names, too."""
+
+
+def require_own(folder: Path, what: str, setting: str) -> None:
+    """Raise a SettingsError if a folder holds what is not ours: caches remove what is in theirs by its name.
+
+    Arguments:
+        what: what is to be in the folder.
+        setting: what gives its place.
+    """
+    where = Where(stage="settings")
+    try:
+        found = next((path.name for path in folder.iterdir() if not path.name.startswith(SCRATCH)), None)
+    except OSError as error:
+        if isinstance(error, NotADirectoryError) or folder.is_symlink():
+            message = f"the {what} cannot be in {folder}: that is no folder"
+            raise SettingsError(message, where, f"set {setting} to a folder") from error
+        return  # there is none yet; whatever else is wrong shows when it is written
+    # The tag is looked for last: a process that makes the cache at this moment writes it first.
+    if found is not None and not is_own(folder):
+        message = f"the {what} cannot be in {folder}: that has other things in it, such as {found!r}"
+        raise SettingsError(message, where, f"set {setting} to a folder that is new or empty")
+
+
+def is_own(folder: Path) -> bool:
+    """Whether a folder is marked as a cache of ours."""
+    try:
+        text = read_record(folder / TAG).decode()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return text.startswith(SIGNATURE) and OWN in text
+
+
+def mark_own(folder: Path) -> None:
+    """Mark a folder as ours, and make it if need be. Raises OSError if that is not possible."""
+    if not is_own(folder):
+        write_atomically(folder / TAG, f"{SIGNATURE}{OWN}; it is safe to delete.\n")

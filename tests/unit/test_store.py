@@ -1,0 +1,496 @@
+"""The cache folder of compile on demand."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernelwright.core.errors import SettingsError
+from kernelwright.ondemand import store as store_module
+from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
+from kernelwright.package.manifest import sealed_document
+from kernelwright.runtime.loader import SCHEMA
+from kernelwright.state.cache import key_of
+
+KEY = "ab" * 32
+OTHER = "cd" * 32
+
+
+def a_store(tmp_path: Path, **more: bool) -> KernelStore:
+    return KernelStore(tmp_path / "cache", 1 << 20, **more)
+
+
+def write_kernel(folder: Path, key: str = KEY, content: bytes = b"library") -> None:
+    """What a compile leaves: a library, and a manifest with its digest."""
+    (folder / "_lib").mkdir(parents=True)
+    (folder / "_lib/scale.so").write_bytes(content)
+    files = {"_lib/scale.so": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}}
+    (folder / "manifest.json").write_text(sealed_document({"schema": SCHEMA, "key": key, "files": files}))
+
+
+def publish(store: KernelStore, name: str = "scale", key: str = KEY, content: bytes = b"library") -> Path:
+    with store.scratch(name) as scratch:
+        write_kernel(scratch, key, content)
+        return store.publish(name, key, scratch)
+
+
+def quiet() -> None:
+    """Nothing is shown while a test waits."""
+
+
+def rest(folder: Path) -> list[str]:
+    """What is left where things are made."""
+    return [path.name for name in ("scratch", "locks") for path in (folder / name).glob("*")]
+
+
+# The place.
+
+
+def test_the_cache_is_where_the_variable_says_or_in_the_git_tree_or_at_home(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path / "home")}
+    inner = tmp_path / "tree/kernels/deep"
+    inner.mkdir(parents=True)
+    assert cache_folder(inner, home) == tmp_path / "home/.cache/kernelwright"
+    (tmp_path / "tree/.git").write_text("gitdir: elsewhere")  # as in a worktree
+    assert cache_folder(inner, home) == tmp_path / "tree/.cache/kernelwright"
+    (tmp_path / "tree/kernels/.git").mkdir()
+    assert cache_folder(inner, home) == tmp_path / "tree/kernels/.cache/kernelwright"
+    given = {**home, "KERNELWRIGHT_CACHE_DIR": str(tmp_path / "given")}
+    assert cache_folder(inner, given) == tmp_path / "given"
+
+
+def test_a_folder_with_other_things_in_it_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    (folder / "kernels").mkdir(parents=True)
+    with pytest.raises(SettingsError, match=r"such as 'kernels'\n.*KERNELWRIGHT_CACHE_DIR"):
+        a_store(tmp_path)
+    with pytest.raises(SettingsError):
+        clear_cache(folder)
+    assert (folder / "kernels").is_dir()
+
+
+def test_the_cache_is_no_news_for_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    publish(KernelStore(cache_folder(tmp_path, {}), 1 << 20))
+    status = subprocess.run(["git", "-C", str(tmp_path), "status", "--porcelain"], capture_output=True, check=True)
+    assert status.stdout == b""
+
+
+# Kernels.
+
+
+def test_what_was_published_is_found_by_its_whole_key_only(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    assert store.find("scale", KEY) is None
+    folder = publish(store)
+    assert folder == tmp_path / f"cache/kernels/scale-{KEY[:16]}"
+    assert a_store(tmp_path).find("scale", KEY) == folder
+    assert store.find("other", KEY) is None
+    assert store.find("scale", KEY[:16] + OTHER[16:]) is None, "only the first digits are the same"
+    assert damage(folder) == [] and rest(tmp_path / "cache") == []
+
+
+def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    inode = folder.stat().st_ino
+    assert publish(store) == folder and folder.stat().st_ino == inode
+    library = folder / "_lib/scale.so"
+    with library.open("rb") as reader:
+        os.truncate(library, 3)
+        assert damage(folder) == [f"{library}: was altered"]
+        assert publish(store) == folder and damage(folder) == []
+        assert reader.read() == b"lib", "who has opened a file keeps it"
+
+
+@pytest.mark.parametrize("what", ["truncated", "flipped", "schema", "no json", "gone", "a file"])
+def test_a_damaged_manifest_is_a_miss_and_is_replaced(tmp_path: Path, what: str) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    manifest = folder / "manifest.json"
+    text = manifest.read_text()
+    if what == "gone":
+        manifest.unlink()
+    elif what == "a file":
+        folder.rename(tmp_path / "away")
+        folder.write_text("x")
+    else:
+        other = json.dumps({**json.loads(text), "schema": SCHEMA + 1})
+        manifest.write_text(
+            {"truncated": text[:-9], "flipped": text.replace("abab", "abac"), "schema": other, "no json": "{"}[what]
+        )
+    assert store.find("scale", KEY) is None
+    assert publish(store) == folder == store.find("scale", KEY)
+
+
+def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"x")
+    listed = {"sha256": hashlib.sha256(b"x").hexdigest(), "size": 1}
+    for name in ("../outside", str(tmp_path / "outside")):
+        document = {"schema": SCHEMA, "key": KEY, "files": {name: listed}}
+        (tmp_path / "manifest.json").write_text(sealed_document(document))
+        (problem,) = damage(tmp_path)
+        assert "outside of the folder" in problem
+
+
+def test_many_processes_publish_one_kernel_and_one_stays(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2])\n"
+        "from test_store import KernelStore, publish\n"
+        "print(publish(KernelStore(Path(sys.argv[1]), 1 << 20)))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "cache"), str(Path(__file__).parent)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    places = {process.communicate()[0].strip() for process in started}
+    assert places == {str(tmp_path / f"cache/kernels/scale-{KEY[:16]}")}
+    assert rest(tmp_path / "cache") == [] and all(process.returncode == 0 for process in started)
+
+
+def test_a_failed_compile_is_kept_with_its_log_and_replaces_the_one_before(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    for number in range(2):
+        with store.scratch("scale") as scratch:
+            (scratch / f"{number}.cu").write_text("code")
+            folder = store.fail("scale-n-1", KEY, scratch, f"error {number}\udcff")
+    assert folder == tmp_path / f"cache/failed/scale-n-1-{KEY[:16]}"
+    assert sorted(path.name for path in folder.iterdir()) == ["1.cu", "log.txt"]
+    assert (folder / "log.txt").read_text() == "error 1\\udcff"
+
+
+# Scratch folders.
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    with pytest.raises(KeyboardInterrupt), store.scratch("scale") as scratch, store.locked(KEY, 1, quiet):
+        (scratch / "half").write_text("x")
+        raise KeyboardInterrupt
+    assert rest(tmp_path / "cache") == []
+
+
+def run_child(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+    """A process with ``store``; wait for its first line before going on."""
+    code = f"""
+import os, signal, sys, time
+from pathlib import Path
+from kernelwright.ondemand.store import KernelStore
+quiet = print
+store = KernelStore(Path({str(tmp_path / "cache")!r}), 1 << 20)
+{body}
+"""
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock, and has begun to make the kernel."""
+    body = f"""
+with store.scratch("scale") as scratch, store.locked({KEY!r}, 1, quiet):
+    (scratch / "half").write_text("x")
+    print("holds", flush=True)
+    time.sleep(60)
+"""
+    with run_child(tmp_path, body) as process:
+        assert process.stdout and process.stdout.readline() == "holds\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_process_was_making_is_removed_later(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "YOUNG_S", -1.0)
+    (left,) = (tmp_path / "cache/scratch").iterdir()
+    assert a_store(tmp_path).lasting and left.exists(), "its process lives"
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert a_store(tmp_path).lasting and not left.exists()
+
+
+# Locks.
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    threading.Timer(0.3, holder.kill).start()
+    begin = time.monotonic()
+    with a_store(tmp_path).locked(KEY, 30, quiet):
+        assert 0.2 < time.monotonic() - begin < 10
+
+
+def test_after_the_timeout_the_error_names_the_holder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    waits: list[int] = []
+    expected = f"process {holder.pid} is compiling the same kernel, and did not finish in 1.3 s"
+    with (
+        pytest.raises(CacheError, match=expected) as caught,
+        a_store(tmp_path).locked(KEY, 1.3, lambda: waits.append(1)),
+    ):
+        raise AssertionError("the lock is not free")
+    assert "wait for it to end" in str(caught.value)
+    assert len(waits) == 1
+    with a_store(tmp_path).locked(OTHER, 0, quiet):
+        pass
+
+
+def test_threads_exclude_one_another_and_leave_no_file(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            with store.locked(KEY, 60, quiet):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.001)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(most) == {1} and len(most) == 80 and rest(tmp_path / "cache") == []
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> None:
+    body = f"""
+with store.locked({KEY!r}, 1, quiet):
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    time.sleep(60)
+"""
+    with run_child(tmp_path, body) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        try:
+            process.kill()
+            with a_store(tmp_path).locked(KEY, 5, quiet):
+                os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_that_leaves_a_lock_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    child = -1
+    with store.scratch("scale") as scratch:
+        with store.locked(KEY, 1, quiet):
+            child = os.fork()
+            if child:
+                os.waitpid(child, 0)
+                with pytest.raises(CacheError), a_store(tmp_path).locked(KEY, 0.05, quiet):
+                    pass
+        if not child:
+            os._exit(0)
+        assert scratch.exists()
+
+
+def test_where_nothing_can_be_locked_no_lock_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    store = a_store(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with store.locked(KEY, 1, quiet), store.locked(KEY, 1, quiet):
+        pass
+    assert store._held == set()
+
+
+# A cache that cannot be written.
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB of its own, where the cache is to be."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def require_private(store: KernelStore, reason: str) -> None:
+    """A store works without its folder, and says why."""
+    folder = publish(store, "other", OTHER)
+    assert store.find("other", OTHER) == folder and store.folder not in folder.parents
+    assert store.problem and reason in store.problem and "KERNELWRIGHT_CACHE_DIR" in store.problem
+    assert not store.lasting
+    with store.locked(KEY, 1, quiet), store.scratch("scale") as scratch:
+        assert scratch.is_dir()
+        assert store.work in store.fail("scale", KEY, scratch, "log").parents
+
+
+def test_a_read_only_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mounted: Path) -> None:
+    folder = publish(a_store(tmp_path))
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    store = a_store(tmp_path)
+    assert store.find("scale", KEY) == folder
+    assert store.problem is None, "reading needs nothing else"
+    require_private(store, "Read-only file system")
+    assert store.find("scale", KEY) == folder
+
+
+def test_a_full_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mounted: Path) -> None:
+    folder = publish(a_store(tmp_path))
+    with pytest.raises(OSError, match="No space left"), (mounted / "scratch/filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(1 << 16)):
+            pass
+    store = a_store(tmp_path)
+    require_private(store, "No space left on device")
+    assert "kernelwright cache prune" in str(store.problem)
+    assert store.find("scale", KEY) == folder
+
+
+def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = a_store(tmp_path)
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with store.scratch("scale") as scratch:
+        write_kernel(scratch)
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(CacheError, match="No space left on device") as caught:
+            store.publish("scale", KEY, scratch)
+    assert "make room on the disk" in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SettingsError, match="that is no folder"):
+        KernelStore(tmp_path / "file", 1)
+    with pytest.raises(SettingsError, match="that is no folder"):
+        KernelStore(tmp_path / "file/cache", 1)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_folder_without_permission_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    code = """
+import os
+from pathlib import Path
+from kernelwright.ondemand.store import KernelStore
+os.setuid(65534)
+store = KernelStore(Path("cache"), 1)
+print(store.work != store.folder, store.problem)
+"""
+    tmp_path.chmod(0o755)
+    (tmp_path / "cache").mkdir(0o555)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.startswith("True the cache folder cache cannot be written: Permission denied"), done.stderr
+
+
+def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / f"scale-{KEY[:16]}").mkdir(parents=True)
+    store = a_store(tmp_path)
+    assert store.lasting
+    (tmp_path / "cache/kernels").rmdir()
+    (tmp_path / "cache/kernels").symlink_to(outside)
+    require_private(a_store(tmp_path), "symbolic link")
+    store.clear()
+    assert list(outside.iterdir())
+
+
+def test_a_private_store_reads_and_keeps_nothing(tmp_path: Path) -> None:
+    code = """
+from test_store import KernelStore, publish, KEY
+store = KernelStore.private()
+assert store.find("scale", KEY) is None and not store.lasting and store.problem is None
+folder = publish(store)
+assert store.find("scale", KEY) == folder
+print(store.work)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() and not Path(done.stdout.strip()).exists()
+
+
+def test_a_store_that_may_not_write_has_no_problem(tmp_path: Path) -> None:
+    folder = publish(a_store(tmp_path))
+    store = a_store(tmp_path, writable=False)
+    assert store.find("scale", KEY) == folder and not store.lasting
+    other = publish(store, "other", OTHER)
+    assert store.problem is None and tmp_path not in other.parents
+
+
+# Bounds.
+
+
+def age(folder: Path, seconds: float) -> None:
+    used = time.time() - seconds
+    os.utime(folder, (used, used))
+
+
+def test_what_was_used_least_recently_goes_first_and_what_is_in_use_stays(tmp_path: Path) -> None:
+    store = KernelStore(tmp_path / "cache", 50_000)
+    keys = [f"{number:x}" * 64 for number in range(4)]
+    for number, key in enumerate(keys):
+        age(publish(store, "scale", key, bytes(20_000)), 1000 - number)
+    with store.scratch("scale") as scratch:
+        (scratch / "big").write_bytes(bytes(20_000))
+        age(store.fail("scale", OTHER, scratch, "log"), 5000)
+    assert store.find("scale", keys[0]), "that is a use"
+    store.trim()
+    assert [store.find("scale", key) is not None for key in keys] == [True, False, False, True]
+    assert store.failures() == []
+    assert store.size() < 50_000
+    store.prune(0)
+    assert store.find("scale", keys[0]), "a kernel that was used a moment ago stays"
+
+
+def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    age(publish(a_store(tmp_path)), 1000)
+    store = KernelStore(tmp_path / "cache", 1)
+    assert store.find("scale", OTHER) is None
+    monkeypatch.setattr(store, "_items", None)
+    store.trim()
+
+
+def test_stages_count_and_go_as_well(tmp_path: Path) -> None:
+    store = KernelStore(tmp_path / "cache", 1 << 20)
+    stages = store.stages()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_bytes(bytes(1000))
+    stages.store(key_of("f", []), out, ["a"], {})
+    (entry,) = (tmp_path / "cache/stages").glob("??/*")
+    assert store.size() == entry.stat().st_size
+    age(entry, 1000)
+    assert store.prune(0) > 1000 and not entry.exists()
+
+
+def test_clearing_removes_what_is_ours_only(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    cache = tmp_path / "cache"
+    (cache / "toolchain.json").write_text("{}")
+    (cache / "discovery/aa").mkdir(parents=True)
+    (cache / "notes.txt").write_text("mine")
+    (cache / "kernels/my folder").mkdir()
+    with store.scratch("scale") as scratch, store.locked(OTHER, 1, quiet):
+        clear_cache(cache)
+        assert scratch.exists() and (cache / f"locks/{OTHER}.lock").exists(), "somebody works there"
+    assert not folder.exists()
+    left = sorted(path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file())
+    assert left == [".gitignore", "CACHEDIR.TAG", "notes.txt"]
+    assert (cache / "kernels/my folder").is_dir()
+    clear_cache(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    assert kernel_folder(cache, "scale", KEY) == publish(store), "it is a cache still"
