@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelwright.compile.nvcc import NvccJob
-from kernelwright.compile.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
+from kernelwright.compilers.nvcc import NvccJob
+from kernelwright.compilers.nvrtc import WIDE_SHARED, HeaderStore, NvrtcJob, header_options
 from kernelwright.core.arch import is_ptx
 from kernelwright.core.errors import Where
 from kernelwright.toolchain.nvrtc import compiler_process

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .compile.fatbin import find_fatbinary
+from .compilers.fatbin import find_fatbinary
 from .core.errors import KernelwrightError, printable
 from .core.version import VERSION
 from .library.launcher import LAUNCHER

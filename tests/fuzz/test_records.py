@@ -16,7 +16,7 @@ import pytest
 import SCons.Script  # noqa: F401 (the journal needs SCons's globals)
 from conftest import Project
 from hypothesis import strategies as st
-from kernelwright.compile.limits import check_limits, read_usage
+from kernelwright.compilers.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
 from kernelwright.discover import discovery

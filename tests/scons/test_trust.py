@@ -24,7 +24,7 @@ from typing import IO
 
 import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
-from kernelwright.compile.glibc import LIBRARIES
+from kernelwright.compilers.glibc import LIBRARIES
 from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
 from kernelwright.state.cache import SCHEMA
 from kernelwright.state.journal import SEPARATOR

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelwright.compile import fatbin
-from kernelwright.compile.fatbin import (
+from kernelwright.compilers import fatbin
+from kernelwright.compilers.fatbin import (
     CUBIN,
     ENTRY,
     LZ4,

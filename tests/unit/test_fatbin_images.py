@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compile.fatbin import (
+from kernelwright.compilers.fatbin import (
     CUBIN,
     ENTRY,
     LARGEST,

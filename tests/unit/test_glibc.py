@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernelwright.compile.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
+from kernelwright.compilers.glibc import LIBRARIES, Symbol, chosen_symbols, make_stubs, version_script
 from kernelwright.core.errors import ToolchainError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner

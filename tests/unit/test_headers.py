@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelwright.compile.headers import can_include, headers_in, included_files, options_files, parse_dependencies
+from kernelwright.compilers.headers import can_include, headers_in, included_files, options_files, parse_dependencies
 from kernelwright.core.errors import ToolchainError, Where
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compile.limits import LimitError, check_limits, read_usage
+from kernelwright.compilers.limits import LimitError, check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, Where
 
 WHERE = Where("gemm", "block_m-64", "nvcc", "kernels/gemm.py:7")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compile.limits import USED
+from kernelwright.compilers.limits import USED
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.files import UnitFiles, VariantFiles
 from kernelwright.package.manifest import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compile.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
+from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
 from kernelwright.core.errors import ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
-from kernelwright.compile import nvrtc as nvrtc_module
-from kernelwright.compile.headers import included_files
-from kernelwright.compile.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
-from kernelwright.compile.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
+from kernelwright.compilers import nvrtc as nvrtc_module
+from kernelwright.compilers.headers import included_files
+from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage
+from kernelwright.compilers.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc, head_lines, require_flags, script
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner

@@ -204,7 +204,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
 EXECUTION += " worker/server worker/strict"
-DEVICE_COMPILERS = "compile/headers compile/nvcc compile/nvrtc processes/environment stages/device"
+DEVICE_COMPILERS = "compilers/headers compilers/nvcc compilers/nvrtc processes/environment stages/device"
 DEVICE_COMPILERS += " toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvrtc toolchain/nvrtc_compile"
 FOLDERS = ("backends", "library", "lower", "package", "toolchain", "wheel")
 
@@ -213,15 +213,15 @@ DECIDING = {
     "LOWER": f"define/program core/dtype lower {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
-    "FATBIN": "compile/fatbin compile/nvcc stages/fatbin",
-    "WRAP": "backends core/dtype compile/fatbin library stages/wrap stages/context",
-    "GLIBC": "compile/glibc stages/glibc",
-    "CC": "library/commands library/launcher compile/nvcc stages/cc stages/places",
-    "EXT": "backends compile/nvcc stages/ext stages/places",
-    "ENTRY": "core/files compile/limits package/manifest stages/entry",
-    "LINK": "core/files compile/limits compile/nvcc library/commands package/manifest stages/entry stages/link",
-    "PACKAGE": "backends compile/fatbin core/files package stages/package",
-    "WHEEL": "compile/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
+    "FATBIN": "compilers/fatbin compilers/nvcc stages/fatbin",
+    "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
+    "GLIBC": "compilers/glibc stages/glibc",
+    "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
+    "EXT": "backends compilers/nvcc stages/ext stages/places",
+    "ENTRY": "core/files compilers/limits package/manifest stages/entry",
+    "LINK": "core/files compilers/limits compilers/nvcc library/commands package/manifest stages/entry stages/link",
+    "PACKAGE": "backends compilers/fatbin core/files package stages/package",
+    "WHEEL": "compilers/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
     "COMMANDS": "stages/commands core/files",
     "CHECK": f"worker/compare stages/check runtime/size worker/check {EXECUTION}",
 }
@@ -229,7 +229,7 @@ DECIDING = {
 modules in it."""
 
 STRANGERS = {
-    "LOWER": "backends wheel package compile report state/settled stages/cc stages/device scons",
+    "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device scons",
     "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
     "CC": "lower worker wheel report stages/lower stages/device scons",
     "LINK": "lower worker wheel report stages/lower stages/device scons",

@@ -521,7 +521,7 @@ BOUNDED = """
 import re, resource, sys
 from pathlib import Path
 from kernelwright.core.errors import KernelwrightError
-from kernelwright.compile.fatbin import unpacked_lz4
+from kernelwright.compilers.fatbin import unpacked_lz4
 from kernelwright.wheel.verify import verify_wheel
 used = int(re.search(r"VmSize:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20),) * 2)

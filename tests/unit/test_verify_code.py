@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelwright.compile.fatbin import CUBIN, PTX
+from kernelwright.compilers.fatbin import CUBIN, PTX
 from kernelwright.package.manifest import sealed_document
 from kernelwright.wheel.archive import write_wheel
 from kernelwright.wheel.project import Project, read_project

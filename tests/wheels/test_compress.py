@@ -13,7 +13,7 @@ from typing import Any
 import lz4.block
 import pytest
 from conftest import Project
-from kernelwright.compile.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
+from kernelwright.compilers.fatbin import MAGIC, find_fatbinary, images_in, unpacked_lz4
 from kernelwright.core.errors import SettingsError, ToolchainError
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.wheel.verify import device_archs

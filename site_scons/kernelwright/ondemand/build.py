@@ -203,7 +203,7 @@ def _compress(job: Job) -> Mapping[str, Any]:
     mode = job.settings.compress
     if mode == "none" or not job.tools.nvcc:
         return {}
-    from ..compile.fatbin import described
+    from ..compilers.fatbin import described
 
     return described(mode)
 

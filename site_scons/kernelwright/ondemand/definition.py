@@ -5,46 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.errors import Where
-from ..define.kernel import Kernel, variant_of
+from .origin import job_of
 
 if TYPE_CHECKING:
-    from ..define.settings import Settings
-    from ..discover.discovery import DefinitionRecord, KernelRecord
-    from ..discover.selection import KernelSelection
-    from .build import Job, MakeContext
+    from ..define.kernel import Kernel
     from .eager import Eager
     from .options import Options
-    from .session import Session
+    from .origin import Origin
 
 Self = TypeVar("Self", bound="Compilable")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What a compile needs to know of a definition.
-
-    Arguments:
-        definition: the record of its definition file.
-        record: the kernel's own.
-        settings: what decides the rest.
-        session: what runs the stages.
-        context: gives for a selection what makes the context of its stages, and what decides its result besides.
-    """
-
-    definition: DefinitionRecord
-    record: KernelRecord
-    settings: Settings
-    session: Session
-    context: Callable[[KernelSelection], tuple[MakeContext, Mapping[str, str]]]
-
-    @property
-    def where(self) -> Where:
-        """The place for error messages."""
-        return Where(self.record.name, location=self.record.location)
 
 
 class Compilable:
@@ -107,7 +80,7 @@ class Compilable:
         options = self._options if num_workers is None else replace(self._options, num_workers=num_workers)
         origin = self._origin(options)
         wanted = origin.record.configs if configs is None else tuple(configs)
-        return compile_all([lambda c=config: self._load(origin, c) for config in wanted], origin.session, ignore_error)
+        return compile_all([partial(self._load, origin, config) for config in wanted], origin.session, ignore_error)
 
     def using(self: Self, **options: Any) -> Self:
         """The same definition, compiled in another way.
@@ -166,7 +139,7 @@ class Compilable:
         from .scheduled import scheduled_module
 
         origin = self._origin(self._options)
-        return scheduled_module(self._definition(), self._job(origin, config))
+        return scheduled_module(self._definition(), job_of(origin, config, self._options))
 
     def _definition(self) -> Kernel:
         """The definition itself, executed in this process."""
@@ -180,7 +153,7 @@ class Compilable:
         """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled."""
         from .build import lower_job
 
-        job = self._job(origin, config)
+        job = job_of(origin, config, self._options)
         signature = lower_job(job, target or next(iter(job.selection.archs)), _say)
         units = [{"target": name} for name in job.selection.archs]
         return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
@@ -189,41 +162,9 @@ class Compilable:
         from .build import compile_job
         from .loaded import load_kernel
 
-        job = self._job(origin, config)
+        job = job_of(origin, config, self._options)
         compiled = compile_job(job, _say)
         return load_kernel(compiled, origin.record.name)
-
-    def _job(self, origin: Origin, config: Mapping[str, Any]) -> Job:
-        from .build import Job
-        from .options import choose
-
-        record = narrowed(origin.record, config)
-        selection = choose(record, origin.settings, self._options)
-        selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
-        archs = tuple(arch for archs in selection.archs.values() for arch in archs)
-        settings = replace(
-            origin.settings,
-            **{"targets": tuple(selection.archs), "archs": archs, "backends": selection.backends},
-            **{"split": "none", "glibc": ""},
-        )
-        return Job(origin.definition, selection, settings, origin.session, None, *origin.context(selection))
-
-
-def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
-    """A kernel with one config only.
-
-    Arguments:
-        config: values of parameters; see :meth:`Compilable.compile`.
-    """
-    for known, slug in zip(record.configs, record.slugs, strict=True):
-        if all(key in known and _same(known[key], value) for key, value in config.items()):
-            return replace(record, configs=(known,), slugs=(slug,))
-    variant = variant_of(record.name, record.configs, config)
-    return replace(record, configs=(variant.config,), slugs=(variant.slug,))
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import KernelwrightError
 from ..runtime.arguments import Described, Signatures
@@ -12,10 +12,26 @@ from ..runtime.dtype import name_of_torch
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
-    from .definition import Compilable
+    from .options import Options
+    from .origin import Origin
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""
+
+
+class Variants(Protocol):
+    """What compiles the variants of a definition: a ``Compilable``."""
+
+    @property
+    def _options(self) -> Options: ...
+
+    def _origin(self, options: Options) -> Origin: ...
+
+    def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]: ...
+
+    def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any: ...
+
+    def _snapshot(self) -> tuple[Any, ...]: ...
 
 
 class Eager:
@@ -28,7 +44,7 @@ class Eager:
         bound: gives a config for arguments that no listed variant fits.
     """
 
-    def __init__(self, definition: Compilable, bound: Callable[..., Mapping[str, Any]] | None) -> None:
+    def __init__(self, definition: Variants, bound: Callable[..., Mapping[str, Any]] | None) -> None:
         self._definition = definition
         self._bound = bound
         self._chosen: dict[tuple[Any, ...], Any] = {}

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, Where
-from .definition import Compilable, Origin
+from .definition import Compilable
 from .options import Options
 
 if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord
+    from .origin import Origin
 
 
 class DefinitionFile:
@@ -67,6 +68,7 @@ class FileKernel(Compilable):
 
     def _origin(self, options: Options) -> Origin:
         from ..stages.context import KernelContext
+        from .origin import Origin
 
         definition, session, settings = record_of(self._path, options)
         record = next((record for record in definition.kernels if record.name == self.name), None)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, Where
 from ..define.kernel import Kernel
-from .definition import Compilable, Origin
+from .definition import Compilable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .eager import Eager
     from .options import Options
+    from .origin import Origin
 
 
 @dataclass(eq=False)
@@ -35,7 +36,7 @@ class OnDemandKernel(Compilable, Kernel):
     _eager: Eager | None = field(default=None, init=False, repr=False)
 
     @property
-    def _options(self) -> Options:  # type: ignore[override]
+    def _options(self) -> Options:
         from .options import Options
 
         return self._given or Options()
@@ -53,6 +54,7 @@ class OnDemandKernel(Compilable, Kernel):
             return FileKernel(path, self.name, options)._origin(options)
         from .live import origin_of
 
+        self._snapshot()
         return origin_of(self, options)
 
     def _refuse_in_worker(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import linecache
+import os
 import sys
 import threading
 import time
@@ -30,12 +32,13 @@ from ..discover.discovery import DefinitionRecord, KernelRecord
 from ..lower.unit import Unit
 from ..processes.protocol import LowerRequest
 from ..stages.context import KernelContext
+from .options import settings_for
+from .origin import Origin
+from .project import project_root, session_for
 
 if TYPE_CHECKING:
     from ..discover.selection import KernelSelection
     from .build import MakeContext
-    from .definition import Origin
-    from .kernel import OnDemandKernel
     from .options import Options
 
 LOCK = threading.RLock()
@@ -135,7 +138,7 @@ class LiveContext(KernelContext):
     digests: Mapping[str, str]
 
     @property
-    def definition_identity(self) -> dict[str, Any]:  # type: ignore[override]
+    def definition_identity(self) -> dict[str, Any]:
         """The programs, in place of the definition's files."""
         return {"programs": dict(self.digests)}
 
@@ -150,19 +153,13 @@ class LiveContext(KernelContext):
         return self.programs.lower(request)
 
 
-def origin_of(kernel: OnDemandKernel, options: Options) -> Origin:
+def origin_of(kernel: Kernel, options: Options) -> Origin:
     """What a compile needs to know of a kernel of this process.
 
     Raises:
         DefinitionError: its closure has an object that cannot be compared.
     """
-    from .definition import Origin
-    import os
 
-    from .options import settings_for
-    from .project import project_root, session_for
-
-    kernel._snapshot()
     file = Path(kernel.function.__code__.co_filename)
     root = project_root(file if file.is_file() else Path.cwd() / "script.py")
     settings = settings_for(root, options, os.environ)
@@ -307,12 +304,20 @@ def _without_compiling() -> Iterator[None]:
 def _error(error: BaseException, where: Where) -> DefinitionError:
     """The error for what a definition raised, with the user's line."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = str(Path(__file__).parent.parent)
-    frames = [frame for frame in frames if not frame.filename.startswith(own) and "/tvm/" not in frame.filename]
+    shown = [frame for frame in frames if _is_user_code(frame.filename)]
     verb = "called sys.exit" if isinstance(error, SystemExit) else f"raised {type(error).__name__}"
     first = next(iter(str(error).splitlines()), "")
-    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else where.location
-    detail = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {error}"])
+    location = f"{shown[-1].filename}:{shown[-1].lineno}" if shown else where.location
+    detail = "".join([*traceback.format_list(shown), f"{type(error).__name__}: {error}"])
     message = f"the definition of {where.kernel} {verb}" + (f": {first}" if first else "")
     remedy = "a definition must not end the process" if isinstance(error, SystemExit) else None
     return DefinitionError(message, Where(where.kernel, where.variant, "lower", location), remedy, detail)
+
+
+def _is_user_code(file: str) -> bool:
+    """Whether a file, or what stands for one, such as a cell of a notebook, is not ours and not an installed package's.
+
+    What has no file of that name is a cell if ``linecache`` has its text; TVM and Cython name sources that are nowhere.
+    """
+    own = str(Path(__file__).parent.parent)
+    return not file.startswith(own) and "/site-packages/" not in file and bool(linecache.getlines(file))

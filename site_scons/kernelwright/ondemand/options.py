@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .. import backends
@@ -21,11 +21,14 @@ class Options:
     num_workers: int | None = None
 
     def changed(self, place, **o):
-        if "target" in o: o["targets"]=(o.pop("target"),)
-        return replace(self, **{k:v for k,v in o.items() if v is not None})
+        if "target" in o:
+            o["targets"] = (o.pop("target"),)
+        return replace(self, **{k: v for k, v in o.items() if v is not None})
+
     @classmethod
     def from_arguments(cls, place, **o):
         return cls().changed(place, **o)
+
     @property
     def given(self) -> frozenset[str]:
         return frozenset(n for n in ("targets", "archs") if getattr(self, n) is not None)
@@ -51,6 +54,8 @@ def machine():
 
     return Machine("x86-64-v3", ())
 
+
 def choose(record, settings, options):
     from .choice import select_for
+
     return select_for(record, settings, machine(), options.given)

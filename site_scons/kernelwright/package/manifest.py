@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import get
-from ..compile.limits import read_usage
+from ..compilers.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, pretty_json, sha256_of
 from ..library.files import UnitFiles, VariantFiles

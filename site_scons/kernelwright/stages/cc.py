@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..compile.nvcc import shell_script
+from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
 from ..library import commands, sources
 from ..library.files import VariantFiles, units_of

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..compile.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
+from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
 from ..core.arch import is_ptx
 from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
@@ -85,7 +85,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
 
 def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
     # Imported here, because few builds use it.
-    from ..compile.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
+    from ..compilers.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
     from ..core.quantity import parse_size
 
     nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends
-from ..compile.limits import check_limits as check_usage
-from ..compile.limits import read_usage
+from ..compilers.limits import check_limits as check_usage
+from ..compilers.limits import read_usage
 from ..core.version import VERSION
 from ..library.files import VariantFiles, images_of, units_of
 from ..package.assemble import library_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..backends.base import Backend
-from ..compile.nvcc import shell_script
+from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places

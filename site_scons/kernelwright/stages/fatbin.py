@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..compile.fatbin import PackJob, pack
+from ..compilers.fatbin import PackJob, pack
 from ..core.errors import SettingsError
 from .context import KernelContext
 from .stage import Measured, Stage, files_in

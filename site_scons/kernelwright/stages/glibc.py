@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..compile.glibc import LIBRARIES, make_stubs
+from ..compilers.glibc import LIBRARIES, make_stubs
 from ..core.errors import Where
 from .context import Context
 from .stage import Measured, Stage, files_in

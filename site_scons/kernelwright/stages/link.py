@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..compile.nvcc import shell_script
+from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
 from ..library.commands import ToolPaths, link_command
 from ..library.files import VariantFiles, images_of, units_of

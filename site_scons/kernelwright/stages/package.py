@@ -142,7 +142,7 @@ class Assembly:
         if mode == "none" or not self._context.tools.nvcc:
             return {}
         # Imported here, because a build with nothing to do needs none of it.
-        from ..compile.fatbin import described
+        from ..compilers.fatbin import described
 
         return described(mode)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 
-from ..compile.nvcc import stand_in
+from ..compilers.nvcc import stand_in
 from ..library.commands import ToolPaths
 from ..library.launcher import LAUNCHER
 from ..toolchain.host_compiler import HostCompiler

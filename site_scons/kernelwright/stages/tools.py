@@ -53,7 +53,7 @@ class Tools:
         Raises:
             KernelwrightError: there is none, or it is too old.
         """
-        from ..compile.fatbin import find_fatbinary
+        from ..compilers.fatbin import find_fatbinary
 
         return find_fatbinary(self.nvcc) if self.nvcc is not None else ""
 

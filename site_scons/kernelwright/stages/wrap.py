@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.base import Backend
-from ..compile.fatbin import needed_driver
+from ..compilers.fatbin import needed_driver
 from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from ..compile.fatbin import fatbin_ranges, images_in
+from ..compilers.fatbin import fatbin_ranges, images_in
 from ..core.arch import CPU_LEVELS, is_ptx, real_arch, without_suffix
 from ..core.errors import KernelwrightError, Where, printable, shown
 from ..core.private import private_pattern

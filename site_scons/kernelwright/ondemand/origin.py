@@ -1,0 +1,83 @@
+"""From a definition and a config to the job that compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import Where
+from ..define.kernel import variant_of
+from .build import Job
+from .options import choose
+
+if TYPE_CHECKING:
+    from ..define.settings import Settings
+    from ..discover.discovery import DefinitionRecord, KernelRecord
+    from ..discover.selection import KernelSelection
+    from .build import MakeContext
+    from .options import Options
+    from .session import Session
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a compile needs to know of a definition.
+
+    Arguments:
+        definition: the record of its definition file.
+        record: the kernel's own.
+        settings: what decides the rest.
+        session: what runs the stages.
+        context: gives for a selection what makes the context of its stages, and what decides its result besides.
+    """
+
+    definition: DefinitionRecord
+    record: KernelRecord
+    settings: Settings
+    session: Session
+    context: Callable[[KernelSelection], tuple[MakeContext, Mapping[str, str]]]
+
+    @property
+    def where(self) -> Where:
+        """The place for error messages."""
+        return Where(self.record.name, location=self.record.location)
+
+
+def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
+    """The job that compiles one variant, for the archs and the backend that are asked for.
+
+    Arguments:
+        config: as of ``Compilable.compile``.
+
+    Raises:
+        KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
+    """
+    selection = choose(narrowed(origin.record, config), origin.settings, options)
+    selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+    settings = replace(
+        origin.settings,
+        targets=tuple(selection.archs),
+        archs=tuple(arch for archs in selection.archs.values() for arch in archs),
+        backends=selection.backends,
+        split="none",
+        glibc="",
+    )
+    return Job(origin.definition, selection, settings, origin.session, None, *origin.context(selection))
+
+
+def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
+    """A kernel with one config only.
+
+    Arguments:
+        config: values of parameters; see :meth:`Compilable.compile`.
+    """
+    for known, slug in zip(record.configs, record.slugs, strict=True):
+        if all(key in known and _same(known[key], value) for key, value in config.items()):
+            return replace(record, configs=(known,), slugs=(slug,))
+    variant = variant_of(record.name, record.configs, config)
+    return replace(record, configs=(variant.config,), slugs=(variant.slug,))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
