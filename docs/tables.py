@@ -8,6 +8,7 @@ from pathlib import Path
 from kernelwright.core.pipeline import docs_table
 from kernelwright.define.setting_kinds import Setting
 from kernelwright.define.settings import SETTINGS, Settings
+from kernelwright.ondemand.options import OPTIONS, Option
 
 DOCS = Path(__file__).parent
 BEGIN = "<!-- written by docs/tables.py -->\n"
@@ -46,9 +47,23 @@ def with_table(page: str, table: str) -> str:
     return before + BEGIN + table + END + rest.split(END)[1]
 
 
+def variables_part(options: Mapping[str, Option]) -> str:
+    """The table of the environment variables of compile on demand, and what wins over what."""
+    rows = [
+        f"| `{option.variable}` | {option.setting.kind.word} | {option.default} | {option.setting.help} |\n"
+        for option in options.values()
+        if option.variable
+    ]
+    return f"| variable | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+
+
 def tables() -> dict[str, str]:
     """Name of a page -> its table."""
-    return {"reference.md": written_part(SETTINGS, Settings()), "architecture.md": docs_table()}
+    return {
+        "reference.md": written_part(SETTINGS, Settings()),
+        "architecture.md": docs_table(),
+        "on-demand.md": variables_part(OPTIONS),
+    }
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES, docs_table
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
 from kernelwright.define.settings import SETTINGS, Settings
+from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
 from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.scons.tool import OPTIONS
@@ -112,7 +113,8 @@ def test_the_docs_have_the_table_of_the_stages():
 
 def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
     deciding = {path for label in MADE for path in code_of(label, PACKAGE)}
-    modules = {path for path in PACKAGE.rglob("*.py") if path.parts[len(PACKAGE.parts)] not in ("report", "template")}
+    without = ("ondemand", "report", "template")
+    modules = {path for path in PACKAGE.rglob("*.py") if path.parts[len(PACKAGE.parts)] not in without}
     others = {path.relative_to(PACKAGE).as_posix() for path in modules - deciding}
     assert {name for name in others if not name.endswith("__init__.py")} == DECIDING_NOTHING
 
@@ -203,6 +205,15 @@ def test_the_docs_list_every_variable_of_the_environment():
     found = [name for text in sources for name in re.findall(r'"(KERNELWRIGHT_\w+)"', text)]
     documented = set(first_cells(section("reference.md", "## Environment variables")))
     assert found and set(found) <= documented
+
+
+def test_the_docs_have_the_table_of_the_variables_of_compile_on_demand():
+    require_written("on-demand.md")
+    documented = first_cells(section("on-demand.md", "## Environment variables"))
+    assert documented == list(VARIABLES)
+    sources = [path.read_text(encoding="utf-8") for path in (PACKAGE / "ondemand").glob("*.py")]
+    read = {name for text in sources for name in re.findall(r'"(KERNELWRIGHT_[A-Z_]+)"', text)}
+    assert read == {*VARIABLES, *OTHERS, *INTERNAL}
 
 
 # Backends and what is installed for them.

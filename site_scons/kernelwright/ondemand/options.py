@@ -1,61 +1,315 @@
-"""TEMPORARY"""
+"""What a compile on demand is asked for: arguments, ``using(...)`` and the KERNELWRIGHT_* variables become one Options.
+
+What is asked for then meets the project's settings (:func:`settings_for`) and this machine's devices (:func:`machine`).
+"""
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import backends
+from ..backends import choices
+from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
+from ..core.errors import SettingsError, Where, shown
+from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, choice, require_known
 from ..define.settings import Settings, merge, read_pyproject
+from .machine import cuda_devices, native_cpu_arch
+
+if TYPE_CHECKING:
+    from .choice import Machine
+
+AUTO = "auto"
+"""As a target: those of the project that have a device here, or an arch that was asked for."""
+
+NATIVE = "native"
+"""As an arch: those of this machine's devices."""
+
+WORDS_FOR = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""What a switch is written as, in any case."""
+
+
+def _read_switch(name: str, raw: Any, where: Where) -> bool:
+    value = raw if isinstance(raw, bool) else WORDS_FOR.get(str(raw).lower())
+    if value is None:
+        raise SettingsError(f"{name} is {shown(raw)}, expected one of {', '.join(WORDS_FOR)}", where)
+    return value
+
+
+def _read_count(name: str, raw: Any, where: Where) -> int:
+    value = int(raw) if isinstance(raw, str) and raw.isascii() and raw.isdecimal() and len(raw) < 10 else raw
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingsError(f"{name} is {shown(raw)}, expected a number from 1 up", where)
+    return value
+
+
+def _read_mapping(name: str, raw: Any, where: Where) -> dict[str, Any]:
+    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+        raise SettingsError(f"{name} is {shown(raw)}, expected a dict with strings as keys", where)
+    return dict(raw)
+
+
+SWITCH = Kind("`1` or `0`", _read_switch, lambda value: str(int(value)))
+COUNT = Kind("number", _read_count)
+MAPPING = Kind("dict", _read_mapping)
+
+
+def _check_targets(targets: tuple[str, ...], where: Where) -> None:
+    require_known("target", targets, (AUTO, *TARGETS), where)
+    if AUTO in targets and len(targets) > 1:
+        raise SettingsError(f"target {AUTO!r} stands alone, found {', '.join(targets)}", where)
+
+
+def _check_archs(archs: tuple[str, ...], where: Where) -> None:
+    for arch in archs:
+        if arch != NATIVE:
+            try:
+                target_of(arch, where)
+            except SettingsError as error:
+                raise SettingsError(error.message, where, f"{error.remedy}; or {NATIVE}: the devices here") from None
+
+
+class Option(NamedTuple):
+    """What is declared about one option.
+
+    Arguments:
+        setting: how its values are written, and its help.
+        variable: the environment variable that gives it; empty: none does.
+        default: what holds if nobody says anything, in Markdown.
+    """
+
+    setting: Setting
+    variable: str = ""
+    default: str = ""
+
+
+OPTIONS: Mapping[str, Option] = {
+    "targets": Option(
+        Setting(
+            WORDS,
+            "what is compiled for: `llvm`, `cuda` or both; `auto`: the project's targets that have a device here",
+            _check_targets,
+        ),
+        "KERNELWRIGHT_TARGET",
+        "`auto`",
+    ),
+    "archs": Option(
+        Setting(
+            WORDS,
+            "archs such as `x86-64-v3` and `sm_90a`, all of which are compiled for; `native`: those of this machine's "
+            "devices. They decide the targets, if these are not given",
+            _check_archs,
+        ),
+        "KERNELWRIGHT_ARCHS",
+        "for each device the best of the project's archs; without a project, or if none suits: `native`",
+    ),
+    "backend": Option(
+        Setting(choice(*choices()), "the execution backend"), "KERNELWRIGHT_BACKEND", "the project's first"
+    ),
+    "flags": Option(Setting(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")),
+    "pass_configs": Option(Setting(MAPPING, "options of TVM's passes")),
+    "settings": Option(Setting(MAPPING, "further settings, as in `[tool.kernelwright]`")),
+    "verbose": Option(
+        Setting(SWITCH, "whether the commands that are run are shown, and what compilers say"),
+        "KERNELWRIGHT_VERBOSE",
+        "`0`",
+    ),
+    "num_workers": Option(
+        Setting(COUNT, "how many stages run at once"), "KERNELWRIGHT_NUM_WORKERS", "the number of this process's cores"
+    ),
+    "disable_cache": Option(
+        Setting(SWITCH, "whether all is compiled anew in each process, and nothing is kept"),
+        "KERNELWRIGHT_DISABLE_CACHE",
+        "`0`",
+    ),
+    "clear_cache": Option(
+        Setting(SWITCH, "whether the cache is emptied when a process uses it first"), "KERNELWRIGHT_CLEAR_CACHE", "`0`"
+    ),
+    "cache_dir": Option(
+        Setting(TEXT, "the folder of the cache"),
+        "KERNELWRIGHT_CACHE_DIR",
+        "`.cache/kernelwright` at the root of the git tree, or else in the home folder",
+    ),
+    "record": Option(
+        Setting(TEXT, "a file in which every variant that is compiled or called is noted"),
+        "KERNELWRIGHT_RECORD",
+        "empty: none",
+    ),
+}
+"""Name of an option, which is a field of :class:`Options` -> what is declared about it."""
+
+VARIABLES: Mapping[str, str] = {option.variable: name for name, option in OPTIONS.items() if option.variable}
+"""Name of an environment variable -> the option that it gives."""
+
+OTHERS = ("KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS", "KERNELWRIGHT_CUDA_DRIVER")
+"""Variables that kernels look at when they run; ``docs/reference.md`` describes them."""
+
+INTERNAL = ("KERNELWRIGHT_TEST_", "KERNELWRIGHT_FUZZ", "KERNELWRIGHT_WHEEL_LIST")
+"""How variables begin that our tests set, and that one process of ours sets for another."""
 
 
 @dataclass(frozen=True)
 class Options:
+    """What was asked for; None: nothing was said about it. :data:`OPTIONS` says what each field is."""
+
     targets: tuple[str, ...] | None = None
     archs: tuple[str, ...] | None = None
     backend: str | None = None
-    flags: tuple[str, ...] = ()
-    pass_configs: Mapping[str, object] | None = None
+    flags: tuple[str, ...] | None = None
+    pass_configs: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
     verbose: bool | None = None
     num_workers: int | None = None
-
-    def changed(self, place, **o):
-        if "target" in o:
-            o["targets"] = (o.pop("target"),)
-        return replace(self, **{k: v for k, v in o.items() if v is not None})
+    disable_cache: bool | None = None
+    clear_cache: bool | None = None
+    cache_dir: str | None = None
+    record: str | None = None
 
     @classmethod
-    def from_arguments(cls, place, **o):
-        return cls().changed(place, **o)
+    def read(cls, place: str, **values: Any) -> Options:
+        """Options from arguments as a user gives them; None, and ``target`` for ``targets``, may be among them.
+
+        Arguments:
+            place: what was called, for messages: ``compile()``.
+
+        Raises:
+            SettingsError: there is no such option, or a value is wrong.
+        """
+        where = Where(stage="settings", location=place)
+        found: dict[str, Any] = {}
+        for given, raw in values.items():
+            name = "targets" if given == "target" else given
+            if name not in OPTIONS:
+                near = difflib.get_close_matches(given, OPTIONS, 1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                remedy = f"{hint}the options are {', '.join(OPTIONS)}"
+                raise SettingsError(f"{place} has no option {given!r}", where, remedy)
+            if raw is not None:
+                found[name] = OPTIONS[name].setting.read(given, raw, where)
+        return cls(**found)
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Options:
+        """The options that variables give; one that is empty says nothing.
+
+        Raises:
+            SettingsError: a value is wrong.
+        """
+        found = {
+            name: OPTIONS[name].setting.read(
+                variable, environment[variable], Where(stage="settings", location=variable)
+            )
+            for variable, name in VARIABLES.items()
+            if environment.get(variable)
+        }
+        return cls(**found)
+
+    def over(self, below: Options) -> Options:
+        """These options, and what others say about the rest. Of dicts each key counts by itself."""
+        merged: dict[str, Any] = {}
+        for field in fields(self):
+            mine, other = getattr(self, field.name), getattr(below, field.name)
+            both = isinstance(mine, Mapping) and isinstance(other, Mapping)
+            merged[field.name] = {**other, **mine} if both else other if mine is None else mine
+        return Options(**merged)
+
+    @property
+    def named_targets(self) -> tuple[str, ...]:
+        """The targets that were named; none, if they follow from the project and the machine."""
+        return () if self.targets in (None, (AUTO,)) else self.targets or ()
 
     @property
     def given(self) -> frozenset[str]:
-        return frozenset(n for n in ("targets", "archs") if getattr(self, n) is not None)
+        """Which of ``targets`` and ``archs`` were named, in these options or in variables."""
+        asked = effective(os.environ, self)
+        named = {"targets": asked.named_targets, "archs": asked.archs}
+        return frozenset(name for name, values in named.items() if values)
+
+    @property
+    def workers(self) -> int:
+        """How many stages run at once."""
+        return self.num_workers or len(os.sched_getaffinity(0))
 
 
-def settings_for(root: Path, options: Options, environment: Mapping[str, str]) -> Settings:
-    table = read_pyproject(root / "pyproject.toml")
-    given = {}
-    if options.targets:
-        given["targets"] = list(options.targets)
-    if options.archs:
-        given["archs"] = list(options.archs)
-    if options.backend:
-        given["backends"] = [options.backend]
-    s = merge(
-        [("defaults", {"archs": Settings().archs}), ("pyproject.toml", table), ("arguments", given)], backends.choices()
-    )
-    return s
+def effective(environment: Mapping[str, str], *layers: Options) -> Options:
+    """What counts in the end.
+
+    Arguments:
+        environment: names and values of environment variables.
+        layers: what was said besides, the strongest first: arguments, then ``using(...)``.
+
+    Raises:
+        SettingsError: the value of a variable is wrong.
+    """
+    options = Options()
+    for layer in (Options.of_environment(environment), *reversed(layers)):
+        options = layer.over(options)
+    return options
 
 
-def machine():
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """A line for each KERNELWRIGHT_* variable that does not exist, with the nearest one that does."""
+    lines = []
+    known = (*VARIABLES, *OTHERS)
+    for name in sorted(environment):
+        if name.startswith("KERNELWRIGHT_") and not name.startswith(INTERNAL) and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; the variables are {', '.join(known)}"
+            lines.append(f"kernelwright: {name} has no effect: there is no such variable{hint}")
+    return lines
+
+
+def settings_for(root: Path | None, options: Options, environment: Mapping[str, str]) -> Settings:
+    """The settings for a compile: defaults, the project's, variables and arguments; later ones win.
+
+    Without named targets, named archs decide the targets, too.
+
+    Arguments:
+        root: the folder of pyproject.toml; None: there is no project.
+        options: what was asked for with arguments and ``using(...)``.
+        environment: names and values of environment variables.
+
+    Raises:
+        SettingsError: a value is wrong, or ``native`` stands for no CUDA device.
+    """
+    asked = effective(environment, options)
+    table = read_pyproject(root / "pyproject.toml") if root else {}
+    return merge([("pyproject.toml", table), ("options of compile on demand", _as_settings(asked))], choices())
+
+
+def _as_settings(asked: Options) -> dict[str, Any]:
+    """What was asked for, as settings."""
+    layer = dict(asked.settings or {})
+    archs = [arch for name in asked.archs or () for arch in (_native() if name == NATIVE else (name,))]
+    targets = asked.named_targets or tuple(dict.fromkeys(map(target_of, archs)))
+    if NATIVE in (asked.archs or ()) and "cuda" in targets and not any(target_of(arch) == "cuda" for arch in archs):
+        remedy = "name the archs: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a"
+        raise SettingsError("there is no CUDA device here, for which 'native' stands", Where(stage="settings"), remedy)
+    given = {
+        "targets": targets,
+        "archs": archs,
+        "backends": (asked.backend,) if asked.backend else (),
+    }
+    layer |= {name: list(values) for name, values in given.items() if values}
+    return layer if asked.flags is None else {**layer, "nvcc_flags": list(asked.flags)}
+
+
+def _native() -> tuple[str, ...]:
+    """The archs of this machine's devices."""
+    here = machine()
+    cpu = (here.cpu,) if here.cpu in CPU_LEVELS else ()
+    return (*cpu, *map(arch_of_device, here.cuda))
+
+
+def machine(remember: Path | None = None) -> Machine:
+    """The devices of this machine.
+
+    Arguments:
+        remember: a file that saves the next process the question to the driver.
+    """
     from .choice import Machine
 
-    return Machine("x86-64-v3", ())
-
-
-def choose(record, settings, options):
-    from .choice import select_for
-
-    return select_for(record, settings, machine(), options.given)
+    return Machine(native_cpu_arch(), tuple(sorted(set(cuda_devices(remember)))))

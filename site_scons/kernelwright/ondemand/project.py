@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..core.quantity import parse_size
 from ..define.settings import Settings
-from .options import Options
+from .options import Options, effective
 from .session import SESSIONS, Session
-from .store import KernelStore, cache_folder
+from .store import KernelStore, cache_folder, clear_cache
 
 
 def project_root(path: Path) -> Path:
@@ -39,12 +39,29 @@ def _has_settings(path: Path) -> bool:
 
 def session_for(root: Path, settings: Settings, options: Options) -> Session:
     """The session of a project."""
-    jobs = options.num_workers or len(os.sched_getaffinity(0))
-    limit = parse_size(settings.cache_size or "1T") * 1024
-    return SESSIONS.get(root, settings, _store(cache_folder(root, os.environ), limit), jobs, bool(options.verbose))
+    asked = effective(os.environ, options)
+    if asked.disable_cache:
+        store = _private_store()
+    else:
+        limit = parse_size(settings.cache_size or "1T") * 1024
+        folder = Path(options.cache_dir).absolute() if options.cache_dir else cache_folder(root, os.environ)
+        store = _store(folder, limit, bool(asked.clear_cache))
+    return SESSIONS.get(root, settings, store, asked.workers, bool(asked.verbose))
 
 
 @cache
-def _store(folder: Path, limit: int) -> KernelStore:
-    """The store of a cache folder, one for each folder in a process."""
+def _store(folder: Path, limit: int, clear: bool) -> KernelStore:
+    """The store of a cache folder, one for each folder in a process.
+
+    Arguments:
+        clear: whether the cache is emptied first.
+    """
+    if clear:
+        clear_cache(folder)
     return KernelStore(folder, limit)
+
+
+@cache
+def _private_store() -> KernelStore:
+    """The store of a process whose cache is disabled."""
+    return KernelStore.private()

@@ -1,0 +1,175 @@
+"""The devices of this machine: the level of its CPU, and the compute capabilities of its GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from ..core.arch import CPU_LEVELS
+from ..core.records import Record
+from ..core.sealed import read_sealed, write_sealed
+
+SCHEMA = "machine 1"
+"""Schema of the file that remembers a machine's GPUs."""
+
+LEVELS = (
+    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    ("x86-64-v3", "abm avx avx2 bmi1 bmi2 f16c fma movbe"),
+    ("x86-64-v4", "avx512bw avx512cd avx512dq avx512f avx512vl"),
+)
+"""What each level of the x86-64 psABI has more than the one before, by the names of /proc/cpuinfo. LLVM has the same
+table (X86TargetParser.cpp). A name is there only if the operating system saves the registers, too."""
+
+CAP = "KERNELWRIGHT_CPU_LEVEL"
+"""The variable with which a user lowers the level that kernels run on; see ``library/launcher/cpu.h``."""
+
+DRIVER = "KERNELWRIGHT_CUDA_DRIVER"
+"""The variable that names another CUDA driver than the installed one; see ``library/launcher/cuda.h``."""
+
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
+"""What is there if a driver is loaded: the second one under Windows."""
+
+ASK_TIMEOUT_S = 60.0
+"""The first question to the driver of a machine with many GPUs takes seconds."""
+
+ASK = """
+import ctypes, sys
+driver = ctypes.CDLL(sys.argv[1])
+count, value = ctypes.c_int(), ctypes.c_int()
+if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+    for device in range(count.value):
+        digits = []
+        for attribute in (75, 76):
+            if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device):
+                sys.exit(1)
+            digits.append(value.value)
+        print(10 * digits[0] + digits[1])
+"""
+"""Prints the compute capability of each device. 75 and 76 are CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+of cuda.h."""
+
+
+def native_cpu_arch(environment: Mapping[str, str] = os.environ, cpuinfo: str = "/proc/cpuinfo") -> str:
+    """The highest level of x86-64 whose code runs on this CPU; ``generic`` on another one.
+
+    Where ``KERNELWRIGHT_CPU_LEVEL`` lowers what kernels run on, it lowers this as well.
+    """
+    if os.uname().machine not in ("x86_64", "amd64"):
+        return "generic"
+    flags = _cpu_flags(cpuinfo)
+    arch = "x86-64"
+    for level, needed in LEVELS:
+        if not flags.issuperset(needed.split()):
+            break
+        arch = level
+    cap = environment.get(CAP, "")
+    return cap if CPU_LEVELS.get(cap, len(CPU_LEVELS)) < CPU_LEVELS[arch] else arch
+
+
+@cache
+def _cpu_flags(cpuinfo: str) -> frozenset[str]:
+    """What the first CPU can do; none if that cannot be read."""
+    try:
+        with open(cpuinfo, encoding="ascii", errors="replace") as stream:  # noqa: PTH123 (as quick as can be)
+            for line in stream:
+                if line.startswith("flags"):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def cuda_devices(remember: Path | None = None) -> tuple[int, ...]:
+    """The compute capabilities of the GPUs that CUDA programs of this process see, 10 * major + minor; never an error.
+
+    The driver is asked in a process of its own: who has initialised it cannot use it in children that are forked later.
+
+    Arguments:
+        remember: a file in which the answer is kept until the machine, its driver or its devices change.
+    """
+    library = _driver()
+    if not library:
+        return ()
+    return _remembered(library, os.environ.get("CUDA_VISIBLE_DEVICES"), remember)
+
+
+@cache
+def _remembered(library: str, visible: str | None, remember: Path | None) -> tuple[int, ...]:
+    """The answer of the driver, from the file if that is of this machine as it is now."""
+    now = _identity(library, visible)
+
+    def parse(record: Record) -> tuple[int, ...]:
+        if record.texts("identity") != now:
+            raise ValueError("another machine")
+        return tuple(map(int, record.texts("capabilities")))
+
+    known = read_sealed(remember, SCHEMA, parse) if remember else None
+    if known is None:
+        known = _ask(library)
+        if remember and known:
+            with contextlib.suppress(OSError):  # else it is asked again the next time
+                write_sealed(remember, SCHEMA, {"identity": now, "capabilities": list(map(str, known))})
+    return known
+
+
+def _ask(library: str) -> tuple[int, ...]:
+    """What the driver says; nothing if it fails."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", ASK, library],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_TIMEOUT_S,
+            check=True,
+        )
+        return tuple(map(int, asked.stdout.split()))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ()
+
+
+def _driver() -> str:
+    """The CUDA driver's library, if it can have a device; else an empty text."""
+    given = os.environ.get(DRIVER, "")
+    if given:
+        return given
+    if not any(map(os.path.exists, DEVICE_FILES)):
+        return ""
+    return "libcuda.so.1"
+
+
+def _identity(library: str, visible: str | None) -> list[str]:
+    """What tells that the answer of a driver may be another one: the boot, the driver, the devices, what is visible."""
+    return [
+        f"{library} {_mtime(library)}",
+        "all" if visible is None else f"only {visible}",
+        _text("/proc/sys/kernel/random/boot_id"),
+        _text("/proc/driver/nvidia/version"),
+        " ".join(name for name in _names("/dev") if name.startswith("nvidia")),
+        " ".join(_names("/proc/driver/nvidia/gpus")),
+    ]
+
+
+def _mtime(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:  # a name that the loader looks up; the driver's version tells of that one
+        return 0
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(path.name for path in Path(folder).iterdir())
+    except OSError:
+        return []

@@ -1,0 +1,243 @@
+"""What a compile on demand is asked for, and the devices of the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kernelwright import backends
+from kernelwright.core.errors import SettingsError
+from kernelwright.define.settings import Settings
+from kernelwright.ondemand import machine as machine_module
+from kernelwright.ondemand import options as options_module
+from kernelwright.ondemand.choice import Machine
+from kernelwright.ondemand.machine import LEVELS, cuda_devices, native_cpu_arch
+from kernelwright.ondemand.options import (
+    OPTIONS,
+    OTHERS,
+    VARIABLES,
+    Options,
+    effective,
+    settings_for,
+    unknown_variables,
+)
+from test_launcher_cuda import STANDIN
+
+WRONG = {
+    "KERNELWRIGHT_TARGET": ("gpu", "auto, llvm, cuda"),
+    "KERNELWRIGHT_ARCHS": ("sm90", "sm_80, sm_90a, ... or compute_80 (PTX), ... for CUDA; or native"),
+    "KERNELWRIGHT_BACKEND": ("ctypes", ", ".join(backends.choices())),
+    "KERNELWRIGHT_VERBOSE": ("loud", "1, true, yes, on, 0, false, no, off"),
+    "KERNELWRIGHT_NUM_WORKERS": ("0", "a number from 1 up"),
+    "KERNELWRIGHT_DISABLE_CACHE": ("2", "1, true, yes, on, 0, false, no, off"),
+    "KERNELWRIGHT_CLEAR_CACHE": ("perhaps", "1, true, yes, on, 0, false, no, off"),
+    "KERNELWRIGHT_CACHE_DIR": ("\0", "a string without NUL"),
+    "KERNELWRIGHT_RECORD": ("\0", "a string without NUL"),
+}
+"""Variable -> a wrong value, and what the error says of the right ones."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two GPUs."""
+    monkeypatch.setattr(options_module, "machine", lambda: Machine("x86-64-v4", (86, 90)))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.kernelwright]\narchs = ["x86-64-v2", "sm_80"]\nbackends = ["torch"]\nnvcc_flags = ["-G"]\n'
+    )
+    return tmp_path
+
+
+# What is declared.
+
+
+def test_every_option_is_a_field_and_every_variable_is_known() -> None:
+    assert list(OPTIONS) == list(Options.__dataclass_fields__)
+    assert set(WRONG) == set(VARIABLES)
+
+
+@pytest.mark.parametrize("variable", WRONG)
+def test_a_wrong_value_is_an_error_with_the_right_ones_and_the_variable(variable: str) -> None:
+    value, right = WRONG[variable]
+    with pytest.raises(SettingsError) as caught:
+        Options.of_environment({variable: value})
+    assert variable in str(caught.value) and right in str(caught.value)
+
+
+def test_variables_become_options_and_empty_ones_say_nothing() -> None:
+    environment = {
+        "KERNELWRIGHT_TARGET": "llvm, cuda",
+        "KERNELWRIGHT_ARCHS": "sm_90a native",
+        "KERNELWRIGHT_VERBOSE": "On",
+        "KERNELWRIGHT_NUM_WORKERS": "3",
+        "KERNELWRIGHT_BACKEND": "",
+    }
+    expected = Options(targets=("llvm", "cuda"), archs=("sm_90a", "native"), verbose=True, num_workers=3)
+    assert Options.of_environment(environment) == expected
+    assert expected.workers == 3 and Options().workers == len(os.sched_getaffinity(0))
+
+
+def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
+    read = Options.read("compile()", target="cuda", archs=["sm_90a"], flags="-G -O3", backend=None)
+    assert read == Options(targets=("cuda",), archs=("sm_90a",), flags=("-G", "-O3"))
+    with pytest.raises(SettingsError, match=r"compile\(\) has no option 'arch'") as caught:
+        Options.read("compile()", arch="sm_90a")
+    assert "did you mean 'archs'?" in str(caught.value)
+    for wrong in (
+        {"target": "gpu"},
+        {"target": "auto,cuda"},
+        {"archs": []},
+        {"pass_configs": [1]},
+        {"num_workers": True},
+    ):
+        with pytest.raises(SettingsError, match=r"compile\(\)"):
+            Options.read("compile()", **wrong)
+
+
+def test_an_unknown_variable_gets_a_hint() -> None:
+    known = dict.fromkeys((*VARIABLES, *OTHERS, "KERNELWRIGHT_TEST_GPU", "PATH"), "1")
+    assert unknown_variables(known) == []
+    (line,) = unknown_variables({**known, "KERNELWRIGHT_ARCH": "sm_90a"})
+    assert line.startswith("kernelwright: KERNELWRIGHT_ARCH has no effect")
+    assert line.endswith("did you mean KERNELWRIGHT_ARCHS?")
+
+
+# What wins.
+
+
+def test_arguments_win_over_using_over_variables() -> None:
+    environment = {"KERNELWRIGHT_NUM_WORKERS": "1", "KERNELWRIGHT_BACKEND": "jax", "KERNELWRIGHT_ARCHS": "sm_80"}
+    using = Options(num_workers=2, backend="torch", pass_configs={"a": 1, "b": 1})
+    arguments = Options(num_workers=3, pass_configs={"b": 2})
+    expected = Options(num_workers=3, backend="torch", archs=("sm_80",), pass_configs={"a": 1, "b": 2})
+    assert effective(environment, arguments, using) == expected
+
+
+def test_settings_come_from_defaults_the_project_variables_and_arguments_in_this_order(project: Path) -> None:
+    of_project = settings_for(project, Options(), {})
+    assert of_project.archs == ("x86-64-v2", "sm_80") and of_project.backends == ("torch",)
+    assert settings_for(None, Options(), {}) == Settings()
+    environment = {"KERNELWRIGHT_ARCHS": "sm_90a", "KERNELWRIGHT_BACKEND": "jax"}
+    named = settings_for(project, Options(), environment)
+    assert named.archs_of("cuda") == ("sm_90a",) and named.backends == ("jax",) and named.nvcc_flags == ("-G",)
+    assert named.targets == ("cuda",), "named archs decide the targets"
+    options = Options(archs=("sm_80", "x86-64-v3"), flags=(), targets=("llvm",), settings={"max_spills": 0})
+    argued = settings_for(project, options, environment)
+    assert (argued.targets, argued.archs) == (("llvm",), ("sm_80", "x86-64-v3"))
+    assert argued.nvcc_flags == () and argued.max_spills == 0 and argued.backends == ("jax",)
+    with pytest.raises(SettingsError, match="max_spil"):
+        settings_for(project, Options(settings={"max_spil": 0}), {})
+
+
+def test_what_was_named_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Options().given == Options(targets=("auto",)).given == frozenset()
+    assert Options(archs=("sm_80",)).given == {"archs"}
+    monkeypatch.setenv("KERNELWRIGHT_TARGET", "cuda")
+    assert Options(archs=("sm_80",)).given == {"archs", "targets"}
+
+
+def test_native_stands_for_the_devices_of_this_machine(here: None, project: Path) -> None:
+    settings = settings_for(project, Options(archs=("native", "sm_120")), {})
+    assert settings.archs == ("x86-64-v4", "sm_86", "sm_90a", "sm_120") and settings.targets == ("llvm", "cuda")
+
+
+def test_native_without_a_device_is_an_error_for_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options_module, "machine", lambda: Machine("x86-64-v2", ()))
+    settings = settings_for(None, Options(archs=("native",)), {})
+    assert settings.targets == ("llvm",) and settings.archs_of("llvm") == ("x86-64-v2",)
+    with pytest.raises(SettingsError, match="there is no CUDA device here") as caught:
+        settings_for(None, Options(archs=("native",), targets=("cuda",)), {})
+    assert "KERNELWRIGHT_ARCHS=sm_90a" in str(caught.value)
+
+
+# The devices.
+
+
+def write_cpuinfo(folder: Path, flags: list[str]) -> str:
+    """A new file, because what was read of one is remembered."""
+    path = folder / f"cpuinfo-{len(list(folder.iterdir()))}"
+    path.write_text(f"processor\t: 0\nflags\t\t: fpu {' '.join(flags)}\nbugs\t:\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    return str(path)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="there are levels of x86-64 only")
+def test_the_level_of_a_cpu_is_the_highest_all_of_whose_features_it_has(tmp_path: Path) -> None:
+    flags: list[str] = []
+    below = "x86-64"
+    for level, needed in LEVELS:
+        flags += needed.split()
+        for missing in needed.split():
+            others = [f"{flag}x" if flag == missing else flag for flag in flags]
+            assert native_cpu_arch({}, write_cpuinfo(tmp_path, others)) == below, missing
+        assert native_cpu_arch({}, write_cpuinfo(tmp_path, flags)) == level
+        below = level
+    assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": "x86-64-v2"}, write_cpuinfo(tmp_path, flags)) == "x86-64-v2"
+    assert native_cpu_arch({"KERNELWRIGHT_CPU_LEVEL": "x86-64-v4"}, write_cpuinfo(tmp_path, [])) == "x86-64"
+    assert native_cpu_arch({}, str(tmp_path / "nowhere")) == "x86-64"
+
+
+def test_a_machine_without_a_driver_has_no_cuda_devices_and_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(machine_module.DRIVER, raising=False)
+    monkeypatch.setattr(machine_module, "DEVICE_FILES", ("/dev/nowhere",))
+    begin = time.perf_counter()
+    assert cuda_devices() == ()
+    assert time.perf_counter() - begin < 0.005
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A driver for tests, with two devices."""
+    library = tmp_path / "libstandin.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(STANDIN), "-lpthread"], check=True)
+    monkeypatch.setenv(machine_module.DRIVER, str(library))
+    monkeypatch.setenv("STANDIN_CAPABILITY", "90")
+    monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
+    return library
+
+
+def test_the_driver_is_asked_in_another_process_and_the_answer_is_remembered(
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+from kernelwright.ondemand.machine import cuda_devices
+print(*cuda_devices(Path("machine.json")), "standin" in Path("/proc/self/maps").read_text())
+"""
+
+    def ask() -> str:
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert ask() == "90 90 False"
+    monkeypatch.setenv("STANDIN_CAPABILITY", "120")  # unlike a real driver, without another version or device
+    assert ask() == "90 90 False"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert ask() == "120 120 False", "other devices are visible"
+    (tmp_path / "machine.json").write_text("damaged")
+    monkeypatch.setenv("STANDIN_CAPABILITY", "86")
+    assert ask() == "86 86 False"
+
+
+def test_a_driver_that_fails_gives_no_devices(tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STANDIN_FAIL", "cuInit=999")
+    assert cuda_devices() == ()
+    monkeypatch.setenv(machine_module.DRIVER, str(tmp_path / "nowhere.so"))
+    assert cuda_devices() == ()
+    driver.write_bytes(b"no library")
+    monkeypatch.setenv(machine_module.DRIVER, str(driver))
+    machine_module._remembered.cache_clear()
+    assert cuda_devices() == ()
