@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .options import Options
 from .origin import job_of
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from .eager import Eager
-    from .options import Options
     from .origin import Origin
 
 Self = TypeVar("Self", bound="Compilable")
@@ -93,7 +93,7 @@ class Compilable:
             SettingsError: a value is wrong; the message lists the right ones.
         """
         changed = copy(self)
-        changed._options = self._options.changed(f"{self.name}.using()", **options)
+        changed._options = Options.read(f"{self.name}.using()", **options).over(self._options)
         changed._eager = None
         return changed
 

@@ -91,7 +91,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
     Raises:
         KernelwrightError: there is no such file, or it has an error.
     """
-    return DefinitionFile(Path(path).absolute(), Options(**options))
+    return DefinitionFile(Path(path).absolute(), Options.read("load()", **options))
 
 
 def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]:

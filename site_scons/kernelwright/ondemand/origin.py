@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Where
 from ..define.kernel import variant_of
+from ..define.pass_configs import checked_pass_configs
 from .build import Job
-from .options import choose
+from .choice import select_for
+from .options import effective, machine
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -53,7 +56,12 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
     Raises:
         KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
     """
-    selection = choose(narrowed(origin.record, config), origin.settings, options)
+    record = narrowed(origin.record, config)
+    if pass_configs := effective(os.environ, options).pass_configs:
+        record = replace(
+            record, pass_configs=checked_pass_configs({**record.pass_configs, **pass_configs}, origin.where)
+        )
+    selection = select_for(record, origin.settings, machine(), options.given)
     selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
     settings = replace(
         origin.settings,

@@ -93,7 +93,7 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
     kernel: OnDemandKernel = OnDemandKernel.declare(outputs=outputs)(definition)
     kernel.location = str(where.location)
     kernel.program = program
-    kernel._options = Options.from_arguments(place, **options)
+    kernel._options = Options.read(place, **options)
     return kernel
 
 
