@@ -28,6 +28,7 @@ from kernelwright.state.settled import Settled
 from kernelwright.toolchain.cutedsl import CuteDsl
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
+from kernelwright.toolchain.nvdisasm import Nvdisasm
 from kernelwright.toolchain.nvrtc import Nvrtc
 from kernelwright.toolchain.tvm import Lowerer
 
@@ -39,6 +40,7 @@ TOOLS = Tools(
     HostCompiler("/usr/bin/cc", "cc 12", "identity of cc"),
     Nvcc("/cuda/bin/nvcc", "13.0.88", "identity of nvcc", ARCHS),
 )
+NVDISASM = Nvdisasm("/cuda/bin/nvdisasm", "13.2.78", "identity of nvdisasm")
 NVRTC = Nvrtc("/cuda/lib/libnvrtc.so.13", "/cuda/include", "13.0.88", "identity of NVRTC", ARCHS)
 
 GEMM = KernelRecord(
@@ -67,6 +69,7 @@ class Inputs:
         others: further kernels of that file.
         contents: the definition's files, with their digests.
         later: request -> file that it turned out to read -> digest.
+        listings: the texts of device code that are asked for.
     """
 
     settings: Settings = field(default_factory=lambda: Settings(package="demo"))
@@ -76,6 +79,8 @@ class Inputs:
     contents: Mapping[str, str] = field(default_factory=lambda: {FILE: "1" * 64})
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     strict: bool = False
+    nvdisasm: Nvdisasm = NVDISASM
+    listings: tuple[str, ...] = ()
 
     @property
     def definition(self) -> DefinitionRecord:
@@ -101,7 +106,8 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
     graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
     tools = replace(inputs.tools)
     tools.__dict__.update(of_front_ends={"cutedsl": CuteDsl("absent", "absent")}, fatbinary="fatbinary")
-    graph.__dict__.update(tools=tools, has_gpu=True)  # in place of what would be probed
+    tools.__dict__.update(nvdisasm=inputs.nvdisasm)
+    graph.__dict__.update(tools=tools, has_gpu=True, _listings=inputs.listings)  # in place of what would be probed
     return graph
 
 

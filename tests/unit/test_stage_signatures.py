@@ -18,6 +18,7 @@ pytest.importorskip("Cython")
 from kernelwright.backends import cython
 from kernelwright.core.arch import lowering_arch
 from kernelwright.core.pipeline import KINDS as STAGES
+from kernelwright.core.pipeline import LISTINGS
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import select
 from kernelwright.library.files import UnitFiles
@@ -30,7 +31,7 @@ from kernelwright.stages.stage import Stage
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
-BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"))
+BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 WITH_NVRTC = replace(BASE, settings=replace(BASE.settings, cuda_compiler="nvrtc"), tools=replace(TOOLS, nvrtc=NVRTC))
 OWN_FORMAT = replace(BASE, settings=replace(BASE.settings, backends=("nvrtc",), targets=("cuda",), compress="none"))
 
@@ -78,6 +79,8 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "the C compiler": (tool("host_compiler", identity="other"), {"CC", "EXT", "GLIBC", "LINK", "PACKAGE"}),
     "the path of the C compiler": (tool("host_compiler", path="/opt/cc"), set()),
     "nvcc": (tool("nvcc", identity="other"), {"CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
+    "nvdisasm": (lambda inputs: replace(inputs, nvdisasm=replace(inputs.nvdisasm, identity="other")), {"SASS"}),
+    "the path of nvdisasm": (lambda inputs: replace(inputs, nvdisasm=replace(inputs.nvdisasm, path="/opt/n")), set()),
     "the path of nvcc": (tool("nvcc", path="/opt/nvcc"), set()),
     "the version of CUDA": (tool("nvcc", version="13.1.0"), {*WRAPS, "LINK", "PACKAGE"}),
     "flags": (setting(nvcc_flags=("-lineinfo",)), {"CUBIN", "PTX", "LINK"}),
@@ -130,6 +133,7 @@ def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monk
     [
         ("gemm/m-1 cuda", "LOWER gemm/m-1 cuda"),
         ("nvcc gemm/m-2 sm_80", "CUBIN gemm/m-2 sm_80"),
+        ("nvcc PTX of gemm/m-2 sm_80", "PTX gemm/m-2 sm_80"),
         ("check gemm/m-1 cpu", "CHECK gemm/m-1 cpu"),
     ],
 )
@@ -214,6 +218,7 @@ DECIDING = {
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
     "FATBIN": "compilers/fatbin compilers/nvcc stages/fatbin",
+    "SASS": "compilers/sass stages/sass",
     "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
     "GLIBC": "compilers/glibc stages/glibc",
     "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
@@ -232,6 +237,7 @@ STRANGERS = {
     "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device scons",
     "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
     "CC": "lower worker wheel report stages/lower stages/device scons",
+    "SASS": "lower worker wheel report stages/lower stages/device backends scons",
     "LINK": "lower worker wheel report stages/lower stages/device scons",
     "PACKAGE": "lower worker report stages/lower stages/device scons",
 }

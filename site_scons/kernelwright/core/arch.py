@@ -49,6 +49,11 @@ def real_arch(arch: str) -> str:
     return arch.replace("compute_", "sm_")
 
 
+def virtual_arch(arch: str) -> str:
+    """The CUDA arch of the PTX that a cubin is made from: ``compute_90a`` of ``sm_90a``."""
+    return arch.replace("sm_", "compute_")
+
+
 def lowering_arch(archs: tuple[str, ...]) -> str:
     """The arch that CUDA source is made for: the lowest, so that every listed arch can compile it."""
     return real_arch(min(archs, key=arch_order))

@@ -89,7 +89,7 @@ STAGES = (
         ("#12696f", "#6dbfd1"),
         "`device.cu`",
         "as `CUBIN`",
-        "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
+        "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`; for `scons ptx`, `sm_*.ptx` alone",
         module="stages.device",
         also=("toolchain.nvrtc_compile",),
         memory=COMPILER_OF_DEVICE_CODE,
@@ -207,8 +207,20 @@ STAGES = (
         module="stages.check",
         also=("worker.server", "lower"),
     ),
+    StageKind(
+        "SASS",
+        ("#8c3a3a", "#e39a9a"),
+        "the cubin",
+        "arch, identity of nvdisasm",
+        "`<arch>.sass`",
+        module="stages.sass",
+        memory={"nvdisasm": 64 * MIB},
+    ),
 )
 """All stages in the order of the pipeline, the probing of tools first."""
+
+LISTINGS = ("sass", "ptx")
+"""Texts of device code that are made when they are asked for, by the ending of their files."""
 
 KINDS = {kind.label: kind for kind in STAGES}
 """Label -> stage."""

@@ -515,6 +515,8 @@ RESERVED = frozenset(
         "num_threads",
         "check",
         "wheel",
+        "sass",
+        "ptx",
         "backends",
         "jax",
     }

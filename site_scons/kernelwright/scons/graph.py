@@ -24,6 +24,7 @@ import SCons.Util
 from .. import backends, lower
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
+from ..core.pipeline import LISTINGS
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..stages import commands
@@ -202,9 +203,15 @@ class PackageGraph:
         return (
             plain
             and commands.NAME not in targets
+            and not self._listings
             and not self.run.strict
             and not SCons.Script.GetOption("tree_printers")
         )
+
+    @cached_property
+    def _listings(self) -> tuple[str, ...]:
+        """The texts of device code that are asked for."""
+        return tuple(name for name in LISTINGS if name in SCons.Script.COMMAND_LINE_TARGETS)
 
     @cached_property
     def _checking(self) -> bool:
@@ -271,8 +278,9 @@ class PackageGraph:
         from ..stages import kernel
 
         front_end = lower.get(selection.record.frontend)
-        build = kernel.make(KernelContext(self.context, definition, selection, front_end), self.glibc_stage)
-        for stage in (*build.stages, *build.checks):
+        context = KernelContext(self.context, definition, selection, front_end)
+        build = kernel.make(context, self.glibc_stage, self._listings)
+        for stage in (*build.stages, *build.checks, *build.listings):
             self.add_stage(stage)
         self.unsettled[selection.record.name] = build
         return build
@@ -328,6 +336,8 @@ class PackageGraph:
         for node in nodes:
             # Without this, a build file without Default(), which builds everything, would run all checks.
             self._user_env.Ignore(node.dir, node)
+        for listing in self._listings:
+            self._add_listing(listing)
         if commands.NAME in requested:
             self._add_compile_commands()
         if self._checking:
@@ -336,6 +346,16 @@ class PackageGraph:
                     self._tell([f"kernelwright: {name} has no reference, so it is not checked"])
                 elif not kernel.checks:
                     self._tell([f"kernelwright: {name} has nothing that can run on this machine, so it is not checked"])
+
+    def _add_listing(self, ending: str) -> None:
+        """Make ``sass`` or ``ptx``, the ending of the files that are wanted, a target of the command line."""
+        self._user_env.Alias(ending, self._failing)
+        for name, kernel in self.unsettled.items():
+            paths = [path for stage in (*kernel.stages, *kernel.listings) for path in stage.paths]
+            texts = [path for path in paths if path.endswith(f".{ending}")]
+            self._user_env.Alias(ending, list(map(self.run.node, texts)))
+            if not texts:
+                self._tell([f"kernelwright: {name} has no device code of which there is a .{ending}"])
 
     def _alias_unknown(self, names: set[Any], files: list[str]) -> None:
         """Have a target that may be a kernel of a file with errors show these, instead of being unknown to SCons."""
@@ -470,15 +490,19 @@ class PackageGraph:
         for folder in Path(self.work.get_abspath()).glob("*"):
             self._cleaned(folder.name, self.work.Dir(folder.name))
         self._cleaned("check", self.checks)
+        for ending in LISTINGS:
+            listed = Path(self.work.get_abspath()).glob(f"*/*/cuda/sm_*.{ending}")
+            self._cleaned(ending, self.work, sorted(map(str, listed)))
         self._cleaned("wheel", wheel)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")
         made = [self.run.top / "build" / name for name in (".kernelwright", *SINGLE_FILES)]
         self.env.Clean(manifest, [self.work, self.folder, self.checks, wheel, *map(str, made)])
         return manifest
 
-    def _cleaned(self, alias: str, folder: Any) -> None:
-        node = self.env.Command(folder.File(".clean"), [], "")
-        self.env.Clean(node, folder)
+    def _cleaned(self, alias: str, folder: Any, files: Sequence[str] | None = None) -> None:
+        """Have ``scons -c`` with a target remove a folder, or some files in it."""
+        node = self.env.Command(folder.File(f".clean {alias}"), [], "")
+        self.env.Clean(node, folder if files is None else list(files))
         self._user_env.Alias(alias, node)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
-from ..core.arch import is_ptx
+from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
 from .commands import command_of
@@ -24,23 +24,60 @@ def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
         source: path of ``device.cu``.
         arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
     """
-    run, folder, subject = kernel.run, Path(source).parent, f"{kernel.name}/{slug} {arch}"
+    folder, subject = Path(source).parent, f"{kernel.name}/{slug} {arch}"
     compiler = _compiler(kernel, arch, folder, partial(kernel.where, slug=slug))
-    job = compiler.job
+    stage = _stage(kernel, compiler, source, subject, {name: name for name in compiler.job.outputs}, {})
+    stage.archs = (arch,)
+    stage.command = command_of(folder, "device.cu", compiler.command, compiler.job.output)
+    return stage
+
+
+def make_ptx(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
+    """The stage that makes the PTX behind the cubin of an arch, for readers: ``sm_90a.ptx``, for the arch ``sm_90a``.
+
+    It is made only when it is asked for, and is another file than the ``compute_90a.ptx`` of a package for that arch.
+
+    Arguments:
+        source: path of ``device.cu``.
+    """
+    compiler = _compiler(kernel, virtual_arch(arch), Path(source).parent, partial(kernel.where, slug=slug))
+    names = {compiler.job.output: f"{arch}.ptx"}
+    stage = _stage(kernel, compiler, source, f"{kernel.name}/{slug} {arch}", names, {"cubin": arch})
+    stage.archs, stage.shipped = (arch,), False
+    return stage
+
+
+def _stage(
+    kernel: KernelContext,
+    compiler: _Compiler,
+    source: str,
+    subject: str,
+    names: Mapping[str, str],
+    more: Mapping[str, Any],
+) -> Stage:
+    """The stage that runs a compiler.
+
+    Arguments:
+        names: a file that the compiler makes -> the name that it gets.
+        more: further options.
+    """
+    run, job = kernel.run, compiler.job
+    request = f"{'PTX of ' if more else ''}{subject}"
 
     def compile_it(scratch: Path) -> None:
-        done = compiler.compile(scratch, subject)
+        done = compiler.compile(scratch, request)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
+        for made, name in names.items():
+            (scratch / made).rename(scratch / name)
         remember({header: dependency_digest(run.top, header) for header in done.headers})
 
-    options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
-    remember = kernel.later(f"{job.where.stage} {subject}", options) if can_include(job.flags) else _ignore
-    label = "PTX" if is_ptx(arch) else "CUBIN"
-    outputs = files_in(folder, job.outputs)
-    stage = Stage(label, subject, job.where, options, compile_it, outputs, [source], remember=remember, archs=(arch,))
-    stage.command = command_of(folder, "device.cu", compiler.command, job.output)
+    options: dict[str, Any] = {"arch": job.arch, "flags": list(job.flags), **compiler.identity, **more}
+    label = "PTX" if is_ptx(job.arch) else "CUBIN"
+    remember = kernel.later(f"{job.where.stage} {request}", options) if can_include(job.flags) else _ignore
+    outputs = files_in(job.folder, names.values())
+    stage = Stage(label, subject, job.where, options, compile_it, outputs, [source], remember=remember)
     return stage
 
 

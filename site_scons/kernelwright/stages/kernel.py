@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..core.arch import is_ptx
+from ..core.arch import image_file, is_ptx
 from ..discover.discovery import KernelRecord
 from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of
-from . import cc, check, device, entry, ext, fatbin, link, lower, wrap
+from . import cc, check, device, entry, ext, fatbin, link, lower, sass, wrap
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES
 from .stage import Stage
@@ -30,6 +30,7 @@ class KernelBuild:
         products: path in the package -> path of the file that is copied there.
         entry: path of its part of the manifest.
         checks: the stages of its checks.
+        listings: the stages that make texts of its device code.
     """
 
     record: KernelRecord
@@ -38,15 +39,20 @@ class KernelBuild:
     products: Mapping[str, str]
     entry: str
     checks: tuple[Stage, ...]
+    listings: tuple[Stage, ...] = ()
 
 
-def make(kernel: KernelContext, glibc: Stage | None) -> KernelBuild:
+def make(kernel: KernelContext, glibc: Stage | None, listings: Collection[str] = ()) -> KernelBuild:
     """The stages of a kernel.
 
     Arguments:
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
+        listings: the texts of device code to make, some of ``core.pipeline.LISTINGS``.
+
+    Raises:
+        ToolchainError: a listing needs a tool that is missing.
     """
-    return _Kernel(kernel, glibc).make()
+    return _Kernel(kernel, glibc).make(listings)
 
 
 class _Kernel:
@@ -57,7 +63,7 @@ class _Kernel:
         self._glibc = glibc
         self._stages: list[Stage] = []
 
-    def make(self) -> KernelBuild:
+    def make(self, listings: Collection[str]) -> KernelBuild:
         kernel, record = self._kernel, self._kernel.record
         variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
         chosen = [backends.get(name) for name in kernel.selection.backends]
@@ -72,7 +78,9 @@ class _Kernel:
         described = library or self._add(entry.make(kernel, variants))
         checks = check.make_all(kernel, variants, library) if record.has_reference and library else []
         entry_path = described.outputs["entry.json"]
-        return KernelBuild(record, kernel.selection.backends, tuple(self._stages), products, entry_path, tuple(checks))
+        texts = tuple(stage for variant in variants for stage in self._listed(variant, listings))
+        stages = tuple(self._stages)
+        return KernelBuild(record, kernel.selection.backends, stages, products, entry_path, tuple(checks), texts)
 
     def _add(self, stage: Stage) -> Stage:
         self._stages.append(stage)
@@ -115,6 +123,19 @@ class _Kernel:
         return {
             arch: self._add(fatbin.make(self._kernel, slug, image, arch)).paths[0] for arch, image in images.items()
         }
+
+    def _listed(self, variant: VariantFiles, listings: Collection[str]) -> Iterator[Stage]:
+        """The stages that make texts of a variant's device code.
+
+        Those of a front end that compiles device code itself have no source that a CUDA compiler could make PTX of.
+        """
+        for unit in (unit for unit in variant.units if unit.target == "cuda"):
+            folder, source = Path(unit.module).parent, self._kernel.front_end.files("cuda", unit.archs).source
+            for arch in (arch for arch in unit.archs if not is_ptx(arch)):
+                if "sass" in listings:
+                    yield sass.make(self._kernel, variant.slug, f"{folder}/{image_file(arch)}", arch)
+                if "ptx" in listings and source:
+                    yield device.make_ptx(self._kernel, variant.slug, f"{folder}/{source}", arch)
 
     def _library(self, variants: tuple[VariantFiles, ...]) -> Stage:
         wrapped = self._add(wrap.make(self._kernel, variants))

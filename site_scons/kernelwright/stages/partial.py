@@ -68,7 +68,7 @@ class Partial:
 
     def tolerates(self, stage: Stage, error: KernelwrightError) -> bool:
         """Whether the run can do without a stage that failed. Then the error is kept in a file."""
-        if not KINDS[stage.label].tolerated or stage.logs is None:
+        if not (KINDS[stage.label].tolerated and stage.shipped) or stage.logs is None:
             return False
         self._errors[stage] = error
         self._leave_out(stage, (stage,))

@@ -39,6 +39,7 @@ class Stage:
         cacheable: whether the build cache may keep its outputs.
         archs: the archs that it makes code for, if that is not all of its kernel's.
         rest: for a stage that can do without some sources: whether enough of them is left (see ``partial``).
+        shipped: whether a package has what it makes, or what is made of that. If not, no partial package lacks it.
         command: the run of a compiler that it consists of, for compile_commands.json.
         published: whether this run has made its outputs.
         cached: whether they came out of the build cache.
@@ -58,6 +59,7 @@ class Stage:
     cacheable: bool = True
     archs: tuple[str, ...] = ()
     rest: Callable[[], bool] | None = None
+    shipped: bool = True
     command: Mapping[str, Any] | None = None
     published: bool = False
     cached: bool = False

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..toolchain.cutedsl import CuteDsl
     from ..toolchain.host_compiler import HostCompiler
     from ..toolchain.nvcc import Nvcc
+    from ..toolchain.nvdisasm import Nvdisasm
     from ..toolchain.nvrtc import Nvrtc
     from ..toolchain.probe import Toolchain
     from ..toolchain.tvm import Lowerer
@@ -56,6 +57,17 @@ class Tools:
         from ..compilers.fatbin import find_fatbinary
 
         return find_fatbinary(self.nvcc) if self.nvcc is not None else ""
+
+    @cached_property
+    def nvdisasm(self) -> Nvdisasm:
+        """What disassembles device code.
+
+        Raises:
+            ToolchainError: there is none, or it does not answer.
+        """
+        if self.chain is None:
+            raise ToolchainError("nvdisasm was not looked for", Where(stage="settings"))
+        return self.chain.nvdisasm(self.nvcc.path if self.nvcc else "")
 
     @cached_property
     def data(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .nvcc import Nvcc, find_nvcc, nvcc_parts, probe_nvcc
 from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
+    from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
 
 SCHEMA = "toolchain 3"
@@ -73,6 +74,21 @@ class Toolchain:
         library = find_nvrtc(self._environment)
         parts = nvrtc_parts(library)
         return self._probe(Nvrtc, "nvrtc", str(library), parts, lambda: probe_nvrtc(library, parts))
+
+    def nvdisasm(self, nvcc: str) -> Nvdisasm:
+        """The disassembler.
+
+        Arguments:
+            nvcc: path of the nvcc of the build; empty: it uses none.
+
+        Raises:
+            ToolchainError: there is none, or it does not answer.
+        """
+        # Imported here, because few builds use it.
+        from .nvdisasm import Nvdisasm, find_nvdisasm, probe_nvdisasm
+
+        path = find_nvdisasm(nvcc, self._environment)
+        return self._probe(Nvdisasm, "nvdisasm", path, [Path(path)], lambda: probe_nvdisasm(path))
 
     def host_compiler(self, setting: str) -> HostCompiler:
         """The C compiler.

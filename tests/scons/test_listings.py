@@ -1,0 +1,185 @@
+"""``scons sass`` and ``scons ptx``: device code as text. Real runs of ``scons``, nvcc, NVRTC and nvdisasm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import ADD, Project
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain.nvcc import find_nvcc, nvcc_parts
+from kernelwright.toolchain.nvdisasm import find_nvdisasm
+from kernelwright.toolchain.nvrtc import find_nvrtc
+
+WITHOUT_WHEELS = """\
+from kernelwright.toolchain import nvdisasm
+nvdisasm.in_wheels = lambda name: []
+nvdisasm._programs_of = lambda nvcc: []
+"""
+"""The beginning of a build file for which pip has installed no nvdisasm."""
+
+CUDA = "build/kernels/demo/add_one/default/cuda"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project with one kernel, for the CPU and the GPU."""
+    try:
+        find_nvcc("", {})
+        find_nvdisasm("", {})
+    except ToolchainError as error:
+        pytest.skip(error.message)
+    project = Project(tmp_path)
+    text = "from kernelwright.scons import generate\nenv = Environment(tools=[generate])\n"
+    project.write("SConstruct", text + 'env.Default(env.KernelPackage("demo", env.Glob("kernels/*.py")))\n')
+    settings = 'targets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_80"]\n'
+    project.write("pyproject.toml", f"[tool.kernelwright]\n{settings}")
+    project.write("kernels/add_one.py", ADD)
+    return project
+
+
+def texts(project: Project) -> list[str]:
+    """The names of the texts that there are."""
+    return sorted(Path(name).name for name in project.files(CUDA) if name.endswith((".sass", ".ptx")))
+
+
+def read(project: Project, name: str) -> str:
+    return (project.folder / CUDA / name).read_text()
+
+
+def without_nvdisasm(project: Project) -> None:
+    build_file = project.folder / "SConstruct"
+    build_file.write_text(WITHOUT_WHEELS + build_file.read_text())
+
+
+def fake_nvdisasm(project: Project, body: str) -> dict[str, str]:
+    """An nvdisasm that does something else; the environment of runs that find it."""
+    without_nvdisasm(project)
+    version = 'if [ "$1" = --version ]; then echo "Cuda compilation tools, release 13.2, V13.2.78"; exit; fi'
+    project.write("home/bin/nvdisasm", f"#!/bin/sh\n{version}\n{body}\n").chmod(0o755)
+    return {"CUDA_HOME": str(project.folder / "home")}
+
+
+def test_sass_and_ptx_of_every_cubin_are_written_and_nothing_is_linked(project: Project) -> None:
+    run = project.built("-j2", "sass", "ptx")
+    assert run.labels == {"LOWER": 1, "CUBIN": 2, "SASS": 2, "PTX": 3}
+    assert texts(project) == ["compute_80.ptx", "sm_80.ptx", "sm_80.sass", "sm_90a.ptx", "sm_90a.sass"]
+    for arch in ("sm_80", "sm_90a"):
+        assert f".target	{arch}\n" in read(project, f"{arch}.sass") and "EXIT" in read(project, f"{arch}.sass")
+        assert f".target {arch}\n" in read(project, f"{arch}.ptx")
+    assert ".text.add_one_kernel:" in read(project, "sm_90a.sass")
+    assert str(project.folder) not in read(project, "sm_90a.sass") + read(project, "sm_90a.ptx")
+    assert project.scons("sass", "ptx").stages == []
+
+
+def test_the_ptx_is_that_which_the_cubin_is_made_from(project: Project) -> None:
+    project.built("-j2", "sass", "ptx")
+    (ptxas,) = (part for part in nvcc_parts(find_nvcc("", {})) if part.name == "ptxas")
+    for arch in ("sm_80", "sm_90a"):
+        command = [ptxas, f"-arch={arch}", "-m64", "-O3", f"{arch}.ptx", "-o", "again.cubin"]
+        subprocess.run(command, cwd=project.folder / CUDA, check=True, timeout=100)
+        subprocess.run(
+            [find_nvdisasm("", {}), "--print-code", "again.cubin"],
+            cwd=project.folder / CUDA,
+            check=True,
+            timeout=100,
+            stdout=(project.folder / "again.sass").open("w"),
+        )
+        assert (project.folder / "again.sass").read_text() == read(project, f"{arch}.sass")
+
+
+def test_a_build_makes_none_and_afterwards_only_they_are_made(project: Project) -> None:
+    project.scons("-j2")  # not a copy, in which no kernel is settled
+    assert texts(project) == ["compute_80.ptx"]
+    assert project.scons("sass").labels == {"SASS": 2}
+    assert project.scons("ptx").labels == {"PTX": 2}
+    assert project.scons().stages == []
+    assert len(texts(project)) == 5, "a run with nothing to do leaves them"
+
+
+def test_a_run_that_assembles_the_package_leaves_no_text_of_older_code(project: Project) -> None:
+    project.built("-j2", "sass", "ptx")
+    project.replace("kernels/add_one.py", "+ 1.0", "+ 2.0")
+    before = read(project, "sm_90a.sass")
+    assert "SASS" not in project.scons("-j2").labels
+    assert texts(project) == ["compute_80.ptx"]
+    assert project.scons("sass").labels == {"SASS": 2}
+    assert read(project, "sm_90a.sass") != before
+    project.replace("kernels/add_one.py", "+ 2.0", "+ 3.0")
+    labels = project.scons("-j2", "build", "sass").labels
+    assert labels["PACKAGE"] == 1 and labels["SASS"] == 2
+    assert texts(project) == ["compute_80.ptx", "sm_80.sass", "sm_90a.sass"]
+
+
+def test_a_text_that_was_damaged_or_deleted_comes_from_the_cache(project: Project) -> None:
+    project.built("-j2", "sass", "ptx")
+    before = project.files(CUDA)
+    (project.folder / CUDA / "sm_80.sass").write_text("damaged")
+    (project.folder / CUDA / "sm_90a.ptx").unlink()
+    run = project.scons("sass", "ptx")
+    assert run.stages == ["CACHED add_one/default sm_80", "CACHED add_one/default sm_90a"]
+    assert project.files(CUDA) == before
+
+
+def test_flags_are_those_of_the_cubin(project: Project) -> None:
+    project.built("-j2", "sass", "ptx")
+    run = project.scons("sass", "ptx", "NVCC_FLAGS=-lineinfo")
+    assert run.labels == {"CUBIN": 2, "PTX": 3, "SASS": 2}
+    assert ".loc" in read(project, "sm_90a.ptx")
+
+
+def test_cleaning_removes_the_texts_and_no_more(project: Project) -> None:
+    project.built("-j2", "sass", "ptx")
+    before = project.files("build/kernels")
+    project.scons("-c", "sass")
+    assert texts(project) == ["compute_80.ptx", "sm_80.ptx", "sm_90a.ptx"]
+    project.scons("-c", "ptx")
+    assert texts(project) == ["compute_80.ptx"], "which a package has"
+    assert len(project.files("build/kernels")) == len(before) - 4
+    project.scons("-c", "ptx")
+    assert len(project.files("build/kernels")) == len(before) - 4, "also if there is nothing to remove"
+
+
+def test_compressed_images_are_not_needed_for_the_text_of_a_cubin(project: Project) -> None:
+    assert project.scons("sass", "COMPRESS=size").labels == {"LOWER": 1, "CUBIN": 2, "SASS": 2}
+
+
+def test_a_kernel_without_cubins_is_said_to_have_no_text(project: Project) -> None:
+    run = project.scons("sass", "TARGETS=llvm")
+    assert "kernelwright: add_one has no device code of which there is a .sass" in run.output and not run.stages
+
+
+def test_nvrtc_makes_both_without_nvcc(project: Project) -> None:
+    try:
+        find_nvrtc({})
+    except ToolchainError:
+        pytest.skip("NVRTC is not installed")
+    run = project.scons("-j2", "sass", "ptx", "CUDA_COMPILER=nvrtc", "NVCC=/nonexistent/nvcc", "PCH_SIZE=32M")
+    assert run.labels == {"LOWER": 1, "CUBIN": 2, "SASS": 2, "PTX": 3}
+    assert ".target sm_90a\n" in read(project, "sm_90a.ptx") and "EXIT" in read(project, "sm_90a.sass")
+
+
+def test_without_nvdisasm_the_run_ends_before_anything_is_built_and_ptx_works(project: Project) -> None:
+    without_nvdisasm(project)
+    run = project.scons("sass", ok=False, env={"CUDA_HOME": ""})
+    assert run.status == 2 and not run.stages
+    assert "no nvdisasm" in run.output and "remedy: pip install 'kernelwright[sass]'" in run.output
+    assert project.scons("ptx", env={"CUDA_HOME": ""}).labels == {"LOWER": 1, "PTX": 3}
+
+
+def test_an_error_of_nvdisasm_names_the_kernel_and_leaves_nothing_out(project: Project) -> None:
+    environment = fake_nvdisasm(project, "echo half; echo 'unknown arch' >&2; exit 3")
+    run = project.scons("-j2", "--partial", "build", "sass", ok=False, env=environment)
+    assert run.status == 2
+    assert "kernels/add_one.py:5 add_one/default [nvdisasm]: nvdisasm ended with exit status 3" in run.output
+    assert "unknown arch" in run.output and "sm_80.cubin" in run.output
+    assert texts(project) == ["compute_80.ptx"]
+    assert not json.loads((project.folder / "build/demo/manifest.json").read_text()).get("missing")
+
+
+def test_what_nvdisasm_warns_of_is_no_part_of_the_text(project: Project) -> None:
+    environment = fake_nvdisasm(project, "echo text; echo warning >&2")
+    project.scons("-j2", "sass", env=environment)
+    assert read(project, "sm_80.sass") == "text\n"

@@ -1,0 +1,170 @@
+"""Finding the disassembler, and what is listed of which kernel. Fake tools are shell scripts in a temporary folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("SCons")
+
+from kernelwright.core.arch import virtual_arch
+from kernelwright.core.errors import KernelwrightError, ToolchainError
+from kernelwright.core.pipeline import LISTINGS
+from kernelwright.define.settings import Settings
+from kernelwright.stages.partial import Partial
+from kernelwright.stages.tools import Tools
+from kernelwright.toolchain import nvdisasm as module
+from kernelwright.toolchain.cuda import in_wheels
+from kernelwright.toolchain.nvdisasm import find_nvdisasm
+from kernelwright.toolchain.probe import Toolchain
+from scons_tree import GEMM, TOOLS, Inputs, graph_of, stages_of
+
+ANSWER = "echo 'Cuda compilation tools, release 13.2, V13.2.78'"
+
+
+def script(path: Path, body: str = ANSWER) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "in_wheels", lambda name: [])
+
+
+def test_the_wheel_wins_over_what_is_beside_nvcc(tmp_path: Path) -> None:
+    wheels = in_wheels("bin/nvdisasm")
+    if not wheels:
+        pytest.skip("the wheel of nvdisasm is not installed")
+    script(tmp_path / "bin/nvdisasm")
+    assert find_nvdisasm(str(script(tmp_path / "bin/nvcc")), {"PATH": ""}) == str(wheels[0])
+
+
+def test_one_beside_nvcc_wins_over_cuda_home_and_that_over_path(tmp_path: Path, no_wheels: None) -> None:
+    beside, home, on_path = (script(tmp_path / name / "bin/nvdisasm") for name in ("cuda", "home", "path"))
+    environment = {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+    assert find_nvdisasm(str(script(tmp_path / "cuda/bin/nvcc")), environment) == str(beside)
+    assert find_nvdisasm("", environment) == str(home)
+    assert find_nvdisasm("", {"PATH": str(on_path.parent)}) == str(on_path)
+
+
+def test_one_is_found_beside_the_nvcc_that_a_wrapper_script_runs(tmp_path: Path, no_wheels: None) -> None:
+    real = script(tmp_path / "cuda/bin/nvcc", f"echo '#$ TOP={tmp_path / 'cuda'}'")
+    script(tmp_path / "cuda/bin/ptxas")
+    beside = script(tmp_path / "cuda/bin/nvdisasm")
+    wrapper = script(tmp_path / "local/bin/nvcc", f'exec {real} "$@"')
+    assert find_nvdisasm(str(wrapper), {"PATH": ""}) == str(beside)
+
+
+def test_a_file_that_cannot_be_executed_is_passed_over(tmp_path: Path, no_wheels: None) -> None:
+    script(tmp_path / "home/bin/nvdisasm").chmod(0o644)
+    other = script(tmp_path / "path/nvdisasm")
+    assert find_nvdisasm("", {"CUDA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)}) == str(other)
+
+
+def test_none_says_how_to_install_it(tmp_path: Path, no_wheels: None) -> None:
+    with pytest.raises(ToolchainError, match="no nvdisasm") as caught:
+        find_nvdisasm(str(script(tmp_path / "nvcc")), {"PATH": str(tmp_path)})
+    assert "pip install 'kernelwright[sass]'" in str(caught.value)
+
+
+def found(tmp_path: Path) -> module.Nvdisasm:
+    return Toolchain(tmp_path / "cache.json", {"PATH": str(tmp_path)}).nvdisasm("")
+
+
+def test_it_is_asked_once_and_again_when_it_is_another_one(tmp_path: Path, no_wheels: None) -> None:
+    log = tmp_path / "log"
+    path = script(tmp_path / "nvdisasm", f"echo run >> {log}\n{ANSWER}")
+    first = found(tmp_path)
+    assert (first.path, first.version) == (str(path), "13.2.78")
+    assert found(tmp_path) == first and log.read_text() == "run\n"
+    script(path, f"echo run >> {log}\n{ANSWER} # another one")
+    assert found(tmp_path).identity != first.identity and log.read_text() == "run\nrun\n"
+
+
+@pytest.mark.parametrize("body", ["exit 3", "echo nonsense", "kill -9 $$"])
+def test_one_that_answers_nonsense_is_an_error(tmp_path: Path, no_wheels: None, body: str) -> None:
+    script(tmp_path / "nvdisasm", body)
+    with pytest.raises(ToolchainError, match="nvdisasm"):
+        found(tmp_path)
+
+
+def test_tools_look_beside_their_own_nvcc(tmp_path: Path, no_wheels: None) -> None:
+    nvcc, beside = script(tmp_path / "cuda/nvcc"), script(tmp_path / "cuda/nvdisasm")
+    chain = Toolchain(tmp_path / "cache.json", {"PATH": ""})
+    tools = Tools(TOOLS.lowerer, TOOLS.host_compiler, replace(TOOLS.nvcc, path=str(nvcc)), chain=chain)
+    assert tools.nvdisasm.path == str(beside)
+
+
+# What is listed.
+
+
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> set[str]:
+    """The stages that are there because of listings."""
+    plain = stages_of(graph_of(tmp_path, monkeypatch, replace(inputs, listings=())))
+    return stages_of(graph_of(tmp_path, monkeypatch, inputs)).keys() - plain.keys()
+
+
+BOTH = Inputs(listings=LISTINGS)
+
+
+@pytest.mark.parametrize("listings", [(), ("sass",), ("ptx",), ("sass", "ptx")])
+def test_each_cubin_of_each_variant_has_the_texts_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listings: tuple[str, ...]
+) -> None:
+    subjects = [f"gemm/{slug} {arch}" for slug in GEMM.slugs for arch in ("sm_80", "sm_90a")]
+    expected = {f"{name.upper()} {subject}" for name in listings for subject in subjects}
+    assert listed(tmp_path, monkeypatch, replace(BOTH, listings=listings)) == expected
+
+
+def test_code_for_the_cpu_and_ptx_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for settings in (Settings(package="demo", targets=("llvm",)), Settings(package="demo", archs=("compute_80",))):
+        assert listed(tmp_path, monkeypatch, replace(BOTH, settings=settings)) == set()
+
+
+def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = replace(BOTH, kernel=replace(GEMM, frontend="cutedsl"))
+    assert {name.split()[0] for name in listed(tmp_path, monkeypatch, inputs)} == {"SASS"}
+
+
+def test_texts_are_made_of_the_cubin_and_of_the_source_also_if_images_are_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = replace(BOTH, settings=Settings(package="demo", compress="size"))
+    stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
+    for label, source, output in (("SASS", "sm_90a.cubin", "sm_90a.sass"), ("PTX", "device.cu", "sm_90a.ptx")):
+        stage = stages[f"{label} gemm/m-1 sm_90a"]
+        folder = Path(stages["CUBIN gemm/m-1 sm_90a"].paths[0]).parent
+        assert (stage.sources, stage.paths) == ([f"{folder}/{source}"], [f"{folder}/{output}"])
+        assert not stage.shipped and stages["CUBIN gemm/m-1 sm_90a"].shipped
+
+
+def test_ptx_of_a_cubin_is_apart_from_ptx_that_is_built_for_the_same_arch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = replace(BOTH, settings=Settings(package="demo", archs=("sm_90a", "compute_90a")))
+    stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
+    text, built = stages["PTX gemm/m-1 sm_90a"], stages["PTX gemm/m-1 compute_90a"]
+    assert text.options["arch"] == built.options["arch"] == "compute_90a"
+    assert text.cache_key(str) != built.cache_key(str) and not {*text.paths} & {*built.paths}
+
+
+def test_a_text_that_cannot_be_made_is_nothing_that_a_package_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = stages_of(graph_of(tmp_path, monkeypatch, BOTH))
+    tolerated = {
+        name for name, stage in stages.items() if Partial(tmp_path).tolerates(stage, KernelwrightError("failed"))
+    }
+    assert {"CUBIN gemm/m-1 sm_80", "PTX gemm/m-1 compute_80"} <= tolerated
+    assert not {name for name in tolerated if not stages[name].shipped}
+
+
+def test_the_virtual_arch_has_the_suffix_of_the_real_one() -> None:
+    assert list(map(virtual_arch, ("sm_80", "sm_90a", "sm_100f"))) == ["compute_80", "compute_90a", "compute_100f"]
