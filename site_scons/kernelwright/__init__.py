@@ -7,22 +7,37 @@ from .core.version import VERSION
 
 if TYPE_CHECKING:
     from .define.kernel import Kernel, Variant, grid
+    from .define.recorded import recorded
     from .ondemand.files import load
     from .ondemand.kernel import kernel
     from .ondemand.programs import compile, par_compile
+    from .ondemand.record import record
 
 PLACES = {
     "Kernel": "define.kernel",
     "Variant": "define.kernel",
-    "grid": "define.kernel",
     "compile": "ondemand.programs",
+    "grid": "define.kernel",
     "kernel": "ondemand.kernel",
     "load": "ondemand.files",
     "par_compile": "ondemand.programs",
+    "record": "ondemand.record",
+    "recorded": "define.recorded",
 }
 """Name -> the module that has it."""
 
-__all__ = ["Kernel", "KernelwrightError", "Variant", "compile", "grid", "kernel", "load", "par_compile"]
+__all__ = [
+    "Kernel",
+    "KernelwrightError",
+    "Variant",
+    "compile",
+    "grid",
+    "kernel",
+    "load",
+    "par_compile",
+    "record",
+    "recorded",
+]
 __version__ = VERSION
 
 

@@ -247,7 +247,7 @@ def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: Non
 
 
 RESULTS = {
-    "discover": {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "kernels": []},
+    "discover": {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "recorded": {}, "kernels": []},
     "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}},
     "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
     "devices": {"cuda": ["sm_80"]},

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
 from .pass_configs import PassConfigs, checked_pass_configs
+from .recorded import Recorded
 
 ConfigValue = bool | int | float | str
 Outputs = tuple[str | int, ...]
@@ -106,6 +107,7 @@ class Kernel:
             the default of the output's dtype.
         location: ``path:line`` of the definition.
         reads: patterns of data files that it reads, relative to the folder of the definition file.
+        recorded: the file that ``recorded()`` has the configs from, relative to that folder; None: they are listed.
         forward: of a backward kernel: the kernel whose gradients it computes.
         backward_kernel: the kernel that computes this one's gradients.
         frontend: what the definition is written in, a name in ``lower.CLASSES``.
@@ -129,6 +131,7 @@ class Kernel:
     inputs_function: Callable[..., Any] | None = field(default=None)
     forward: Kernel | None = field(default=None)
     backward_kernel: Kernel | None = field(default=None)
+    recorded: str | None = field(default=None)
 
     @property
     def doc(self) -> str:
@@ -154,6 +157,9 @@ class Kernel:
             DefinitionError: the definition cannot be called with the config.
         """
         _check_config(self.function, config, Where(self.name, location=self.location))
+        for listed in self.variants:  # a config that was recorded in the meantime
+            if sorted(_config_items(listed.config)) == sorted(_config_items(config)):
+                return listed, slugs(self.configs)
         names = slugs((*self.configs, config))
         return Variant(self.name, dict(config), names[-1]), names
 
@@ -163,7 +169,7 @@ class Kernel:
         function: Callable[..., Any] | None = None,
         /,
         *,
-        configs: Sequence[Config] | None = None,
+        configs: Sequence[Config] | Recorded | None = None,
         targets: Sequence[str] | None = None,
         archs: Sequence[str] | None = None,
         backends: Sequence[str] | None = None,
@@ -178,8 +184,8 @@ class Kernel:
 
         Arguments:
             configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is
-                the default variant. Without it, the kernel has one variant and its function no parameters (but
-                ``target``).
+                the default variant. Or ``recorded("configs.json")``, the configs that a program was seen to use.
+                Without ``configs``, the kernel has one variant and its function no parameters (but ``target``).
             targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
             archs: archs to build for, of either target; default: those of the package.
             backends: execution backends; default: those of the package.
@@ -216,6 +222,7 @@ class Kernel:
                 _checked_reads(reads, where),
                 frontend,
                 checked_pass_configs(pass_configs, where),
+                recorded=configs.path if isinstance(configs, Recorded) else None,
             )
             slugs(result.configs)
             return result
@@ -525,6 +532,8 @@ RESERVED = frozenset(
 
 
 def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -> tuple[Config, ...]:
+    if isinstance(configs, Recorded):
+        return configs.configs(function, where, _checked_configs)
     if configs is None:
         configs = [{}]
     if isinstance(configs, Mapping) or not isinstance(configs, Iterable):

@@ -31,7 +31,7 @@ from ..processes.protocol import DiscoverRequest
 SCHEMA = 3
 """Revision of a record's form, as workers give it."""
 
-FORMAT = f"discovery 3, records {SCHEMA}"
+FORMAT = f"discovery 4, records {SCHEMA}"
 """Schema of the sealed files; another one is a miss."""
 
 Note = Callable[[str, float, float, bool], None]
@@ -130,12 +130,15 @@ class DefinitionRecord:
         kernels: the kernels in the order of their definition.
         later: what single requests turned out to read besides, such as a function's own imports: name of the request ->
             path -> SHA-256 of its present content.
+        recorded: the files that ``recorded()`` has configs from: path -> SHA-256. Which configs there are depends on
+            them, and what a variant is lowered to does not.
     """
 
     file: str
     dependencies: Mapping[str, str]
     kernels: tuple[KernelRecord, ...]
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    recorded: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Record) -> DefinitionRecord:
@@ -146,9 +149,14 @@ class DefinitionRecord:
         """
         if value.count("schema") != SCHEMA:
             raise ValueError("another schema")
-        listed = value.record("dependencies")
-        dependencies = {name: listed.text(name) for name in sorted(listed.raw)}
-        record = cls(value.text("file"), dependencies, tuple(map(KernelRecord.from_json, value.records("kernels"))))
+
+        def digests(name: str) -> dict[str, str]:
+            listed = value.record(name)
+            return {path: listed.text(path) for path in sorted(listed.raw)}
+
+        kernels = tuple(map(KernelRecord.from_json, value.records("kernels")))
+        recorded = digests("recorded") if value.has("recorded") else {}
+        record = cls(value.text("file"), digests("dependencies"), kernels, recorded=recorded)
         if record.file not in record.dependencies:
             raise ValueError("a definition that does not depend on its own file")
         return record
@@ -284,7 +292,8 @@ class _Cache:
             record = DefinitionRecord.from_json(Record(body["record"], ""))
         except ValueError:
             return None
-        current = all(self._digest(name) == digest for name, digest in record.dependencies.items())
+        files = [*record.dependencies.items(), *record.recorded.items()]
+        current = all(self._digest(name) == digest for name, digest in files)
         return self._with_later(record, body["later"]) if current else None
 
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import Where
@@ -74,12 +74,17 @@ class LoweredKernel:
 
 def unit_symbol(unit: Unit) -> str:
     """The C symbol of a unit's packed function, unique among all units of the kernel."""
-
-    def identifier(text: str) -> str:
-        return re.sub(r"[^A-Za-z0-9_]", "_", text)
-
-    name = identifier(unit.slug)
-    if [identifier(slug) for slug in unit.slugs].count(name) > 1:
+    name = _identifier(unit.slug)
+    if len(alike(unit.slug, unit.slugs)) > 1:
         name += "_" + hashlib.sha256(unit.slug.encode()).hexdigest()[:8]
-    place = "cuda" if unit.target == "cuda" else identifier(unit.arch)
+    place = "cuda" if unit.target == "cuda" else _identifier(unit.arch)
     return f"kw_{unit.kernel}__{name}__{place}"
+
+
+def alike(slug: str, slugs: Iterable[str]) -> list[str]:
+    """Those slugs that are one identifier in C with a slug, which may be one of them."""
+    return [other for other in slugs if _identifier(other) == _identifier(slug)]
+
+
+def _identifier(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)

@@ -198,6 +198,7 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "schema": _is_integer,
         "file": _is_text,
         "dependencies": _is_object_of(_is_text),
+        "recorded": _is_object_of(_is_text),
         "kernels": lambda value: isinstance(value, list),  # what is in it is for ``discovery``
     },
     LowerRequest.op: {

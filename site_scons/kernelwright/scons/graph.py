@@ -462,7 +462,7 @@ class PackageGraph:
 
     def _stamps(self, found: Unsettled) -> Any:
         """Stamps of all files that decide what the kernels of a definition file are."""
-        digests = dict(found.definition.dependencies)
+        digests = {**found.definition.dependencies, **found.definition.recorded}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
                 digests |= stage.options.get("later", {})

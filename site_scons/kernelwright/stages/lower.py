@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.arch import lowering_arch
+from ..lower.unit import alike
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
 from .stage import Stage, files_in
@@ -52,11 +53,19 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     options |= {"archs": list(files.images)} if files.images else {}
     options |= {"pass_configs": dict(record.pass_configs)} if record.pass_configs else {}
     options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
+    if kernel.definition.recorded and (same := _alike(kernel, slug)):
+        options["alike"] = same  # the symbol depends on them, and recorded configs are not among the contents
     remember = kernel.later(subject, options)
     outputs = files_in(folder, files.names)
     stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
     stage.archs = archs
     return stage
+
+
+def _alike(kernel: KernelContext, slug: str) -> list[str]:
+    """The other variants that the definition lists and whose slugs are the same identifier in C."""
+    listed = {other for found in kernel.definition.kernels if found.name == kernel.name for other in found.slugs}
+    return alike(slug, sorted(listed - {slug}))
 
 
 def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ import posixpath
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -59,6 +59,11 @@ class Definition:
     def dependencies(self) -> dict[str, str]:
         """What it depends on: name as for ``dependency_digest`` -> digest of what was used, in sorted order."""
         return dict(sorted(self.reads.files.items()))
+
+    @property
+    def recorded(self) -> dict[str, str]:
+        """The files that ``recorded()`` looked for -> digest of what was used."""
+        return dict(sorted(self.reads.recorded.items()))
 
     def find(self, kernel: str, slug: str) -> tuple[Kernel, Variant]:
         """The kernel and the variant of these names.
@@ -106,11 +111,12 @@ class Definitions:
         self._recorder.install()
         sys.meta_path.insert(0, self._finder)
 
-    def load(self, file: str, strict: bool = False) -> Definition:
+    def load(self, file: str, strict: bool = False, configs: bool = False) -> Definition:
         """The executed definition file; it is executed by the first call, and never again.
 
         Arguments:
             strict: whether what it reads without declaring it is an error, here and in later calls.
+            configs: whether it matters that its configs are those which are recorded by now.
 
         Raises:
             DefinitionError: the file cannot be read or executed, declares no kernel, or does what strict mode forbids.
@@ -131,9 +137,24 @@ class Definitions:
             self._known = self._execute(path, Definition(name, Reads(strict)))
             return self._known
         known = self._known
-        if known is None or (known.file, known.reads.strict) != (name, strict) or not self._is_current(known):
+        if (
+            known is None
+            or (known.file, known.reads.strict) != (name, strict)
+            or not self._is_current(known.reads.files)
+        ):
+            raise SpentError
+        if configs and not self._is_current(known.reads.recorded):
             raise SpentError
         return known
+
+    def require_recorded(self, definition: Definition) -> None:
+        """Find out whether a definition has the configs that are recorded by now, when one of them is missing.
+
+        Raises:
+            SpentError: other ones are recorded by now.
+        """
+        if not self._is_current(definition.reads.recorded):
+            raise SpentError
 
     def call(self, definition: Definition, kernel: Kernel, what: str, function: Callable[[], Any]) -> Any:
         """Call one of a definition's functions, with the files that it reads recorded.
@@ -151,9 +172,9 @@ class Definitions:
         self._require_declared(definition, f"the {what} of {kernel.name}", where)
         return result
 
-    def _is_current(self, definition: Definition) -> bool:
+    def _is_current(self, files: Mapping[str, str]) -> bool:
         root = Path(self.project.root)
-        return all(dependency_digest(root, name) == digest for name, digest in definition.reads.files.items())
+        return all(dependency_digest(root, name) == digest for name, digest in files.items())
 
     def _execute(self, path: str, definition: Definition) -> Definition:
         folder, module_name = module_name_of(path)
@@ -171,20 +192,24 @@ class Definitions:
     def _note_declared(self, definition: Definition) -> None:
         """Note what the kernels say they read: it is a dependency whether or not anything is seen to read it."""
         for kernel in definition.kernels:
+            if kernel.recorded is not None:
+                self._declared_name(definition, kernel, kernel.recorded, "recorded() names")
             for pattern in kernel.reads:
                 self._recorder.note_declared(self._declared_name(definition, kernel, pattern))
 
-    def _declared_name(self, definition: Definition, kernel: Kernel, pattern: str) -> str:
-        """A pattern of ``reads``, made relative to the project root."""
+    def _declared_name(
+        self, definition: Definition, kernel: Kernel, pattern: str, subject: str = "reads contains"
+    ) -> str:
+        """A pattern of ``reads``, or the path of ``recorded()``, made relative to the project root."""
         name = posixpath.normpath(posixpath.join(posixpath.dirname(definition.file), pattern))
         where = Where(kernel.name, location=self.project.location(kernel.location))
         if name.split("/")[0] == "..":
             raise DefinitionError(
-                f"reads contains {pattern!r}, which is outside of the project", where, "copy it into the project"
+                f"{subject} {pattern!r}, which is outside of the project", where, "copy it into the project"
             )
         if (Path(self.project.root) / name).is_dir():
             remedy = f'write "{pattern.rstrip("/")}/**" for all files in it'
-            raise DefinitionError(f"reads contains {pattern!r}, which is a folder", where, remedy)
+            raise DefinitionError(f"{subject} {pattern!r}, which is a folder", where, remedy)
         return name
 
     def _require_declared(self, definition: Definition, subject: str, where: Where) -> None:

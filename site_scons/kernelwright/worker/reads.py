@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import OUTPUT_FOLDERS, dependency_digest
+from ..define import recorded
 from .patterns import pattern_files
 from .project import Project
 from .strict import Findings, Strict
@@ -34,6 +35,8 @@ class Reads:
         files: what it depends on: name as for ``dependency_digest`` -> digest of what was used.
         modules: names of project files that were imported.
         declared: names of project files that it says it reads.
+        recorded: project files that ``recorded()`` looked for -> digest of what was used. Which configs there are
+            depends on them, and what a variant is lowered to does not.
         made: paths of files and folders that it made itself: what is in them is no input.
         findings: what it did since its last call began that strict mode does not allow.
     """
@@ -42,6 +45,7 @@ class Reads:
     files: dict[str, str] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
     declared: set[str] = field(default_factory=set)
+    recorded: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
     findings: Findings = field(default_factory=dict)
 
@@ -170,7 +174,9 @@ class ReadRecorder:
         name = self._project.relative(full)
         if os.path.isdir(full) or reads.has_made(full):  # noqa: PTH112
             return
-        if name is not None:
+        if name is not None and _is_by_recorded():
+            reads.recorded.setdefault(name, dependency_digest(self._root, name))
+        elif name is not None:
             self._note(reads, name)
             if _is_by_import("get_code"):
                 reads.modules.add(name)
@@ -270,6 +276,14 @@ def _is_by_import(function: str) -> bool:
         frame = frame.f_back
     names = [caller.f_code.co_name for caller in (frame, frame.f_back) if caller is not None]
     return frame.f_code.co_filename.startswith("<frozen importlib") and function in names
+
+
+def _is_by_recorded() -> bool:
+    """Whether the caller is ``recorded()``, which reads configs for the decorator."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename == recorded.__file__
 
 
 __all__ = ["ReadRecorder", "Reads"]

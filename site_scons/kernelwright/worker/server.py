@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -98,11 +98,12 @@ class Server:
         raise WorkerError(f"no operation for {request!r}")
 
     def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
-        definition = self._definitions.load(request.file, request.strict)
+        definition = self._definitions.load(request.file, request.strict, configs=True)
         return {
             "schema": 3,
             "file": definition.file,
             "dependencies": definition.dependencies,
+            "recorded": definition.recorded,
             "kernels": [self._kernel_record(kernel) for kernel in definition.kernels],
         }
 
@@ -130,7 +131,7 @@ class Server:
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, slugs = _variant_of(definition, request)
+        kernel, variant, slugs = self._variant_of(definition, request)
         if dict(request.config) != dict(variant.config):
             raise _edited(request, definition)
         unit = Unit(
@@ -201,13 +202,22 @@ class Server:
 
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, _ = _variant_of(definition, request)
+        kernel, variant, _ = self._variant_of(definition, request)
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
 
         result = Check(request, kernel, variant, call, progress).run()
         return {**result, "dependencies": definition.dependencies}
+
+    def _variant_of(
+        self, definition: Definition, request: LowerRequest | CheckRequest
+    ) -> tuple[Kernel, Variant, Sequence[str]]:
+        try:
+            return _variant_of(definition, request)
+        except DefinitionError:
+            self._definitions.require_recorded(definition)
+            raise
 
     def _placed(self, error: KernelwrightError, request: Request) -> KernelwrightError:
         """The error with what the request knows about its place, and with paths relative to the project root."""

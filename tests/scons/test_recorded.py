@@ -1,0 +1,126 @@
+"""Variants that were recorded: ``recorded()`` in a definition makes them those that are built, and no others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project
+from kernelwright.define.recorded import text_of
+from kernelwright.ondemand.record import note
+
+IMPORT = "from kernelwright import grid, kernel"
+DECORATOR = '@kernel(configs=recorded("configs.json"), outputs=["y"])'
+
+
+@pytest.fixture
+def recording(cpu_project: Project) -> Project:
+    """A project whose kernel ``scale`` has the configs that are recorded."""
+    cpu_project.replace("kernels/scale.py", IMPORT, f"{IMPORT}, recorded")
+    cpu_project.replace("kernels/scale.py", 'grid(dtype=["float32", "float16"])', 'recorded("configs.json")')
+    return cpu_project
+
+
+def write(project: Project, *configs: dict[str, Any], kernel: str = "scale") -> Path:
+    return project.write("kernels/configs.json", text_of({kernel: configs}))
+
+
+def variants(project: Project) -> list[dict[str, Any]]:
+    printed = project.python("import demo, json; print(json.dumps(demo.scale.variants))")
+    listed: list[dict[str, Any]] = json.loads(printed)
+    return listed
+
+
+def test_the_recorded_configs_are_the_variants_and_a_change_builds_what_changed(recording: Project) -> None:
+    path = write(recording, {"dtype": "float32"}, {"dtype": "float16"})
+    assert recording.scons("-j2").labels["LOWER"] == 3, "with add_one"
+    assert variants(recording) == [{"dtype": "float16"}, {"dtype": "float32"}]
+    assert recording.scons("-j2").stages == []
+
+    note(path, "scale", {"dtype": "float64"})
+    run = recording.scons("-j2")
+    assert [stage for stage in run.stages if stage.startswith("LOWER")] == ["LOWER scale/dtype-float64 x86-64-v3"]
+    assert variants(recording) == [{"dtype": "float16"}, {"dtype": "float32"}, {"dtype": "float64"}]
+
+    write(recording, {"dtype": "float32"})
+    run = recording.scons("-j2")
+    assert "LOWER" not in run.labels and "LINK" in run.labels
+    assert variants(recording) == [{"dtype": "float32"}]
+    assert recording.scons("-j2").stages == []
+
+    path.write_text(path.read_text() + "\n")
+    assert recording.scons("-j2").stages == [], "the same configs, in another text"
+
+
+def test_strict_mode_allows_the_file_and_another_reader_of_it_depends_on_it(recording: Project) -> None:
+    write(recording, {"dtype": "float32"})
+    recording.scons("-j2", "--strict")
+    assert recording.scons("-j2", "--strict").stages == []
+    recording.replace("kernels/scale.py", IMPORT, f"{IMPORT}, recorded\nopen('kernels/configs.json').read() #")
+    run = recording.scons("-j2", "--strict", ok=False)
+    assert "reads kernels/configs.json, which is neither imported nor declared" in run.output
+
+
+def test_a_default_is_built_until_there_are_recorded_configs(recording: Project) -> None:
+    default = 'recorded("configs.json", default=[{"dtype": "float16"}])'
+    recording.replace("kernels/scale.py", 'recorded("configs.json")', default)
+    recording.scons("-j2")
+    assert variants(recording) == [{"dtype": "float16"}]
+    write(recording, {"dtype": "float32"}, kernel="another")
+    assert recording.scons("-j2").stages == []
+    write(recording, {"dtype": "float32"})
+    recording.scons("-j2")
+    assert variants(recording) == [{"dtype": "float32"}]
+    (recording.folder / "kernels/configs.json").unlink()
+    assert "LOWER" not in recording.scons("-j2").labels
+    assert variants(recording) == [{"dtype": "float16"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no file configs.json"),
+        (text_of({"other": [{}]}), "configs.json has no configs of 'scale'"),
+        ('{"schema": 1, "kernels"', "configs.json is damaged: "),
+        (text_of({"scale": [{"dtype": "float32", "m": 1}]}), "configs.json: config key 'm' is not a parameter"),
+        (text_of({"scale": [{}]}), "configs.json: config {} gives no value for parameter 'dtype'"),
+        ('{"schema": 1, "kernels": {"scale": []}}', "configs.json: configs is empty"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said_with_kernel_place_and_remedy(
+    recording: Project, text: str | None, said: str
+) -> None:
+    if text is not None:
+        recording.write("kernels/configs.json", text)
+    run = recording.scons("-j2", ok=False)
+    line = 1 + (recording.folder / "kernels/scale.py").read_text().splitlines().index(DECORATOR)
+    assert f"kernels/scale.py:{line} scale [discover]: {said}" in run.output
+    assert "run your program with KERNELWRIGHT_RECORD=configs.json" in run.output
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("'/tmp/configs.json'", "expected a path relative to the folder of the definition file"),
+        ("7", "recorded() got 7"),
+        ("'../../configs.json'", "which is outside of the project"),
+        ("'.'", "scale [discover]: . cannot be read: Is a directory"),
+    ],
+)
+def test_a_path_that_is_none_of_a_file_in_the_project_is_an_error(recording: Project, argument: str, said: str) -> None:
+    write(recording, {"dtype": "float32"})
+    (recording.folder.parent / "configs.json").write_text(text_of({"scale": [{"dtype": "float32"}]}))
+    recording.replace("kernels/scale.py", '"configs.json"', argument)
+    assert said in recording.scons("-j2", ok=False).output
+
+
+def test_keys_have_the_order_of_the_default_or_of_the_parameters(recording: Project) -> None:
+    recording.replace("kernels/scale.py", "dtype: str", "dtype: str, block: int = 1, also: int = 2")
+    write(recording, {"also": 3, "block": 4, "dtype": "float32"})
+    recording.scons("-j2")
+    assert list(variants(recording)[0]) == ["dtype", "block", "also"]
+    recording.replace("kernels/scale.py", '"configs.json"', '"configs.json", default=[{"also": 1, "dtype": "float32"}]')
+    recording.scons("-j2")
+    assert list(variants(recording)[0]) == ["also", "dtype", "block"]
