@@ -459,16 +459,6 @@ def test_names_that_cannot_be_kernels(name):
         kernel(function)
 
 
-def test_calling_a_definition_says_what_to_do():
-    @kernel
-    def copy(): ...
-
-    with pytest.raises(DefinitionError, match="kernel 'copy' was called inside its definition file") as caught:
-        copy(1)
-    assert caught.value.where == Where("copy", location=copy.location)
-    assert "copy.function(...)" in caught.value.remedy
-
-
 def test_what_the_package_and_the_build_file_use_is_reserved():
     used = {"main", "preload", "supported", "variants", "manifest", "set_num_threads", "num_threads"}
     assert used | {"check", "wheel", "sass", "ptx", "backends", "jax"} == RESERVED

@@ -315,14 +315,6 @@ class Kernel:
         """Call the definition for one config; ``target`` is passed on if the definition takes it."""
         return self.function(**config, **({"target": target} if self.takes_target else {}))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Not possible: a definition is built first; this says how to get at what it makes."""
-        raise DefinitionError(
-            f"kernel {self.name!r} was called inside its definition file",
-            Where(self.name, location=self.location),
-            f"import it from the built package, or call {self.name}.function(...) for its PrimFunc",
-        )
-
 
 kernel = Kernel.declare
 
