@@ -132,8 +132,6 @@ DECIDING_NOTHING = {
         "discover/selection.py",
         "wheel/sdist.py",
     ),
-    # The second driver of the stages.
-    *(f"ondemand/{path.name}" for path in (PACKAGE / "ondemand").glob("*.py")),
     *("state/journal.py", "state/settled.py", "state/trace.py", "worker/forkserver.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
