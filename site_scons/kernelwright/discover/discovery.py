@@ -14,10 +14,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import dependency_digest, open_lock
@@ -25,8 +24,9 @@ from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
-from ..processes.pool import WorkerPool
-from ..processes.protocol import DiscoverRequest
+
+if TYPE_CHECKING:
+    from ..processes.pool import WorkerPool
 
 SCHEMA = 3
 """Revision of a record's form, as workers give it."""
@@ -228,6 +228,9 @@ def remember_dependencies(
 def _ask_all(
     workers: WorkerPool, cache: _Cache, paths: Sequence[Path], strict: bool, note: Note | None
 ) -> dict[Path, DefinitionRecord | KernelwrightError]:
+    # Imported here and below, because most runs ask no worker.
+    from concurrent.futures import ThreadPoolExecutor
+
     def ask(path: Path) -> DefinitionRecord | KernelwrightError:
         start = time.monotonic()
         found = _ask(workers, cache, path, strict)
@@ -245,6 +248,8 @@ def _ask_all(
 
 def _ask(workers: WorkerPool, cache: _Cache, path: Path, strict: bool) -> DefinitionRecord | KernelwrightError:
     """Have a worker execute a file, and keep the record. Errors are returned: one file does not hide another."""
+    from ..processes.protocol import DiscoverRequest
+
     try:
         answer = workers.call(DiscoverRequest(cache.name(path), strict))
         try:

@@ -9,10 +9,10 @@ from .. import backends
 from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.settings import Settings
-from ..toolchain.nvcc import Nvcc
 from .discovery import KernelRecord
 
 if TYPE_CHECKING:
+    from ..toolchain.nvcc import Nvcc
     from ..toolchain.nvrtc import Nvrtc
 
 

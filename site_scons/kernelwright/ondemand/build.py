@@ -19,7 +19,6 @@ from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..stages.code import own_code
 from ..stages.context import KernelContext
-from ..stages.package import images_in
 from ..stages.tools import Tools, find_tools
 from .session import Session
 from .store import LATER
@@ -77,8 +76,7 @@ class Job:
     def key(self) -> str:
         """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
         used = sorted({name for selection in self.selections for name in selection.backends})
-        front_ends = {selection.record.frontend for selection in self.selections}
-        tools = [asdict(tool) for name, tool in self.tools.of_front_ends.items() if name in front_ends]
+        tools = [self.tools.of_front_end(selection.record.frontend) for selection in self.selections]
         identity = [
             *(VERSION, own_code(), affecting(self.settings), self.tools.data, tools),
             {name: backends.get(name).build_versions() for name in used},
@@ -194,6 +192,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
 def _context(job: Job, run: Any, folder: Path) -> Any:
     """What the stages are made from; their outputs are in a folder."""
     from ..stages.context import Context
+    from ..stages.package import images_in
 
     where = images_in(job.settings)
     return Context(run, job.settings, job.tools, folder, folder, folder / "check", folder / "wheels", where)

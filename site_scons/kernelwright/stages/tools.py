@@ -42,10 +42,14 @@ class Tools:
     @cached_property
     def of_front_ends(self) -> dict[str, CuteDsl]:
         """The tools that front ends run besides TVM, by the name of the front end."""
+        tools = {name: self.of_front_end(name) for name in lower.names()}
+        return {name: tool for name, tool in tools.items() if tool is not None}
+
+    def of_front_end(self, name: str) -> CuteDsl | None:
+        """The tool that a front end runs besides TVM; None: it runs none."""
         if self.chain is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
-        tools = {name: lower.get(name).tool(self.chain) for name in lower.names()}
-        return {name: tool for name, tool in tools.items() if tool is not None}
+        return lower.get(name).tool(self.chain)
 
     @cached_property
     def fatbinary(self) -> str:
