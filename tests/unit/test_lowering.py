@@ -165,6 +165,28 @@ def test_a_rule_that_fails_falls_through_to_the_next(project: Project) -> None:
     assert result["schedule"] == "dlight.gpu.Fallback"
 
 
+def test_the_list_of_the_ir_says_which_schedule_the_passes_belong_to(project: Project, tmp_path: Path) -> None:
+    text = MATMUL.replace('te.var("m")', 'te.var("m", "int64")')
+    asked = {"slug": "dtype-float32", "config": {"dtype": "float32"}}
+    shown = lowered(project, "matmul", text, "cuda", **asked, ir=str(tmp_path))
+    plain = lowered(project, "matmul", text, "cuda", **asked)
+    assert shown["contents"] == plain["contents"] and shown["dependencies"] == plain["dependencies"]
+    lines = (tmp_path / "index.txt").read_text().splitlines()
+    tried = [line.removeprefix("# ") for line in lines[1:] if line.startswith("#")]
+    assert tried[0] == "scheduling with dlight.gpu.Matmul" and tried[-1] == "lowering (dlight.gpu.Fallback)"
+    files = [line.split()[0] for line in lines if not line.startswith("#")]
+    assert files == sorted(path.name for path in tmp_path.glob("*.tir"))
+    assert lines.index(f"# {tried[-1]}") < len(lines) - 40, "the passes of the rule that worked follow"
+
+
+def test_ir_that_tvm_cannot_print_does_not_disturb_the_lowering(project: Project, tmp_path: Path) -> None:
+    text = "import tvm\ntvm.IRModule.script = lambda self, **options: 1 / 0\n" + SOFTMAX.replace("softmax", "silent")
+    result = lowered(project, "silent", text, "llvm", ir=str(tmp_path))
+    assert {"module.tir", "signature.json", "host.o"} == result["contents"].keys()
+    content = (tmp_path / "001-tirx.BindTarget.tir").read_text()
+    assert content == "# TVM cannot print this module: ZeroDivisionError: division by zero\n"
+
+
 def test_a_function_that_no_rule_schedules_is_an_error_that_lists_the_rules(project: Project) -> None:
     text = body(
         """

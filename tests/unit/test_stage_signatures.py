@@ -68,7 +68,7 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in STAGES.items() if kind.module]
-KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "ENTRY", "WHEEL", "COMMANDS"}
+KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 
 
@@ -228,18 +228,19 @@ DECIDING = {
     "PACKAGE": "backends compilers/fatbin core/files package stages/package",
     "WHEEL": "compilers/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
     "COMMANDS": "stages/commands core/files",
+    "IR": f"define/program core/dtype lower {EXECUTION} stages/lower stages/ir stages/execution",
     "CHECK": f"worker/compare stages/check runtime/size worker/check {EXECUTION}",
 }
 """Modules that decide what each stage makes, written by hand: the digest has to have these. A folder stands for all
 modules in it."""
 
 STRANGERS = {
-    "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device scons",
+    "LOWER": "backends wheel package compilers report state/settled stages/cc stages/device stages/ir scons",
     "CUBIN": "lower worker wheel report stages/lower stages/cc scons",
     "CC": "lower worker wheel report stages/lower stages/device scons",
     "SASS": "lower worker wheel report stages/lower stages/device backends scons",
     "LINK": "lower worker wheel report stages/lower stages/device scons",
-    "PACKAGE": "lower worker report stages/lower stages/device scons",
+    "PACKAGE": "lower worker report stages/lower stages/ir stages/device scons",
 }
 """Modules that have nothing to do with a stage: an edit of them must not run it again."""
 
@@ -517,7 +518,23 @@ def request_of(stage: Stage, graph: PackageGraph, monkeypatch: pytest.MonkeyPatc
     graph.run.__dict__["pool"] = SimpleNamespace(call=call)
     monkeypatch.setattr(UnitFiles, "read_signature", lambda unit: {})
     scratch = graph.run.top / "scratch" / stage.subject.replace("/", " ")
+    scratch = scratch.with_name(f"{stage.label} {scratch.name}")
     scratch.mkdir(parents=True)
     with pytest.raises(SentError) as caught:
         stage.make(scratch)
     return caught.value.args[0]
+
+
+def test_to_show_the_ir_is_in_no_other_signature_and_has_what_the_lowering_has(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    showing = setting(dump_ir="yes")(BASE)
+    graph = graph_of(tmp_path / "shown", monkeypatch, showing)
+    shown = stages_of(graph)
+    assert labels(shown.keys() - before.keys()) == {"IR"}
+    assert {name: shown[name].fingerprint for name in before} == before
+    for name, stage in shown.items():
+        if stage.label == "IR":
+            assert stage.options == shown[name.replace("IR", "LOWER")].options and not stage.cacheable
+    request = request_of(shown["IR gemm/m-2 cuda"], graph, monkeypatch)
+    lowering = request_of(shown["LOWER gemm/m-2 cuda"], graph, monkeypatch)
+    assert Path(request.ir).is_dir() and replace(request, out="", ir="") == replace(lowering, out="")

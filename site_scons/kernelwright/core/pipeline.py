@@ -216,8 +216,17 @@ STAGES = (
         module="stages.sass",
         memory={"nvdisasm": 64 * MIB},
     ),
+    StageKind(
+        "IR",
+        ("#5a5fa8", "#a9b4f0"),
+        "as `LOWER`",
+        "as `LOWER`; names and digests of the files beside its output",
+        "`ir/index.txt`; beside it, a file for each pass",
+        module="stages.ir",
+        also=("worker.server", "lower"),
+    ),
 )
-"""All stages in the order of the pipeline, the probing of tools first."""
+"""All stages in the order of the pipeline, the probing of tools first, and last what only looks at it."""
 
 LISTINGS = ("sass", "ptx")
 """Texts of device code that are made when they are asked for, by the ending of their files."""

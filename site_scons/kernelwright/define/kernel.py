@@ -513,6 +513,7 @@ RESERVED = frozenset(
         "set_num_threads",
         "num_threads",
         "check",
+        "ir",
         "wheel",
         "sass",
         "ptx",

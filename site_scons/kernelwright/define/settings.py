@@ -95,6 +95,12 @@ class Settings:
     pch_size: str = _setting(
         SIZE, "2G", "what NVRTC's precompiled headers are kept within; empty: there are none", affects_output=False
     )
+    dump_ir: str = _setting(
+        choice("no", "yes"),
+        "no",
+        "whether each build also writes the IR after each of TVM's passes, as scons ir does",
+        affects_output=False,
+    )
     cache_dir: str = _setting(
         TEXT, "build/.kernelwright/cache", "folder of the build cache; empty: no cache", affects_output=False
     )

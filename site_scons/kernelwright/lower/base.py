@@ -67,6 +67,9 @@ class FrontEnd:
     calls_definition: ClassVar[bool] = False
     """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""
 
+    has_passes: ClassVar[bool] = False
+    """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
+
     expects: ClassVar[str]
     """What a definition returns, for messages."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .base import FrontEnd
@@ -17,12 +18,13 @@ class Tir(FrontEnd):
     """A TVM PrimFunc, or an IRModule with one entry function."""
 
     name = "tir"
+    has_passes = True
     expects = "a PrimFunc or an IRModule"
     remedy = "return a function made with @T.prim_func or te.create_prim_func, or a module made with @I.ir_module"
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
-        from . import tir_lowering, tir_passes  # noqa: F401
+        from . import tir_dump, tir_lowering, tir_passes  # noqa: F401
 
     def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
         """See :meth:`FrontEnd.require_pass_configs`; TVM knows which there are."""
@@ -54,5 +56,20 @@ class Tir(FrontEnd):
         from .tir_lowering import lower
         from .tir_passes import pass_context
 
+        if unit.ir:
+            return self._show(returned, unit, progress)
         with pass_context(unit.pass_configs):
             return lower(returned, unit, self.target(unit), progress)
+
+    def _show(self, returned: Any, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """As :meth:`lower`, with the IR after each pass in a folder."""
+        from .tir_dump import IrDump
+        from .tir_lowering import lower
+        from .tir_passes import pass_context
+
+        dump = IrDump(Path(unit.ir))
+        dump.write("definition", returned)
+        with pass_context(unit.pass_configs, (dump.instrument(),)):
+            lowered = lower(returned, unit, self.target(unit), dump.noting(progress))
+        dump.finish(unit)
+        return lowered

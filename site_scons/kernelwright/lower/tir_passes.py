@@ -5,7 +5,7 @@ Written for TVM 0.27. It takes any integer for a bool, and for a field of an obj
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -40,9 +40,9 @@ def require_pass_configs(pass_configs: Mapping[str, Any], where: Where) -> None:
         _require_type(name, value, known[name], where)
 
 
-def pass_context(pass_configs: Mapping[str, Any]) -> PassContext:
-    """A context with these configs, and with nothing of a context that may be around it."""
-    return PassContext(config=dict(pass_configs))
+def pass_context(pass_configs: Mapping[str, Any], instruments: Sequence[Any] = ()) -> PassContext:
+    """A context with these configs and instruments, and with nothing of a context that may be around it."""
+    return PassContext(config=dict(pass_configs), instruments=instruments)
 
 
 def _require_type(name: str, value: Any, expected: str, where: Where) -> None:

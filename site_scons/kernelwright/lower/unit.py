@@ -11,6 +11,9 @@ from ..core.errors import Where
 from ..define.kernel import Outputs, named_outputs
 from ..define.pass_configs import PassConfigs
 
+IR_INDEX = "index.txt"
+"""The file that lists those with the IR after each pass."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -28,6 +31,7 @@ class Unit:
         location: ``path:line`` of the definition, relative to the project root.
         archs: those that the front end itself makes device code for; empty where nvcc does that.
         pass_configs: configs of TVM's passes, which :meth:`FrontEnd.require_pass_configs` accepts.
+        ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
     """
 
     kernel: str
@@ -40,6 +44,7 @@ class Unit:
     location: str
     archs: tuple[str, ...] = ()
     pass_configs: PassConfigs = field(default_factory=dict)
+    ir: str = ""
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.

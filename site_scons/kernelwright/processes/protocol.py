@@ -68,6 +68,7 @@ class LowerRequest:
         archs: those that the front end itself makes device code for, with commas between them.
         listed: whether the definition lists the config. If not, the variant is lowered as if it were the last one.
         pass_configs: configs of TVM's passes.
+        ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
     """
 
     op: ClassVar[str] = "lower"
@@ -82,6 +83,7 @@ class LowerRequest:
     archs: str = ""
     listed: bool = True
     pass_configs: Mapping[str, Any] = field(default_factory=dict)
+    ir: str = ""
 
     @property
     def where(self) -> Where:

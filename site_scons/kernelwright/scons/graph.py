@@ -31,7 +31,7 @@ from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
 from ..stages.package import Assembly, Built, Part, backends_of, images_in, named_backends, remove_unknown
-from ..stages.stage import Stage
+from ..stages.stage import IR, Stage
 from ..stages.tools import Tools, find_tools
 from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from . import compat
@@ -68,6 +68,7 @@ class PackageGraph:
         self.settings = settings
         self.made: list[Stage] = []
         self.unsettled: dict[str, KernelBuild] = {}
+        self._shown: dict[str, list[Stage]] = {}
         self._looked_into: list[Unsettled] = []
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
@@ -204,6 +205,7 @@ class PackageGraph:
             plain
             and commands.NAME not in targets
             and not self._listings
+            and not self._showing
             and not self.run.strict
             and not SCons.Script.GetOption("tree_printers")
         )
@@ -216,6 +218,16 @@ class PackageGraph:
     @cached_property
     def _checking(self) -> bool:
         return "check" in SCons.Script.COMMAND_LINE_TARGETS
+
+    @cached_property
+    def _showing(self) -> bool:
+        """Whether the IR after each pass is written, be it asked for or set."""
+        # A partial package can do without variants that cannot be lowered, and nothing may wait for their IR.
+        return IR in SCons.Script.COMMAND_LINE_TARGETS or self._shows_always
+
+    @property
+    def _shows_always(self) -> bool:
+        return self.settings.dump_ir == "yes" and self.run.partial is None
 
     def _is_intact(self, kernel: SettledKernel) -> bool:
         if self._checking and not (kernel.checks and is_current(self._top, kernel.check_outputs)):
@@ -275,14 +287,15 @@ class PackageGraph:
 
     def add_kernel(self, definition: DefinitionRecord, selection: KernelSelection) -> KernelBuild:
         """Make the nodes of a kernel."""
-        from ..stages import kernel
+        from ..stages import ir, kernel
 
         front_end = lower.get(selection.record.frontend)
         context = KernelContext(self.context, definition, selection, front_end)
         build = kernel.make(context, self.glibc_stage, self._listings)
-        for stage in (*build.stages, *build.checks, *build.listings):
+        shown = ir.make_all(context) if self._showing else []
+        for stage in (*build.stages, *build.checks, *build.listings, *shown):
             self.add_stage(stage)
-        self.unsettled[selection.record.name] = build
+        self.unsettled[selection.record.name], self._shown[selection.record.name] = build, shown
         return build
 
     def _failure(self, number: int, error: KernelwrightError) -> Any:
@@ -303,6 +316,8 @@ class PackageGraph:
         files = [built for part in parts for built in (part.entry, *part.products.values())]
         nodes = self.run.nodes_of(stage)
         self.env.Requires(nodes, [self.run.node(file.path) for file in files if file.path] + self._failing)
+        # The package's stage removes what is not known, and must not do so while files of IR come.
+        self.env.Requires(nodes, [self.run.node_of(stage) for shown in self._shown.values() for stage in shown])
         return SCons.Util.NodeList(nodes)
 
     def _part(self, name: str, build: KernelBuild) -> Part:
@@ -313,7 +328,7 @@ class PackageGraph:
         return Part(name, build.backends, built(build.entry), products)
 
     def _alias(self, kept: dict[str, SettledKernel], files: list[str]) -> None:
-        """Make the kernels' names, and ``check``, targets of the command line.
+        """Make the kernels' names, ``check`` and ``ir`` targets of the command line.
 
         Arguments:
             kept: the kernels that are settled.
@@ -321,7 +336,8 @@ class PackageGraph:
         """
         for name, kernel in self.unsettled.items():
             products = list(kernel.products.values()) or [kernel.entry]
-            self._user_env.Alias(name, [*map(self.run.node, products), *self._failing])
+            shown = [self.run.node_of(stage) for stage in self._shown[name] if self._shows_always]
+            self._user_env.Alias(name, [*map(self.run.node, products), *shown, *self._failing])
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
         if self._failing:
             self._alias_unknown(requested - kept.keys() - self.unsettled.keys(), files)
@@ -340,6 +356,8 @@ class PackageGraph:
             self._add_listing(listing)
         if commands.NAME in requested:
             self._add_compile_commands()
+        if self._showing:
+            self._alias_ir()
         if self._checking:
             for name, kernel in self.unsettled.items():
                 if not kernel.record.has_reference:
@@ -356,6 +374,16 @@ class PackageGraph:
             self._user_env.Alias(ending, list(map(self.run.node, texts)))
             if not texts:
                 self._tell([f"kernelwright: {name} has no device code of which there is a .{ending}"])
+
+    def _alias_ir(self) -> None:
+        """Make ``ir`` a target: the IR of all kernels that TVM's passes lower."""
+        nodes = [self.run.node_of(stage) for shown in self._shown.values() for stage in shown]
+        self._user_env.Alias(IR, [*nodes, *self._failing])
+        for node in nodes if not self._shows_always else ():
+            self._user_env.Ignore(node.dir, node)
+        for name, build in self.unsettled.items():
+            if not self._shown[name]:
+                self._tell([f"kernelwright: {name} has no IR to show: it is written in {build.record.frontend}"])
 
     def _alias_unknown(self, names: set[Any], files: list[str]) -> None:
         """Have a target that may be a kernel of a file with errors show these, instead of being unknown to SCons."""
@@ -487,12 +515,15 @@ class PackageGraph:
         """Nodes for ``scons -c``, which needs no discovery: whole folders go."""
         wheel = self.wheels.Dir(self.settings.package)
         self.run.require_folders(folder.get_abspath() for folder in (self.work, self.folder, self.checks, wheel))
-        for folder in Path(self.work.get_abspath()).glob("*"):
+        work = Path(self.work.get_abspath())
+        for folder in work.glob("*"):
             self._cleaned(folder.name, self.work.Dir(folder.name))
         self._cleaned("check", self.checks)
         for ending in LISTINGS:
-            listed = Path(self.work.get_abspath()).glob(f"*/*/cuda/sm_*.{ending}")
+            listed = work.glob(f"*/*/cuda/sm_*.{ending}")
             self._cleaned(ending, self.work, sorted(map(str, listed)))
+        folders = [found for depth in ("*/*/cuda", "*/*/llvm/*") for found in work.glob(f"{depth}/{IR}")]
+        self._cleaned(IR, self.work, sorted(map(str, folders)))
         self._cleaned("wheel", wheel)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")
         made = [self.run.top / "build" / name for name in (".kernelwright", *SINGLE_FILES)]

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from ..state.trace import Trace
 
 
+ON_REQUEST = ("CHECK", "IR")
+"""Stages that run only if their target is asked for, whatever folder they write into. With ``dump_ir`` the package also
+waits for IR."""
+
+
 class shared_property(cached_property[Any]):
     """A cached property that several threads may ask for; from Python 3.12 on, functools' own is then made twice."""
 
@@ -289,14 +294,14 @@ class BuildRun:
             found = [source for source in needed if source not in seen]
             seen.update(found)
             todo += found
-        return wanted or {id(stage) for stage in self.stages if stage.label != "CHECK"}
+        return wanted or {id(stage) for stage in self.stages if stage.label not in ON_REQUEST}
 
     def _resolve(self, target: Any) -> list[Any]:
         """The nodes of a target of the command line or of Default(); for a folder, all that is made below it."""
         node = target
         if isinstance(target, str):
             node = compat.find_alias(target) or self.env.fs.Entry(target)
-        made = [node for stage in self.stages for node in self.nodes_of(stage) if stage.label != "CHECK"]
+        made = [node for stage in self.stages for node in self.nodes_of(stage) if stage.label not in ON_REQUEST]
         return [made_node for made_node in made if made_node.is_under(node)] if compat.is_folder(node) else [node]
 
     def _show_output(self, request: Request, text: str) -> None:

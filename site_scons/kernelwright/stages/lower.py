@@ -10,7 +10,7 @@ from ..core.arch import lowering_arch
 from ..lower.unit import alike
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
-from .stage import Stage, files_in
+from .stage import IR, Stage, files_in
 
 
 def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:
@@ -19,47 +19,89 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     Arguments:
         archs: one arch of the CPU, or all CUDA archs.
     """
-    record, run = kernel.record, kernel.run
-    arch = archs[0] if target == "llvm" else lowering_arch(archs)
-    folder = kernel.folder / slug / target / (arch if target == "llvm" else "")
+    folder = folder_of(kernel, slug, target, archs)
     files = kernel.front_end.files(target, archs)
-    subject = f"{record.name}/{slug} {arch if target == 'llvm' else target}"
+    subject = subject_of(kernel, slug, target, archs)
     where = kernel.where("lower", slug)
 
     def lower(scratch: Path) -> None:
         made = scratch / "made"
         made.mkdir()
-        request = LowerRequest(
-            *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict),
-            ",".join(files.images),
-            kernel.lists(slug),
-            record.pass_configs,
-        )
-        result = kernel.call(request, where)
+        result = kernel.call(request_of(kernel, slug, config, target, archs, made), where)
         write_anew(made, scratch, files.names)
         remember(result["dependencies"])
         stage.measured.cpu_seconds = result["cpu_seconds"]
 
+    options = options_of(kernel, slug, config, target, archs)
+    remember = kernel.later(subject, options)
+    outputs = files_in(folder, files.names)
+    stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
+    stage.archs = archs
+    stage.keeps = folder / IR
+    return stage
+
+
+def arch_of(target: str, archs: tuple[str, ...]) -> str:
+    """The arch that TVM generates code for."""
+    return archs[0] if target == "llvm" else lowering_arch(archs)
+
+
+def subject_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> str:
+    """What a lowering works on."""
+    return f"{kernel.name}/{slug} {archs[0] if target == 'llvm' else target}"
+
+
+def folder_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> Path:
+    """The folder of a lowering's files."""
+    return kernel.folder / slug / target / (archs[0] if target == "llvm" else "")
+
+
+def request_of(
+    kernel: KernelContext,
+    slug: str,
+    config: Mapping[str, Any],
+    target: str,
+    archs: tuple[str, ...],
+    made: Path,
+    ir: str = "",
+) -> LowerRequest:
+    """What a worker is asked for.
+
+    Arguments:
+        made: the folder that receives the files.
+        ir: that of the IR after each pass, if that is asked for.
+    """
+    record, run, arch = kernel.record, kernel.run, arch_of(target, archs)
+    images = ",".join(kernel.front_end.files(target, archs).images)
+    return LowerRequest(
+        *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict, images),
+        kernel.lists(slug),
+        record.pass_configs,
+        ir,
+    )
+
+
+def options_of(
+    kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]
+) -> dict[str, Any]:
+    """What decides, besides the sources, what a lowering makes."""
+    record, images = kernel.record, kernel.front_end.files(target, archs).images
     options: dict[str, Any] = {
         "kernel": record.name,
         "slug": slug,
         "config": dict(config),
         "outputs": list(record.outputs),
         "target": target,
-        "arch": arch,
+        "arch": arch_of(target, archs),
         "tvm": kernel.tools.lowerer.identity,
         "definition": kernel.definition_identity,
-    } | ({"strict": True} if run.strict else {})
-    options |= {"archs": list(files.images)} if files.images else {}
+    } | ({"strict": True} if kernel.run.strict else {})
+    options |= {"archs": list(images)} if images else {}
     options |= {"pass_configs": dict(record.pass_configs)} if record.pass_configs else {}
     options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
     if kernel.definition.recorded and (same := _alike(kernel, slug)):
         options["alike"] = same  # the symbol depends on them, and recorded configs are not among the contents
-    remember = kernel.later(subject, options)
-    outputs = files_in(folder, files.names)
-    stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
-    stage.archs = archs
-    return stage
+    return options
 
 
 def _alike(kernel: KernelContext, slug: str) -> list[str]:

@@ -244,6 +244,7 @@ class Assembly:
         known = {path for stage in self._stages for path in stage.paths} | {
             self._place(path) for part in self._whole for path in part.products
         }
+        known |= {str(path) for stage in self._stages if stage.keeps for path in stage.keeps.glob("*")}
         known |= self._run.partial.logs(self._stages) if self._run.partial else set()
         self.copies = {path: copy for path, copy in self.copies.items() if self._place(path) in known}
         for inside in SWEPT:

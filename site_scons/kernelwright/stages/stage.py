@@ -12,6 +12,9 @@ from ..core.files import canonical_json
 from ..state.cache import key_of
 from .code import code_digest
 
+IR = "ir"
+"""Name of the target that asks for the IR after each pass, and of the folder with it beside a variant's files."""
+
 
 @dataclass
 class Measured:
@@ -45,6 +48,7 @@ class Stage:
         cached: whether they came out of the build cache.
         measured: what making them took.
         logs: the folder where a partial build keeps its error.
+        keeps: a folder of files that are no outputs; what is in it stays as long as there is this stage.
     """
 
     label: str
@@ -65,6 +69,7 @@ class Stage:
     cached: bool = False
     measured: Measured = field(default_factory=Measured)
     logs: Path | None = None
+    keeps: Path | None = None
 
     @property
     def paths(self) -> list[str]:

@@ -145,6 +145,7 @@ class Server:
             self._definitions.project.location(kernel.location) or definition.file,
             tuple(request.archs.split(",")) if request.archs else (),
             checked_pass_configs(request.pass_configs, request.where),
+            request.ir,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         try:
