@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright import backends
-from kernelwright.core.errors import SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.define.settings import Settings
 from kernelwright.ondemand import machine as machine_module
 from kernelwright.ondemand import options as options_module
@@ -103,7 +103,7 @@ def test_arguments_are_checked_and_a_misspelt_one_is_pointed_at() -> None:
         {"pass_configs": [1]},
         {"num_workers": True},
     ):
-        with pytest.raises(SettingsError, match=r"compile\(\)"):
+        with pytest.raises(KernelwrightError, match=r"compile\(\)"):
             Options.read("compile()", **wrong)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -16,6 +15,9 @@ from ..core.sealed import read_sealed, write_sealed
 
 SCHEMA = "machine 1"
 """Schema of the file that remembers a machine's GPUs."""
+
+REMEMBERED = "machine.json"
+"""Name of that file in the cache."""
 
 LEVELS = (
     ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
@@ -119,6 +121,8 @@ def _remembered(library: str, visible: str | None, remember: Path | None) -> tup
 
 def _ask(library: str) -> tuple[int, ...]:
     """What the driver says; nothing if it fails."""
+    import subprocess
+
     try:
         asked = subprocess.run(
             [sys.executable, "-I", "-S", "-c", ASK, library],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..backends import choices
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
 from ..core.errors import SettingsError, Where, shown
+from ..define.pass_configs import checked_pass_configs
 from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, choice, require_known
 from ..define.settings import Settings, merge, read_pyproject
 from .machine import cuda_devices, native_cpu_arch
@@ -46,6 +47,10 @@ def _read_count(name: str, raw: Any, where: Where) -> int:
     return value
 
 
+def _read_pass_configs(name: str, raw: Any, where: Where) -> dict[str, Any]:
+    return checked_pass_configs(raw, where)
+
+
 def _read_mapping(name: str, raw: Any, where: Where) -> dict[str, Any]:
     if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
         raise SettingsError(f"{name} is {shown(raw)}, expected a dict with strings as keys", where)
@@ -55,6 +60,7 @@ def _read_mapping(name: str, raw: Any, where: Where) -> dict[str, Any]:
 SWITCH = Kind("`1` or `0`", _read_switch, lambda value: str(int(value)))
 COUNT = Kind("number", _read_count)
 MAPPING = Kind("dict", _read_mapping)
+PASS_CONFIGS = Kind("dict", _read_pass_configs)
 
 
 def _check_targets(targets: tuple[str, ...], where: Where) -> None:
@@ -110,7 +116,7 @@ OPTIONS: Mapping[str, Option] = {
         Setting(choice(*choices()), "the execution backend"), "KERNELWRIGHT_BACKEND", "the project's first"
     ),
     "flags": Option(Setting(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")),
-    "pass_configs": Option(Setting(MAPPING, "options of TVM's passes")),
+    "pass_configs": Option(Setting(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")),
     "settings": Option(Setting(MAPPING, "further settings, as in `[tool.kernelwright]`")),
     "verbose": Option(
         Setting(SWITCH, "whether the commands that are run are shown, and what compilers say"),

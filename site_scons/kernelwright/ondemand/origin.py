@@ -12,6 +12,7 @@ from ..define.kernel import variant_of
 from ..define.pass_configs import checked_pass_configs
 from .build import Job
 from .choice import select_for
+from .machine import REMEMBERED
 from .options import effective, machine
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
         record = replace(
             record, pass_configs=checked_pass_configs({**record.pass_configs, **pass_configs}, origin.where)
         )
-    selection = select_for(record, origin.settings, machine(), options.given)
+    selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
     selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
     settings = replace(
         origin.settings,

@@ -32,6 +32,7 @@ from ..core.errors import KernelwrightError, Where
 from ..core.files import SCRATCH, open_lock, write_atomically
 from ..runtime.loader import read_manifest
 from ..state.own_folder import is_own, mark_own, require_own
+from .machine import REMEMBERED
 
 if TYPE_CHECKING:
     from ..state.cache import BuildCache
@@ -100,6 +101,29 @@ def cache_folder(start: Path, environment: Mapping[str, str]) -> Path:
     return Path(place, ".cache", "kernelwright")
 
 
+class PrivateFolders:
+    """Folders of this process that are removed when it ends; not when a child of it does."""
+
+    def __init__(self) -> None:
+        self._folders: list[tuple[Path, int]] = []
+        atexit.register(self._remove)
+
+    def make(self) -> Path:
+        """A new folder."""
+        folder = Path(tempfile.mkdtemp(prefix="kernelwright-"))
+        self._folders.append((folder, os.getpid()))
+        return folder
+
+    def _remove(self) -> None:
+        for folder, owner in self._folders:
+            if owner == os.getpid():
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+PRIVATE = PrivateFolders()
+"""Those of this process. It is made with the module, so that it ends after what writes into the folders at its end."""
+
+
 class KernelStore:
     """The cache folder. Safe to use from several threads and processes at once, and after a fork.
 
@@ -129,7 +153,7 @@ class KernelStore:
     @classmethod
     def private(cls) -> KernelStore:
         """A store that reads nothing of earlier runs, and of which nothing stays."""
-        store = cls(_private_folder(), 1 << 50)
+        store = cls(PRIVATE.make(), 1 << 50)
         store._work = store._own = store.folder
         return store
 
@@ -375,7 +399,7 @@ class KernelStore:
 
     def _become_private(self, error: OSError | None) -> None:
         """Work in a folder of this process's own from now on, which begins with what was found out earlier."""
-        self._own = _private_folder()
+        self._own = PRIVATE.make()
         for name in RECORDS:
             with contextlib.suppress(OSError):
                 shutil.copyfile(self.folder / name, self._own / name)
@@ -496,7 +520,7 @@ FOLDERS = ("stages", "kernels", "failed", "locks", "scratch", "discovery")
 IGNORE = ".gitignore"
 """The cache is in a git tree as a rule; with this file in it, it is no news there."""
 
-RECORDS = ("toolchain.json", "measurements.json", "machine.json")
+RECORDS = ("toolchain.json", "measurements.json", REMEMBERED)
 """Files in it that are found out again when they are missing."""
 
 RECORD_FOLDERS = ("discovery",)
@@ -594,18 +618,6 @@ def _folders(parent: Path) -> Iterator[Path]:
             made_here = len(tail) == KEY_SHOWN and not set(tail) - set("0123456789abcdef")
             if made_here and path.is_dir() and not path.is_symlink():
                 yield path
-
-
-def _private_folder() -> Path:
-    """A new folder that is removed when this process ends; not when a child of it does."""
-    folder = Path(tempfile.mkdtemp(prefix="kernelwright-"))
-    atexit.register(_remove_private, folder, os.getpid())
-    return folder
-
-
-def _remove_private(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _holder(path: Path) -> str:
