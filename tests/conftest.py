@@ -26,6 +26,10 @@ from forked import starter
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# What was compiled on demand on this machine is not to come back in tests; those who want a cache name one.
+CACHE_DIR = "KERNELWRIGHT_CACHE_DIR"
+os.environ[CACHE_DIR] = "/nowhere/kernelwright"
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
 
@@ -337,7 +341,8 @@ class Project:
         """
         command = [sys.executable, "-m", "SCons", *arguments]
         variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
-        variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"} | (env or {})
+        variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
+        variables |= {CACHE_DIR: os.environ[CACHE_DIR]} | (env or {})
         state = self.folder / "build/.kernelwright"
         if not fresh and not os.path.lexists(state.parent):
             shutil.copytree(once_in(self.shared, "tools", self._find_tools), state)

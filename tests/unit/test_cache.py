@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -113,6 +114,50 @@ def test_entry_with_a_path_in_it_writes_nothing(tmp_path, made, name):
     sealed(entry, {"files": [[name, 1]]}, b"x")
     assert fetched(tmp_path, files=[name]) == (None, {})
     assert not (tmp_path / "escaped").exists()
+
+
+def behind(tmp_path, writable=True):
+    """A cache with the one of the other tests behind it."""
+    return BuildCache(tmp_path / "front", 1 << 20, writable, behind=lambda: cache(tmp_path, writable=False))
+
+
+def fetched_through(tmp_path, store, current=lambda name: ""):
+    out = tmp_path / "out"
+    out.mkdir(exist_ok=True)
+    return store.fetch(KEY, out, FILES, current), {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+@pytest.mark.parametrize("later", [{}, {"table.json": "then"}])
+def test_what_the_cache_behind_has_is_used_and_kept(tmp_path, made, later):
+    entry = store(tmp_path, made, later)
+    os.utime(entry, (1, 1))
+    contents = {"a.cubin": bytes(range(256)), "empty": b""}
+    assert fetched_through(tmp_path, behind(tmp_path, writable=False), lambda name: "then") == (later, contents)
+    assert not (tmp_path / "front").exists()
+    assert fetched_through(tmp_path, behind(tmp_path), lambda name: "then") == (later, contents)
+    assert entry.stat().st_mtime == 1, "the cache behind is left alone"
+    shutil.rmtree(tmp_path / "cache")
+    assert fetched_through(tmp_path, behind(tmp_path), lambda name: "then") == (later, contents)
+    assert fetched_through(tmp_path, behind(tmp_path), lambda name: "now")[0] == (None if later else {})
+
+
+def test_the_cache_behind_is_asked_only_for_what_is_missing(tmp_path, made):
+    store(tmp_path, made)
+
+    def refuse():
+        raise AssertionError("nothing is missing")
+
+    front = BuildCache(tmp_path / "cache", 1 << 20, behind=refuse)
+    front.store(KEY, made, FILES, {})
+    assert fetched_through(tmp_path, front)[0] == {}
+
+
+def test_damage_in_the_cache_behind_is_a_miss_and_stays(tmp_path, made):
+    entry = store(tmp_path, made)
+    data = entry.read_bytes()
+    entry.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert fetched_through(tmp_path, behind(tmp_path)) == (None, {})
+    assert entry.exists() and not (tmp_path / "front").exists()
 
 
 def test_entries_used_least_recently_go_first(tmp_path, made):

@@ -101,6 +101,21 @@ def cache_folder(start: Path, environment: Mapping[str, str]) -> Path:
     return Path(place, ".cache", "kernelwright")
 
 
+def stages_behind(start: Path, environment: Mapping[str, str]) -> BuildCache | None:
+    """The finished stages of compile on demand, for builds to read; None: there are none.
+
+    Arguments:
+        start, environment: as of :func:`cache_folder`.
+    """
+    from ..state.cache import BuildCache
+
+    try:
+        folder = cache_folder(start, environment) / "stages"
+    except CacheError:
+        return None
+    return BuildCache(folder, 0, writable=False, owned=True) if folder.is_dir() else None
+
+
 class PrivateFolders:
     """Folders of this process that are removed when it ends; not when a child of it does."""
 
@@ -289,12 +304,12 @@ class KernelStore:
         """
         from ..state.cache import BuildCache
 
-        behind = None
-        if root is not None and cache_dir:
-            behind = BuildCache(root / cache_dir, self._limit, writable=False, owned=True)
-        if self.work != self.folder:
-            behind = BuildCache(self.folder / "stages", self._limit, writable=False, owned=True, behind=behind)
-        return BuildCache(self.work / "stages", self._limit, owned=True, behind=behind)
+        of_builds, ours, working = (root or self.folder) / cache_dir, self.folder / "stages", self.work / "stages"
+        read_only = partial(BuildCache, limit=self._limit, writable=False, owned=True)
+        behind = (lambda: read_only(of_builds)) if root and cache_dir else (lambda: None)
+        if working == ours:
+            return BuildCache(working, self._limit, owned=True, behind=behind)
+        return BuildCache(working, self._limit, owned=True, behind=lambda: read_only(ours, behind=behind))
 
     def trim(self) -> None:
         """Remove what was used least recently if this store has added something, and there is too much altogether."""

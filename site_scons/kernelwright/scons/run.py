@@ -112,7 +112,14 @@ class BuildRun:
         self.require_folders([str(place)])
         self._require_outside(place)
         writable = not SCons.Script.GetOption("cache_readonly")
-        return BuildCache(place, limit, writable, owned=place == self.state / "cache")
+        return BuildCache(place, limit, writable, place == self.state / "cache", self._stages_on_demand)
+
+    def _stages_on_demand(self) -> BuildCache | None:
+        """The stages that compile on demand has finished, if there are any."""
+        # Imported here, because a run with nothing to do does not need it.
+        from ..ondemand.store import stages_behind
+
+        return stages_behind(self.top, os.environ)
 
     def _require_outside(self, place: Path) -> None:
         """Raise a SettingsError if the build cache is to be among the outputs of builds; its default place is not."""

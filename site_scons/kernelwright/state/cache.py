@@ -54,24 +54,34 @@ class BuildCache:
         limit: size in bytes that :meth:`trim` cuts the cache down to.
         writable: whether entries may be added and removed.
         owned: whether nobody else can have anything in the folder, because all that it is in is the build's own.
-        behind: another cache, which is asked for what this one lacks. What it has is kept in this one, too, so that it
-            lives as long as all else that is used here.
+        behind: gives another cache, which is asked for what this one lacks; called at the first miss. What the other
+            one has is kept in this one, too, so that it lives as long as all else that is used here.
 
     Raises:
         SettingsError: there is something in the folder, and it is no build cache.
     """
 
     def __init__(
-        self, folder: Path, limit: int, writable: bool = True, owned: bool = False, behind: BuildCache | None = None
+        self,
+        folder: Path,
+        limit: int,
+        writable: bool = True,
+        owned: bool = False,
+        behind: Callable[[], BuildCache | None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._limit = limit
         self._writable = writable
         self._stored = False
-        self.behind = behind
+        self._find_behind = behind
         self.problem: str | None = None
         if not owned:
             require_own(folder, "build cache", "cache_dir")
+
+    @functools.cached_property
+    def behind(self) -> BuildCache | None:
+        """The cache that is asked for what this one lacks."""
+        return self._find_behind()
 
     def fetch(self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str]) -> dict[str, str] | None:
         """Write the outputs of an entry into a folder.
