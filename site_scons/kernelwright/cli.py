@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
     tool.add_argument("name", choices=TOOLS)
     add_report(commands)
+    add_cache(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
     check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "report":
         return report(options)
+    if options.command == "cache":
+        return cache(options)
     if options.command == "init":
         return init_project(options.name)
     if options.command == "verify":
@@ -84,6 +87,42 @@ def report(options: argparse.Namespace) -> int:
     # The name of a folder may hold bytes that are not UTF-8.
     print(line.encode("utf-8", "backslashreplace").decode())
     return 0
+
+
+CACHE_ACTIONS = {
+    "list": "list the compiled kernels, the one used last first",
+    "show": "show what is known of one kernel, and whether its files are intact",
+    "size": "say how large the cache is",
+    "prune": "remove what was used least recently, down to a size",
+    "clear": "remove everything that can be made again",
+    "verify": "check every file; the exit status is 1 if one is damaged",
+}
+"""What ``kernelwright cache`` can do -> what that is."""
+
+
+def add_cache(commands: Any) -> None:
+    """Add the command ``cache`` with what it can do."""
+    folder = argparse.ArgumentParser(add_help=False)
+    folder.add_argument("--dir", metavar="FOLDER", help="the cache (default: the one that is used in this folder)")
+    command = commands.add_parser("cache", help="look at the cache of compile on demand, or remove something from it")
+    actions = command.add_subparsers(dest="action", required=True)
+    parsers = {name: actions.add_parser(name, help=text, parents=[folder]) for name, text in CACHE_ACTIONS.items()}
+    parsers["show"].add_argument("key", metavar="KEY", help="a key as in the list, or its first digits")
+    parsers["prune"].add_argument("--to", metavar="SIZE", default="2G", help="what is kept at most (default: 2G)")
+    parsers["verify"].add_argument("--remove", action="store_true", help="remove what is damaged")
+
+
+def cache(options: argparse.Namespace) -> int:
+    """Do something with the cache of compile on demand."""
+    # Imported here, because the other commands do not need it.
+    from .ondemand.listing import run
+
+    more = {name: getattr(options, name) for name in ("key", "to", "remove") if hasattr(options, name)}
+    try:
+        return run(options.action, options.dir, **more)
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
 
 
 def init_project(name: str) -> int:

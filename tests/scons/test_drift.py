@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends, kernel
-from kernelwright.cli import TOOLS
+from kernelwright.cli import CACHE_ACTIONS, TOOLS
 from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES, docs_table
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
@@ -181,8 +181,9 @@ def test_the_docs_list_every_option_command_and_tool():
     for name in OPTIONS:
         assert f"| `scons --{name}` |" in commands
     tools = section("reference.md", "## The command kernelwright")
-    parser = {call.args[0].value for call in calls("add_parser")}  # type: ignore[attr-defined]
+    parser = {call.args[0].value for call in calls("add_parser") if isinstance(call.args[0], ast.Constant)}
     assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == parser
+    assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == list(CACHE_ACTIONS)
     row = re.search(r"^\| `kernelwright tool NAME`.*$", tools, re.M)
     assert row and set(re.findall(r"`(\w+)`", row[0])) == set(TOOLS)
 

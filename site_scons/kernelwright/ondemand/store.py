@@ -325,7 +325,7 @@ class KernelStore:
 
         A kernel that was used in the last minute stays.
         """
-        items = sorted(self._items(), key=lambda item: item[1])
+        items = sorted(self._items(self.work), key=lambda item: item[1])
         excess = sum(size for size, _, _ in items) - limit
         recent = time.time() - IN_USE_S
         removed = 0
@@ -339,7 +339,7 @@ class KernelStore:
 
     def size(self) -> int:
         """Bytes of all stages, kernels and failed compiles."""
-        return sum(size for size, _, _ in self._items())
+        return sum(size for size, _, _ in self._items(self.folder))
 
     def discard(self, found: Path) -> None:
         """Remove a folder of a kernel or of a failed compile, in one step for those who look for it.
@@ -358,7 +358,7 @@ class KernelStore:
         Raises:
             CacheError: something cannot be removed.
         """
-        for _, _, remove in list(self._items()):
+        for _, _, remove in list(self._items(self.work)):
             remove()
         with self._refusing(self.work):
             for name in RECORDS:
@@ -383,12 +383,14 @@ class KernelStore:
         text = f"the cache folder cannot be used: {reason.strerror or reason} ({reason.filename or place})"
         return CacheError(text, PLACE, _remedy(reason))
 
-    def _items(self) -> Iterator[tuple[int, float, Callable[[], None]]]:
-        """Size, time of the last use in seconds, and what removes it, of all that can be made again."""
-        stages = self.stages()
+    def _items(self, root: Path) -> Iterator[tuple[int, float, Callable[[], None]]]:
+        """Size, time of the last use in seconds, and what removes it, of all that can be made again in a cache."""
+        from ..state.cache import BuildCache
+
+        stages = BuildCache(root / "stages", self._limit, root == self._work, owned=True)
         for size, used_ns, path in stages.entries():
             yield size, used_ns / 1e9, partial(stages.remove, path)
-        for folder in (*_folders(self.work / "kernels"), *_folders(self.work / "failed")):
+        for folder in (*_folders(root / "kernels"), *_folders(root / "failed")):
             with contextlib.suppress(OSError):  # another process may remove it at any moment
                 yield folder_size(folder), folder.stat().st_mtime, partial(self.discard, folder)
 
@@ -598,14 +600,19 @@ def damage(folder: Path) -> list[str]:
 
 def folder_size(folder: Path) -> int:
     """Bytes of the files in a folder and in those below it. Raises OSError if one disappears meanwhile."""
-    size = 0
+    return sum(_file_sizes(folder).values())
+
+
+def _file_sizes(folder: Path) -> dict[int, int]:
+    """Inode -> bytes: the library of a kernel is in two places, and takes room once."""
+    sizes: dict[int, int] = {}
     with os.scandir(folder) as items:
         for item in items:
             if item.is_dir(follow_symlinks=False):
-                size += folder_size(Path(item.path))
+                sizes |= _file_sizes(Path(item.path))
             else:
-                size += item.stat(follow_symlinks=False).st_size
-    return size
+                sizes[item.inode()] = item.stat(follow_symlinks=False).st_size
+    return sizes
 
 
 def clear_cache(folder: Path) -> None:

@@ -147,6 +147,14 @@ class BuildCache:
             self.remove(path)
             excess -= size
 
+    def damage(self, entry: Path) -> str | None:
+        """What is wrong with an entry; None: nothing. It stays as it is."""
+        try:
+            _parsed(entry, _checked)
+        except (OSError, ValueError) as error:
+            return str(error)
+        return None
+
     def _place(self, key: str) -> Path:
         return self._folder / key[:2] / key
 
@@ -179,11 +187,7 @@ class BuildCache:
         It is removed if it is damaged, or has another key, or if ``parse`` raises a ValueError.
         """
         try:
-            line, newline, data = read_record(place).partition(b"\n")
-            header = unsealed_object(line + newline, SCHEMA)
-            if header.text("key") != place.name:
-                raise ValueError("an entry of another key")
-            return parse(header, data)
+            return _parsed(place, parse)
         except ValueError:
             self.remove(place)
         except OSError:
@@ -249,6 +253,23 @@ def _digest(value: Any) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _parsed(place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+    """What ``parse`` makes of the line and of the rest of an entry. Raises OSError or ValueError if it is damaged."""
+    line, newline, data = read_record(place).partition(b"\n")
+    header = unsealed_object(line + newline, SCHEMA)
+    if header.text("key") != place.name:
+        raise ValueError("an entry of another key")
+    return parse(header, data)
+
+
+def _checked(header: Record, data: bytes) -> None:
+    """Raise a ValueError if an entry of either kind does not fit its line."""
+    if header.has("lists"):
+        _listed(header, data)
+    else:
+        _unpacked(header, data)
 
 
 def _listed(header: Record, data: bytes) -> list[list[str]]:

@@ -1,0 +1,230 @@
+"""What is in the cache of compile on demand, for people: ``kernelwright cache``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import printable
+from ..core.quantity import parse_size
+from ..report.markup import plural
+from ..report.markup import size as in_words
+from ..runtime.loader import read_manifest
+from ..state.cache import BuildCache
+from .store import KEY_SHOWN, PLACE, CacheError, KernelStore, cache_folder, damage, folder_size
+
+HEADER = ("kernel", "config", "archs", "backend", "size", "last used", "key")
+
+
+@dataclass(frozen=True)
+class StoredKernel:
+    """A kernel's folder, as its manifest describes it.
+
+    Arguments:
+        folder: where it is.
+        name: the kernel; with a damaged manifest, as far as the folder's name tells.
+        key: the whole key; with a damaged manifest, its first digits.
+        configs: the slugs of its variants.
+        archs, backends: what it is compiled for.
+        size: bytes of all files.
+        used: time of the last use, in seconds since 1970.
+        facts: the manifest; empty, if it is damaged.
+    """
+
+    folder: Path
+    name: str
+    key: str
+    configs: tuple[str, ...]
+    archs: tuple[str, ...]
+    backends: tuple[str, ...]
+    size: int
+    used: float
+    facts: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> StoredKernel:
+        """The kernel in a folder. Raises OSError if it is removed meanwhile."""
+        name, _, key = folder.name.rpartition("-")
+        size, used = folder_size(folder), folder.stat().st_mtime
+        try:
+            facts = read_manifest(folder / "manifest.json")
+            kernels = facts["kernels"]
+            name = next(iter(kernels))
+            variants = kernels[name]["variants"]
+            return cls(
+                folder,
+                str(name),
+                str(facts["key"]),
+                tuple(str(variant["slug"]) for variant in variants),
+                tuple(dict.fromkeys(str(arch) for variant in variants for arch in variant["archs"])),
+                tuple(map(str, kernels[name]["backends"])),
+                size,
+                used,
+                facts,
+            )
+        except (ImportError, KeyError, TypeError, AttributeError, StopIteration):
+            return cls(folder, name, key, (), (), (), size, used, {})
+
+    def row(self) -> list[str]:
+        """What ``list`` shows of it."""
+        archs = " ".join(self.archs) if self.facts else "damaged"
+        texts = (self.name, " ".join(self.configs), archs, " ".join(self.backends), in_words(self.size))
+        return [printable(text) for text in (*texts, _moment(self.used), self.key[:KEY_SHOWN])]
+
+
+def stored(store: KernelStore) -> list[StoredKernel]:
+    """The kernels in a cache, the one used last first."""
+    found = []
+    for folder in store.kernels():
+        try:
+            found.append(StoredKernel.of(folder))
+        except OSError:  # another process has removed it
+            continue
+    return sorted(found, key=lambda kernel: -kernel.used)
+
+
+def run(action: str, folder: str | None, key: str = "", to: str = "", remove: bool = False) -> int:
+    """Do what ``kernelwright cache`` was asked for; the exit status.
+
+    Arguments:
+        action: ``list``, ``show``, ``size``, ``prune``, ``clear`` or ``verify``.
+        folder: the cache; None: the one that is used in the working folder.
+        key: for ``show``, the begin of a key.
+        to: for ``prune``, the size.
+        remove: for ``verify``, whether what is damaged is removed.
+
+    Raises:
+        KernelwrightError: it cannot be done; the message says why.
+    """
+    place = Path(folder).absolute() if folder else cache_folder(Path.cwd(), os.environ)
+    store = KernelStore(place)
+    if not place.is_dir():
+        print(f"there is no cache in {printable(str(place))}")
+        return 0 if action != "show" else 1
+    if action == "list":
+        _print_rows([HEADER, *(kernel.row() for kernel in stored(store))])
+    elif action == "show":
+        return _show(store, key)
+    elif action == "size":
+        _print_sizes(store)
+    elif action == "verify":
+        return _verify(store, remove)
+    else:
+        before = store.size()
+        _writable(store)
+        store.clear() if action == "clear" else store.prune(_bytes(to))
+        print(f"removed {in_words(before - store.size())}, {in_words(store.size())} are left")
+    return 0
+
+
+def _bytes(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return parse_size(text) * 1024
+    except ValueError as error:
+        raise CacheError(f"--to: {error}", PLACE) from None
+
+
+def _writable(store: KernelStore) -> None:
+    """Raise a CacheError if a cache cannot be changed."""
+    if not store.lasting:
+        raise CacheError(store.problem or f"{store.folder} cannot be written", PLACE)
+
+
+def _print_rows(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def _print_sizes(store: KernelStore) -> None:
+    stages = [size for size, _, _ in _stages(store).entries()]
+    parts = [("kernel", [folder_size(path) for path in store.kernels()]), ("stage", stages)]
+    parts += [("failed compile", [folder_size(path) for path in store.failures()])]
+    for noun, sizes in parts:
+        print(f"{plural(len(sizes), noun)}: {in_words(sum(sizes))}")
+    total = sum(sum(sizes) for _, sizes in parts)
+    print(f"together {in_words(total)} in {printable(str(store.folder))}")
+
+
+def _stages(store: KernelStore) -> BuildCache:
+    """The finished stages, to look at only."""
+    return BuildCache(store.folder / "stages", 0, writable=False, owned=True)
+
+
+def _verify(store: KernelStore, remove: bool) -> int:
+    stages = _stages(store)
+    entries = [path for _, _, path in stages.entries()]
+    found = [(path, problem) for path in entries if (problem := stages.damage(path))]
+    for folder in store.kernels():
+        found += [(folder, problem) for problem in _damage(folder)]
+    for path, problem in found:
+        print(printable(f"{path.relative_to(store.folder)}: {problem.removeprefix(f'{path}/')}"))
+    damaged = list(dict.fromkeys(path for path, _ in found))
+    print(f"{plural(len(entries), 'stage')} and {plural(len(store.kernels()), 'kernel')}, {len(damaged)} damaged")
+    if not remove or not damaged:
+        return 1 if damaged else 0
+    _writable(store)
+    for path in damaged:
+        store.discard(path)
+    print("removed what is damaged")
+    return 0
+
+
+def _damage(folder: Path) -> list[str]:
+    """What is wrong with a kernel's folder, its name among it."""
+    kernel = StoredKernel.of(folder)
+    if kernel.facts and not folder.name.endswith(f"-{kernel.key[:KEY_SHOWN]}"):
+        return ["has the name of another key"]
+    return damage(folder)
+
+
+def _show(store: KernelStore, key: str) -> int:
+    found = [kernel for kernel in stored(store) if kernel.key.startswith(key)]
+    failed = [path for path in store.failures() if path.name.rpartition("-")[2].startswith(key[:KEY_SHOWN])]
+    if not key or len(found) + len(failed) != 1:
+        if not found and not failed:
+            raise CacheError(f"no kernel has a key that begins with {key!r}", PLACE, "kernelwright cache list")
+        names = [f"{kernel.key[:KEY_SHOWN]} ({kernel.name})" for kernel in found]
+        names += [f"{path.name} (failed)" for path in failed]
+        raise CacheError(f"{key!r} is the begin of several keys", PLACE, f"one of {', '.join(names)}")
+    if failed:
+        print(f"failed to compile, see {printable(str(failed[0] / 'log.txt'))}")
+        return 0
+    problems = _damage(found[0].folder)
+    for label, value in _facts(found[0], problems):
+        print(f"{label + ':':10} {printable(value)}")
+    return 1 if problems else 0
+
+
+def _facts(kernel: StoredKernel, problems: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What ``show`` shows: labels and texts."""
+    yield "kernel", kernel.name
+    yield "key", kernel.key
+    yield "folder", str(kernel.folder)
+    for variant in kernel.facts.get("kernels", {}).get(kernel.name, {}).get("variants", ()):
+        config = ", ".join(f"{name}={value!r}" for name, value in variant.get("config", {}).items())
+        yield "config", config or str(variant["slug"])
+    yield "archs", " ".join(kernel.archs)
+    yield "backend", " ".join(kernel.backends)
+    yield "made by", f"Kernelwright {kernel.facts.get('kernelwright', '(unknown)')}"
+    for name, tool in kernel.facts.get("tools", {}).items():
+        versions = ", ".join(f"{k} {v}" for k, v in tool.items() if k != "identity") if isinstance(tool, dict) else tool
+        yield "tool", f"{name}: {versions}"
+    yield "size", in_words(kernel.size)
+    yield "last used", _moment(kernel.used)
+    for path in sorted(kernel.folder.rglob("*")):
+        if path.is_file():
+            yield "file", str(path.relative_to(kernel.folder))
+    yield "files", "intact" if not problems else "damaged"
+    for problem in problems:
+        yield "damage", problem
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
