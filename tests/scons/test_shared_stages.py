@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project
+from conftest import SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.ondemand.store import KernelStore
 from kernelwright.state.cache import BuildCache
 
@@ -49,6 +51,33 @@ def test_scons_takes_what_was_compiled_on_demand_and_leaves_it_as_it_is(cpu_proj
     shutil.rmtree(cpu_project.folder / "build/kernels")
     again = cpu_project.scons(env=variables)
     assert set(again.labels) == {"CACHED", "PACKAGE"}, "the build's own cache has it now"
+
+
+COMPILE = """
+from kernelwright.ondemand.files import load
+print([kernel.compile().cached for kernel in load("kernels/add_one.py")])
+"""
+
+
+def compile_on_demand(project: Project, cache: Path) -> subprocess.CompletedProcess[str]:
+    variables = {"KERNELWRIGHT_CACHE_DIR": str(cache), "KERNELWRIGHT_VERBOSE": "1", "PYTHONPATH": str(SITE_SCONS)}
+    command = [sys.executable, "-c", COMPILE]
+    environment = {**os.environ, **variables, "PATH": f"{project.shared}/bin:{os.environ['PATH']}"}
+    return subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_each_way_takes_what_the_other_one_has_made(cpu_project: Project, tmp_path: Path) -> None:
+    cache = tmp_path / "on-demand"
+    first = compile_on_demand(cpu_project, cache)
+    assert first.stdout == "[False]\n" and "[ LOWER ]" in first.stderr and "CACHED" not in first.stderr
+    run = cpu_project.scons(env={"KERNELWRIGHT_CACHE_DIR": str(cache)})
+    assert {"CACHED add_one/default x86-64-v3", "LOWER scale/default x86-64-v3"} <= set(run.stages)
+    made = [line for line in run.stages if "add_one" in line and not line.startswith("CACHED")]
+    assert made == ["LINK add_one"], "only what depends on the oldest glibc"
+    shutil.rmtree(cache)
+    again = compile_on_demand(cpu_project, cache)
+    assert again.stdout == "[False]\n" and "[ CACHED ]" in again.stderr and "[ LOWER ]" not in again.stderr
+    assert compile_on_demand(cpu_project, cache).stdout == "[True]\n"
 
 
 def test_damaged_stages_of_compile_on_demand_are_made_again(cpu_project: Project, filled: Path) -> None:

@@ -114,6 +114,18 @@ def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None
         assert reader.read() == b"lib", "who has opened a file keeps it"
 
 
+def test_one_whose_stages_read_other_files_takes_the_place(tmp_path: Path) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    for later in ("{}", '{"table.json": "now"}', '{"table.json": "now"}'):
+        with store.scratch("scale") as scratch:
+            write_kernel(scratch)
+            (scratch / "later.json").write_text(later)
+            assert store.publish("scale", KEY, scratch) == folder
+        assert (folder / "later.json").read_text() == later
+    assert damage(folder) == [] and rest(tmp_path / "cache") == []
+
+
 @pytest.mark.parametrize("what", ["truncated", "flipped", "schema", "no json", "gone", "a file"])
 def test_a_damaged_manifest_is_a_miss_and_is_replaced(tmp_path: Path, what: str) -> None:
     store = a_store(tmp_path)
@@ -285,18 +297,22 @@ with store.locked({KEY!r}, 1, quiet):
 
 
 def test_a_child_that_leaves_a_lock_takes_nothing_from_its_parent(tmp_path: Path) -> None:
-    store = a_store(tmp_path)
-    child = -1
-    with store.scratch("scale") as scratch:
-        with store.locked(KEY, 1, quiet):
-            child = os.fork()
-            if child:
-                os.waitpid(child, 0)
-                with pytest.raises(CacheError), a_store(tmp_path).locked(KEY, 0.05, quiet):
-                    pass
-        if not child:
-            os._exit(0)
-        assert scratch.exists()
+    body = f"""
+with store.scratch("scale") as scratch:
+    with store.locked({KEY!r}, 1, print):
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            print(scratch.exists(), flush=True)
+            time.sleep(60)
+if not child:
+    os._exit(0)
+"""
+    with run_child(tmp_path, body) as process:
+        assert process.stdout and process.stdout.readline() == "True\n"
+        with pytest.raises(CacheError, match=f"process {process.pid}"), a_store(tmp_path).locked(KEY, 0.05, quiet):
+            pass
+        process.kill()
 
 
 def test_where_nothing_can_be_locked_no_lock_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
