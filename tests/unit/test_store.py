@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import SettingsError
+from kernelwright.core.files import open_lock
 from kernelwright.ondemand import store as store_module
 from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
 from kernelwright.package.manifest import sealed_document
@@ -273,6 +274,23 @@ def test_threads_exclude_one_another_and_leave_no_file(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert set(most) == {1} and len(most) == 80 and rest(tmp_path / "cache") == []
+
+
+def test_a_lock_counts_only_if_its_file_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def open_slowly(path: Path) -> int:
+        lock = open_lock(path)
+        if not opened:
+            path.unlink()  # as its last holder does, between our two steps
+        opened.append(path)
+        return lock
+
+    monkeypatch.setattr(store_module, "open_lock", open_slowly)
+    held = a_store(tmp_path).locked(KEY, 1, quiet)
+    with held, pytest.raises(CacheError), a_store(tmp_path).locked(KEY, 0.05, quiet):
+        pass
+    assert len(opened) > 2
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(tmp_path: Path) -> None:
