@@ -129,6 +129,7 @@ DECIDING_NOTHING = {
         "stages/kernel.py",
         "stages/partial.py",
         "stages/tools.py",
+        "discover/configured.py",
         "discover/selection.py",
         "wheel/sdist.py",
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Project
+from conftest import CUBE, Project
 from kernelwright.define.recorded import text_of
 from kernelwright.ondemand.record import note
 
@@ -124,3 +124,63 @@ def test_keys_have_the_order_of_the_default_or_of_the_parameters(recording: Proj
     recording.replace("kernels/scale.py", '"configs.json"', '"configs.json", default=[{"also": 1, "dtype": "float32"}]')
     recording.scons("-j2")
     assert list(variants(recording)[0]) == ["also", "dtype", "block"]
+
+
+# ---- the setting
+
+
+def test_the_setting_gives_the_kernels_that_its_file_names_these_variants_and_leaves_the_others(
+    cpu_project: Project,
+) -> None:
+    cpu_project.scons("-j2")
+    note(cpu_project.folder / "configs.json", "scale", {"dtype": "float64"})
+    note(cpu_project.folder / "configs.json", "scale", {"dtype": "float32"})
+    run = cpu_project.scons("-j2", "CONFIGS=configs.json")
+    assert [stage for stage in run.stages if stage.startswith("LOWER")] == ["LOWER scale/dtype-float64 x86-64-v3"]
+    assert variants(cpu_project) == [{"dtype": "float32"}, {"dtype": "float64"}]
+    assert cpu_project.python("import demo; print(len(demo.add_one.variants))") == "1\n"
+    assert cpu_project.scons("-j2", "CONFIGS=configs.json").stages == []
+    assert cpu_project.scons("-j2", "check", "CONFIGS=configs.json").labels["CHECK"] == 3
+
+    note(cpu_project.folder / "configs.json", "scale", {"dtype": "float16"})
+    run = cpu_project.scons("-j2", "CONFIGS=configs.json")
+    assert "LOWER" not in run.labels and len(variants(cpu_project)) == 3
+
+    cpu_project.scons("-j2")
+    assert variants(cpu_project) == [{"dtype": "float32"}, {"dtype": "float16"}]
+
+
+def test_a_backward_kernel_has_the_variants_of_its_forward_kernel(cpu_project: Project) -> None:
+    cpu_project.write("kernels/cube.py", CUBE)
+    note(cpu_project.folder / "configs.json", "cube", {"dtype": "float64"})
+    cpu_project.scons("-j2", "CONFIGS=configs.json")
+    printed = cpu_project.python("import demo; print(demo.cube.variants == demo.cube_backward.variants)")
+    assert printed == "True\n"
+
+
+def test_a_kernel_that_the_file_names_and_that_is_not_built_is_told(cpu_project: Project) -> None:
+    note(cpu_project.folder / "configs.json", "softmax", {"dtype": "float64"})
+    for _ in range(2):
+        run = cpu_project.scons("-j2", "CONFIGS=configs.json")
+        assert "configs.json names 'softmax', and no such kernel is built" in run.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "the setting configs names configs.json, which does not exist"),
+        ("{", "configs.json is damaged: "),
+        ('{"schema": 1, "kernels": {"scale": []}}', "configs.json lists no config of 'scale'"),
+        (text_of({"scale": [{"dtype": "float32", "m": 1}]}), "config key 'm' is not a parameter of the definition"),
+        (
+            text_of({"add_one": [{"a": 1.5}, {"a": "1_5"}]}),
+            "two of the configs in configs.json would have names like a-1",
+        ),
+        (text_of({"add_one": [{"a": "B"}, {"a": "b"}]}), "two of the configs in configs.json would have names like a-"),
+    ],
+)
+def test_what_is_wrong_with_the_file_of_the_setting_is_said(cpu_project: Project, text: str | None, said: str) -> None:
+    if text is not None:
+        cpu_project.write("configs.json", text)
+    run = cpu_project.scons("-j2", "CONFIGS=configs.json", ok=False)
+    assert said in run.output and "remedy: " in run.output

@@ -53,9 +53,13 @@ class Kernel:
 
     def __init__(self, index: int | None = None, devices: frozenset[str] = frozenset({"cpu"})) -> None:
         self._index, self.devices, self.function = index, devices, object()
+        self.missed: list[Any] = []
 
     def variant(self, number: int) -> Kernel:
         return Kernel(number)
+
+    def _note_miss(self, arguments: Any, error: Exception) -> None:
+        self.missed.append(arguments)
 
     def for_xla(self, function: Any) -> tuple[str, Any]:
         return "guarded", function

@@ -839,6 +839,30 @@ def test_only_so_many_kinds_of_calls_are_remembered(process: Process) -> None:
     assert len(process.calls("launch")) == 8
 
 
+def test_calls_that_no_variant_fits_are_noted_and_may_be_answered(process: Process) -> None:
+    printed = process.run(
+        """
+        from types import SimpleNamespace
+        from kernelwright.runtime.misses import Misses
+        misses, scale, x = Misses(), made.kernel("scale"), on_cuda((5,), "float16")
+        scale._loader = SimpleNamespace(missed_calls=lambda: misses)
+        mistaken = [(x, x, 1, 1, 2**63), (x, on_cuda((6,), "float16"), 1, 1, 1)]
+        wrong = [(x, x, 1, 1, 2.5), (on_cuda((5,)), 1, 1, 1), *mistaken]
+        for arguments in wrong:
+            try:
+                scale(*arguments)
+            except (TypeError, ValueError):
+                continue
+            raise AssertionError(arguments)
+        for call in misses.calls():
+            print(call["count"], [one.get("value", one.get("shape")) for one in call["arguments"]])
+        misses._definitions, misses._compiled = ("scale.py",), {"scale": lambda *arguments: len(arguments)}
+        print(scale(on_cuda((5,)), 1, 1, 1))
+        """
+    )
+    assert printed == "1 [None, None, 1, 1, 2.5]\n1 [None, 1, 1, 1]\n4\n", "its arrays tell dtypes to DLPack only"
+
+
 def test_a_number_is_asked_for_once(process: Process) -> None:
     printed = process.run(NUMBERS + "number = Counting()\nprint(fill(x, number).shape, number.asked)", parameters="ppi")
     assert printed == "(4,) 1\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from launcher_build import tensor
@@ -13,10 +13,17 @@ torch = pytest.importorskip("torch")
 from kernelwright.runtime.torch_kernel import Operators  # noqa: E402
 
 
+def refuse(arguments: Any, error: Exception) -> NoReturn:
+    """What a kernel object does about calls that failed, where nothing is compiled."""
+    raise error
+
+
 def operators(name: str, *variants: tuple[list[dict[str, Any]], str], index: int | None = None) -> Operators:
     """The operators of a kernel, of which each variant has arguments and a target."""
     called: list[tuple[Any, ...]] = []
     kernel = SimpleNamespace(name=name, _index=index, function=lambda *given: called.append(given), called=called)
+    kernel._note_miss = lambda arguments, error: called.append(arguments)
+    kernel._missed = refuse
     listed = [
         {
             "slug": f"v{number}",

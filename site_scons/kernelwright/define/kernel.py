@@ -510,6 +510,8 @@ RESERVED = frozenset(
         "supported",
         "variants",
         "manifest",
+        "misses",
+        "set_fallback",
         "set_num_threads",
         "num_threads",
         "check",

@@ -68,6 +68,9 @@ class Settings:
     )
     # merge() checks the names of backends: only modules above this one know them.
     backends: tuple[str, ...] = _setting(WORDS, ("tvm_ffi",), "execution backends, the first is the default")
+    configs: str = _setting(
+        TEXT, "", "file of recorded configs: the kernels that it names have exactly these variants; empty: none"
+    )
     cuda_compiler: str = _setting(choice("nvcc", "nvrtc"), "nvcc", "what compiles device code")
     nvcc: str = _setting(
         TEXT, "", "nvcc, a path or a name; empty: that of the PyPI packages, else CUDA_HOME's, else the one on PATH"

@@ -23,11 +23,13 @@ _KERNELS = (
 _loader = _Loader(__file__, _KERNELS, __name__)
 
 manifest = _loader.manifest
+misses = _loader.misses
 num_threads = _loader.num_threads
 preload = _loader.preload
+set_fallback = _loader.set_fallback
 set_num_threads = _loader.set_num_threads
 
-__all__ = [*_KERNELS, "manifest", "num_threads", "preload", "set_num_threads"]
+__all__ = [*_KERNELS, "manifest", "misses", "num_threads", "preload", "set_fallback", "set_num_threads"]
 _MODULES = {modules}
 
 
@@ -132,8 +134,14 @@ PACKAGE_STUB = '''
 def manifest() -> _b.dict[_b.str, _Any]:
     """The content of manifest.json."""
 
+def misses() -> _b.list[_b.dict[_b.str, _Any]]:
+    """The calls that no built variant fits: kernel, arguments, and how often each was made."""
+
 def num_threads() -> _b.int:
     """How many threads a parallel loop of a CPU kernel uses."""
+
+def set_fallback(mode: _b.str | None, *definitions: _Any) -> None:
+    """With "compile" and definition files, have calls that no built variant fits compiled on demand; None: no more."""
 
 def set_num_threads(count: _b.int) -> None:
     """Set how many threads a parallel loop of a CPU kernel uses, for the whole process."""

@@ -66,8 +66,11 @@ class NvrtcKernel(Interface):
         pairs = list(zip(items, arguments, strict=True))
         framework = framework_of(value for item, value in pairs if item["kind"] == "tensor")
         where = self._given_stream(stream) if stream is not None else framework.current_stream()
-        passed = self._read(pairs, where.handle or LEGACY)
-        match = self._matched(passed)
+        try:
+            passed = self._read(pairs, where.handle or LEGACY)
+            match = self._matched(passed)
+        except (TypeError, ValueError) as error:
+            return self._missed(arguments, error, stream)
         cuda = self._shared.cuda
         device = cuda.device(match.device)
         with cuda.current(device, where.handle):

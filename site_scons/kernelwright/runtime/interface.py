@@ -11,8 +11,10 @@ from .loader import gaps_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn, TypeVar
+
+    from .loader import Loader
 
     Self = TypeVar("Self", bound="Interface")
 
@@ -46,6 +48,7 @@ class Interface:
     name: str
     _entry: dict[str, Any]
     _index: int | None
+    _loader: Loader | None = None  # of the package; a variant that was asked for has none
     _service: Callable[..., Any]  # calls a service of the library by its name, with integers
 
     def _of_variant(self: Self, index: int) -> Self:
@@ -80,6 +83,21 @@ class Interface:
         """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
         targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
         return frozenset("cpu" if target == "llvm" else target for target in targets)
+
+    def _missed(self, arguments: Sequence[Any], error: Exception, stream: Any = None) -> Any:
+        """The result of a call that has failed: it is noted if no variant fits it, and compiled if the user wants that.
+
+        Raises:
+            Exception: the error of the call, otherwise.
+        """
+        if self._loader is None:
+            raise error
+        return self._loader.missed_calls().answer(self.name, self._entry, arguments, error, stream)
+
+    def _note_miss(self, arguments: Sequence[Any], error: Exception) -> None:
+        """Note a call in a program that is being traced, if no variant fits it."""
+        if self._loader is not None:
+            self._loader.missed_calls().note(self.name, self._entry, arguments, error)
 
     def _hand_over(self, device: int, launched: int, stream: Any, thread: int) -> None:
         """Order whoever takes an output on a GPU behind the kernel that writes it.

@@ -185,7 +185,12 @@ class JaxKernel:
         values = dict(zip(self._scalars, map(_value, numbers), strict=True))
         passed = {name: Described(value=value) for name, value in values.items()}
         passed |= {name: _described(array) for name, array in zip(self._arrays, arrays, strict=True)}
-        chosen = self._signatures.choose([passed[name] for name in self._inputs], self._index)
+        try:
+            chosen = self._signatures.choose([passed[name] for name in self._inputs], self._index)
+        except (TypeError, ValueError) as error:
+            given = values | dict(zip(self._arrays, arrays, strict=True))
+            self._kernel._note_miss([given[name] for name in self._inputs], error)
+            raise
         made = chosen.outputs()
         for (dtype, _), name in zip(made, self._signatures.outputs, strict=True):
             self._check_width(f"output '{name}'", dtype)

@@ -59,11 +59,11 @@ class Kernel(Interface, tvm_ffi.Function):
         try:
             result = self._function(*arguments)
         except Exception as error:
-            exported = self._to_retry(arguments, error)
+            failure = error
         else:
             is_plain = result is None or self._on_cpu or type(result) in self._as_is
             return result if is_plain else self._with_stream(result)
-        return self._with_stream(self._function(*exported))
+        return self._again(arguments, failure)
 
     def _call_with_immutable(self, arguments: tuple[Any, ...]) -> Any:
         """A call with arrays of types that may be JAX's.
@@ -85,8 +85,8 @@ class Kernel(Interface, tvm_ffi.Function):
         try:
             return self._with_stream(self._function(*arguments))
         except Exception as error:
-            exported = self._to_retry(arguments, error)
-        return self._with_stream(self._function(*exported))
+            failure = error
+        return self._again(arguments, failure)
 
     def _places_of_immutable(self, arguments: tuple[Any, ...]) -> Collection[tuple[int, int]]:
         """The GPUs that arrays of JAX are on, and on each the stream that the call is launched on."""
@@ -125,8 +125,8 @@ class Kernel(Interface, tvm_ffi.Function):
                 if written:
                     self._refuse_writing(name, "an array of JAX, which is immutable")
 
-    def _to_retry(self, arguments: tuple[Any, ...], error: Exception) -> list[Any]:
-        """The arguments with which a call that has failed is made again. Called while its error is handled.
+    def _again(self, arguments: tuple[Any, ...], error: Exception) -> Any:
+        """Make a call that has failed in another way.
 
         Raises:
             Exception: the error, if the call cannot be made in another way.
@@ -134,9 +134,12 @@ class Kernel(Interface, tvm_ffi.Function):
             ValueError: the kernel writes an array that is read-only.
         """
         exported = None if str(error).startswith("kernel '") else self._exported(arguments)
-        if exported is None:
-            raise error
-        return exported
+        if exported is not None:
+            try:
+                return self._with_stream(self._function(*exported))
+            except Exception as failure:
+                error = failure
+        return self._missed(arguments, error)
 
     def _exported(self, arguments: tuple[Any, ...]) -> list[Any] | None:
         """The arguments with read-only arrays in a form that tvm-ffi takes; None, if none is read-only.

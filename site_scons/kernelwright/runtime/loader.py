@@ -39,6 +39,7 @@ class Loader:
         self._names = names
         self._kernels: dict[tuple[str, str], Any] = {}
         self._manifest: dict[str, Any] | None = None
+        self._misses: Any = None
         self._lock = threading.RLock()
         # A child of fork() has only the forking thread, so a lock that another thread holds would never be released.
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -118,6 +119,42 @@ class Loader:
         """How many threads a parallel loop of a CPU kernel uses."""
         return int(self.kernel(self._names[0]).num_threads())
 
+    def misses(self) -> list[dict[str, Any]]:
+        """The calls that no built variant fits, each different one once, in the order of the first.
+
+        Each has ``kernel``; ``arguments``, which have ``name`` and ``dtype``, ``shape`` and ``device`` of an array, or
+        ``kind`` and ``value`` of a number; and ``count``, how often it was made. At most 1000 are kept. Calls of a
+        single ``variant(...)`` are not among them.
+        """
+        return [] if self._misses is None else list(self._misses.calls())
+
+    def set_fallback(self, mode: str | None, *definitions: Any) -> None:
+        """Say what is done about calls that no built variant fits.
+
+        Arguments:
+            mode: ``"compile"``: Kernelwright, which has to be installed, compiles the variant on demand, and the call
+                is made with that. None: they are errors, as they are by default.
+            definitions: the definition files that the kernels are in.
+
+        Raises:
+            ValueError: there is no such mode, or there are no definition files.
+            FileNotFoundError: there is no such file.
+            ImportError: Kernelwright is not installed.
+        """
+        if mode is not None:
+            require("kernelwright", "pip install kernelwright, or set_fallback(None)", f"set_fallback({mode!r})")
+        self.missed_calls().set_fallback(mode, definitions)
+
+    def missed_calls(self) -> Any:
+        """What notes the calls that no built variant fits."""
+        with self._lock:
+            if self._misses is None:
+                self.verified("_runtime/misses.py")
+                from .misses import Misses
+
+                self._misses = Misses()
+            return self._misses
+
     def entry(self, name: str) -> dict[str, Any]:
         """A kernel's part of the manifest."""
         kernels = self.manifest().get("kernels")
@@ -193,7 +230,9 @@ class Loader:
             if (module, name) not in self._kernels:
                 self.verified(f"_runtime/{module}")
                 loaded = import_module(f".{module.removesuffix('.py')}", __package__)
-                self._kernels[module, name] = loaded.load(self, name, self.entry(name))
+                kernel = self._kernels[module, name] = loaded.load(self, name, self.entry(name))
+                if hasattr(kernel, "_missed"):
+                    kernel._loader = self
             return self._kernels[module, name]
 
     def module(self, name: str) -> Any:

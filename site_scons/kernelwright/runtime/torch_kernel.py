@@ -176,7 +176,11 @@ class Operators:
         if writes and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             self.refuse_gradient(*arguments)
         target = DEVICES.get(tensors[0].device.type) if tensors else None
-        chosen = self.signatures.choose([_described(argument) for argument in arguments], self.index, target)
+        try:
+            chosen = self.signatures.choose([_described(argument) for argument in arguments], self.index, target)
+        except (TypeError, ValueError) as error:
+            self.kernel._note_miss(arguments, error)
+            raise
         if writes:
             return None
         made = [
@@ -187,7 +191,8 @@ class Operators:
     # ---- calls that are not plain
 
     def repeat(self, error: Exception, *arguments: Any) -> Any:
-        """Run a call again that has failed, if that was because of data which is not compact or aligned.
+        """Run a call again that has failed, if that was because of data which is not compact or aligned, or no variant
+        fits and one may be compiled.
 
         Of what the kernel only reads, it gets copies. Within a compiled program such tensors are usual.
 
@@ -208,8 +213,11 @@ class Operators:
                 )
             usable[position] = tensor.clone(memory_format=torch.contiguous_format)
         if all(one is other for one, other in zip(usable, arguments, strict=True)):
-            raise error
-        return self.run(*usable)
+            return self.kernel._missed(arguments, error)
+        try:
+            return self.run(*usable)
+        except Exception as failure:
+            return self.kernel._missed(usable, failure)
 
     def _is_usable(self, tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and not tensor.data_ptr() % self.alignment

@@ -39,6 +39,7 @@ from .action import StageAction
 from .run import BuildRun
 
 if TYPE_CHECKING:
+    from ..discover.configured import Configured
     from ..discover.discovery import DefinitionRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
@@ -159,6 +160,8 @@ class PackageGraph:
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
+        if self._configured and not errors:
+            self._tell(self._configured.notes([*kept, *self.unsettled]))
         self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
         result = self._assemble(settled, kept)
         self._alias(kept, files)
@@ -176,8 +179,18 @@ class PackageGraph:
         places = [self._name(folder.get_abspath()) for folder in (self.work, self.folder, self.checks)]
         needs = {backend.name: backend.build_versions() for backend in named_backends(self.settings)}
         tools = [self.tools.data, [tool.identity for tool in self.tools.of_front_ends.values()], needs]
-        identity = [VERSION, chosen, tools, own_code(), places, self.has_gpu, self.run.strict]
+        configs = hashlib.sha256(self._configured.content).hexdigest() if self._configured else ""
+        identity = [VERSION, chosen, configs, tools, own_code(), places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+    @cached_property
+    def _configured(self) -> Configured | None:
+        """The configs in the file that the setting names, if it names one."""
+        if not self.settings.configs:
+            return None
+        from ..discover.configured import Configured
+
+        return Configured(self.run.top, self.settings.configs)
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
         """The definition files that have to be looked into, and the kernels that are settled."""
@@ -257,7 +270,8 @@ class PackageGraph:
             found, before = Unsettled(record, {}, []), len(errors)
             for kernel in record.kernels:
                 try:
-                    selection = select(kernel, self.settings)
+                    built = self._configured.applied(kernel, record) if self._configured else kernel
+                    selection = select(built, self.settings)
                     if self.tools.cuda is not None:
                         require_archs(kernel, self.tools.cuda)
                 except KernelwrightError as error:

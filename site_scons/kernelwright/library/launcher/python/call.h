@@ -161,6 +161,19 @@ KW_COLD PyObject *kw_run_and_wait(kw_call *call) {
   return result;
 }
 
+/* What to do about a call that has failed is said in Python: it is noted if no variant fits it. */
+KW_COLD PyObject *kw_missed(kw_call *call, PyObject *stream) {
+  if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)) return NULL;
+  PyObject *error = kw_take_exception(), *given = PyList_New(0), *result = NULL;
+  bool is_listed = given != NULL;
+  for (int32_t i = 0; is_listed && i < call->kernel->num_parameters; ++i)
+    if (call->given[i]) is_listed = !PyList_Append(given, call->given[i]);
+  if (is_listed) result = PyObject_CallMethod(call->self, "_missed", "OOO", given, error, stream);
+  Py_XDECREF(given);
+  Py_DECREF(error);
+  return result;
+}
+
 /* Calls a kernel.
  *
  * self        the kernel object
@@ -182,10 +195,11 @@ KW_FUNCTION PyObject *kw_call_kernel(PyObject *self, const kw_kernel *kernel, Py
   if (KW_UNLIKELY(!kernel->entry)) return PyErr_SetString(PyExc_RuntimeError, "this kernel was not loaded"), NULL;
   PyObject *result = NULL;
   bool is_taken = !call.has_stream || KW_LIKELY(!kw_take_stream(&call, stream));
-  if (KW_LIKELY(is_taken && !kw_bind(&call, positional, named) && !kw_convert(&call)))
+  bool is_bound = KW_LIKELY(is_taken && !kw_bind(&call, positional, named));
+  if (KW_LIKELY(is_bound && !kw_convert(&call)))
     result = KW_UNLIKELY(call.waits) ? kw_run_and_wait(&call) : kw_run(&call);
   kw_release(&call);
-  return result;
+  return KW_LIKELY(result || !is_bound) ? result : kw_missed(&call, stream);
 }
 
 /* ---- loading ---- */

@@ -1,0 +1,83 @@
+"""The setting ``configs``: a file of recorded configs takes the place of those that the definitions list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.files import read_record
+from ..define.kernel import Variant
+from ..define.recorded import LARGEST, VARIABLE, Configs, damage, parse
+from ..lower.unit import alike
+from .discovery import DefinitionRecord, KernelRecord
+
+
+class Configured:
+    """The configs that the setting names.
+
+    Arguments:
+        top: the folder that the setting's path is relative to.
+        name: the path; empty: every kernel keeps the configs that its definition lists.
+
+    Raises:
+        SettingsError: there is no such file, or it is damaged.
+    """
+
+    def __init__(self, top: Path, name: str) -> None:
+        self._name = name
+        self.content = b""
+        self._configs: Configs = {}
+        if not name:
+            return
+        where = Where(stage="settings", location=name)
+        again = f"run your program with {VARIABLE}={name}, or leave the setting configs out"
+        try:
+            self.content = read_record(top / name, LARGEST)
+            self._configs = parse(self.content)
+        except FileNotFoundError as error:
+            raise SettingsError(f"the setting configs names {name}, which does not exist", where, again) from error
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"{name} {damage(error)}", where, f"delete it, and {again}") from error
+        for kernel, configs in self._configs.items():
+            if not configs:
+                raise SettingsError(f"{name} lists no config of {kernel!r}", where, "take the kernel out of the file")
+
+    def notes(self, kernels: Iterable[str]) -> list[str]:
+        """What to tell about kernels that the file names and that are not built.
+
+        Arguments:
+            kernels: those that are built.
+        """
+        return [f"{self._name} names {name!r}, and no such kernel is built" for name in self._unbuilt(kernels)]
+
+    def _unbuilt(self, kernels: Iterable[str]) -> list[str]:
+        return sorted(self._configs.keys() - set(kernels))
+
+    def applied(self, kernel: KernelRecord, definition: DefinitionRecord) -> KernelRecord:
+        """A kernel with the configs that the file has for it; a backward kernel follows its forward kernel.
+
+        Raises:
+            DefinitionError: two of the configs would have one name.
+        """
+        forward = next((other.name for other in definition.kernels if other.backward == kernel.name), kernel.name)
+        configs = self._configs.get(kernel.name, self._configs.get(forward))
+        if configs is None:
+            return kernel
+        variants = list({variant.slug: variant for variant in map(kernel.variant_of, configs)}.values())
+        self._require_names(kernel, variants, len(configs))
+        return replace(
+            kernel,
+            configs=tuple(variant.config for variant in variants),
+            slugs=tuple(variant.slug for variant in variants),
+        )
+
+    def _require_names(self, kernel: KernelRecord, variants: list[Variant], count: int) -> None:
+        """Each name is found apart from those of other configs in the file, so two may be one, or be one in C."""
+        slugs = [variant.slug for variant in variants if variant.slug not in kernel.slugs]
+        same = next((slug for slug in slugs if len(alike(slug.lower(), [other.lower() for other in slugs])) > 1), None)
+        if same is not None or len(variants) < count:
+            what = f"two of the configs in {self._name} would have names like {same or variants[0].slug}"
+            where = Where(kernel.name, stage="discover", location=kernel.location)
+            raise DefinitionError(what, where, "list these configs in the definition, or take one out of the file")
