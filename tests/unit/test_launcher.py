@@ -182,6 +182,7 @@ def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi(saxpy: Path) -> None:
     assert [name for name in wanted if "@GLIBC" not in name and not name.startswith("TVMFFI")] == []
     needed = subprocess.run(["readelf", "-d", saxpy], capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread", "ld"}
+    assert "dlopen" not in listing, "only a library with CUDA code has what opens a driver"
 
 
 def test_the_library_is_hardened(saxpy: Path) -> None:
@@ -414,6 +415,29 @@ def test_the_services_check_their_arguments(add: Any) -> None:
     for name, arguments in {"kw_preload": (1,), "kw_supported": ("cpu", 0), "kw_num_threads": (1,)}.items():
         with pytest.raises(TypeError, match=f"{name} takes . integers"):
             add[name](*arguments)
+
+
+def test_the_services_for_streams_have_nothing_to_do_in_a_library_without_cuda_code(
+    add: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", "libnone.so.7")
+    for name, arguments in {"kw_order": (0, 5, 7), "kw_refuse_captured": (0, 5), "kw_synchronize": (0, -1)}.items():
+        assert add[name](*arguments) is None
+        with pytest.raises(TypeError, match=f"{name} takes . integers"):
+            add[name](*arguments, 1)
+    assert add["kw_synchronize"](0, 5) is None
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda:0"), 0x70):
+        assert add["kw_current_stream"](0) == 0x70
+    assert add["kw_for_xla"](tvm_ffi.convert(lambda number: number + 1))(1) == 2
+
+
+def test_memory_on_a_gpu_is_refused_by_a_library_without_cuda_code(folder: Path) -> None:
+    """The host code of TVM does not ask for it."""
+    body = "BEGIN (void)argument; return __TVMBackendAllocWorkspace(2, 0, 8, 0, 0) ? 0 : -1; END"
+    unit = c_unit(folder, body, signature("lost", [tensor("x", "int8", [1])]))
+    lost = load(build(folder, plan("lost", unit)))["lost"]
+    with pytest.raises(RuntimeError, match="kernel 'lost': it was built without code for CUDA devices"):
+        lost(np.zeros(1, "int8"))
 
 
 # ---- numbers
@@ -737,7 +761,8 @@ def test_outputs_come_from_the_allocator_of_the_environment(add: Any) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("macros", [[], ["-DKW_NO_CUDA"]])
+def test_the_launcher_compiles_without_warnings(compiler: str, macros: list[str], folder: Path, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")
     from kernelwright.library.commands import compile_flags
@@ -750,6 +775,6 @@ def test_the_launcher_compiles_without_warnings(compiler: str, folder: Path, tmp
     )
     (tmp_path / "k.c").write_text(source)
     folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
-    options = [*compile_flags(), "-Wall", "-Wextra", "-Werror", *folders]
+    options = [*compile_flags(), *macros, "-Wall", "-Wextra", "-Werror", *folders]
     for dialect in ("-std=gnu11", "-std=c11"):
         subprocess.run([compiler, *options, dialect, "-c", "k.c"], cwd=tmp_path, check=True)

@@ -24,7 +24,7 @@ import pytest
 import tvm_ffi
 from gate import held
 from kernelwright.library.plan import KernelPlan, LoweredUnit
-from launcher_build import OPTIMISED, FakeTensor, build, cuda_unit, lower, plan, scalar, signature, tensor
+from launcher_build import OPTIMISED, FakeTensor, build, c_unit, cuda_unit, lower, plan, scalar, signature, tensor
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100f", "compute_80")
@@ -508,6 +508,29 @@ kept.append(other["two_steps"](x))
     ]
     pools = [line.partition(" from ")[2] for line in machine.calls("allocate")]
     assert pools == [f"pool {number}" for number in ("1 of cuda:0", "2 of cuda:1", *["1 of cuda:0"] * 4)]
+
+
+def test_libraries_share_memory_also_if_one_without_cuda_code_was_loaded_first(
+    machine: Machine, folder: Path, library: Path, two_steps: Path
+) -> None:
+    body = "BEGIN (void)tensor, (void)argument; END"
+    unit = c_unit(folder, body, signature("nothing", [tensor("x", "float16", ["n"])], symbols={"n": "int32"}))
+    code = f"""
+nothing, module, other = (module, *map(tvm_ffi.load_module, {[str(library), str(two_steps)]!r}))
+kept = [on(7)]
+x = tvm_ffi.from_dlpack(FakeTensor((100,), (2, 32, 1), device=(2, 0)))
+kept.append(other["two_steps"](x))
+try:
+    nothing["nothing"](kept[0])
+except ValueError as error:
+    print(error)
+"""
+    printed = alone(build(folder, plan("nothing", unit)), code)
+    assert printed.startswith("kernel 'nothing': it cannot run on cuda:0: it was built for llvm (x86-64) only\n"), (
+        printed
+    )
+    assert machine.calls("pool") == ["1 of cuda:0", "1 keeps 0xffffffffffffffff"]
+    assert {line.partition(" from ")[2] for line in machine.calls("allocate")} == {"pool 1 of cuda:0"}
 
 
 def test_the_end_of_an_output_asks_the_driver_for_nothing(machine: Machine, library: Path) -> None:

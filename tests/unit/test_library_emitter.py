@@ -93,6 +93,15 @@ def test_a_split_kernel_without_device_code_is_like_any_other() -> None:
     assert emit(replace(kernel, split=True, toolkit=13000)) == emit(kernel)
 
 
+def test_only_a_library_without_cuda_code_leaves_out_what_is_for_cuda() -> None:
+    of_both, of_cpu = whole_plan(), plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
+    of_cuda = [unit for unit in of_both.units if unit.target == "cuda"]
+    assert [unit.target for unit in of_both.units] != ["cuda"] * len(of_cuda)
+    assert "#define KW_NO_CUDA\n#include" in emit(of_cpu)
+    for kernel in (of_both, plan("gemm", *of_cuda, outputs=["c", "total"])):
+        assert "KW_NO_CUDA" not in emit(kernel)
+
+
 def test_a_cuda_version_is_counted_as_cuda_does() -> None:
     assert [cuda_version(text) for text in ("13.0.88", "12.9.86", "12.4")] == [13000, 12090, 12040]
 

@@ -24,7 +24,7 @@ import tvm_ffi
 from extension_build import Built, Loader, build_both
 from kernelwright.runtime import cython_kernel
 from kernelwright.runtime import kernel as tvm_ffi_kernel
-from launcher_build import FakeTensor, cuda_unit, plan, scalar, signature, tensor
+from launcher_build import FakeTensor, c_unit, cuda_unit, plan, scalar, signature, tensor
 from test_cython import STANDIN, OnCuda, scale_function
 
 torch = pytest.importorskip("torch")
@@ -311,6 +311,20 @@ def test_inputs_of_jax_are_refused_while_a_graph_is_captured(
     with pytest.raises(RuntimeError, match=r"kernel 'scale': the call would have to wait for stream 0x50(.|\n)*JAX"):
         machine.call(backend, 0x50, x, OnCuda(), 1.0)
     assert machine.events() == [] and x.asked == []
+
+
+def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(machine: Machine, tmp_path: Path) -> None:
+    """The call says why. What cython asks before and after it, for arrays of JAX, does not fail."""
+    arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
+    unit = c_unit(tmp_path, "BEGIN (void)tensor, (void)argument; END", signature("cpu", arguments))
+    built = build_both(tmp_path, plan("cpu", unit, outputs=["y"]))
+    kernels = [tvm_ffi_kernel.load_kernel("cpu", dict(built.entry), built.folder / "cpu.so")]
+    kernels.append(cython_kernel.load(Loader(built.folder), "cpu", dict(built.entry)))
+    for kernel in kernels:
+        for x in (OfJax(), OnCuda()):
+            with pytest.raises(ValueError, match=r"kernel 'cpu': it cannot run on cuda:0: it was built for llvm"):
+                kernel(x, 1.0)
+    assert machine.events() == []
 
 
 def test_pytorchs_stream_is_waited_for_where_tensors_of_pytorch_are_passed(

@@ -33,6 +33,9 @@ class ToolPaths:
 STACK_PROTECTOR = "-fstack-protector-strong"
 """Ends the process when a function has written beyond its arrays on the stack. Calls are no slower."""
 
+QUICK = "-DKW_QUICK"
+"""Has the launcher leave what no call comes by unoptimised (``kernelwright.h``). Calls are no slower."""
+
 RELRO = ("-z,relro", "-z,now")
 """Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
 
@@ -65,10 +68,17 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
-    """The command that compiles the wrapper and the lowered host code; it needs no device code."""
-    folders = include_flags(paths.includes, paths.launcher)
-    return [paths.compiler, *compile_flags(), *folders, "-c", f"{kernel}/wrapper.c", "-o", output]
+def compile_command(kernel: str, paths: ToolPaths, output: str, *, quick: bool = False) -> list[str]:
+    """The command that compiles the wrapper and the lowered host code; it needs no device code.
+
+    Arguments:
+        kernel: the kernel's name.
+        paths: the compiler and the folders.
+        output: the file that is made.
+        quick: whether somebody waits for it, so that less time of the compiler is worth a larger file.
+    """
+    flags = [*compile_flags(), *([QUICK] if quick else []), *include_flags(paths.includes, paths.launcher)]
+    return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 
 def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:

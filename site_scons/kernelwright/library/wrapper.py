@@ -86,6 +86,7 @@ class _Wrapper:
             f"#define KW_MAX_DIMS {max([1, *dims])}",
             f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
             f"#define KW_MAX_IMAGES {max([1, *(len(unit.images) for unit in units)])}",
+            *([] if any(unit.target == "cuda" for unit in units) else ["#define KW_NO_CUDA"]),
             *(["#define KW_SPLIT"] if self._split else []),
             *([f"#define KW_TOOLKIT {toolkit}"] if toolkit else []),
             *([f"#define KW_DRIVER {self._kernel.driver}"] if self._kernel.driver else []),

@@ -195,7 +195,8 @@ def _context(job: Job, run: Any, folder: Path) -> Any:
     from ..stages.package import images_in
 
     where = images_in(job.settings)
-    return Context(run, job.settings, job.tools, folder, folder, folder / "check", folder / "wheels", where)
+    places = (folder, folder, folder / "check", folder / "wheels")
+    return Context(run, job.settings, job.tools, *places, where, quick=True)
 
 
 def _compress(job: Job) -> Mapping[str, Any]:

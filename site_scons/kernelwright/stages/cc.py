@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ..compilers.nvcc import shell_script
@@ -23,11 +24,11 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
-    places = real_places(compiler)
-    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, output)
+    places, command_to = real_places(compiler), partial(commands.compile_command, name, quick=kernel.package.quick)
+    by_hand = command_to(SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:
-        command = commands.compile_command(name, places, str(scratch / "wrapper.o"))
+        command = command_to(places, str(scratch / "wrapper.o"))
         remedy = f"the sources are below {top}"
         done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -43,6 +44,5 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(kernel.whole(variants))
-    command = commands.compile_command(name, places, output)
-    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
+    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command_to(places, output), output)
     return stage

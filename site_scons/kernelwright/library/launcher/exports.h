@@ -24,7 +24,7 @@
   }
 
 /* Checks the signature of a service: that many integers. */
-KW_COLD int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
+KW_RARE int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
   bool integers = count == expected;
   for (int32_t i = 0; integers && i < count; ++i) integers = arguments[i].type_index == kTVMFFIInt;
   return integers ? 0 : kw_raise("TypeError", "%s takes %d integers", name, expected);
@@ -81,6 +81,11 @@ KW_FFI(kw_current_stream) {
   return 0;
 }
 
+/* DLPack's number of the default stream is 1, because 0 stands for nothing there. CUDA has both for it. */
+static void *kw_stream_of(const TVMFFIAny *number) {
+  return (void *)(uintptr_t)(number->v_int64 == 1 ? 0 : number->v_int64);
+}
+
 /* kw_order(device_id, from, to): makes a stream wait for what is on another one; see order.h. */
 KW_FFI(kw_order) {
   (void)self, (void)result;
@@ -103,7 +108,7 @@ KW_FFI(kw_refuse_captured) {
   return kw_refuse_captured((int)arguments[0].v_int64, kw_stream_of(&arguments[1]));
 }
 
-/* kw_for_xla(function) -> function: one that does the same, and leaves none of XLA's streams behind; see order.h. */
+/* kw_for_xla(function) -> function: one that does the same, and leaves none of XLA's streams behind; see xla.h. */
 KW_FFI(kw_for_xla) {
   (void)self;
   if (count != 1 || arguments[0].type_index != kTVMFFIFunction)

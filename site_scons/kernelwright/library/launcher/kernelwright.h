@@ -7,6 +7,7 @@
  *   KW_MAX_DIMS        the number of dimensions of all outputs together, at least 1
  *   KW_MAX_PARAMETERS  the largest number of parameters of a device function, at least 1
  *   KW_MAX_IMAGES      the largest number of device images of a variant, at least 1
+ *   KW_NO_CUDA         only if no variant has CUDA code: then what is for CUDA is left out
  *   KW_TOOLKIT         only if it is known: the CUDA version of the compiler that made the device code, 1000 * major
  *                      + 10 * minor
  *   KW_SPLIT           only if the device images are in files of their own
@@ -31,7 +32,18 @@
 
 /* Headers of a one-file library: a kernel that has no use for a function should not be warned about it. */
 #define KW_FUNCTION static __attribute__((unused))
+
+/* What few of the calls that work come by. */
+#define KW_RARE static __attribute__((unused, cold, noinline))
+
+/* What no call that works comes by but the first: errors, and what is set up once. With KW_QUICK, which only a command
+ * line defines, the compiler spends no time on making it fast. clang has no such attribute. */
+#if defined(KW_QUICK) && !defined(__clang__)
+#define KW_COLD static __attribute__((unused, cold, noinline, optimize("O0")))
+#else
 #define KW_COLD static __attribute__((unused, cold, noinline))
+#endif
+
 #define KW_HIDDEN __attribute__((visibility("hidden")))
 #define KW_EXPORT __attribute__((visibility("default")))
 
@@ -39,18 +51,23 @@
 #include "error.h"
 #include "share.h"
 #include "cpu.h"
+#ifdef KW_NO_CUDA
+#include "nocuda.h"
+#else
 #include "driver.h"
 #ifdef KW_SPLIT
 #include "provider.h"
 #endif
 #include "cuda.h"
 #include "memory.h"
+#include "order.h"
+#endif
 #include "workspace.h"
 #include "threads.h"
 #include "runtime.h"
 #include "mismatch.h"
 #include "call.h"
-#include "order.h"
+#include "xla.h"
 #include "output.h"
 #include "dispatch.h"
 

@@ -94,7 +94,7 @@ static void kw_release_later(int id, kw_released *block) {
 }
 
 /* Waits until the device has done all that it was given in the primary context. */
-KW_COLD CUresult kw_wait_for_device(const kw_device *device) {
+KW_RARE CUresult kw_wait_for_device(const kw_device *device) {
   bool pushed;
   CUresult status = kw_try_enter(device, NULL, &pushed);
   if (status) return status;
@@ -116,7 +116,7 @@ KW_FUNCTION CUresult kw_free_device(const kw_device *device, CUdeviceptr pointer
 /* Frees what has been released. What cannot be waited for stays on the list: the device has failed, or a graph is being
  * captured. Such a wait makes the capture fail, so the next one comes after KW_RELEASED_LIMIT bytes more. The stream is
  * that of the call, and not captured. */
-KW_COLD void kw_free_released(const kw_device *device, CUstream stream) {
+KW_RARE void kw_free_released(const kw_device *device, CUstream stream) {
   kw_device_memory *memory = kw_memory_of(device);
   kw_released *next, *block = atomic_exchange(&memory->released, NULL);
   if (!block) return;
@@ -241,14 +241,16 @@ KW_FUNCTION int kw_take_output(const kw_device *device, int id, size_t bytes, CU
   return status ? kw_raise_cuda(status, "allocating %zu bytes for an output", bytes) : 0;
 }
 
-KW_FUNCTION int kw_cuda_allocate_output(int id, size_t bytes, CUdeviceptr *pointer) {
+/* Null with an error raised. `released` is what kw_release_later will be given. */
+KW_FUNCTION void *kw_cuda_allocate_output(int id, size_t bytes, kw_released *released) {
   bool pushed;
   const kw_device *device = kw_get_device(id);
   CUstream stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, id);
-  if (!device || kw_enter(device, stream, &pushed)) return -1;
-  int status = kw_take_output(device, id, bytes, stream, pointer);
+  if (!device || kw_enter(device, stream, &pushed)) return NULL;
+  int status = kw_take_output(device, id, bytes, stream, &released->pointer);
   kw_leave(pushed);
-  return status;
+  released->bytes = bytes > KW_RELEASED_LEAST ? bytes : KW_RELEASED_LEAST;
+  return status ? NULL : (void *)(uintptr_t)released->pointer;
 }
 
 #endif

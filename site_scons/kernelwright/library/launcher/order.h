@@ -6,13 +6,8 @@
 /* All of this is done in the primary context: outputs of our own are made there only, and an event is recorded in a
  * stream of its own context. The host can wait for any stream. */
 
-/* DLPack's number of the default stream is 1, because 0 stands for nothing there. CUDA has both for it. */
-KW_FUNCTION CUstream kw_stream_of(const TVMFFIAny *number) {
-  return (CUstream)(uintptr_t)(number->v_int64 == 1 ? 0 : number->v_int64);
-}
-
 /* The event is one that takes no time stamp. It may be destroyed at once: the driver keeps it until it has happened. */
-KW_COLD CUresult kw_wait_for_event(CUstream from, CUstream to) {
+KW_RARE CUresult kw_wait_for_event(CUstream from, CUstream to) {
   CUevent event;
   CUresult status = kw_cuda.event_create(&event, KW_EVENT_DISABLE_TIMING);
   if (status) return status;
@@ -24,7 +19,7 @@ KW_COLD CUresult kw_wait_for_event(CUstream from, CUstream to) {
 
 /* Makes the stream `to` wait for what is on the stream `from` by now. On one stream there is nothing to do, so a graph
  * capture of that stream sees no event. */
-KW_COLD int kw_order_streams(int id, CUstream from, CUstream to) {
+KW_RARE int kw_order_streams(int id, CUstream from, CUstream to) {
   bool pushed;
   if (from == to) return 0;
   const kw_device *device = kw_get_device(id);
@@ -37,7 +32,7 @@ KW_COLD int kw_order_streams(int id, CUstream from, CUstream to) {
 }
 
 /* Raises if the stream is being captured into a graph: the host cannot wait for it then. */
-KW_COLD int kw_refuse_captured(int id, CUstream stream) {
+KW_RARE int kw_refuse_captured(int id, CUstream stream) {
   bool pushed;
   int capturing = 0;
   const kw_device *device = kw_get_device(id);
@@ -55,7 +50,7 @@ KW_COLD int kw_refuse_captured(int id, CUstream stream) {
 }
 
 /* Waits for all that is on the device. */
-KW_COLD int kw_synchronize_device(int id) {
+KW_RARE int kw_synchronize_device(int id) {
   const kw_device *device = kw_get_device(id);
   if (!device) return -1;
   CUresult status = kw_wait_for_device(device);
@@ -63,7 +58,7 @@ KW_COLD int kw_synchronize_device(int id) {
 }
 
 /* Waits for all that is on the stream. The thread may wait for a stream that is not captured while another is. */
-KW_COLD int kw_synchronize_stream(int id, CUstream stream) {
+KW_RARE int kw_synchronize_stream(int id, CUstream stream) {
   bool pushed;
   if (kw_refuse_captured(id, stream)) return -1;
   if (kw_enter(kw_get_device(id), NULL, &pushed)) return -1;
@@ -73,20 +68,5 @@ KW_COLD int kw_synchronize_stream(int id, CUstream stream) {
   kw_leave(pushed);
   return status ? kw_raise_cuda(status, "waiting for stream %#" PRIxPTR " of cuda:%d", (uintptr_t)stream, id) : 0;
 }
-
-/* Calls the function `self` as jax-tvm-ffi (0.1.3) calls one. That makes XLA's stream the current one of the thread,
- * and restores the one before only if that was not the default: XLA's would stay, for whatever is called next. */
-KW_COLD int kw_call_from_xla(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-  int status = TVMFFIFunctionCall(self, (TVMFFIAny *)arguments, count, result);
-  for (int32_t i = 0; i < count; ++i) {
-    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
-    if (!tensor || tensor->device.device_type != kDLCUDA) continue;
-    TVMFFIEnvSetStream(kDLCUDA, tensor->device.device_id, NULL, NULL);
-    break;
-  }
-  return status;
-}
-
-KW_COLD void kw_forget_function(void *self) { TVMFFIObjectDecRef(self); }
 
 #endif

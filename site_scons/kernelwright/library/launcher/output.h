@@ -57,21 +57,15 @@ static void kw_free_own_tensor(DLManagedTensorVersioned *managed) {
   free(own);
 }
 
-KW_FUNCTION int kw_allocate_cuda_data(kw_own_tensor *own, size_t bytes) {
-  DLTensor *tensor = &own->managed.dl_tensor;
-  kw_released *released = &own->released;
-  if (kw_cuda_allocate_output(tensor->device.device_id, bytes, &released->pointer)) return -1;
-  released->bytes = bytes > KW_RELEASED_LEAST ? bytes : KW_RELEASED_LEAST;
-  tensor->data = (void *)(uintptr_t)released->pointer;
-  return 0;
-}
-
 KW_FUNCTION int kw_allocate_data(kw_own_tensor *own, int64_t count) {
   DLTensor *tensor = &own->managed.dl_tensor;
   uint64_t bits = (uint64_t)tensor->dtype.bits * tensor->dtype.lanes;
   size_t bytes = ((uint64_t)count * bits + 7) / 8;
   if (!bytes) bytes = 1;
-  if (tensor->device.device_type != kDLCPU) return kw_allocate_cuda_data(own, bytes);
+  if (tensor->device.device_type != kDLCPU) {
+    tensor->data = kw_cuda_allocate_output(tensor->device.device_id, bytes, &own->released);
+    return tensor->data ? 0 : -1;
+  }
   if (!posix_memalign(&tensor->data, KW_ALIGNMENT, bytes)) return 0;
   return kw_raise("MemoryError", "no memory for an output of %zu bytes", bytes);
 }
