@@ -11,6 +11,7 @@ from . import (
     import_and_call,
     null_build,
     nvrtc,
+    on_demand,
     process_per_kernel,
     scale,
 )
@@ -24,6 +25,7 @@ MODULES = {
     "tilelang": against_tilelang,
     "process_per_kernel": process_per_kernel,
     "import_and_call": import_and_call,
+    "on_demand": on_demand,
     "call_overhead": call_overhead,
     "scale": scale,
     "gpu": gpu,
