@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import lower as front_ends
+from ..core.errors import KernelwrightError, WorkerError
 from ..core.files import canonical_json, dependency_digest, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
@@ -21,11 +23,12 @@ from ..stages.code import own_code
 from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
 from .session import Session
-from .store import LATER
+from .store import LATER, CacheError
 
 if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
+    from ..stages.context import Run
     from ..stages.kernel import KernelBuild
 
 LOCK_TIMEOUT_S = 600.0
@@ -45,7 +48,7 @@ class Job:
         settings: what decides the rest.
         session: what runs the stages.
         backward: the kernel of its gradients, if a backend calls that.
-        kernel_context: makes the context that the stages are made from.
+        contexts: name of each kernel -> what makes the context that its stages are made from.
         identity: what decides the result besides: the digests of programs that are in no file.
     """
 
@@ -54,7 +57,7 @@ class Job:
     settings: Settings
     session: Session
     backward: KernelSelection | None = None
-    kernel_context: MakeContext = KernelContext
+    contexts: Mapping[str, MakeContext] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -66,6 +69,11 @@ class Job:
     def selections(self) -> list[KernelSelection]:
         """The kernels that the folder has."""
         return [self.selection, *([self.backward] if self.backward else [])]
+
+    @property
+    def slug(self) -> str:
+        """The slug of the variant that is compiled."""
+        return self.record.slugs[0]
 
     @cached_property
     def tools(self) -> Tools:
@@ -119,8 +127,22 @@ def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
         if known is not None:
             return Compiled(known, job.key, True)
         with store.scratch(name) as scratch:
-            _make(job, scratch, note)
+            try:
+                _make(job, scratch, note)
+            except KernelwrightError as error:
+                _keep_failure(job, scratch, error)
+                raise
             return Compiled(store.publish(name, job.key, scratch), job.key, False)
+
+
+def _keep_failure(job: Job, scratch: Path, error: KernelwrightError) -> None:
+    """Keep what there is of a compile that failed, and have its error name the folder."""
+    if isinstance(error, WorkerError):
+        return  # it was ended, by Ctrl-C or because another one failed
+    with contextlib.suppress(CacheError):
+        folder = job.session.store.fail(f"{job.record.name}-{job.slug}", job.key, scratch, f"{error}\n")
+        kept = f"what was made of it, and this error, are in {folder}"
+        error.remedy = f"{error.remedy}; {kept}" if error.remedy else kept
 
 
 def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, Any]:
@@ -137,10 +159,9 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, A
     if archs is None:
         target, archs = next(iter(job.selection.archs.items()))
     with job.session.store.scratch(job.record.name) as scratch:
-        run, front_end = OnDemandRun(job.session, note), front_ends.get(job.record.frontend)
-        kernel = job.kernel_context(_context(job, run, scratch), job.definition, job.selection, front_end)
-        stage = lower.make(kernel, job.record.slugs[0], job.record.configs[0], target, archs)
-        if (problem := attempt(stage, run)) is not None:
+        kernel = kernel_context(job, OnDemandRun(job.session, note), scratch)
+        stage = lower.make(kernel, job.slug, job.record.configs[0], target, archs)
+        if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
         signature: dict[str, Any] = json.loads(Path(stage.outputs["signature.json"]).read_text(encoding="utf-8"))
         return signature
@@ -169,18 +190,15 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     from .run import OnDemandRun
 
     run = OnDemandRun(job.session, note)
-    context = _context(job, run, scratch)
-    builds = []
-    for selection in job.selections:
-        front_end = front_ends.get(selection.record.frontend)
-        builds.append(kernel.make(job.kernel_context(context, job.definition, selection, front_end), None))
+    contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
+    builds = [kernel.make(context, None) for context in contexts]
     stages = [stage for build in builds for stage in build.stages]
     problem = run_stages(stages, lambda stage: attempt(stage, run), job.session.jobs)
     if problem is not None:
         raise problem
     packaged = tuple(_packaged(build, scratch) for build in builds)
     names = tuple(dict.fromkeys(name for build in builds for name in build.backends))
-    device_code = {"folder": IMAGES, "packages": {}} if context.images_in == "package" else {}
+    device_code = {"folder": IMAGES, "packages": {}} if contexts[0].package.images_in == "package" else {}
     package = BuiltPackage(
         *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=job.key
     )
@@ -189,14 +207,20 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     (scratch / "manifest.json").write_text(make_manifest(package, {}), encoding="utf-8")
 
 
-def _context(job: Job, run: Any, folder: Path) -> Any:
-    """What the stages are made from; their outputs are in a folder."""
+def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection | None = None) -> KernelContext:
+    """What the stages of a kernel of a job are made from; their outputs are in a folder.
+
+    Arguments:
+        selection: the kernel; None: the job's first.
+    """
     from ..stages.context import Context
     from ..stages.package import images_in
 
-    where = images_in(job.settings)
+    chosen = selection or job.selection
     places = (folder, folder, folder / "check", folder / "wheels")
-    return Context(run, job.settings, job.tools, *places, where, quick=True)
+    package = Context(run, job.settings, job.tools, *places, images_in(job.settings), quick=True)
+    make = job.contexts.get(chosen.record.name, KernelContext)
+    return make(package, job.definition, chosen, front_ends.get(chosen.record.frontend))
 
 
 def _compress(job: Job) -> Mapping[str, Any]:

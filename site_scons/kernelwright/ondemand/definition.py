@@ -159,12 +159,9 @@ class Compilable:
         return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
-        from .build import compile_job
         from .loaded import load_kernel
 
-        job = job_of(origin, config, self._options)
-        compiled = compile_job(job, _say)
-        return load_kernel(compiled, origin.record.name)
+        return load_kernel(job_of(origin, config, self._options), _say)
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -115,8 +115,9 @@ class Programs:
         """Do what a worker would do."""
         start = time.process_time()
         with LOCK, deep_recursion(), _without_compiling():
-            unit = self.unit(request.slug, request.target, request.arch)
-            lowered = lower.get(self.kernel.frontend).lower(self.returned(unit), unit, lambda doing: None)
+            unit = replace(self.unit(request.slug, request.target, request.arch), ir=request.ir)
+            front_end = lower.get(self.kernel.frontend)
+            lowered = front_end.lower(self.returned(unit), unit, lambda doing: None)
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)
@@ -166,9 +167,9 @@ def origin_of(kernel: Kernel, options: Options) -> Origin:
     session = session_for(root, settings, options)
 
     def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
-        programs = Programs(
-            kernel, selection.record.configs[0], _slugs(kernel, selection.record), selection.record.pass_configs
-        )
+        record, backward = selection.record, kernel.backward_kernel
+        declared = backward if backward is not None and backward.name == record.name else kernel
+        programs = Programs(declared, record.configs[0], _slugs(declared, record), record.pass_configs)
         digests = programs.digests(selection)
         return partial(LiveContext, programs=programs, digests=digests), digests
 
@@ -261,7 +262,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         kernel.tolerance,
         kernel.reference_function is not None,
         kernel.takes_target,
-        None,
+        None if kernel.backward_kernel is None else kernel.backward_kernel.name,
         kernel.frontend,
         kernel.pass_configs,
     )
@@ -269,7 +270,8 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
 
 def definition_of(kernel: Kernel) -> DefinitionRecord:
     """The record of the definition file that a kernel of this process would be in."""
-    return DefinitionRecord(f"<{kernel.name}>", {}, (record_of_kernel(kernel),))
+    kernels = [kernel, *([kernel.backward_kernel] if kernel.backward_kernel else [])]
+    return DefinitionRecord(f"<{kernel.name}>", {}, tuple(map(record_of_kernel, kernels)))
 
 
 @contextlib.contextmanager

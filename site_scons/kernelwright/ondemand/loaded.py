@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +12,9 @@ from typing import Any
 
 from .. import runtime
 from ..runtime.loader import Loader
-from .build import Compiled
+from .build import Compiled, Job, compile_job
+from .sources import source_of
+from .store import damage
 
 PREFIX = "kernelwright_on_demand_"
 """What the names of packages begin with that have compiled kernels; they are in no file."""
@@ -51,14 +55,35 @@ class KernelLoader(Loader):
         return super().through(module, name)
 
 
-def load_kernel(compiled: Compiled, name: str) -> Any:
-    """The kernel object of a compiled kernel.
+def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
+    """The kernel object of a job, which is compiled unless the cache has it.
 
     Raises:
-        ImportError: a file is missing or was altered, or a package that the backend needs is not installed.
+        KernelwrightError: a stage failed.
+        ImportError: a package that the backend needs is not installed.
     """
-    kernel = KernelLoader(compiled, name).kernel(name)
-    kernel.key = compiled.key
+    compiled = compile_job(job, note)
+    try:
+        kernel = _loaded(compiled, job)
+    except ImportError:
+        if not compiled.cached or not damage(compiled.folder):
+            raise
+        # Somebody has changed a file of the cache: such a kernel is compiled again.
+        job.session.store.discard(compiled.folder)
+        compiled = compile_job(job, note)
+        kernel = _loaded(compiled, job)
     kernel.cached = compiled.cached
-    kernel.artifacts = compiled.folder / name
     return kernel
+
+
+def _loaded(compiled: Compiled, job: Job) -> Any:
+    """The kernel object, loaded once in a process."""
+    loaded = job.session.loaded
+    place = (compiled.key, str(compiled.folder))
+    if place not in loaded:
+        kernel = KernelLoader(compiled, job.record.name).kernel(job.record.name)
+        kernel.key = compiled.key
+        kernel.artifacts = compiled.folder / job.record.name
+        kernel.source = partial(source_of, job, kernel.artifacts)
+        loaded[place] = kernel
+    return loaded[place]

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .session import Session
 
 
+DIFFERENTIATING = ("torch", "jax")
+"""Backends that call the kernel of the gradients."""
+
+
 @dataclass(frozen=True)
 class Origin:
     """What a compile needs to know of a definition.
@@ -62,8 +66,10 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
         record = replace(
             record, pass_configs=checked_pass_configs({**record.pass_configs, **pass_configs}, origin.where)
         )
-    selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
-    selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+    selection = _selected(origin, record, options)
+    backward = _backward_of(origin, selection, options)
+    if backward is None:
+        selection = replace(selection, record=replace(selection.record, backward=None))
     settings = replace(
         origin.settings,
         targets=tuple(selection.archs),
@@ -72,7 +78,25 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
         split="none",
         glibc="",
     )
-    return Job(origin.definition, selection, settings, origin.session, None, *origin.context(selection))
+    made = {chosen.record.name: origin.context(chosen) for chosen in (selection, backward) if chosen}
+    contexts = {name: context for name, (context, _) in made.items()}
+    identity = {f"{name} {unit}": digest for name, (_, digests) in made.items() for unit, digest in digests.items()}
+    return Job(origin.definition, selection, settings, origin.session, backward, contexts, identity)
+
+
+def _selected(origin: Origin, record: KernelRecord, options: Options) -> KernelSelection:
+    """What is compiled of a kernel: for one backend, and without what a build says about the others."""
+    selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
+    return replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+
+
+def _backward_of(origin: Origin, selection: KernelSelection, options: Options) -> KernelSelection | None:
+    """The kernel of the gradients, if the backend calls that."""
+    name = selection.record.backward
+    if name is None or selection.backends[0] not in DIFFERENTIATING:
+        return None
+    record = next(record for record in origin.definition.kernels if record.name == name)
+    return _selected(origin, narrowed(record, selection.record.configs[0]), options)
 
 
 def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:

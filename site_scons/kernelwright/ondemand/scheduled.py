@@ -21,7 +21,7 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     from ..lower.tir_lowering import scheduled
     from .live import Programs, deep_recursion
 
-    (slug,), (config,) = job.record.slugs, job.record.configs
+    slug, (config,) = job.slug, job.record.configs
     archs = job.selection.archs
     target = "cuda" if "cuda" in archs else "llvm"
     programs = Programs(kernel, config, job.record.slugs, job.record.pass_configs)

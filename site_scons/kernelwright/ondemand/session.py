@@ -11,7 +11,7 @@ import os
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..define.settings import Settings
 from .store import KernelStore
@@ -33,6 +33,8 @@ class Session:
         store: the cache folder.
         jobs: how many stages run at a time.
         verbose: whether the stages, their commands and the words of the tools are shown.
+
+    ``loaded`` has the kernel objects of the process, by key and folder.
     """
 
     def __init__(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool = False) -> None:
@@ -43,6 +45,7 @@ class Session:
         self.verbose = verbose
         self.state = store.work
         self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+        self.loaded: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None
         self._compilers: ToolRunner | None = None

@@ -1,0 +1,78 @@
+"""The texts of a compiled kernel: what it was lowered from, and what its code is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import KernelwrightError, Where
+
+if TYPE_CHECKING:
+    from .build import Job
+
+FILES = {"tir": ("module.tir", "module.mlir"), "cuda": ("device.cu",), "host": ("host.c",)}
+"""Kind of source -> the names of the files that it may be in."""
+
+KINDS = (*FILES, "ptx", "sass")
+
+
+def source_of(job: Job, artifacts: Path, kind: str = "cuda", arch: str | None = None) -> str:
+    """A text of a compiled kernel.
+
+    Arguments:
+        job: what was compiled.
+        artifacts: the kernel's folder.
+        kind: ``tir`` (the scheduled function), ``cuda`` (the device code), ``host`` (the host code of CUDA, in C),
+            ``ptx`` or ``sass``.
+        arch: the arch that it is of; None: the first CUDA arch, or else the CPU's.
+
+    Raises:
+        KernelwrightError: there is no such text; the message says what there is.
+    """
+    where = Where(job.record.name, job.slug, "source", job.record.location)
+    if kind not in KINDS:
+        raise KernelwrightError(f"there is no source {kind!r}", where, f"the kinds are {', '.join(KINDS)}")
+    archs = job.selection.archs
+    cuda = archs.get("cuda", ())
+    compiled = cuda if job.selection.compiled is None else job.selection.compiled
+    known = (*compiled, *archs.get("llvm", ()))
+    if arch is not None and arch not in known:
+        raise KernelwrightError(f"it is not compiled for {arch}", where, f"its archs are {', '.join(known)}")
+    folder = artifacts / job.slug
+    if kind in FILES:
+        unit = folder / "llvm" / (arch or known[0]) if (arch or known[0]) in archs.get("llvm", ()) else folder / "cuda"
+        return _read(unit, FILES[kind], kind, where)
+    if not compiled or arch in archs.get("llvm", ()):
+        message = f"there is no {kind} of code for the CPU"
+        raise KernelwrightError(message, where, "compile it for CUDA: using(archs=['sm_90a'])")
+    return _made(job, folder / "cuda", kind, arch or compiled[0])
+
+
+def _read(folder: Path, names: tuple[str, ...], kind: str, where: Where) -> str:
+    for name in names:
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    remedy = f"what there is lies in {folder}"
+    raise KernelwrightError(f"this kernel has no source {kind!r}", where, remedy)
+
+
+def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
+    """The PTX or the SASS of an arch, which a stage makes of the files of the kernel."""
+    from ..stages import device, sass
+    from ..stages.execution import attempt
+    from .build import kernel_context
+    from .run import OnDemandRun
+
+    if kind == "ptx" and (folder / f"{arch}.ptx").is_file():
+        return (folder / f"{arch}.ptx").read_text(encoding="utf-8")
+    with job.session.store.scratch(job.record.name) as scratch:
+        kernel = kernel_context(job, OnDemandRun(job.session, lambda text: None), scratch)
+        # The cache may be read-only, and its folders have what their manifests list.
+        source = scratch / job.slug / ("device.cu" if kind == "ptx" else f"{arch}.cubin")
+        source.parent.mkdir(parents=True)
+        source.write_bytes((folder / source.name).read_bytes())
+        make = device.make_ptx if kind == "ptx" else sass.make
+        stage = make(kernel, job.slug, str(source), arch)
+        if (problem := attempt(stage, kernel.run)) is not None:
+            raise problem
+        return Path(stage.paths[0]).read_text(encoding="utf-8")
