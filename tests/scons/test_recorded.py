@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CUBE, Project
-from kernelwright.define.recorded import text_of
+from conftest import CUBE, SITE_SCONS, Project
+from kernelwright.define.recorded import parse, text_of
 from kernelwright.ondemand.record import note
 
 IMPORT = "from kernelwright import grid, kernel"
@@ -124,6 +124,35 @@ def test_keys_have_the_order_of_the_default_or_of_the_parameters(recording: Proj
     recording.replace("kernels/scale.py", '"configs.json"', '"configs.json", default=[{"also": 1, "dtype": "float32"}]')
     recording.scons("-j2")
     assert list(variants(recording)[0]) == ["also", "dtype", "block"]
+
+
+# ---- from the program to the package
+
+
+def test_what_a_program_compiles_and_calls_is_what_is_built(recording: Project) -> None:
+    listed = '"configs.json", default=[{"dtype": "float32"}, {"dtype": "float64"}, {"dtype": "float16"}]'
+    recording.replace("kernels/scale.py", '"configs.json"', listed)
+    program = """
+        import kernelwright, numpy as np
+        scale = kernelwright.load("kernels/scale.py").scale
+        x = np.ones(3, "float64")
+        assert np.from_dlpack(scale(x)).tolist() == [2, 2, 2]
+        with kernelwright.record("blocks.json"):
+            scale(x), scale(x)
+            scale.par_compile([{"dtype": "float32"}])
+        {more}
+    """
+    env = {"PYTHONPATH": str(SITE_SCONS), "KERNELWRIGHT_CACHE_DIR": "cache"}
+    recording.python(program.replace("{more}", ""), env=env)
+    assert not (recording.folder / "kernels/configs.json").exists()
+    found = parse((recording.folder / "blocks.json").read_bytes())
+    assert found == {"scale": [{"dtype": "float32"}, {"dtype": "float64"}]}, "also what was compiled before the block"
+
+    env["KERNELWRIGHT_RECORD"] = "kernels/configs.json"
+    recording.python(program.replace("{more}", 'scale.compile(dtype="int32")'), env=env)
+    recording.python(program.replace("{more}", 'scale.compile(dtype="float16")'), env=env)
+    recording.scons("-j2")
+    assert variants(recording) == [{"dtype": "float16"}, {"dtype": "float64"}, {"dtype": "int32"}]
 
 
 # ---- the setting

@@ -160,8 +160,13 @@ class Compilable:
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
         from .loaded import load_kernel
+        from .record import active
 
-        return load_kernel(job_of(origin, config, self._options), _say)
+        job = job_of(origin, config, self._options)
+        kernel = load_kernel(job, _say)
+        if (recorder := active()) is not None:
+            recorder.note(origin.record.name, job.selection.record.configs[0])
+        return kernel
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..core.errors import KernelwrightError
 from ..runtime.arguments import Described, Signatures
 from ..runtime.dtype import name_of_torch
+from .record import open_block
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
@@ -21,6 +22,8 @@ TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 
 class Variants(Protocol):
     """What compiles the variants of a definition: a ``Compilable``."""
+
+    name: str
 
     @property
     def _options(self) -> Options: ...
@@ -56,6 +59,8 @@ class Eager:
         kernel = self._chosen.get(key)
         if kernel is None:
             kernel = self._chosen[key] = self._choose(arguments)
+        elif (recorder := open_block()) is not None:  # which may be newer than the choice
+            recorder.note(self._definition.name, kernel.variants[0])
         return kernel(*arguments)
 
     def _choose(self, arguments: tuple[Any, ...]) -> Any:
