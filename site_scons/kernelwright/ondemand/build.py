@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ class Job:
         used = sorted({name for selection in self.selections for name in selection.backends})
         tools = [self.tools.of_front_end(selection.record.frontend) for selection in self.selections]
         identity = [
-            *(VERSION, own_code(), affecting(self.settings), self.tools.data, tools),
+            *(VERSION, _own_code(), affecting(self.settings), self.tools.data, tools),
             {name: backends.get(name).build_versions() for name in used},
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
@@ -94,6 +94,12 @@ class Job:
             dict(self.identity),
         ]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+
+
+@cache
+def _own_code() -> str:
+    """The digest of our code, which a process has loaded already."""
+    return own_code()
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def _keep_failure(job: Job, scratch: Path, error: KernelwrightError) -> None:
     with contextlib.suppress(CacheError):
         folder = job.session.store.fail(f"{job.record.name}-{job.slug}", job.key, scratch, f"{error}\n")
         kept = f"what was made of it, and this error, are in {folder}"
-        error.remedy = f"{error.remedy}; {kept}" if error.remedy else kept
+        error.remedy = f"{error.remedy}; {kept}".replace(str(scratch), str(folder)) if error.remedy else kept
 
 
 def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, Any]:

@@ -47,7 +47,6 @@ def text_digest(module: Path) -> str:
     return sha256_of(module)
 
 
-@cache
 def own_code() -> str:
     """The digest of all of our code and of the launcher. A build compares it before it looks at single stages."""
     # Not rglob, which takes a run with nothing to do three times as long.
