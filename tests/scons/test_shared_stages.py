@@ -75,7 +75,7 @@ def test_each_way_takes_what_the_other_one_has_made(cpu_project: Project, tmp_pa
         line.startswith("LOWER scale") for line in run.stages
     )
     made = [line for line in run.stages if "add_one" in line and not line.startswith("CACHED")]
-    assert made == ["LINK add_one"], "only what depends on the oldest glibc"
+    assert set(made) <= {"CC add_one", "LINK add_one"}, "only what depends on where the library is to run"
     shutil.rmtree(cache)
     again = compile_on_demand(cpu_project, cache)
     assert again.stdout == "[False]\n" and "[ CACHED ]" in again.stderr and "[ LOWER ]" not in again.stderr

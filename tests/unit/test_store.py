@@ -175,10 +175,10 @@ def test_a_failed_compile_is_kept_with_its_log_and_replaces_the_one_before(tmp_p
     for number in range(2):
         with store.scratch("scale") as scratch:
             (scratch / f"{number}.cu").write_text("code")
-            folder = store.fail("scale-n-1", KEY, scratch, f"error {number}\udcff")
+            folder = store.fail("scale-n-1", KEY, scratch, f"error {number}\udcff {scratch}/a.cu")
     assert folder == tmp_path / f"cache/failed/scale-n-1-{KEY[:16]}"
     assert sorted(path.name for path in folder.iterdir()) == ["1.cu", "log.txt"]
-    assert (folder / "log.txt").read_text() == "error 1\\udcff"
+    assert (folder / "log.txt").read_text() == f"error 1\\udcff {folder}/a.cu"
 
 
 # Scratch folders.
@@ -197,6 +197,7 @@ def run_child(tmp_path: Path, body: str) -> subprocess.Popen[str]:
     code = f"""
 import os, signal, sys, time
 from pathlib import Path
+from kernelwright.core.files import scratch_folder
 from kernelwright.ondemand.store import KernelStore
 quiet = print
 store = KernelStore(Path({str(tmp_path / "cache")!r}), 1 << 20)
@@ -209,7 +210,7 @@ store = KernelStore(Path({str(tmp_path / "cache")!r}), 1 << 20)
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock, and has begun to make the kernel."""
     body = f"""
-with store.scratch("scale") as scratch, store.locked({KEY!r}, 1, quiet):
+with store.scratch("scale") as scratch, store.locked({KEY!r}, 1, quiet), scratch_folder(store.work / "scratch"):
     (scratch / "half").write_text("x")
     print("holds", flush=True)
     time.sleep(60)
@@ -224,11 +225,12 @@ def test_what_a_killed_process_was_making_is_removed_later(
     tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "YOUNG_S", -1.0)
-    (left,) = (tmp_path / "cache/scratch").iterdir()
-    assert a_store(tmp_path).lasting and left.exists(), "its process lives"
+    left = sorted((tmp_path / "cache/scratch").iterdir())
+    assert len(left) == 2, "one for the kernel, and one for a stage of it"
+    assert a_store(tmp_path).lasting and sorted((tmp_path / "cache/scratch").iterdir()) == left, "its process lives"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert a_store(tmp_path).lasting and not left.exists()
+    assert a_store(tmp_path).lasting and not list((tmp_path / "cache/scratch").iterdir())
 
 
 # Locks.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -215,7 +216,17 @@ def remove_stale_scratch(parent: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new hidden folder in ``parent``, so that renaming out of it stays on one file system; removed at the end."""
+    """A new hidden folder in ``parent``, so that renaming out of it stays on one file system; removed at the end.
+
+    It is locked meanwhile, as far as the file system can do that. So other processes can tell that it is in use, also
+    those of another container, where process numbers say nothing.
+    """
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=f"{SCRATCH}{os.getpid()}-") as name:
-        yield Path(name)
+        lock = os.open(name, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            os.close(lock)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import lower as front_ends
-from ..core.errors import KernelwrightError, WorkerError
+from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, dependency_digest, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
@@ -132,23 +132,33 @@ def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
         known = _known(job)
         if known is not None:
             return Compiled(known, job.key, True)
-        with store.scratch(name) as scratch:
-            try:
-                _make(job, scratch, note)
-            except KernelwrightError as error:
-                _keep_failure(job, scratch, error)
-                raise
-            return Compiled(store.publish(name, job.key, scratch), job.key, False)
+        compiled = Compiled(_compiled(job, note), job.key, False)
+    store.trim()
+    return compiled
 
 
-def _keep_failure(job: Job, scratch: Path, error: KernelwrightError) -> None:
-    """Keep what there is of a compile that failed, and have its error name the folder."""
-    if isinstance(error, WorkerError):
-        return  # it was ended, by Ctrl-C or because another one failed
-    with contextlib.suppress(CacheError):
-        folder = job.session.store.fail(f"{job.record.name}-{job.slug}", job.key, scratch, f"{error}\n")
-        kept = f"what was made of it, and this error, are in {folder}"
-        error.remedy = f"{error.remedy}; {kept}".replace(str(scratch), str(folder)) if error.remedy else kept
+def _compiled(job: Job, note: Callable[[str], None]) -> Path:
+    """The folder of a kernel that is compiled now."""
+    store, name = job.session.store, job.record.name
+    if problem := store.untold_problem():
+        note(f"kernelwright: {problem}")
+    with store.scratch(name) as scratch:
+        try:
+            _make(job, scratch, note)
+        except KernelwrightError as error:
+            with contextlib.suppress(CacheError):
+                kept = store.fail(f"{name}-{job.slug}", job.key, scratch, str(error))
+                _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")
+            raise
+        return store.publish(name, job.key, scratch)
+
+
+def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) -> None:
+    """Name the files of a failed compile where they are now, and the folder."""
+    error.message = error.message.replace(old, new)
+    error.detail = error.detail.replace(old, new) if error.detail else None
+    see = f"its sources and its log are in {new}{how_long}"
+    error.remedy = f"{error.remedy.replace(old, new)}; {see}" if error.remedy else see
 
 
 def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
 from ..core.quantity import parse_size
 from ..define.settings import Settings
-from .options import Options, effective
+from .options import Options, effective, unknown_variables
 from .session import SESSIONS, Session
 from .store import KernelStore, cache_folder, clear_cache
 
@@ -39,6 +40,7 @@ def _has_settings(path: Path) -> bool:
 
 def session_for(root: Path, settings: Settings, options: Options) -> Session:
     """The session of a project."""
+    _point_out_variables()
     asked = effective(os.environ, options)
     if asked.disable_cache:
         store = _private_store()
@@ -47,6 +49,13 @@ def session_for(root: Path, settings: Settings, options: Options) -> Session:
         folder = Path(options.cache_dir).absolute() if options.cache_dir else cache_folder(root, os.environ)
         store = _store(folder, limit, bool(asked.clear_cache))
     return SESSIONS.get(root, settings, store, asked.workers, bool(asked.verbose))
+
+
+@cache
+def _point_out_variables() -> None:
+    """Show once which variables have no effect, because there are none of these names."""
+    for line in unknown_variables(os.environ):
+        sys.stderr.write(f"{line}\n")
 
 
 @cache

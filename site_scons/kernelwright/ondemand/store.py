@@ -154,6 +154,7 @@ class KernelStore:
     def __init__(self, folder: Path, limit: int = LIMIT, writable: bool = True) -> None:
         self.folder = folder
         self.problem: str | None = None
+        self._told: str | None = None
         self.published = False
         self._limit = limit
         self._work: Path | None = None
@@ -181,6 +182,11 @@ class KernelStore:
                     self._prepare()
         assert self._work is not None
         return self._work
+
+    def untold_problem(self) -> str | None:
+        """Why the cache cannot be written, for the user: the first time that somebody asks, if there is a reason."""
+        self._told, told = self.problem, self._told
+        return self.problem if self.problem != told else None
 
     @property
     def lasting(self) -> bool:
@@ -232,12 +238,15 @@ class KernelStore:
     def fail(self, name: str, key: str, scratch: Path, log_text: str) -> Path:
         """Keep what a failed compile has left, with its log, and nothing of an earlier one of the same key.
 
+        Where the log names files of ``scratch``, it names them in their new place.
+
         Raises:
             CacheError: it cannot be kept.
         """
         final = self.work / "failed" / folder_name(name, key)
         with self._refusing(final):
-            (scratch / "log.txt").write_text(log_text, encoding="utf-8", errors="backslashreplace")
+            text = log_text.replace(str(scratch), str(final))
+            (scratch / "log.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
             final.parent.mkdir(parents=True, exist_ok=True)
             while True:
                 self.discard(final)
