@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,8 @@ class Job:
             {name: backends.get(name).build_versions() for name in used},
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
-            [asdict(selection) for selection in self.selections],
+            # Where the definition is decides nothing; of a program, it is the line that compiles it.
+            [asdict(replace(s, record=replace(s.record, location=""))) for s in self.selections],
             dict(self.identity),
         ]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
@@ -209,7 +210,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
     builds = [kernel.make(context, None) for context in contexts]
     stages = [stage for build in builds for stage in build.stages]
-    problem = run_stages(stages, lambda stage: attempt(stage, run), job.session.jobs)
+    problem = run_stages(stages, lambda stage: attempt(stage, run), job.session.jobs, job.session.end_children)
     if problem is not None:
         raise problem
     packaged = tuple(_packaged(build, scratch) for build in builds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from ..core.errors import KernelwrightError
 from ..stages.stage import Stage
@@ -11,14 +13,20 @@ from ..stages.stage import Stage
 Attempt = Callable[[Stage], KernelwrightError | None]
 """Runs a stage, and returns what went wrong."""
 
+END_AGAIN_S = 0.05
+"""Seconds between two attempts to end what still runs."""
 
-def run_stages(stages: Sequence[Stage], attempt: Attempt, jobs: int) -> KernelwrightError | None:
+
+def run_stages(
+    stages: Sequence[Stage], attempt: Attempt, jobs: int, end_children: Callable[[], None]
+) -> KernelwrightError | None:
     """Run stages; the first error is returned, after those that ran beside it have ended.
 
     Arguments:
         stages: the stages. Sources that none of them makes have to be there.
         attempt: runs one stage; called from several threads.
         jobs: how many run at a time.
+        end_children: ends the processes that stages have started; called if this thread is interrupted, as by Ctrl-C.
     """
     needs = _needs(stages)
     running: dict[Future[KernelwrightError | None], Stage] = {}
@@ -42,8 +50,19 @@ def run_stages(stages: Sequence[Stage], attempt: Attempt, jobs: int) -> Kernelwr
                     needs.clear()
         except BaseException:  # Ctrl-C: what has not begun never does
             threads.shutdown(wait=False, cancel_futures=True)
+            end_all(running, end_children)
             raise
     return problem
+
+
+def end_all(running: Collection[Future[Any]], end_children: Callable[[], None]) -> None:
+    """Have calls fail soon by ending the processes that they wait for, and wait until they have.
+
+    Once is not enough: a call that was about to start a process starts it after that.
+    """
+    while not all(future.done() for future in running):
+        end_children()
+        time.sleep(END_AGAIN_S)
 
 
 def _needs(stages: Sequence[Stage]) -> dict[Stage, set[Stage]]:

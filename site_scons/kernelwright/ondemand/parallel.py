@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any
 
 from ..core.errors import KernelwrightError
+from .executor import end_all
 from .session import Session
 
 
@@ -35,7 +36,7 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
                     raise error
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            session.end_children()
+            end_all(futures, session.end_children)
             raise
         finally:
             progress.end()

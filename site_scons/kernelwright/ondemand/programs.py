@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
@@ -90,7 +91,11 @@ def _kernel(program: Any, outputs: Sequence[str | int], place: str, options: Map
         return program
 
     definition.__name__ = name
-    kernel: OnDemandKernel = OnDemandKernel.declare(outputs=outputs)(definition)
+    try:
+        kernel: OnDemandKernel = OnDemandKernel.declare(outputs=outputs)(definition)
+    except DefinitionError as error:
+        error.where = replace(error.where, location=where.location)
+        raise
     kernel.location = str(where.location)
     kernel.program = program
     kernel._options = Options.read(place, **options)
