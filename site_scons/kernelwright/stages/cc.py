@@ -24,11 +24,12 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
-    places, command_to = real_places(compiler), partial(commands.compile_command, name, quick=kernel.package.quick)
-    by_hand = command_to(SYMBOLIC_PLACES, output)
+    places = real_places(compiler)
+    command_for = partial(commands.compile_command, name, quick=kernel.package.quick)
+    by_hand = command_for(SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:
-        command = command_to(places, str(scratch / "wrapper.o"))
+        command = command_for(places, str(scratch / "wrapper.o"))
         remedy = f"the sources are below {top}"
         done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -44,5 +45,5 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(kernel.whole(variants))
-    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command_to(places, output), output)
+    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command_for(places, output), output)
     return stage

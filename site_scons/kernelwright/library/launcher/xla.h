@@ -15,6 +15,6 @@ KW_RARE int kw_call_from_xla(void *self, const TVMFFIAny *arguments, int32_t cou
   return status;
 }
 
-KW_RARE void kw_forget_function(void *self) { TVMFFIObjectDecRef(self); }
+KW_COLD void kw_forget_function(void *self) { TVMFFIObjectDecRef(self); }
 
 #endif
