@@ -539,7 +539,10 @@ WorkerPool(1, Path(sys.argv[1]), python={str(python)!r}).call(DevicesRequest())
             "import tvm_ffi; tvm_ffi.register_global_func('tvm_callback_cuda_postproc', lambda code, target: 'x')",
             "import tvm_ffi; print(tvm_ffi.get_global_func('tvm_callback_cuda_postproc', allow_missing=True))",
         ),
-        ("import kernelwright; kernelwright.grid.leak = 1", "import kernelwright; print(hasattr(kernelwright.grid, 'leak'))"),
+        (
+            "import kernelwright; kernelwright.grid.leak = 1",
+            "from kernelwright import grid; print(hasattr(grid, 'leak'))",
+        ),
         ("import sys; sys.modules['leak'] = sys", "import sys; print('leak' in sys.modules)"),
         ("import os; os.environ['LEAK'] = '1'", "import os; print('LEAK' in os.environ)"),
         ("import sys; sys.path.insert(0, '/leak')", "import sys; print('/leak' in sys.path)"),

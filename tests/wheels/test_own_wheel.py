@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import shutil
@@ -11,14 +10,13 @@ import sys
 import sysconfig
 import textwrap
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, Project, once
 from consumers import wheel_in
+from pages import Block, agrees, blocks, commands
 
 INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
 """The one command of the tutorial that a test cannot run as it stands."""
@@ -83,22 +81,6 @@ def test_it_is_pure_python_and_has_every_file_of_the_package(wheel: Path) -> Non
 # ---- the tutorial
 
 
-@dataclass(frozen=True)
-class Block:
-    """A code block of the page, with the prose before it."""
-
-    language: str
-    text: str
-    prose: str
-
-
-def blocks() -> Iterator[Block]:
-    page, end = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8"), 0
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
-        yield Block(match[1], match[2], " ".join(page[end : match.start()].split()))
-        end = match.end()
-
-
 class Shell:
     """One bash, in which commands run one after the other."""
 
@@ -136,21 +118,6 @@ class Shell:
         self._bash.communicate("exit\n")
 
 
-def normal(output: str) -> str:
-    """Output without what differs from run to run: times, and with -j the order of the stages."""
-    lines = re.sub(r"in \d+\.\d s$", "in T s", output, flags=re.M).splitlines(keepends=True)
-    stages = sorted(line for line in lines if line.startswith("[ "))
-    return "".join([*stages, *(line for line in lines if not line.startswith("[ "))])
-
-
-def agrees(expected: str, output: str) -> bool:
-    """Whether output is what the page shows; ``...`` there stands for anything."""
-    flags = doctest.ELLIPSIS
-    if "..." not in expected.splitlines():
-        expected, output = normal(expected), normal(output)
-    return doctest.OutputChecker().check_output(expected, output, flags)
-
-
 class Reader:
     """Somebody who does what the tutorial says."""
 
@@ -169,9 +136,7 @@ class Reader:
         elif block.language == "python":
             self.converse(block.text)
         elif "$ " in block.text:
-            commands = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M)
-            assert commands, block
-            for command, expected in commands:
+            for command, expected in commands(block):
                 self.type(command, expected)
         elif block.text.startswith("build/"):
             self.look(block.text)
@@ -253,7 +218,7 @@ class Reader:
 def test_the_tutorial_works_as_it_is_printed(wheel: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path, wheel)
     try:
-        for block in blocks():
+        for block in blocks(ROOT / "docs/tutorial.md"):
             reader.follow(block)
     finally:
         reader.shell.close()

@@ -88,7 +88,7 @@ class Eager:
                 return self._definition._load(origin, self._bound(*arguments))
             if errors:
                 raise errors[0]
-            Signatures(origin.record.name, {"variants": tried}).choose(passed, target=target)
+            _refuse(origin.record.name, tried, passed, target)
             raise KernelwrightError("no variant fits, and all of them do", origin.where)
 
 
@@ -98,6 +98,16 @@ def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Des
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _refuse(name: str, tried: list[dict[str, Any]], passed: list[Described], target: str | None) -> None:
+    """Raise the error that a package would have for a call that fits nothing, with what helps here."""
+    try:
+        Signatures(name, {"variants": tried}).choose(passed, target=target)
+    except (TypeError, ValueError) as error:
+        text = str(error).replace("no built variant accepts", "no listed config fits")
+        here = f", add a config for them to the definition, or have @{name}.bind name one"
+        raise type(error)(text.replace(", or add a config for them to the definition and rebuild", here)) from None
 
 
 def described(argument: Any) -> Described:

@@ -91,7 +91,11 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
     Raises:
         KernelwrightError: there is no such file, or it has an error.
     """
-    return DefinitionFile(Path(path).absolute(), Options.read("load()", **options))
+    found = Path(path).absolute()
+    if not found.is_file():  # here no worker is started to find that out
+        what = "is a folder" if found.is_dir() else "does not exist"
+        raise DefinitionError(f"{found} {what}", Where(stage="discover"), "name a definition file: kernels/softmax.py")
+    return DefinitionFile(found, Options.read("load()", **options))
 
 
 def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]:

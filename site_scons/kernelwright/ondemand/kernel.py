@@ -35,6 +35,9 @@ class OnDemandKernel(Compilable, Kernel):
     _bound: Callable[..., Mapping[str, Any]] | None = field(default=None, init=False, repr=False)
     _eager: Eager | None = field(default=None, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        return f"<kernel {self.name} of {self.location}>"
+
     @property
     def _options(self) -> Options:
         from .options import Options

@@ -160,15 +160,16 @@ def origin_of(kernel: Kernel, options: Options) -> Origin:
     Raises:
         DefinitionError: its closure has an object that cannot be compared.
     """
-
-    file = Path(kernel.function.__code__.co_filename)
-    root = project_root(file if file.is_file() else Path.cwd() / "script.py")
+    # Of a program without a definition, that is where somebody had it compiled.
+    file = Path(kernel.location.rpartition(":")[0])
+    root = project_root(file.absolute() if file.is_file() else Path.cwd() / "script.py")
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
 
     def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
         record, backward = selection.record, kernel.backward_kernel
         declared = backward if backward is not None and backward.name == record.name else kernel
+        declared.unlisted(record.configs[0])
         programs = Programs(declared, record.configs[0], _slugs(declared, record), record.pass_configs)
         digests = programs.digests(selection)
         return partial(LiveContext, programs=programs, digests=digests), digests

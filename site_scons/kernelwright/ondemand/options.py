@@ -189,9 +189,10 @@ class Options:
         for given, raw in values.items():
             name = "targets" if given == "target" else given
             if name not in OPTIONS:
-                near = difflib.get_close_matches(given, OPTIONS, 1)
+                known = ["target" if option == "targets" else option for option in OPTIONS]
+                near = difflib.get_close_matches(given, known, 1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
-                remedy = f"{hint}the options are {', '.join(OPTIONS)}"
+                remedy = f"{hint}the options are {', '.join(known)}"
                 raise SettingsError(f"{place} has no option {given!r}", where, remedy)
             if raw is not None:
                 found[name] = OPTIONS[name].setting.read(given, raw, where)

@@ -1,0 +1,204 @@
+"""The pages about compile on demand: the first session works as it is printed, and so does each line of the tables."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from conftest import CALLING, ROOT, Project
+from environments import install, linked, needed, run
+from forked import starter
+from kernelwright.ondemand.options import Options
+from pages import Block, agrees, blocks, commands
+
+PAGE = ROOT / "docs/on-demand.md"
+
+WAITING: tuple[str, ...] = (
+    *('"v_i" in k.source("tir")', '"__global__" in gpu.source("cuda")'),
+    "cat kernels/configs.json",
+    'elsewhere/bin/python -c "import acme_kernels; print(acme_kernels.softmax.variants)"',
+    *('g.source("cuda")', 'g.source("host")', 'g.source("ptx")', 'g.source("sass")', 'g.source("tir")'),
+    *("kw.enable_cache()", "kw.disable_cache()", "kw.clear_cache()"),
+)
+"""What is on the pages and does not work yet: what is typed, as it is printed there."""
+
+CONVERSATION = """
+import doctest, sys
+class Runner(doctest.DocTestRunner):
+    def report_failure(self, out, test, example, got):
+        super().report_failure(out, test, example, got)
+        out("[failed] " + example.source)
+    def report_unexpected_exception(self, out, test, example, info):
+        super().report_unexpected_exception(out, test, example, info)
+        out("[failed] " + example.source)
+test = doctest.DocTestParser().get_doctest({text!r}, {{"__name__": "__main__"}}, "the page", None, 0)
+assert test.examples
+Runner(optionflags=doctest.ELLIPSIS).run(test)
+"""
+
+SCRIPT = "import runpy, sys; sys.argv = {arguments!r}; runpy.run_path({file!r}, run_name='__main__')"
+
+COMMAND = "import sys; from kernelwright.cli import main; sys.exit(main({arguments!r}))"
+
+
+class Session(Project):
+    """Somebody who does what the page says, in a folder of a git tree.
+
+    What is typed at Python's prompt is one conversation until the next command.
+    """
+
+    def __init__(self, folder: Path, factory: pytest.TempPathFactory) -> None:
+        super().__init__(folder)
+        (folder / ".git").mkdir(exist_ok=True)
+        self._factory = factory
+        self._typed: list[str] = []
+        self.failed: list[str] = []
+        self.output = ""
+
+    def follow(self, block: Block) -> None:
+        """Do what a block says."""
+        if block.text.startswith(">>> "):
+            self._typed.append(block.text)
+        elif block.language == "text":
+            self.end_conversation()
+            for command, expected in commands(block):
+                self.command(command, expected)
+        else:
+            named = re.search(r"`([\w./]+)`[^`]*:$", block.prose)
+            assert named, block
+            self.write(named[1], block.text)
+
+    def command(self, command: str, expected: str) -> None:
+        """Type a command, and look at what it prints."""
+        status, output = self._type(command)
+        if status or (expected and not agrees(expected, output)):
+            self.failed.append(command)
+            self.output += f"{command}\n{output}\nended with {status}. The page has:\n{expected}"
+
+    def end_conversation(self) -> None:
+        """Run what was typed."""
+        if self._typed:
+            self.try_all(CONVERSATION.format(text="\n".join(self._typed)))
+            self._typed = []
+
+    def try_all(self, program: str) -> None:
+        """Run a program that says which of its lines have failed."""
+        status, output = self._program(program)
+        assert status == 0, output
+        self.failed += re.findall(r"^\[failed\] (.*)$", output, re.M)
+        self.output += output
+
+    def _type(self, command: str) -> tuple[int, str]:
+        """Status and output of a command."""
+        words = command.split()
+        variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+        program, *arguments = words[len(variables) :]
+        if program == "elsewhere/bin/python":
+            return 0, run(self.folder / "elsewhere", command.partition(' -c "')[2].removesuffix('"'))
+        elsewhere = {
+            "python3 -m venv elsewhere": lambda: linked(needed(self._factory), self.folder / "elsewhere"),
+            "elsewhere/bin/pip install -q numpy dist/*.whl": self._install,
+        }
+        if command in elsewhere:
+            elsewhere[command]()
+            return 0, ""
+        if program == "scons":
+            done = self.scons(*arguments, ok=None)
+            return done.status, done.output
+        if program == "cat":
+            file = self.folder / arguments[0]
+            return (0, file.read_text()) if file.exists() else (1, "")
+        if program == "kernelwright":
+            return self._program(COMMAND.format(arguments=arguments), variables)
+        assert program == "python", command
+        script = SCRIPT.format(arguments=arguments, file=arguments[0]) if arguments else ""
+        return self._program(script, variables)
+
+    def _install(self) -> None:
+        (wheel,) = self.folder.glob("dist/*.whl")
+        install(self.folder / "elsewhere", "--no-index", wheel)
+
+    def _program(self, code: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
+        """Status and output of a program that runs in a fork of a process with TVM."""
+        known = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
+        environment = {**known, "PATH": f"{self.shared}/bin:{os.environ['PATH']}", **(variables or {})}
+        done = starter(*CALLING, "tvm", "tvm.te").run(code, env=environment, path=[""], cwd=self.folder, merged=True)
+        return done.returncode, done.stdout
+
+
+class Lines:
+    """What stands in the column ``Kernelwright`` of a page's tables, as code."""
+
+    def __init__(self, page: Path) -> None:
+        rows = [
+            row.strip("| ").split(" | ") for row in page.read_text(encoding="utf-8").splitlines() if row[:2] == "| "
+        ]
+        cells = [row[1] for row in rows if row[1] != "Kernelwright"]
+        assert all("`" in cell or cell.startswith("none") for cell in cells)
+        self.all = list(dict.fromkeys(code for cell in cells for code in re.findall(r"`([^`]+)`", cell)))
+
+    def those(self, pattern: str) -> list[str]:
+        """Lines that match."""
+        return [line for line in self.all if re.match(pattern, line)]
+
+    @property
+    def variables(self) -> list[str]:
+        return self.those(r"[A-Z_]+=")
+
+    @property
+    def commands(self) -> list[str]:
+        return self.those(r"(kernelwright|scons)\b")
+
+    @property
+    def folders(self) -> list[str]:
+        return self.those(r"(kernels|stages|scratch|locks)/")
+
+    @property
+    def expressions(self) -> list[str]:
+        others = {*self.variables, *self.commands, *self.folders}
+        return [line.removeprefix("@") for line in self.all if line not in others]
+
+
+TRY = """
+import sys, traceback
+names = {{"__name__": "__main__"}}
+exec({before!r}, names)
+for line in {lines!r}:
+    try:
+        eval(line, names)
+    except BaseException:
+        traceback.print_exc()
+        print("[failed]", line, flush=True)
+"""
+
+LAST = ("kw.enable_cache()", "kw.disable_cache()", "kw.clear_cache()", "kernelwright cache clear")
+"""What leaves nothing for other lines to look at."""
+
+
+@pytest.mark.parametrize("page", ["coming-from-tilelang", "coming-from-tilus"])
+def test_each_line_of_the_tables_works(
+    cpu_project: Project, tmp_path_factory: pytest.TempPathFactory, page: str
+) -> None:
+    file = ROOT / f"docs/{page}.md"
+    lines, session = Lines(file), Session(cpu_project.folder, tmp_path_factory)
+    Options.of_environment(dict(line.split("=", 1) for line in lines.variables))
+    (before,) = (block.text for block in blocks(file))
+    for late in (False, True):
+        expressions = [line for line in lines.expressions if (line in LAST) == late]
+        session.try_all(TRY.format(before=before, lines=expressions))
+        for command in (line for line in lines.commands if (line in LAST) == late):
+            session.command(command, "")
+        if not late:
+            cache = cpu_project.folder / ".cache/kernelwright"
+            session.failed += [line for line in lines.folders if not any(cache.glob(re.sub("<.*?>", "*", line)))]
+    assert set(session.failed) <= set(WAITING), session.output
+
+
+def test_the_first_session_works_as_it_is_printed(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    session = Session(tmp_path, tmp_path_factory)
+    for block in blocks(PAGE):
+        session.follow(block)
+    session.end_conversation()
+    assert set(session.failed) <= set(WAITING), session.output
