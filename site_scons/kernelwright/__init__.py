@@ -11,12 +11,16 @@ if TYPE_CHECKING:
     from .ondemand.files import load
     from .ondemand.kernel import kernel
     from .ondemand.programs import compile, par_compile
+    from .ondemand.project import clear_cache, disable_cache, enable_cache
     from .ondemand.record import record
 
 PLACES = {
     "Kernel": "define.kernel",
     "Variant": "define.kernel",
+    "clear_cache": "ondemand.project",
     "compile": "ondemand.programs",
+    "disable_cache": "ondemand.project",
+    "enable_cache": "ondemand.project",
     "grid": "define.kernel",
     "kernel": "ondemand.kernel",
     "load": "ondemand.files",
@@ -30,7 +34,10 @@ __all__ = [
     "Kernel",
     "KernelwrightError",
     "Variant",
+    "clear_cache",
     "compile",
+    "disable_cache",
+    "enable_cache",
     "grid",
     "kernel",
     "load",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -140,6 +141,10 @@ def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
 
 def _compiled(job: Job, note: Callable[[str], None]) -> Path:
     """The folder of a kernel that is compiled now."""
+    logging.getLogger("kernelwright").info(
+        "%s/%s is compiled for %s, for the backend %s",
+        *(job.record.name, job.slug, ", ".join(job.settings.archs), job.selection.backends[0]),
+    )
     store, name = job.session.store, job.record.name
     if problem := store.untold_problem():
         note(f"kernelwright: {problem}")

@@ -10,6 +10,7 @@ from ..core.errors import KernelwrightError
 from ..runtime.arguments import Described, Signatures
 from ..runtime.dtype import name_of_torch
 from .record import open_block
+from .session import SESSIONS
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
@@ -55,7 +56,7 @@ class Eager:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the variant that fits."""
-        key = (self._definition._snapshot(), *map(_key, arguments))
+        key = (SESSIONS.generation, self._definition._snapshot(), *map(_key, arguments))
         kernel = self._chosen.get(key)
         if kernel is None:
             kernel = self._chosen[key] = self._choose(arguments)

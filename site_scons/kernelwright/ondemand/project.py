@@ -11,7 +11,8 @@ from ..core.quantity import parse_size
 from ..define.settings import Settings
 from .options import Options, effective, unknown_variables
 from .session import SESSIONS, Session
-from .store import KernelStore, cache_folder, clear_cache
+from .store import KernelStore, cache_folder
+from .store import clear_cache as clear_folder
 
 
 def project_root(path: Path) -> Path:
@@ -41,7 +42,7 @@ def _has_settings(path: Path) -> bool:
 def session_for(root: Path, settings: Settings, options: Options) -> Session:
     """The session of a project."""
     _point_out_variables()
-    asked = effective(os.environ, options)
+    asked = effective(os.environ, options, Options(disable_cache=SESSIONS.cache_disabled))
     if asked.disable_cache:
         store = _private_store()
     else:
@@ -66,7 +67,7 @@ def _store(folder: Path, limit: int, clear: bool) -> KernelStore:
         clear: whether the cache is emptied first.
     """
     if clear:
-        clear_cache(folder)
+        clear_folder(folder)
     return KernelStore(folder, limit)
 
 
@@ -74,3 +75,28 @@ def _store(folder: Path, limit: int, clear: bool) -> KernelStore:
 def _private_store() -> KernelStore:
     """The store of a process whose cache is disabled."""
     return KernelStore.private()
+
+
+def disable_cache() -> None:
+    """From now on this process reads and keeps nothing in the cache, whatever ``KERNELWRIGHT_DISABLE_CACHE`` says."""
+    SESSIONS.cache_disabled = True
+
+
+def enable_cache() -> None:
+    """From now on this process uses the cache, whatever ``KERNELWRIGHT_DISABLE_CACHE`` says."""
+    SESSIONS.cache_disabled = False
+
+
+def clear_cache() -> None:
+    """Forget all compiled kernels: those that this process holds, and those in the caches that it has used.
+
+    If it has used none yet, the one of the current folder is emptied. Kernel objects that somebody has go on working.
+
+    Raises:
+        KernelwrightError: a cache cannot be emptied.
+    """
+    SESSIONS.forget()
+    for store in SESSIONS.stores:
+        store.clear()
+    if not SESSIONS.stores:
+        clear_folder(cache_folder(Path.cwd(), os.environ))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import Where
 from ..core.files import sha256_of
 from ..discover.discovery import DefinitionRecord, remember_dependencies
-from ..processes.runner import RunsTools
+from ..processes.runner import RunsTools, ToolResult
 from ..state.journal import Journal
 
 if TYPE_CHECKING:
@@ -46,8 +48,9 @@ class OnDemandRun:
 
     @property
     def compilers(self) -> RunsTools:
-        """What runs compilers."""
-        return self.session.compilers
+        """What runs compilers; it shows what it does, if that is wanted."""
+        compilers = self.session.compilers
+        return Shown(compilers, self.note) if self.session.verbose else compilers
 
     @property
     def cache(self) -> BuildCache | None:
@@ -85,3 +88,39 @@ class OnDemandRun:
     def remember(self, definition: DefinitionRecord, request: str, dependencies: Mapping[str, str]) -> dict[str, str]:
         """Note the files that a request turned out to depend on; those that the definition's own record lacks."""
         return remember_dependencies(definition, self.top, self.session.discovery, request, dependencies)
+
+
+class Shown:
+    """Runs tools, and shows their commands and what they print.
+
+    Arguments:
+        tools: what runs them.
+        note: shows a line.
+    """
+
+    def __init__(self, tools: RunsTools, note: Callable[[str], None]) -> None:
+        self._tools = tools
+        self._note = note
+
+    @property
+    def project_root(self) -> Path:
+        """The folder of the project."""
+        return self._tools.project_root
+
+    def run(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        scratch: Path,
+        where: Where,
+        remedy: str,
+        *,
+        kind: str,
+        subject: str,
+    ) -> ToolResult:
+        """Run a tool; see ``ToolRunner.run``."""
+        self._note(f"$ cd {shlex.quote(str(folder))} && {shlex.join(command)}")
+        result = self._tools.run(command, folder, scratch, where, remedy, kind=kind, subject=subject)
+        if result.output.strip():
+            self._note(result.output.rstrip())
+        return result

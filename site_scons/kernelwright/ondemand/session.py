@@ -55,7 +55,7 @@ class Session:
         """The tools; probing looks at the user's PATH and CUDA_HOME, running does not."""
         from ..toolchain.probe import Toolchain
 
-        return Toolchain(self.state / "toolchain.json", dict(os.environ))
+        return Toolchain(self.state / "toolchain.json", os.environ)
 
     @property
     def pool(self) -> WorkerPool:
@@ -114,9 +114,15 @@ class Session:
 
 
 class Sessions:
-    """The sessions of a process, one for each project."""
+    """The sessions of a process, one for each project.
+
+    ``cache_disabled`` is what the process was told about its cache; None: nothing. ``generation`` changes when all that
+    was compiled is to be forgotten.
+    """
 
     def __init__(self) -> None:
+        self.cache_disabled: bool | None = None
+        self.generation = 0
         self._sessions: dict[tuple[object, ...], Session] = {}
         self._lock = threading.Lock()
         atexit.register(self.close)
@@ -129,6 +135,17 @@ class Sessions:
             if key not in self._sessions:
                 self._sessions[key] = Session(root, settings, store, jobs, verbose)
             return self._sessions[key]
+
+    @property
+    def stores(self) -> list[KernelStore]:
+        """The caches that the process has used."""
+        return list({id(session.store): session.store for session in self._sessions.values()}.values())
+
+    def forget(self) -> None:
+        """Forget the kernels that the process holds."""
+        self.generation += 1
+        for session in list(self._sessions.values()):
+            session.loaded.clear()
 
     def close(self) -> None:
         """End all processes."""
