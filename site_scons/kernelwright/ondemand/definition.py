@@ -87,7 +87,8 @@ class Compilable:
 
         Arguments:
             options: ``target`` (``llvm``, ``cuda``), ``archs``, ``backend``, ``flags`` of the CUDA compiler,
-                ``pass_configs`` of TVM, ``verbose``, ``num_workers``; what is left out stays.
+                ``pass_configs`` of TVM, ``dump_ir``, ``verbose``, ``num_workers`` and the others of
+                docs/on-demand.md; what is left out stays.
 
         Raises:
             SettingsError: a value is wrong; the message lists the right ones.

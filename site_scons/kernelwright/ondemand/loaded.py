@@ -13,7 +13,7 @@ from typing import Any
 from .. import runtime
 from ..runtime.loader import Loader
 from .build import Compiled, Job, compile_job
-from .sources import source_of
+from .sources import source_of, write_ir
 from .store import damage
 
 PREFIX = "kernelwright_on_demand_"
@@ -73,6 +73,8 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
         compiled = compile_job(job, note)
         kernel = _loaded(compiled, job)
     kernel.cached = compiled.cached
+    if job.settings.dump_ir == "yes":
+        write_ir(job, compiled.folder, note)
     return kernel
 
 

@@ -118,6 +118,9 @@ OPTIONS: Mapping[str, Option] = {
     "flags": Option(Setting(FLAGS, "flags of each run of the CUDA compiler, in place of `nvcc_flags`")),
     "pass_configs": Option(Setting(PASS_CONFIGS, "configs of TVM's passes, as of `@kernel`")),
     "settings": Option(Setting(MAPPING, "further settings, as in `[tool.kernelwright]`")),
+    "dump_ir": Option(
+        Setting(SWITCH, "whether the IR after each of TVM's passes is written into the folder of the kernel")
+    ),
     "verbose": Option(
         Setting(SWITCH, "whether the commands that are run are shown, and what compilers say"),
         "KERNELWRIGHT_VERBOSE",
@@ -167,6 +170,7 @@ class Options:
     flags: tuple[str, ...] | None = None
     pass_configs: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
+    dump_ir: bool | None = None
     verbose: bool | None = None
     num_workers: int | None = None
     disable_cache: bool | None = None
@@ -301,6 +305,8 @@ def _as_settings(asked: Options) -> dict[str, Any]:
         "backends": (asked.backend,) if asked.backend else (),
     }
     layer |= {name: list(values) for name, values in given.items() if values}
+    if asked.dump_ir is not None:
+        layer["dump_ir"] = "yes" if asked.dump_ir else "no"
     return layer if asked.flags is None else {**layer, "nvcc_flags": list(asked.flags)}
 
 

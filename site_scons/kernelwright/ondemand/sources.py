@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,3 +77,22 @@ def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
         return Path(stage.paths[0]).read_text(encoding="utf-8")
+
+
+def write_ir(job: Job, folder: Path, note: Callable[[str], None]) -> None:
+    """Write the IR after each of TVM's passes into the folder of a compiled kernel, unless it is there.
+
+    The files are in ``<kernel>/<slug>/<target>/ir``; they are no part of what the kernel's manifest lists.
+
+    Raises:
+        KernelwrightError: the folder cannot be written.
+    """
+    from ..stages import ir
+    from ..stages.execution import attempt
+    from .build import kernel_context
+    from .run import OnDemandRun
+
+    run = OnDemandRun(job.session, note)
+    for stage in ir.make_all(kernel_context(job, run, folder)):
+        if not Path(stage.paths[0]).is_file() and (problem := attempt(stage, run)) is not None:
+            raise problem
