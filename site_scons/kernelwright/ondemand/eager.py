@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import KernelwrightError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""
+
+UNALIGNED = "has data that is not aligned to"
+"""What the error of a call says whose arguments fit but for their alignment (``library/launcher/call.h``)."""
 
 
 class Variants(Protocol):
@@ -62,31 +66,50 @@ class Eager:
             kernel = self._chosen[key] = self._choose(arguments)
         elif (recorder := open_block()) is not None:  # which may be newer than the choice
             recorder.note(self._definition.name, kernel.variants[0])
-        return kernel(*arguments)
+        try:
+            return kernel(*arguments)
+        except ValueError as error:
+            if UNALIGNED not in str(error):
+                raise
+            return self._call_another(arguments, kernel, error)
+
+    def _call_another(self, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
+        """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
+        for kernel in self._fitting(arguments):
+            if kernel is not refused:
+                with contextlib.suppress(ValueError):
+                    return kernel(*arguments)
+        raise error
 
     def _choose(self, arguments: tuple[Any, ...]) -> Any:
-        """The kernel for some arguments, compiled if it was not before.
+        """The kernel for some arguments, compiled if it was not before; see :meth:`_fitting`."""
+        with self._lock:
+            return next(self._fitting(arguments))
+
+    def _fitting(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
+        """The kernels that fit some arguments, in order, each compiled when it is asked for.
 
         Raises:
             TypeError, ValueError: no listed variant fits, and no config is bound.
             KernelwrightError: a variant that might fit cannot be lowered, or the one that fits cannot be compiled.
         """
-        with self._lock:
-            origin = self._definition._origin(self._definition._options)
-            passed = list(map(described, arguments))
-            target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
-            tried, errors = [], []
-            for config in origin.record.configs:
-                try:
-                    variant = self._definition._variant(origin, config, target)
-                except KernelwrightError as error:
-                    errors.append(error)
-                    continue
-                tried.append(variant)
-                if _fits(origin.record, [variant], passed, target):
-                    return self._definition._load(origin, config)
-            if self._bound is not None:
-                return self._definition._load(origin, self._bound(*arguments))
+        origin = self._definition._origin(self._definition._options)
+        passed = list(map(described, arguments))
+        target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
+        tried, errors, fits = [], [], False
+        for config in origin.record.configs:
+            try:
+                variant = self._definition._variant(origin, config, target)
+            except KernelwrightError as error:
+                errors.append(error)
+                continue
+            tried.append(variant)
+            if _fits(origin.record, [variant], passed, target):
+                fits = True
+                yield self._definition._load(origin, config)
+        if self._bound is not None:
+            yield self._definition._load(origin, self._bound(*arguments))
+        elif not fits:
             if errors:
                 raise errors[0]
             _refuse(origin.record.name, tried, passed, target)
