@@ -550,9 +550,7 @@ def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -
 
 
 def _check_config(function: Callable[..., Any], config: Any, where: Where) -> None:
-    if not isinstance(config, Mapping):
-        remedy = "write configs=grid(...) or configs=[{...}]"
-        raise DefinitionError(f"config {shown(config)} is not a dict", where, remedy)
+    _require_dict(config, where)
     parameters = dict(inspect.signature(function).parameters)
     parameters.pop("target", None)
     kinds = {p.kind for p in parameters.values()}
@@ -574,6 +572,21 @@ def _check_config(function: Callable[..., Any], config: Any, where: Where) -> No
             where,
             "add the key, or a default",
         )
+
+
+def require_values(config: Any, where: Where) -> None:
+    """Raise a DefinitionError for what no definition could take as a config, whatever its parameters are."""
+    _require_dict(config, where)
+    for key, value in config.items():
+        if not isinstance(key, str):
+            raise DefinitionError(f"config key {shown(key)} is not a string", where)
+        _check_value(key, value, where)
+
+
+def _require_dict(config: Any, where: Where) -> None:
+    if not isinstance(config, Mapping):
+        remedy = "write configs=grid(...) or configs=[{...}]"
+        raise DefinitionError(f"config {shown(config)} is not a dict", where, remedy)
 
 
 def _check_value(key: str, value: Any, where: Where) -> None:

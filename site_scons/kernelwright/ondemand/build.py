@@ -119,19 +119,25 @@ class Compiled:
     cached: bool
 
 
-def compile_job(job: Job, note: Callable[[str], None]) -> Compiled:
+def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Compiled:
     """The folder of a kernel; it is compiled unless the cache has it.
+
+    Arguments:
+        note: shows a line.
+        anew: whether it is compiled whatever the cache has, because that turned out to be damaged.
 
     Raises:
         KernelwrightError: a stage failed. Its sources and its error are in a folder that the error names.
     """
     store, name = job.session.store, job.record.name
-    known = _known(job)
+    known = None if anew else _known(job)
     if known is not None:
         return Compiled(known, job.key, True)
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting):
-        known = _known(job)
+        if (problem := store.unsaid_problem()) is not None:
+            note(f"kernelwright: {problem}")
+        known = None if anew else _known(job)
         if known is not None:
             return Compiled(known, job.key, True)
         compiled = Compiled(_compiled(job, note), job.key, False)

@@ -46,7 +46,10 @@ def select_for(record: KernelRecord, settings: Settings, machine: Machine, given
     from ..discover.selection import select
 
     if "archs" in given:
-        return select(record, settings)
+        selection = select(record, settings)
+        if not any(selection.archs.values()):
+            raise _no_arch(record, settings)
+        return selection
     allowed = record.targets or settings.targets
     targets = tuple(target for target in settings.targets if target in allowed)
     if not machine.cuda and "targets" not in given:
@@ -76,6 +79,16 @@ def _cuda(archs: Sequence[str], machine: Machine) -> tuple[str, ...]:
 
 def _best(archs: Sequence[str], capability: int) -> str:
     return next(iter(suitable(archs, capability)), archs[0])
+
+
+def _no_arch(record: KernelRecord, settings: Settings) -> SettingsError:
+    targets = " and ".join(record.targets or settings.targets)
+    restricted = f", and only for {', '.join(record.archs)}" if record.archs else ""
+    return SettingsError(
+        f"{record.name} is not compiled for any of the archs that were asked for: {', '.join(settings.archs)}",
+        Where(record.name, stage="settings", location=record.location),
+        f"it is compiled for {targets}{restricted}: name such archs, or none",
+    )
 
 
 def _no_device(record: KernelRecord) -> SettingsError:

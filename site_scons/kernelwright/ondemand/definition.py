@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.errors import DefinitionError, Where, shown
 from .options import Options
 from .origin import job_of
 
@@ -79,7 +80,7 @@ class Compilable:
 
         options = self._options if num_workers is None else replace(self._options, num_workers=num_workers)
         origin = self._origin(options)
-        wanted = origin.record.configs if configs is None else tuple(configs)
+        wanted = origin.record.configs if configs is None else listed(configs, "configs", origin.where)
         return compile_all([partial(self._load, origin, config) for config in wanted], origin.session, ignore_error)
 
     def using(self: Self, **options: Any) -> Self:
@@ -168,6 +169,13 @@ class Compilable:
         if (recorder := active()) is not None:
             recorder.note(origin.record.name, job.selection.record.configs[0])
         return kernel
+
+
+def listed(values: Any, name: str, where: Where) -> tuple[Any, ...]:
+    """The values of an iterable; a DefinitionError for what is none, or is a dict or a string."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
+        raise DefinitionError(f"{name} is {shown(values)}, expected a list", where, f"pass a list of {name}")
+    return tuple(values)
 
 
 def _say(text: str) -> None:

@@ -69,8 +69,7 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
         if not compiled.cached or not damage(compiled.folder):
             raise
         # Somebody has changed a file of the cache: such a kernel is compiled again.
-        job.session.store.discard(compiled.folder)
-        compiled = compile_job(job, note)
+        compiled = compile_job(job, note, anew=True)
         kernel = _loaded(compiled, job)
     kernel.cached = compiled.cached
     if job.settings.dump_ir == "yes":

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DefinitionError, Where, shown
-from ..define.kernel import variant_of
+from ..core.errors import Where
+from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
 from .build import Job
 from .choice import select_for
@@ -108,10 +108,7 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
     Raises:
         DefinitionError: it is no config.
     """
-    if not isinstance(config, Mapping):
-        where = Where(record.name, stage="lower", location=record.location)
-        remedy = 'a config has the values of the parameters: {"columns": 1000}'
-        raise DefinitionError(f"config {shown(config)} is not a dict", where, remedy)
+    require_values(config, Where(record.name, stage="lower", location=record.location))
     for known, slug in zip(record.configs, record.slugs, strict=True):
         if all(key in known and _same(known[key], value) for key, value in config.items()):
             return replace(record, configs=(known,), slugs=(slug,))

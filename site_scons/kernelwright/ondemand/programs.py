@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..define.kernel import MAX_NAME, is_name
+from .definition import listed
 from .kernel import OnDemandKernel
 from .options import Options
 from .parallel import compile_all
@@ -75,7 +76,7 @@ def par_compile(
         KernelwrightError: a program failed.
     """
     given = {**options, "num_workers": num_workers}
-    kernels = [_kernel(program, outputs, "par_compile()", given) for program in programs]
+    kernels = [_kernel(program, outputs, "par_compile()", given) for program in listed(programs, "programs", _caller())]
     if not kernels:
         return []
     session = kernels[0]._origin(kernels[0]._options).session

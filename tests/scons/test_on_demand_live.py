@@ -1,0 +1,340 @@
+"""Definitions that no worker could execute, in cells, scripts and tests; processes that fork, spawn and are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Project
+from demand import Demand
+
+TIMES = """
+@kw.kernel(configs=[{"dtype": "float32"}, {"dtype": "float64"}], outputs=[-1])
+def times(dtype):
+    x = te.placeholder((te.var("n"), 4), dtype, name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] * te.const(2, dtype), name="y")])
+"""
+
+CELLS = '''
+import linecache
+from tvm import te
+
+names = {"__name__": "__main__", "kw": kw, "te": te}
+count = 0
+
+def cell(text):
+    """Run a cell as IPython does: its text is in linecache, under a name of which there is no file."""
+    global count
+    count += 1
+    name = f"/tmp/ipykernel_1/{count}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec"), names)
+
+x = np.ones((3, 4), "float32")
+'''
+
+
+@pytest.fixture
+def demand(tmp_path: Path) -> Demand:
+    """A folder that is no project."""
+    return Demand(Project(tmp_path))
+
+
+def test_a_cell_is_compiled_called_and_compiled_anew_when_it_was_edited(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + f"TIMES = '''{TIMES}'''"
+        + '''
+cell(TIMES)
+times = names["times"]
+kernel = times.compile()
+assert not kernel.cached and (array(kernel(x)) == 2).all() and (array(times(x.astype("float64"))) == 2).all()
+cell("# a comment above\\n" + TIMES)
+assert names["times"].compile().key == kernel.key and names["times"].compile().cached
+cell(TIMES.replace("const(2", "const(5"))
+edited = names["times"].compile()
+assert not edited.cached and (array(edited(x)) == 5).all() and (array(names["times"](x)) == 5).all()
+assert (array(times(x)) == 2).all(), "the old object is what it was"
+assert [one.cached for one in names["times"].par_compile()] == [True, False]
+
+# A mistake is told with the cell and its line, and without a line of ours.
+cell(TIMES.replace("x = te", "oops\\n    x = te"))
+with pytest.raises(kw.KernelwrightError) as error:
+    names["times"].compile()
+text = str(error.value)
+place = f"/tmp/ipykernel_1/{count}.py:4 times/dtype-float32 [lower]: "
+assert place + "the definition of times raised NameError" in text, text
+assert "site_scons" not in text and "ondemand" not in text, text
+
+# TVMScript needs the text of its cell.
+cell("""
+from tvm.script import tirx as T
+
+@kw.kernel(configs=[{"dtype": "float32"}], outputs=["y"])
+def doubled(dtype):
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), dtype)
+        y = T.match_buffer(y_handle, (n,), dtype)
+        for i in T.parallel(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = x[j] * T.cast(2.0, dtype)
+    return main
+""")
+assert (array(names["doubled"](x[0])) == 2).all()
+''',
+        tvm=True,
+    )
+
+
+def test_closures_over_plain_values_count_and_others_are_refused(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + """
+FACTOR = 3
+
+def make(factor, other=None):
+    @kw.kernel(outputs=["y"])
+    def times():
+        other
+        x = te.placeholder((te.var("n"), 4), "float32", name="x")
+        value = te.const(factor * FACTOR, "float32")
+        return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] * value, name="y")])
+    return times
+
+first = make(2)
+assert (array(first(x)) == 6).all() and (array(make(4)(x)) == 12).all()
+assert make(2).compile().cached and make(2).compile().key != make(4).compile().key
+FACTOR = 5
+assert (array(first(x)) == 10).all(), "a global that changed counts with an object that was called before"
+FACTOR = 3
+assert (array(first(x)) == 6).all()
+for fine in (1, 2.5, "text", None, True, (1, "a"), len, np, b"b"):
+    if fine is not len:
+        make(2, fine).compile()
+for wrong in ([1], {"a": 1}, np.ones(3), object()):
+    with pytest.raises(kw.KernelwrightError) as error:
+        make(2, wrong).compile()
+    text = str(error.value)
+    assert "times [lower]: the definition has 'other' from the function around it, an object of type" in text, text
+    assert "<string>:" in text and "remedy: only numbers" in text, text
+    with pytest.raises(kw.KernelwrightError, match="from the function around it"):
+        make(2, wrong)(x)
+""",
+        tvm=True,
+    )
+
+
+def test_a_script_compiles_its_own_kernels_and_so_do_its_children(demand: Demand) -> None:
+    """Children by fork, and by spawn, which imports the script again under another name."""
+    started = demand.script(
+        """
+        import multiprocessing
+        from tvm import te
+        """
+        + TIMES.replace("\n", "\n        ")
+        + """
+        x = np.ones((3, 4), "float32")
+
+        def work(factor):
+            kernel = times.compile(dtype="float32")
+            method = multiprocessing.get_start_method()
+            return kernel.cached, float(array(kernel(x)).sum()), float(array(times(x)).sum()), method
+
+        if __name__ == "__main__":
+            assert (array(times(x)) == 2).all()
+            pid = os.fork()
+            if not pid:
+                kernel = times.compile(dtype="float64")
+                os._exit(0 if not kernel.cached and array(kernel(x.astype("float64"))).sum() == 24 else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert times.compile(dtype="float64").cached
+            multiprocessing.set_start_method("spawn")
+            with multiprocessing.Pool(2) as pool:
+                print(pool.map(work, range(4), chunksize=1))
+        """
+    )
+    printed, said = started.communicate(timeout=300)
+    assert started.returncode == 0, said
+    assert printed.strip() == str([(True, 24.0, 24.0, "spawn")] * 4), (printed, said)
+    assert demand.rest() == []
+
+
+def test_a_child_of_fork_compiles_with_workers_of_its_own(cpu_project: Project) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    done = demand.run(
+        """
+        import threading
+        times = kw.load("kernels/times.py").times
+        x = np.ones((3, 4), "float32")
+        times.compile()
+        children = []
+        for factor in (3, 4):
+            pid = os.fork()
+            if not pid:
+                kernel = times.compile(dtype="float32", factor=factor)
+                good = not kernel.cached and (array(kernel(x)) == factor).all()
+                sys.exit(not good)
+            children.append(pid)
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+        kernel = times.compile(dtype="float32", factor=5)
+        assert not kernel.cached and (array(kernel(x)) == 5).all(), "the parent's workers still work"
+        assert times.compile(dtype="float32", factor=3).cached
+        """
+    )
+    assert done.stderr == ""
+    assert demand.rest() == []
+
+
+def test_threads_compile_equal_keys_once_and_different_ones_at_once(cpu_project: Project) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    done = demand.run(
+        """
+        import threading
+        loud = kw.load("kernels/times.py").times.using(verbose=True)
+        x = np.ones((3, 4), "float32")
+        together = threading.Barrier(8)
+        made, wrong = [], []
+
+        def work(number):
+            together.wait()
+            try:
+                kernel = loud.compile(dtype="float32", factor=number)
+                made.append((number, kernel.key, kernel.cached, float(array(kernel(x))[0, 0])))
+                made.append((2, None, None, float(array(loud(x))[0, 0])))
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(max(number, 5),)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong, wrong
+        assert all(number == value for number, _, _, value in made), made
+        assert sum(cached is False for _, _, cached, _ in made) == 3, made
+        """
+    )
+    assert done.stderr.count("[ LOWER ]") == 4 and done.stderr.count("[ LINK ]") == 4, done.stderr
+
+
+def test_under_pytest_with_several_processes(cpu_project: Project) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    test = """
+    import kernelwright as kw, numpy as np
+    from tvm import te
+    {definition}
+
+    def test_of_a_file():
+        kernel = kw.load("{folder}/kernels/times.py").times.compile(dtype="float32", factor={factor})
+        assert (np.from_dlpack(kernel(np.ones((2, 4), "float32"))) == {factor}).all()
+
+    def test_of_a_test():
+        assert (np.from_dlpack(times(np.ones((2, 4), "float32"))) == 2).all()
+    """
+    definition = TIMES.replace("\n", "\n    ")
+    for number in range(2):
+        text = test.format(definition=definition, folder=cpu_project.folder, factor=7 + number)
+        cpu_project.write(f"tests/test_{number}.py", text)
+    cpu_project.write("tests/conftest.py", "import sys\nsys.modules['torch'] = None\n")
+    started = demand.start(["-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "tests"])
+    printed, said = started.communicate(timeout=300)
+    assert started.returncode == 0 and "4 passed" in printed, printed + said
+    assert len(demand.kernels()) == 3
+    assert demand.rest() == []
+
+
+SLOW = """
+import time
+from pathlib import Path
+Path("begun").touch()
+time.sleep(120)
+"""
+
+
+def processes_in(folder: Path) -> list[str]:
+    """The commands of the processes that name a folder, or work in it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_text().replace("\0", " ")
+            if int(path.name) != os.getpid() and (
+                str(folder) in command or str(folder) in str((path / "cwd").readlink())
+            ):
+                found.append(command)
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["compile()", "par_compile([{'dtype': 'float32', 'factor': f} for f in range(5)])"])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
+def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(
+    cpu_project: Project, sent: signal.Signals, how: str
+) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("slow", SLOW)
+    started = demand.script(f"kw.load('kernels/slow.py').slow.{how}")
+    wait_for(cpu_project.folder / "begun", started)
+    started.send_signal(sent)
+    begin = time.monotonic()
+    _, said = started.communicate(timeout=60)
+    assert time.monotonic() - begin < 20
+    assert started.returncode == -sent, said
+    if sent == signal.SIGINT:
+        assert said.rstrip().endswith("KeyboardInterrupt"), said
+        assert demand.rest() == []
+    else:
+        end = time.monotonic() + 20
+        while processes_in(cpu_project.folder) and time.monotonic() < end:
+            time.sleep(0.1)
+    assert processes_in(cpu_project.folder) == []
+    assert demand.kernels() == []
+    for path in (demand.cache / "scratch").glob("*"):  # so young, they might be of a process that is about to lock it
+        os.utime(path, (0, 0))
+    demand.definition("slow")
+    demand.run("assert not kw.load('kernels/slow.py').slow.compile().cached")
+    assert [name for name in demand.rest() if name.startswith("scratch/")] == []
+
+
+def test_eight_processes_that_start_cold_compile_each_kernel_once(cpu_project: Project) -> None:
+    demand = Demand(cpu_project, probed=False)
+    demand.definition("times")
+    program = cpu_project.write(
+        "cold.py",
+        """
+        import sys
+        sys.modules["torch"] = None
+        import numpy as np
+        import kernelwright as kw
+        times = kw.load("kernels/times.py").times.using(verbose=True)
+        kernels = times.par_compile([{"dtype": "float32", "factor": factor} for factor in (2, 3)])
+        x = np.ones((3, 4), "float32")
+        sums = [float(np.from_dlpack(kernel(x)).sum()) for kernel in kernels]
+        print(sums, [kernel.cached for kernel in kernels].count(False))
+        """,
+    )
+    running = [demand.start([program]) for _ in range(8)]
+    outcomes = [process.communicate(timeout=300) for process in running]
+    assert [process.returncode for process in running] == [0] * 8, outcomes
+    assert {printed[:12] for printed, _ in outcomes} == {"[24.0, 36.0]"}
+    assert sum(int(printed.split()[-1]) for printed, _ in outcomes) == 2, outcomes
+    shown = "".join(said for _, said in outcomes)
+    assert shown.count("[ LOWER ]") == 2 and shown.count("[ LINK ]") == 2, shown
+    assert len(demand.kernels()) == 2 and demand.rest() == []
