@@ -135,8 +135,6 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
         return Compiled(known, job.key, True)
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting):
-        if (problem := store.unsaid_problem()) is not None:
-            note(f"kernelwright: {problem}")
         known = None if anew else _known(job)
         if known is not None:
             return Compiled(known, job.key, True)
