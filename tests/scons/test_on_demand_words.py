@@ -57,6 +57,10 @@ def said(folder: Path, line: str) -> str:
         ("double.par_compile([1])", "double [lower]: config 1 is not a dict\n  remedy: a config has the values"),
         ("double.using(targets_='x')", "the options are target, archs, backend,"),
         ("kw.compile(double)", "<kernel double of <string>:7> is no PrimFunc and no IRModule"),
+        (
+            "double.compile().source('cuda')",
+            "there is no cuda of code for the CPU\n  remedy: compile it for CUDA: using(",
+        ),
         ("kw.load('nothing.py')", "/nothing.py does not exist\n  remedy: name a definition file"),
         ("kw.load('.')", " is a folder\n  remedy: name a definition file"),
         (

@@ -40,12 +40,12 @@ def source_of(job: Job, artifacts: Path, kind: str = "cuda", arch: str | None = 
     if arch is not None and arch not in known:
         raise KernelwrightError(f"it is not compiled for {arch}", where, f"its archs are {', '.join(known)}")
     folder = artifacts / job.slug
+    if kind != "tir" and (not compiled or arch in archs.get("llvm", ())):
+        remedy = "compile it for CUDA: using(archs=['sm_90a']); of code for the CPU there is 'tir'"
+        raise KernelwrightError(f"there is no {kind} of code for the CPU", where, remedy)
     if kind in FILES:
         unit = folder / "llvm" / (arch or known[0]) if (arch or known[0]) in archs.get("llvm", ()) else folder / "cuda"
         return _read(unit, FILES[kind], kind, where)
-    if not compiled or arch in archs.get("llvm", ()):
-        message = f"there is no {kind} of code for the CPU"
-        raise KernelwrightError(message, where, "compile it for CUDA: using(archs=['sm_90a'])")
     return _made(job, folder / "cuda", kind, arch or compiled[0])
 
 
