@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.library.commands import QUICK, ToolPaths, compile_command, link_command
+from kernelwright.library.commands import (
+    LAUNCHER_SOURCE,
+    QUICK,
+    ToolPaths,
+    compile_command,
+    launcher_command,
+    link_command,
+)
 from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.library.sources import emit
@@ -162,12 +170,33 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
     return folder / f"{kernel.name}.so"
 
 
-def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
-    """Compile an emitted wrapper and link its library."""
+APART = os.environ.get("KERNELWRIGHT_TEST_APART") == "1"
+"""Whether libraries are built as they are on demand, where the launcher is an object of its own."""
+
+
+def compile_and_link(
+    folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str, apart: bool | None = None
+) -> None:
+    """Compile an emitted wrapper and link its library.
+
+    Arguments:
+        apart: whether the launcher is an object of its own; None: as :data:`APART` says, where it can be.
+    """
     places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
-    compile_wrapper = compile_command(kernel, places, f"{kernel}/wrapper.o")
-    _compile_once(folder, [*compile_wrapper, "-O0", "-Wall", "-Wextra", "-Werror", *extra], kernel)
+    apart = APART and _fits(folder, kernel) if apart is None else apart
+    flags = ["-O0", "-Wall", "-Wextra", "-Werror", *extra]
+    _compile_once(folder, [*compile_command(kernel, places, f"{kernel}/wrapper.o", apart=apart), *flags], kernel)
+    if apart:
+        (folder / "launcher.c").write_text(LAUNCHER_SOURCE)
+        _run(folder, [*launcher_command(places), *flags])
+        objects = ["launcher.o", *objects]
     _run(folder, [*link_command(kernel, objects, places, library), *extra])
+
+
+def _fits(folder: Path, kernel: str) -> bool:
+    """Whether the launcher can be an object of its own."""
+    texts = [path.read_text() for path in sorted((folder / kernel).rglob("*.c"))]
+    return not any(name in text for text in texts for name in ("KW_SPLIT", "KW_DRIVER", "cutedsl.h"))
 
 
 def _run(folder: Path, command: Sequence[str]) -> None:

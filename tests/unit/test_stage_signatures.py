@@ -71,7 +71,7 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in STAGES.items() if kind.module]
-KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "WHEEL", "COMMANDS"}
+KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "LAUNCHER", "ENTRY", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 
 
@@ -230,6 +230,7 @@ DECIDING = {
     "SASS": "compilers/sass stages/sass",
     "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
     "GLIBC": "compilers/glibc stages/glibc",
+    "LAUNCHER": "library/commands library/launcher compilers/nvcc stages/launcher stages/places",
     "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
     "EXT": "backends compilers/nvcc stages/ext stages/places",
     "ENTRY": "core/files compilers/limits package/manifest stages/entry",

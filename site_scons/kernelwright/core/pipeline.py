@@ -128,6 +128,15 @@ STAGES = (
         of_kernel=True,
     ),
     StageKind(
+        "LAUNCHER",
+        ("#5b6f8c", "#a9bddb"),
+        "none",
+        "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
+        "`launcher.o`, `launcher.c`, `compile_launcher.sh`; only on demand",
+        module="stages.launcher",
+        memory={"launcher": 256 * MIB},
+    ),
+    StageKind(
         "GLIBC",
         ("#7544bf", "#af94e9"),
         "none",

@@ -40,6 +40,18 @@ RELRO = ("-z,relro", "-z,now")
 """Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
 
 
+APART = "-DKW_APART"
+"""Has wrapper.c do without the launcher, which is an object of its own then (see ``launcher/apart.h``)."""
+
+LAUNCHER_SOURCE = """\
+/* The launcher of any kernel library, as an object of its own. Written by Kernelwright. */
+#define KW_ALONE
+#include "kernelwright.h"
+#include "exports.h"
+"""
+"""The text of ``launcher.c``."""
+
+
 def compile_flags() -> list[str]:
     """Options of the C compiler for wrapper.c, without folders: optimisation, dialect, visibility, hardening."""
     return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
@@ -68,7 +80,9 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(kernel: str, paths: ToolPaths, output: str, *, quick: bool = False) -> list[str]:
+def compile_command(
+    kernel: str, paths: ToolPaths, output: str, *, quick: bool = False, apart: bool = False
+) -> list[str]:
     """The command that compiles the wrapper and the lowered host code; it needs no device code.
 
     Arguments:
@@ -76,9 +90,17 @@ def compile_command(kernel: str, paths: ToolPaths, output: str, *, quick: bool =
         paths: the compiler and the folders.
         output: the file that is made.
         quick: whether somebody waits for it, so that less time of the compiler is worth a larger file.
+        apart: whether the launcher is an object of its own.
     """
-    flags = [*compile_flags(), *([QUICK] if quick else []), *include_flags(paths.includes, paths.launcher)]
+    how = [APART] if apart else [QUICK] if quick else []
+    flags = [*compile_flags(), *how, *include_flags(paths.includes, paths.launcher)]
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
+
+
+def launcher_command(paths: ToolPaths) -> list[str]:
+    """The command that compiles a launcher that is an object of its own."""
+    folders = include_flags(paths.includes, paths.launcher)
+    return [paths.compiler, *compile_flags(), *folders, "-c", "launcher.c", "-o", "launcher.o"]
 
 
 def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
@@ -86,7 +108,7 @@ def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library:
 
     Arguments:
         kernel: the kernel's name.
-        objects: the host code, relative to the folder in which the command runs.
+        objects: the host code, and the launcher if it is one, relative to the folder in which the command runs.
         paths: the compiler and the folders.
         library: the file that is made.
     """

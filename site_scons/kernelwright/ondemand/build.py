@@ -212,16 +212,19 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     """Run the stages, and put together what a package has of the kernels."""
     from ..package.assemble import IMAGES
     from ..package.manifest import BuiltPackage, make_manifest
-    from ..stages import kernel
-    from ..stages.execution import attempt
+    from ..stages import kernel, launcher
     from .executor import run_stages
+    from .launcher import attempt_stage
     from .run import OnDemandRun
 
     run = OnDemandRun(job.session, note)
     contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
-    builds = [kernel.make(context, None) for context in contexts]
+    own = launcher.make(contexts[0].package) if launcher.fits(job.settings) else None
+    builds = [kernel.make(context, None, launcher=own) for context in contexts]
     stages = [stage for build in builds for stage in build.stages]
-    problem = run_stages(stages, lambda stage: attempt(stage, run), job.session.jobs, job.session.end_children)
+    if own is not None and any(own.paths[0] in stage.sources for stage in stages):
+        stages.insert(0, own)
+    problem = run_stages(stages, partial(attempt_stage, run), job.session.jobs, job.session.end_children)
     if problem is not None:
         raise problem
     packaged = tuple(_packaged(build, scratch) for build in builds)

@@ -13,6 +13,7 @@ from .options import Options
 
 if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord
+    from ..processes.pool import WorkerPool
     from .origin import Origin
 
 
@@ -102,6 +103,7 @@ def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]
     """The record of a definition file as it is now, with the session and the settings of its project."""
     from ..discover.discovery import discover
     from ..stages.code import code_digest
+    from .launcher import begin_launcher
     from .options import settings_for
     from .project import project_root, session_for
 
@@ -109,7 +111,13 @@ def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
     identity = f"{session.toolchain.lowerer().identity} {code_digest('DISCOVER')}"
-    records, errors = discover([path], root, session.discovery, lambda: session.pool, identity)
+
+    def pool() -> WorkerPool:
+        # A worker imports TVM first, which takes as long as the launcher.
+        begin_launcher(session, settings)
+        return session.pool
+
+    records, errors = discover([path], root, session.discovery, pool, identity)
     if errors:
         raise errors[0]
     return records[0], session, settings

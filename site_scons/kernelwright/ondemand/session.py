@@ -46,6 +46,7 @@ class Session:
         self.state = store.work
         self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
         self.loaded: dict[tuple[str, str], Any] = {}
+        self.launcher = threading.Lock()
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None
         self._compilers: ToolRunner | None = None
@@ -109,7 +110,7 @@ class Session:
 
     def forget_children(self) -> None:
         """In a child of fork: the parent's processes are not ours, and a lock may be held by a thread that is gone."""
-        self._lock = threading.RLock()
+        self.launcher, self._lock = threading.Lock(), threading.RLock()
         self._pool = self._compilers = None
 
 

@@ -16,16 +16,17 @@ from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage, files_in
 
 
-def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage, apart: bool = False) -> Stage:
     """The stage that compiles the wrapper.
 
     Arguments:
         wrapped: the stage that writes it.
+        apart: whether the launcher is an object of its own, and not in the wrapper's.
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
     places = real_places(compiler)
-    command_for = partial(commands.compile_command, name, quick=kernel.package.quick)
+    command_for = partial(commands.compile_command, name, quick=kernel.package.quick, apart=apart)
     by_hand = command_for(SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:

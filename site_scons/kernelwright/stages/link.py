@@ -18,13 +18,19 @@ from .stage import Measured, Stage, files_in
 
 
 def make(
-    kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage, compiled: Stage, glibc: Stage | None
+    kernel: KernelContext,
+    variants: tuple[VariantFiles, ...],
+    wrapped: Stage,
+    compiled: Stage,
+    glibc: Stage | None,
+    launcher: Stage | None = None,
 ) -> Stage:
     """The stage that links a library.
 
     Arguments:
         wrapped, compiled: the stages that write the wrapper, and that compile it.
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
+        launcher: what makes the launcher, if it is an object of its own.
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     output, stubs = f"{name}/{name}.so", kernel.package.glibc if glibc else ""
@@ -33,7 +39,8 @@ def make(
     where = kernel.where("link")
 
     def command_for(linked: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
-        objects = (Path(path).relative_to(top).as_posix() for path in _objects(linked))
+        parts = [*(launcher.paths[:1] if launcher else []), *_objects(linked)]
+        objects = (Path(path).relative_to(top).as_posix() for path in parts)
         return link_command(name, objects, places, output)
 
     def link(scratch: Path) -> None:
@@ -55,7 +62,8 @@ def make(
     }
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
     made = [compiled.paths[0], *wrapped.paths[1:], *_objects(variants), *images_of(variants)]
-    sources = [*made, *entry.sources_of(variants), *(glibc.paths if glibc else [])]
+    given = [*(glibc.paths if glibc else []), *(launcher.paths[:1] if launcher else [])]
+    sources = [*made, *entry.sources_of(variants), *given]
     stage = Stage("LINK", name, where, options, link, outputs, sources)
     stage.rest = lambda: bool(kernel.whole(variants))
     stage.command = command_of(top, f"{name}/wrapper.o", command_for(variants, places, output), output)

@@ -554,7 +554,7 @@ static const char kw_set_device_handle __attribute__((unused)) = 0;
 static int kw_lookup(TVMFFIObjectHandle context, const char *name, TVMFFIObjectHandle *result);
 
 /* Answers the lookup of a packed function: a device function, the selection of a device, or a global function. */
-KW_COLD int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result) {
+KW_COLD_SERVICE int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result) {
   if (!strcmp(name, "__tvm_set_device")) {
     *result = (void *)&kw_set_device_handle;
     return 0;
@@ -567,8 +567,8 @@ KW_COLD int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObje
   return kw_lookup(NULL, name, result);
 }
 
-KW_FUNCTION int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,
-                             TVMFFIAny *result) {
+KW_SERVICE int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,
+                            TVMFFIAny *result) {
   uintptr_t offset = (uintptr_t)handle - (uintptr_t)module->functions;
   bool own = offset < (uintptr_t)module->num_functions * sizeof(kw_function);
   if (own) return kw_launch_function(handle, arguments, count);

@@ -162,8 +162,8 @@ KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *var
 }
 
 /* Runs the first of the variants that the arguments fit. */
-KW_FUNCTION int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
-                            int32_t num_passed, TVMFFIAny *result) {
+KW_SERVICE int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                           int32_t num_passed, TVMFFIAny *result) {
   int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
   return status;

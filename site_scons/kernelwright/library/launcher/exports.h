@@ -23,6 +23,10 @@
     return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);            \
   }
 
+#ifdef KW_APART
+const kw_kernel *const kw_kernel_of_library = &kw_this;
+#else
+
 /* Checks the signature of a service: that many integers. */
 KW_RARE int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
   bool integers = count == expected;
@@ -134,6 +138,8 @@ KW_FFI(kw_set_provider) {
   if (before) TVMFFIObjectDecRef(before);
   return 0;
 }
+#endif
+
 #endif
 
 #endif

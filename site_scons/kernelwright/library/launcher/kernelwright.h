@@ -47,7 +47,26 @@
 #define KW_HIDDEN __attribute__((visibility("hidden")))
 #define KW_EXPORT __attribute__((visibility("default")))
 
+/* What wrappers call: it is in another object if the launcher is one of its own. */
+#ifdef KW_ALONE
+#define KW_SERVICE KW_HIDDEN
+#define KW_COLD_SERVICE KW_HIDDEN __attribute__((cold, noinline))
+#else
+#define KW_SERVICE KW_FUNCTION
+#define KW_COLD_SERVICE KW_COLD
+#endif
+#if defined(KW_ALONE) || defined(KW_APART)
+#define KW_CALL_ARGUMENTS 120 /* the most that library/wrapper.py allows */
+#include "apart.h"
+#else
+#define KW_CALL_ARGUMENTS KW_MAX_ARGUMENTS
+#endif
+
 #include "types.h"
+#if defined(KW_ALONE) || defined(KW_APART)
+#include "services.h"
+#endif
+#ifndef KW_APART
 #include "error.h"
 #include "share.h"
 #include "cpu.h"
@@ -70,6 +89,10 @@
 #include "xla.h"
 #include "output.h"
 #include "dispatch.h"
+#else
+#include "runtime.h"
+#include "output.h"
+#endif
 
 /* Generated host code has a variable for each size and number of the kernel, and one may well have such a name. The
  * first two are predefined in GNU dialects. */

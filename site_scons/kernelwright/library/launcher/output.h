@@ -36,6 +36,8 @@ KW_FUNCTION int64_t kw_floormod(int64_t a, int64_t b) {
 KW_FUNCTION int64_t kw_min(int64_t a, int64_t b) { return a < b ? a : b; }
 KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return !kw_are_sizes(a, b) ? KW_NO_SIZE : a > b ? a : b; }
 
+#ifndef KW_APART
+
 /* ---- memory of our own, where no framework offers any ---- */
 
 /* A tensor with its shape and strides behind it. On CUDA the block outlives the tensor: it notes the memory that waits
@@ -178,5 +180,7 @@ KW_FUNCTION int kw_return_outputs(const kw_call *call, TVMFFIAny *arguments, TVM
     if (!call->values[i]) *result = arguments[i];
   return 0;
 }
+
+#endif
 
 #endif

@@ -6,6 +6,8 @@
 #ifndef KW_RUNTIME_H
 #define KW_RUNTIME_H
 
+#ifndef KW_APART
+
 KW_FUNCTION int kw_function_call(TVMFFIObjectHandle function, TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   return TVMFFIFunctionCall(function, arguments, count, result);
 }
@@ -36,6 +38,8 @@ KW_HIDDEN int (*__TVMFFIEnvModLookupFromImports)(TVMFFIObjectHandle, const char 
 KW_HIDDEN void (*__TVMFFIErrorSetRaisedFromCStr)(const char *, const char *) = kw_set_raised;
 KW_HIDDEN int (*__TVMFFIHandleInitOnce)(void **, int (*)(void **)) = kw_handle_init_once;
 KW_HIDDEN void *__tvm_ffi__library_ctx = NULL;
+
+#endif
 
 /* Host code in C calls the services by name. */
 #define TVMBackendParallelLaunch kw_parallel_launch

@@ -292,7 +292,7 @@ static int kw_run_own_task(int number, TVMParallelGroupEnv *env, void *closure) 
   return status;
 }
 
-KW_FUNCTION int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
+KW_SERVICE int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
   kw_task task = {function, closure};
   switch (kw_shared_pool->launch(kw_run_own_task, &task, num_tasks)) {
     case KW_POOL_DONE: return 0;
@@ -303,7 +303,7 @@ KW_FUNCTION int kw_parallel_launch(FTVMParallelLambda function, void *closure, i
 }
 
 /* The environment's handle is the pool of the library that owns it, which may not be this library's. */
-KW_FUNCTION int kw_parallel_barrier(int task, TVMParallelGroupEnv *env) {
+KW_SERVICE int kw_parallel_barrier(int task, TVMParallelGroupEnv *env) {
   (void)task;
   kw_pool *pool = env->sync_handle;
   if (env->num_task == 1) return 0;

@@ -74,8 +74,8 @@ typedef struct kw_module {
   int num_images;
   const kw_function *functions;
   int num_functions;
-  void *libraries[KW_MAX_IMAGES];                    /* CUlibrary of each image, guarded by kw_cuda_lock */
   struct kw_loaded *_Atomic loaded[KW_MAX_DEVICES]; /* published once complete */
+  void *libraries[KW_MAX_IMAGES];                    /* CUlibrary of each image, guarded by kw_cuda_lock */
 } kw_module;
 
 /* One variant; a target that it was not built for has a null signature. */
@@ -108,8 +108,8 @@ typedef struct kw_call {
   bool complete;  /* outputs were passed */
   bool has_empty; /* some tensor, passed or new, has no elements; known once it has been checked */
   DLDevice device;
-  const TVMFFIAny *values[KW_MAX_ARGUMENTS];
-  const DLTensor *tensors[KW_MAX_ARGUMENTS];
+  const TVMFFIAny *values[KW_CALL_ARGUMENTS];
+  const DLTensor *tensors[KW_CALL_ARGUMENTS];
 } kw_call;
 
 /* Names an image of device code, which images.s embeds. */

@@ -1,0 +1,52 @@
+"""The launcher that libraries compiled on demand share as an object: it is compiled once, as early as it can be."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from ..core.errors import KernelwrightError
+
+if TYPE_CHECKING:
+    from ..define.settings import Settings
+    from ..stages.stage import Stage
+    from .run import OnDemandRun
+    from .session import Session
+
+
+def attempt_stage(run: OnDemandRun, stage: Stage) -> KernelwrightError | None:
+    """Run a stage. Of several compiles that want the launcher at a time, one makes it for all."""
+    from ..stages.execution import attempt
+
+    with run.session.launcher if stage.label == "LAUNCHER" else contextlib.nullcontext():
+        return attempt(stage, run)
+
+
+def begin_launcher(session: Session, settings: Settings) -> None:
+    """Compile the launcher in a thread, so that it is ready before a worker has imported TVM and lowered anything.
+
+    What goes wrong is not said: the first kernel that needs the launcher says it.
+    """
+    if session.stages is None or session.jobs < 2:
+        return
+
+    def compile_it() -> None:
+        from ..stages import launcher
+        from ..stages.context import Context
+        from ..stages.tools import Tools
+        from .run import OnDemandRun
+
+        if not launcher.fits(settings):
+            return
+        try:
+            chain = session.toolchain
+            tools = Tools(chain.lowerer(), chain.host_compiler(settings.host_compiler), None)
+            with session.store.scratch("launcher") as folder:
+                run = OnDemandRun(session, lambda text: None)
+                context = Context(run, settings, tools, folder, folder, folder, folder)
+                attempt_stage(run, launcher.make(context))
+        except (KernelwrightError, OSError):
+            return
+
+    threading.Thread(target=compile_it, name="launcher").start()
