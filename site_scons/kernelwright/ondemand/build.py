@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, dependency_digest, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
-from ..stages.code import own_code
+from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
 from .session import Session
@@ -87,7 +87,7 @@ class Job:
         used = sorted({name for selection in self.selections for name in selection.backends})
         tools = [self.tools.of_front_end(selection.record.frontend) for selection in self.selections]
         identity = [
-            *(VERSION, _own_code(), affecting(self.settings), self.tools.data, tools),
+            *(VERSION, loaded_code(), affecting(self.settings), self.tools.data, tools),
             {name: backends.get(name).build_versions() for name in used},
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
@@ -96,12 +96,6 @@ class Job:
             dict(self.identity),
         ]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
-
-
-@cache
-def _own_code() -> str:
-    """The digest of our code, which a process has loaded already."""
-    return own_code()
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, Where
+from .build import LOCK_TIMEOUT_S
 from .definition import Compilable
+from .launcher import begin_launcher
 from .options import Options
 
 if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord
     from ..processes.pool import WorkerPool
     from .origin import Origin
+    from .session import Session
 
 
 class DefinitionFile:
@@ -101,23 +104,44 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
 
 def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]:
     """The record of a definition file as it is now, with the session and the settings of its project."""
-    from ..discover.discovery import discover
-    from ..stages.code import code_digest
-    from .launcher import begin_launcher
+    from ..stages.code import loaded_code
     from .options import settings_for
     from .project import project_root, session_for
 
     root = project_root(path)
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
-    identity = f"{session.toolchain.lowerer().identity} {code_digest('DISCOVER')}"
+    identity = f"{session.toolchain.lowerer().identity} {loaded_code()}"
+    try:
+        return _discovered(path, root, session, identity, _no_worker), session, settings
+    except _NoRecordError:
+        pass
 
     def pool() -> WorkerPool:
         # A worker imports TVM first, which takes as long as the launcher.
         begin_launcher(session, settings)
         return session.pool
 
+    # Of several processes that start at once one has a worker execute the file; the others start none.
+    with session.store.locked(f"discovery-{session.discovery.name}", LOCK_TIMEOUT_S, lambda: None):
+        return _discovered(path, root, session, identity, pool), session, settings
+
+
+class _NoRecordError(Exception):
+    """There is no record of a definition file, or the file has changed."""
+
+
+def _no_worker() -> WorkerPool:
+    raise _NoRecordError
+
+
+def _discovered(
+    path: Path, root: Path, session: Session, identity: str, pool: Callable[[], WorkerPool]
+) -> DefinitionRecord:
+    """The record of a definition file. Raises a KernelwrightError if the file has an error."""
+    from ..discover.discovery import discover
+
     records, errors = discover([path], root, session.discovery, pool, identity)
     if errors:
         raise errors[0]
-    return records[0], session, settings
+    return records[0]

@@ -54,6 +54,12 @@ def own_code() -> str:
     return digest_of(Path(folder, name) for folder, names in folders for name in names if name.endswith(SOURCES))
 
 
+@cache
+def loaded_code() -> str:
+    """The digest of our code, asked for once: it is what this process has loaded."""
+    return own_code()
+
+
 def code_of(label: str, package: Path) -> set[Path]:
     """The modules that a stage consists of: its own, those that run without being imported, and all that these import.
 
