@@ -54,7 +54,7 @@ def said(folder: Path, line: str) -> str:
         ),
         ("double", "<kernel double of <string>:7>"),
         ("double.compile(size=1)", "config key 'size' is not a parameter of the definition (its parameters: dtype)"),
-        ("double.par_compile([1])", "double [lower]: config 1 is not a dict\n  remedy: a config has the values"),
+        ("double.par_compile([1])", "double [lower]: config 1 is not a dict\n  remedy: "),
         ("double.using(targets_='x')", "the options are target, archs, backend,"),
         ("kw.compile(double)", "<kernel double of <string>:7> is no PrimFunc and no IRModule"),
         (
