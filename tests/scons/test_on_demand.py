@@ -77,11 +77,11 @@ def test_par_compile_keeps_the_order_and_makes_equal_ones_once(demand: Demand) -
         kernels = loud.par_compile((config for config in wanted), num_workers=4)
         assert [kernel.variants for kernel in kernels] == [(config,) for config in wanted]
         assert len({kernel.key for kernel in kernels}) == 2
-        assert [kernel.cached for kernel in kernels].count(False) == 2, [kernel.cached for kernel in kernels]
         assert [kernel.variants[0] for kernel in times.par_compile()] == [{"dtype": "float32"}, {"dtype": "float64"}]
         """
     )
-    assert done.stderr.count("[ LOWER ]") == 2, done.stderr
+    assert done.stderr.count("[ LOWER ]") == done.stderr.count("[ LINK ]") == 2, done.stderr
+    assert "another process" not in done.stderr
 
 
 def test_a_config_that_fails_costs_only_itself_if_errors_are_ignored(demand: Demand) -> None:
@@ -128,11 +128,13 @@ def test_an_eager_call_chooses_as_the_package_does(demand: Demand) -> None:
         times = kw.load("kernels/times.py").times
         scale = kw.load("kernels/scale.py").scale
 
+        words = "no built variant accepts", "no listed config fits"
+
         def outcome(call, *arguments):
             try:
                 result = call(*arguments)
             except (TypeError, ValueError) as error:
-                return type(error), str(error).splitlines()[0], str(error).count("expects")
+                return type(error), str(error).splitlines()[0].replace(*words), str(error).count("expects")
             return type(result), result.dtype, result.shape, array(result).tobytes()
 
         f32, f64 = np.ones((3, 4), "float32"), np.ones((3, 4))
@@ -195,7 +197,8 @@ def test_each_backend_by_name(demand: Demand, backend: str) -> None:
         scale = kw.load("kernels/scale.py").scale
         kernel = scale.using(backend="{backend}").compile(dtype="float32")
         assert (array(kernel(x)) == 2).all()
-        assert scale.using(backend="{backend}").compile(dtype="float32").cached
+        again = scale.using(backend="{backend}", verbose=True).compile(dtype="float32")
+        assert again.cached and (array(again(x)) == 2).all(), "in another session, it is loaded once more"
         assert "tvm" not in sys.modules
         print(type(kernel(x)).__module__.partition(".")[0])
         """
@@ -257,7 +260,7 @@ module = kw.compile(tvm.IRModule({"shifts": adds(3, "shifts")}), outputs=[-1])
 np.testing.assert_array_equal(array(module(x)), x + 3)
 kernels = kw.par_compile([adds(5), adds(6), adds(5)], outputs=[-1], num_workers=4)
 assert [float(array(kernel(x))[0]) for kernel in kernels] == [5, 6, 5]
-assert [kernel.cached for kernel in kernels].count(False) == 2
+assert len({kernel.key for kernel in kernels}) == 2
 
 for wrong in ("no", 2, -3, 1.5):
     with pytest.raises(kw.KernelwrightError, match="output"):
@@ -319,7 +322,7 @@ def test_what_is_compiled_on_demand_is_what_scons_makes_and_is_made_once(project
         project.built("-j2")
     done = demand.run(COMPILE_ALL, env=environment)
     if first == "on demand":
-        built = project.scons("-j2")
+        built = project.scons("-j2", env=environment)
         again = {stage.split()[0] for stage in built.stages}
         assert not again & {"LOWER", "CUBIN"}, built.output
         assert "CACHED" in built.labels

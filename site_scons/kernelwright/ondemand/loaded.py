@@ -29,7 +29,11 @@ class KernelLoader(Loader):
     """
 
     def __init__(self, compiled: Compiled, name: str) -> None:
-        package = f"{PREFIX}{name}_{compiled.key[:16]}"
+        first = package = f"{PREFIX}{name}_{compiled.key[:16]}"
+        number = 1
+        while package in sys.modules:  # of another folder, or of what the folder had in it before
+            number += 1
+            package = f"{first}_{number}"
         super().__init__(str(compiled.folder / "__init__.py"), (name,), package)
         self._register()
 
@@ -66,9 +70,9 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
     try:
         kernel = _loaded(compiled, job)
     except ImportError:
-        if not compiled.cached or not damage(compiled.folder):
+        if not damage(compiled.folder):
             raise
-        # Somebody has changed a file of the cache: such a kernel is compiled again.
+        # Somebody has changed or removed a file of the cache: such a kernel is compiled again.
         compiled = compile_job(job, note, anew=True)
         kernel = _loaded(compiled, job)
     kernel.cached = compiled.cached
@@ -78,9 +82,13 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
 
 
 def _loaded(compiled: Compiled, job: Job) -> Any:
-    """The kernel object, loaded once in a process."""
+    """The kernel object, loaded once in a process as long as its folder is the same one.
+
+    The key does not cover the files that only the stages have found out, such as headers: if they change, another
+    folder with the same key is put in its place.
+    """
     loaded = job.session.loaded
-    place = (compiled.key, str(compiled.folder))
+    place = (compiled.key, str(compiled.folder), *_stamp(compiled.folder / "manifest.json"))
     if place not in loaded:
         kernel = KernelLoader(compiled, job.record.name).kernel(job.record.name)
         kernel.key = compiled.key
@@ -88,3 +96,12 @@ def _loaded(compiled: Compiled, job: Job) -> Any:
         kernel.source = partial(source_of, job, kernel.artifacts)
         loaded[place] = kernel
     return loaded[place]
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """What tells a file from another one that is put in its place; nothing if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns

@@ -34,7 +34,7 @@ class Session:
         jobs: how many stages run at a time.
         verbose: whether the stages, their commands and the words of the tools are shown.
 
-    ``loaded`` has the kernel objects of the process, by key and folder.
+    ``loaded`` has the kernel objects of the process, by key and folder; see ``ondemand/loaded.py``.
     """
 
     def __init__(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool = False) -> None:
@@ -45,7 +45,7 @@ class Session:
         self.verbose = verbose
         self.state = store.work
         self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        self.loaded: dict[tuple[str, str], Any] = {}
+        self.loaded: dict[tuple[object, ...], Any] = {}
         self.launcher = threading.Lock()
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None

@@ -490,7 +490,7 @@ class KernelStore:
                 message = f"{_holder(path)} is compiling the same kernel, and did not finish in {timeout_s:g} s"
                 remedy = f"wait for it to end, or end it; nobody has the lock then ({path})"
                 raise CacheError(message, PLACE, remedy)
-            if waited > SHOW_WAIT_S and not told:
+            if waited > SHOW_WAIT_S and not told and _holder(path) != f"process {os.getpid()}":
                 told = True
                 on_wait()
             time.sleep(min(pause, max(timeout_s - waited, 0.001)))
