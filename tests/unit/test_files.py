@@ -147,7 +147,7 @@ def test_measurements_are_empty_then(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_record_of_a_definition_is_a_miss_then(tmp_path, kind):
     cache = _Cache(tmp_path, tmp_path / "records", "identity")
-    source, answer = tmp_path / "a.py", {"schema": 2, "file": "a.py", "kernels": []}
+    source, answer = tmp_path / "a.py", {"schema": 3, "file": "a.py", "kernels": []}
     source.write_text("")
     answer["dependencies"] = {"a.py": sha256_of(source)}
     cache._store(source, {"identity": "identity", "record": answer, "later": {}})
