@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from kernelwright.library.commands import (
     LAUNCHER_SOURCE,
-    QUICK,
     ToolPaths,
     compile_command,
     launcher_command,
@@ -131,33 +130,6 @@ def plan(name: str, *units: LoweredUnit, outputs: Sequence[str] = ()) -> KernelP
 
 OPTIMISED = ("-O2",)
 """As the build does it, which takes three times as long: for some of the libraries."""
-
-
-def counting_cold(folder: Path) -> list[str]:
-    """Options with which a library has a function ``cold_entered``: how often something was entered that is KW_COLD."""
-    (folder / "cold.h").write_text(COUNTING)
-    return [QUICK, '-Doptimize(level)=section("kw_cold")', "-finstrument-functions", "-include", "cold.h"]
-
-
-COUNTING = """
-#define _GNU_SOURCE
-#include <tvm/ffi/c_api.h>
-extern const char __start_kw_cold[], __stop_kw_cold[];
-static _Atomic int cold_entered;
-#define NOT_COUNTED __attribute__((no_instrument_function))
-NOT_COUNTED void __cyg_profile_func_enter(void *function, void *caller) {
-  (void)caller;
-  cold_entered += (const char *)function >= __start_kw_cold && (const char *)function < __stop_kw_cold;
-}
-NOT_COUNTED void __cyg_profile_func_exit(void *function, void *caller) { (void)function, (void)caller; }
-__attribute__((visibility("default"))) NOT_COUNTED
-int __tvm_ffi_cold_entered(void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-  (void)self, (void)arguments, (void)count;
-  *result = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = cold_entered};
-  return 0;
-}
-"""
-"""Takes the place of the attribute that has a function not optimised, and counts."""
 
 
 def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Path:

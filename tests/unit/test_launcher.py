@@ -16,14 +16,12 @@ import pytest
 import tvm_ffi
 from elftools.elf.elffile import ELFFile
 from forked import starter
-from kernelwright.library.commands import QUICK
 from launcher_build import (
     OPTIMISED,
     FakeTensor,
     build,
     c_unit,
     compile_and_link,
-    counting_cold,
     include_folders,
     llvm_unit,
     plan,
@@ -222,49 +220,6 @@ def test_the_library_is_the_same_in_another_folder(saxpy: Path, tmp_path: Path) 
     for cwd in (copy, saxpy.parent):
         compile_and_link(cwd, "saxpy", objects, "again.so")
     assert (copy / "again.so").read_bytes() == (saxpy.parent / "again.so").read_bytes()
-
-
-# ---- compiled in less time
-
-
-def built_again(saxpy: Path, name: str, *options: str) -> Any:
-    """The library of saxpy, compiled with other options."""
-    objects = sorted(str(path.relative_to(saxpy.parent)) for path in (saxpy.parent / "saxpy").rglob("host.o"))
-    compile_and_link(saxpy.parent, "saxpy", objects, name, *options)
-    return load(saxpy.parent / name)
-
-
-def test_a_library_that_was_compiled_in_less_time_does_the_same(saxpy: Path) -> None:
-    x = np.arange(5, dtype="float32")
-    modules = [load(saxpy), built_again(saxpy, "quick.so", *OPTIMISED, QUICK)]
-    for module in modules:
-        np.testing.assert_array_equal(values(module["saxpy"](x, x, 2.0)), 3 * x)
-    wrong = [(x,), (x, x, x[:3], 2.0), (x, x.astype("int8"), 2.0), (x, "y", 2.0), (x, x[::2], 2.0), (x, x, None)]
-    messages: list[list[str]] = [[], []]
-    for arguments in wrong:
-        for module, found in zip(modules, messages, strict=True):
-            with pytest.raises((TypeError, ValueError)) as error:
-                module["saxpy"](*arguments)
-            found.append(f"{type(error.value)}: {error.value}")
-    assert messages[0] == messages[1] and len(set(messages[0])) == len(wrong)
-
-
-def test_a_call_that_works_comes_by_nothing_cold(saxpy: Path) -> None:
-    """But for the first one, which sets up what the others use."""
-    module, counts = built_again(saxpy, "counting.so", *counting_cold(saxpy.parent)), []
-    x = np.arange(2, dtype="float64")
-    empty = np.zeros(0, "float64")
-    for _ in range(3):
-        module["saxpy"](x, x, 2.0)
-        module["saxpy"](x, x, x.copy(), 2)
-        module["saxpy__1"](x, x, 2.0)
-        module["saxpy"](empty, empty, 2.0)
-        module["kw_current_stream"](0)
-        counts.append(module["cold_entered"]())
-    assert 0 < counts[0] == counts[1] == counts[2]
-    with pytest.raises(TypeError):
-        module["saxpy"](x)
-    assert module["cold_entered"]() > counts[0]
 
 
 # ---- which CPU build
@@ -806,7 +761,7 @@ def test_outputs_come_from_the_allocator_of_the_environment(add: Any) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-@pytest.mark.parametrize("macros", [[], ["-DKW_NO_CUDA"], [QUICK], ["-DKW_NO_CUDA", QUICK]])
+@pytest.mark.parametrize("macros", [[], ["-DKW_NO_CUDA"]])
 def test_the_launcher_compiles_without_warnings(compiler: str, macros: list[str], folder: Path, tmp_path: Path) -> None:
     if not shutil.which(compiler):
         pytest.skip(f"{compiler} is not installed")

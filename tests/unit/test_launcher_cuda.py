@@ -29,7 +29,6 @@ from launcher_build import (
     FakeTensor,
     build,
     c_unit,
-    counting_cold,
     cuda_unit,
     lower,
     plan,
@@ -1119,31 +1118,6 @@ def test_a_function_for_xla_keeps_the_one_that_it_calls_while_it_lives(machine: 
     del made
     gc.collect()
     assert alive() is None
-
-
-# ---- what is not optimised when a library is to be compiled in little time
-
-
-@pytest.mark.parametrize("pools", [1, 0])
-def test_a_call_that_works_comes_by_nothing_cold(machine: Machine, folder: Path, scale: KernelPlan, pools: int) -> None:
-    """But for the first one on a device."""
-    counting = folder / "counting.so"
-    if not counting.exists():
-        build(folder, scale, extra=counting_cold(folder)).rename(counting)
-    machine.set(pools=pools)
-    module, counts, x = machine.load(counting), [], on_cuda((1000,))
-    call = module["kw_for_xla"](module["scale"])
-    for _ in range(3):
-        module["scale"](x, x, 1, 1, 1)
-        module["scale"](x, 1, 1, 1)
-        module["scale"](on_cuda((0,)), 1, 1, 1)
-        call(x, x, 1, 1, 1)
-        module["kw_order"](0, 0x50, 0x70)
-        module["kw_refuse_captured"](0, 0x50)
-        module["kw_synchronize"](0, 0x50)
-        module["kw_synchronize"](0, -1)
-        counts.append(module["cold_entered"]())
-    assert 0 < counts[0] == counts[1] == counts[2]
 
 
 # ---- dynamic shared memory

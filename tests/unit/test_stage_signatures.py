@@ -6,7 +6,6 @@ import ast
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +22,11 @@ from kernelwright.core.pipeline import LISTINGS
 from kernelwright.define.settings import Settings
 from kernelwright.discover.selection import select
 from kernelwright.library.files import UnitFiles
-from kernelwright.scons import graph as graph_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import cc, ext, link, package
 from kernelwright.stages import code as code_module
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
-from kernelwright.stages.context import Context
 from kernelwright.stages.stage import Stage
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 
@@ -117,12 +114,6 @@ def test_a_change_is_in_the_signatures_of_the_stages_that_depend_on_it_and_of_no
     before = signatures(tmp_path, monkeypatch, BASE)
     assert labels(set(before)) == KINDS
     assert labels(changed(before, signatures(tmp_path, monkeypatch, change(BASE)))) == expected
-
-
-def test_a_wrapper_that_is_compiled_in_less_time_has_another_signature(tmp_path, monkeypatch):
-    before = signatures(tmp_path, monkeypatch, BASE)
-    monkeypatch.setattr(graph_module, "Context", partial(Context, quick=True))
-    assert changed(before, signatures(tmp_path, monkeypatch, BASE)) == {"CC gemm"}
 
 
 def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monkeypatch):

@@ -33,9 +33,6 @@ class ToolPaths:
 STACK_PROTECTOR = "-fstack-protector-strong"
 """Ends the process when a function has written beyond its arrays on the stack. Calls are no slower."""
 
-QUICK = "-DKW_QUICK"
-"""Has the launcher leave what no call comes by unoptimised (``kernelwright.h``). Calls are no slower."""
-
 RELRO = ("-z,relro", "-z,now")
 """Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
 
@@ -80,20 +77,16 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(
-    kernel: str, paths: ToolPaths, output: str, *, quick: bool = False, apart: bool = False
-) -> list[str]:
+def compile_command(kernel: str, paths: ToolPaths, output: str, *, apart: bool = False) -> list[str]:
     """The command that compiles the wrapper and the lowered host code; it needs no device code.
 
     Arguments:
         kernel: the kernel's name.
         paths: the compiler and the folders.
         output: the file that is made.
-        quick: whether somebody waits for it, so that less time of the compiler is worth a larger file.
         apart: whether the launcher is an object of its own.
     """
-    how = [APART] if apart else [QUICK] if quick else []
-    flags = [*compile_flags(), *how, *include_flags(paths.includes, paths.launcher)]
+    flags = [*compile_flags(), *([APART] if apart else []), *include_flags(paths.includes, paths.launcher)]
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 

@@ -26,7 +26,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
     places = real_places(compiler)
-    command_for = partial(commands.compile_command, name, quick=kernel.package.quick, apart=apart)
+    command_for = partial(commands.compile_command, name, apart=apart)
     by_hand = command_for(SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:

@@ -94,7 +94,6 @@ class Context:
         images_in: where the device images are, if libraries do not hold them: ``wheels`` of their own, or the
             ``package``.
         has_gpu: whether CUDA code can be checked on this machine.
-        quick: whether somebody waits for the kernels, so that libraries are to be compiled in less time.
     """
 
     run: Run
@@ -106,7 +105,6 @@ class Context:
     wheels: Path
     images_in: str = ""
     has_gpu: bool = False
-    quick: bool = False
 
     @property
     def glibc(self) -> str:

@@ -87,12 +87,12 @@ KW_COLD int kw_start_cuda(void) {
 /* While a graph is captured, by any thread, the driver refuses most of what a first use does, because the graph would
  * not have it. What the launcher sets up is for the whole process, so the calling thread is allowed it for a while.
  * Returns its mode before. */
-KW_RARE int kw_relax_capture(void) {
+KW_COLD int kw_relax_capture(void) {
   int mode = KW_CAPTURE_RELAXED;
   return kw_cuda.capture_mode(&mode) ? -1 : mode;
 }
 
-KW_RARE void kw_restore_capture(int mode) {
+KW_COLD void kw_restore_capture(int mode) {
   if (mode >= 0) kw_cuda.capture_mode(&mode);
 }
 

@@ -182,7 +182,7 @@ static void kw_cutedsl_compact(const DLTensor *tensor, int64_t *strides) {
 
 #define KW_CUTEDSL_MAX_DIMS 16
 
-KW_RARE int kw_cutedsl_run_compact(kw_entry exported, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
+KW_COLD int kw_cutedsl_run_compact(kw_entry exported, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   TVMFFIAny values[KW_MAX_ARGUMENTS];
   DLTensor tensors[KW_MAX_ARGUMENTS];
   int64_t strides[KW_MAX_ARGUMENTS][KW_CUTEDSL_MAX_DIMS];

@@ -57,7 +57,7 @@ KW_FUNCTION int kw_run_entry(kw_entry entry, const TVMFFIAny *arguments, int32_t
 /* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
  * empty tensors without strides, which means compact. */
-KW_RARE int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+KW_COLD int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
   TVMFFIAny values[KW_MAX_ARGUMENTS];
   DLTensor compact[KW_MAX_ARGUMENTS];
   for (int32_t i = 0; i < count; ++i) {
@@ -116,7 +116,7 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
 
 /* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
  * our checks, or in those of TVM. */
-KW_RARE int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
+KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
   const kw_variant *only = NULL;
   int32_t candidates = 0;
   for (int32_t i = 0; i < count; ++i) {

@@ -28,7 +28,7 @@ const kw_kernel *const kw_kernel_of_library = &kw_this;
 #else
 
 /* Checks the signature of a service: that many integers. */
-KW_RARE int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
+KW_COLD int kw_take_integers(const char *name, const TVMFFIAny *arguments, int32_t count, int32_t expected) {
   bool integers = count == expected;
   for (int32_t i = 0; integers && i < count; ++i) integers = arguments[i].type_index == kTVMFFIInt;
   return integers ? 0 : kw_raise("TypeError", "%s takes %d integers", name, expected);

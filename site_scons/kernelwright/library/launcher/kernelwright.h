@@ -32,18 +32,7 @@
 
 /* Headers of a one-file library: a kernel that has no use for a function should not be warned about it. */
 #define KW_FUNCTION static __attribute__((unused))
-
-/* What few of the calls that work come by. */
-#define KW_RARE static __attribute__((unused, cold, noinline))
-
-/* What no call that works comes by but the first: errors, and what is set up once. With KW_QUICK, which only a command
- * line defines, the compiler spends no time on making it fast. clang has no such attribute. */
-#if defined(KW_QUICK) && !defined(__clang__)
-#define KW_COLD static __attribute__((unused, cold, noinline, optimize("O0")))
-#else
 #define KW_COLD static __attribute__((unused, cold, noinline))
-#endif
-
 #define KW_HIDDEN __attribute__((visibility("hidden")))
 #define KW_EXPORT __attribute__((visibility("default")))
 

@@ -94,7 +94,7 @@ static void kw_release_later(int id, kw_released *block) {
 }
 
 /* Waits until the device has done all that it was given in the primary context. */
-KW_RARE CUresult kw_wait_for_device(const kw_device *device) {
+KW_COLD CUresult kw_wait_for_device(const kw_device *device) {
   bool pushed;
   CUresult status = kw_try_enter(device, NULL, &pushed);
   if (status) return status;
@@ -116,7 +116,7 @@ KW_FUNCTION CUresult kw_free_device(const kw_device *device, CUdeviceptr pointer
 /* Frees what has been released. What cannot be waited for stays on the list: the device has failed, or a graph is being
  * captured. Such a wait makes the capture fail, so the next one comes after KW_RELEASED_LIMIT bytes more. The stream is
  * that of the call, and not captured. */
-KW_RARE void kw_free_released(const kw_device *device, CUstream stream) {
+KW_COLD void kw_free_released(const kw_device *device, CUstream stream) {
   kw_device_memory *memory = kw_memory_of(device);
   kw_released *next, *block = atomic_exchange(&memory->released, NULL);
   if (!block) return;

@@ -7,7 +7,7 @@
  * stream of its own context. The host can wait for any stream. */
 
 /* The event is one that takes no time stamp. It may be destroyed at once: the driver keeps it until it has happened. */
-KW_RARE CUresult kw_wait_for_event(CUstream from, CUstream to) {
+KW_COLD CUresult kw_wait_for_event(CUstream from, CUstream to) {
   CUevent event;
   CUresult status = kw_cuda.event_create(&event, KW_EVENT_DISABLE_TIMING);
   if (status) return status;
@@ -19,7 +19,7 @@ KW_RARE CUresult kw_wait_for_event(CUstream from, CUstream to) {
 
 /* Makes the stream `to` wait for what is on the stream `from` by now. On one stream there is nothing to do, so a graph
  * capture of that stream sees no event. */
-KW_RARE int kw_order_streams(int id, CUstream from, CUstream to) {
+KW_COLD int kw_order_streams(int id, CUstream from, CUstream to) {
   bool pushed;
   if (from == to) return 0;
   const kw_device *device = kw_get_device(id);
@@ -32,7 +32,7 @@ KW_RARE int kw_order_streams(int id, CUstream from, CUstream to) {
 }
 
 /* Raises if the stream is being captured into a graph: the host cannot wait for it then. */
-KW_RARE int kw_refuse_captured(int id, CUstream stream) {
+KW_COLD int kw_refuse_captured(int id, CUstream stream) {
   bool pushed;
   int capturing = 0;
   const kw_device *device = kw_get_device(id);
@@ -50,7 +50,7 @@ KW_RARE int kw_refuse_captured(int id, CUstream stream) {
 }
 
 /* Waits for all that is on the device. */
-KW_RARE int kw_synchronize_device(int id) {
+KW_COLD int kw_synchronize_device(int id) {
   const kw_device *device = kw_get_device(id);
   if (!device) return -1;
   CUresult status = kw_wait_for_device(device);
@@ -58,7 +58,7 @@ KW_RARE int kw_synchronize_device(int id) {
 }
 
 /* Waits for all that is on the stream. The thread may wait for a stream that is not captured while another is. */
-KW_RARE int kw_synchronize_stream(int id, CUstream stream) {
+KW_COLD int kw_synchronize_stream(int id, CUstream stream) {
   bool pushed;
   if (kw_refuse_captured(id, stream)) return -1;
   if (kw_enter(kw_get_device(id), NULL, &pushed)) return -1;
