@@ -175,6 +175,52 @@ def test_a_bound_function_gives_a_config_for_what_no_listed_one_fits(demand: Dem
     assert done.stderr == ""
 
 
+def test_a_bound_function_is_asked_again_for_another_number(demand: Demand) -> None:
+    demand.project.write(
+        "kernels/shift.py",
+        """
+        from kernelwright import kernel
+        from tvm import te
+
+
+        @kernel(configs=[{"dtype": "float32", "power": 0}], outputs=["y"])
+        def shift(dtype: str, power: int):
+            n = te.var("n")
+            x = te.placeholder((n, 4), dtype, name="x")
+            s = te.var("s", "int32")
+            value = s.astype(dtype) * te.const(10**power, dtype)
+            return te.create_prim_func([x, s, te.compute((n, 4), lambda i, j: x[i, j] + value, name="y")])
+        """,
+    )
+    demand.run(
+        """
+        shift = kw.load("kernels/shift.py").shift
+        shift.bind(lambda x, s: {"dtype": str(x.dtype), "power": 1 if s < 5 else 2})
+        x = np.zeros((3, 4))
+        assert [float(array(shift(x, s)).max()) for s in (3, 7, 4, 7)] == [30, 700, 40, 700]
+        assert [float(array(shift(x.astype("float32"), s)).max()) for s in (3, 7)] == [3, 7]
+        """
+    )
+    assert len(demand.kernels()) == 3
+
+
+def test_a_call_with_another_shape_looks_at_no_file(demand: Demand) -> None:
+    demand.run(
+        """
+        import shutil
+        times = kw.load("kernels/times.py").times
+        for dtype in ("float32", "float64"):
+            times(np.ones((3, 4), dtype))
+        os.remove("kernels/times.py")
+        shutil.rmtree(os.environ["KERNELWRIGHT_CACHE_DIR"])
+        for rows in range(5, 9):
+            for dtype in ("float64", "float32"):
+                assert (array(times(np.ones((rows, 4), dtype))) == 2).all()
+        assert not os.path.exists(os.environ["KERNELWRIGHT_CACHE_DIR"])
+        """
+    )
+
+
 def test_several_variants_fit_and_the_first_one_is_compiled(demand: Demand) -> None:
     demand.project.replace("kernels/times.py", '{"dtype": "float64"}', '{"dtype": "float32", "factor": 5}')
     demand.run(

@@ -273,11 +273,15 @@ def test_a_killed_holder_blocks_nobody_and_its_kernel_is_compiled_by_who_waits(d
         time.sleep(0.02)
     program = "import sys; sys.modules['torch'] = None; import kernelwright as kw; print(kw.load('kernels/slow.py')"
     second = demand.start(["-c", f"{program}.slow.compile().cached)"])
-    assert second.stderr is not None
-    assert "another process compiles slow, waiting for it" in second.stderr.readline()
-    first.kill()
-    first.communicate()
-    assert second.communicate(timeout=100)[0] == "False\n"
+    try:
+        assert second.stderr is not None
+        assert "another process compiles slow, waiting for it" in second.stderr.readline()
+        first.kill()
+        first.communicate()
+        assert second.communicate(timeout=100)[0] == "False\n"
+    finally:
+        first.kill()
+        second.kill()
 
 
 # What is stale.

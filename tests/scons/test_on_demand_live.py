@@ -131,6 +131,39 @@ for wrong in ([1], {"a": 1}, np.ones(3), object()):
     )
 
 
+def test_a_fork_while_another_thread_lowers_does_not_wait_for_it(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + TIMES
+        + """
+import signal, threading
+lowering, go_on = threading.Event(), threading.Event()
+
+@kw.kernel(outputs=["y"])
+def slow():
+    lowering.set()
+    go_on.wait(60)
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name="y")])
+
+thread = threading.Thread(target=lambda: slow(x))
+thread.start()
+lowering.wait(60)
+pid = os.fork()
+if not pid:
+    go_on = threading.Event()
+    go_on.set()
+    signal.alarm(50)
+    os._exit(0 if (array(times(x)) == 2).all() and (array(slow(x)) == 2).all() else 1)
+assert os.waitpid(pid, 0)[1] == 0
+go_on.set()
+thread.join()
+assert (array(slow(x)) == 2).all()
+""",
+        tvm=True,
+    )
+
+
 def test_a_script_compiles_its_own_kernels_and_so_do_its_children(demand: Demand) -> None:
     """Children by fork, and by spawn, which imports the script again under another name."""
     started = demand.script(

@@ -127,7 +127,7 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
     known = None if anew else _known(job)
     if known is not None:
         return Compiled(known, job.key, True)
-    waiting = partial(note, f"kernelwright: another process or thread compiles {name}, waiting for it")
+    waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting):
         known = None if anew else _known(job)
         if known is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import KernelwrightError
+from ..define.kernel import require_values
+from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures
 from ..runtime.dtype import name_of_torch
 from .record import open_block
@@ -23,6 +26,9 @@ TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 
 UNALIGNED = "has data that is not aligned to"
 """What the error of a call says whose arguments fit but for their alignment (``library/launcher/call.h``)."""
+
+MOST_CHOICES = 10_000
+"""How many choices are remembered; arguments of ever new shapes would fill the memory."""
 
 
 class Variants(Protocol):
@@ -42,10 +48,42 @@ class Variants(Protocol):
     def _snapshot(self) -> tuple[Any, ...]: ...
 
 
+class Candidates:
+    """The variants of a definition for a target, each lowered and loaded once, whatever arguments it is compared with.
+
+    Arguments:
+        definition: which compiles them.
+        target: the target; None: the first one that is compiled for.
+    """
+
+    def __init__(self, definition: Variants, target: str | None) -> None:
+        self.origin = definition._origin(definition._options)
+        self._definition = definition
+        self._target = target
+        self._variants: dict[str, dict[str, Any]] = {}
+        self._kernels: dict[str, Any] = {}
+
+    def variant(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What a listed variant expects of its arguments. Raises KernelwrightError if it cannot be lowered."""
+        name = config_text(config)
+        if name not in self._variants:
+            self._variants[name] = self._definition._variant(self.origin, config, self._target)
+        return self._variants[name]
+
+    def kernel(self, config: Mapping[str, Any]) -> Any:
+        """The compiled kernel of a config. Raises KernelwrightError if there is no such config, or a stage fails."""
+        require_values(config, self.origin.where)
+        name = config_text(config)
+        if name not in self._kernels:
+            self._kernels[name] = self._definition._load(self.origin, config)
+        return self._kernels[name]
+
+
 class Eager:
     """Chooses among the variants of a definition, as the dispatcher of a package does.
 
-    What was chosen is remembered by the dtypes, shapes and devices of the arguments. Safe to use from several threads.
+    What was chosen is remembered by the dtypes, shapes and devices of the arguments. Safe to use from several threads,
+    and in a child of fork.
 
     Arguments:
         definition: which compiles the variants.
@@ -56,64 +94,79 @@ class Eager:
         self._definition = definition
         self._bound = bound
         self._chosen: dict[tuple[Any, ...], Any] = {}
-        self._lock = threading.RLock()
+        self._candidates: dict[tuple[Any, ...], Candidates] = {}
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the variant that fits."""
-        key = (SESSIONS.generation, self._definition._snapshot(), *map(_key, arguments))
+        now = (SESSIONS.generation, self._definition._snapshot())
+        # A bound function may look at numbers, which no listed variant does.
+        key = (now, *map(_key if self._bound is None else _key_with_value, arguments))
         kernel = self._chosen.get(key)
         if kernel is None:
-            kernel = self._chosen[key] = self._choose(arguments)
-        elif (recorder := open_block()) is not None:  # which may be newer than the choice
+            kernel = self._choose(now, arguments)
+            if len(self._chosen) >= MOST_CHOICES:
+                self._chosen.clear()
+            self._chosen[key] = kernel
+        if (recorder := open_block()) is not None:  # which may be newer than the choice
             recorder.note(self._definition.name, kernel.variants[0])
         try:
             return kernel(*arguments)
         except ValueError as error:
             if UNALIGNED not in str(error):
                 raise
-            return self._call_another(arguments, kernel, error)
+            return self._call_another(now, arguments, kernel, error)
 
-    def _call_another(self, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
+    def _call_another(self, now: Any, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
         """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
-        for kernel in self._fitting(arguments):
+        for kernel in self._fitting(now, arguments):
             if kernel is not refused:
                 with contextlib.suppress(ValueError):
                     return kernel(*arguments)
         raise error
 
-    def _choose(self, arguments: tuple[Any, ...]) -> Any:
+    def _choose(self, now: Any, arguments: tuple[Any, ...]) -> Any:
         """The kernel for some arguments, compiled if it was not before; see :meth:`_fitting`."""
+        if self._process != os.getpid():  # a thread that the child of fork does not have may hold the lock
+            self._lock, self._process = threading.RLock(), os.getpid()
         with self._lock:
-            return next(self._fitting(arguments))
+            return next(self._fitting(now, arguments))
 
-    def _fitting(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def _fitting(self, now: Any, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """The kernels that fit some arguments, in order, each compiled when it is asked for.
+
+        Arguments:
+            now: what the variants were lowered from: they are lowered anew if that changes.
 
         Raises:
             TypeError, ValueError: no listed variant fits, and no config is bound.
             KernelwrightError: a variant that might fit cannot be lowered, or the one that fits cannot be compiled.
         """
-        origin = self._definition._origin(self._definition._options)
         passed = list(map(described, arguments))
         target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
+        if (now, target) not in self._candidates:
+            self._candidates = {key: known for key, known in self._candidates.items() if key[0] == now}
+            self._candidates[now, target] = Candidates(self._definition, target)
+        candidates = self._candidates[now, target]
+        record = candidates.origin.record
         tried, errors, fits = [], [], False
-        for config in origin.record.configs:
+        for config in record.configs:
             try:
-                variant = self._definition._variant(origin, config, target)
+                variant = candidates.variant(config)
             except KernelwrightError as error:
                 errors.append(error)
                 continue
             tried.append(variant)
-            if _fits(origin.record, [variant], passed, target):
+            if _fits(record, [variant], passed, target):
                 fits = True
-                yield self._definition._load(origin, config)
+                yield candidates.kernel(config)
         if self._bound is not None:
-            yield self._definition._load(origin, self._bound(*arguments))
+            yield candidates.kernel(self._bound(*arguments))
         elif not fits:
             if errors:
                 raise errors[0]
-            _refuse(origin.record.name, tried, passed, target)
-            raise KernelwrightError("no variant fits, and all of them do", origin.where)
+            _refuse(record.name, tried, passed, target)
+            raise KernelwrightError("no variant fits, and all of them do", candidates.origin.where)
 
 
 def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
@@ -154,3 +207,8 @@ def _key(argument: Any) -> Any:
     if dtype is None:
         return type(argument)
     return dtype, tuple(argument.shape), getattr(argument, "device", None)
+
+
+def _key_with_value(argument: Any) -> Any:
+    """The same, with the value of a number."""
+    return (type(argument), argument) if isinstance(argument, (bool, int, float)) else _key(argument)

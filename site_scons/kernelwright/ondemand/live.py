@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 LOCK = threading.RLock()
 """TVM lowers one program at a time in a process."""
 
+# A child of fork lacks the thread that may hold it; this is what the standard library does with its own locks.
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
+
 RECURSION_LIMIT = 10_000
 """TVMScript's printer and parser recurse for each level of a program."""
 
