@@ -96,7 +96,7 @@ class Session(Project):
             elsewhere[command]()
             return 0, ""
         if program == "scons":
-            done = self.scons(*arguments, ok=None)
+            done = self.scons(*arguments, ok=None, env={"KERNELWRIGHT_CACHE_DIR": ""})
             return done.status, done.output
         if program == "cat":
             file = self.folder / arguments[0]
@@ -114,7 +114,8 @@ class Session(Project):
     def _program(self, code: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
         """Status and output of a program that runs in a fork of a process with TVM."""
         known = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
-        environment = {**known, "PATH": f"{self.shared}/bin:{os.environ['PATH']}", **(variables or {})}
+        here = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
+        environment = {**known, **here, **(variables or {})}
         done = starter(*CALLING, "tvm", "tvm.te").run(code, env=environment, path=[""], cwd=self.folder, merged=True)
         return done.returncode, done.stdout
 
