@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DefinitionError, Where
+from ..define.kernel import Kernel
 from .build import LOCK_TIMEOUT_S
 from .definition import Compilable
 from .launcher import begin_launcher
@@ -81,8 +85,35 @@ class FileKernel(Compilable):
             raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
         return Origin(definition, record, settings, session, lambda selection: (KernelContext, {}))
 
+    def _definition(self) -> Kernel:
+        """The definition itself, from the file, which this process executes now."""
+        for kernel in vars(_executed(self._path)).values():
+            if isinstance(kernel, Kernel) and kernel.name == self.name:
+                return kernel
+        message = f"there is no kernel {self.name!r} any more"
+        raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
+
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self._path}>"
+
+
+def _executed(path: Path) -> ModuleType:
+    """The module of a definition file, executed in this process; what is beside it can be imported meanwhile."""
+    from .project import project_root
+
+    name = f"kernelwright_definition_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise DefinitionError(f"{path} is no Python file", Where(stage="lower", location=str(path)))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
+    before = list(sys.path)
+    sys.path[:0] = dict.fromkeys([str(path.parent), str(project_root(path))])
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = before
+    return module
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
