@@ -49,7 +49,10 @@ STAGES = (
     [f"{WORK}/{name}" for name in ("scale.so", "compile.sh", "entry.json")],
     [
         *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
-        *(f"build/demo/_runtime/{name}" for name in ("__init__.py", "interface.py", "kernel.py", "loader.py")),
+        *(
+            f"build/demo/_runtime/{name}"
+            for name in ("__init__.py", "interface.py", "kernel.py", "loader.py", "misses.py")
+        ),
         *(f"build/demo/backends/{name}" for name in ("__init__.py", "__init__.pyi")),
         *(f"build/demo/backends/tvm_ffi/{name}" for name in ("__init__.py", "__init__.pyi")),
         "build/demo/_lib/scale.so",
