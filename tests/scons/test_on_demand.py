@@ -59,6 +59,22 @@ def test_a_config_may_be_given_in_part(demand: Demand) -> None:
     )
 
 
+def test_an_imported_kernel_is_compiled_from_its_file_also_when_using_has_changed_it(demand: Demand) -> None:
+    demand.run(
+        """
+        sys.path.insert(0, "kernels")
+        from times import times
+
+        of_file = kw.load("kernels/times.py").times
+        keys = {kernel.compile().key for kernel in (of_file, times, times.using(verbose=False), times.using(record=""))}
+        assert len(keys) == 1
+        with pytest.raises(kw.KernelwrightError, match="import the file, and call lower"):
+            of_file.lower()
+        """,
+        tvm=True,
+    )
+
+
 def test_par_compile_keeps_the_order_and_makes_equal_ones_once(demand: Demand) -> None:
     done = demand.run(
         """

@@ -301,7 +301,7 @@ source = Path("kernels/factor.py")
 times = loaded("times")
 
 def edited_meanwhile():
-    origin = times._origin(times._options)
+    origin = times._origin()
     source.write_text("FACTOR = 3\\n")
     return times._load(origin, {})
 

@@ -30,11 +30,11 @@ class Compilable:
     """
 
     name: str
-    _options: Options
-    _bound: Callable[..., Mapping[str, Any]] | None
-    _eager: Eager | None
+    _options = Options()
+    _bound: Callable[..., Mapping[str, Any]] | None = None
+    _eager: Eager | None = None
 
-    def _origin(self, options: Options) -> Origin:
+    def _origin(self) -> Origin:
         """What is known of the definition now.
 
         Raises:
@@ -56,7 +56,7 @@ class Compilable:
             KernelwrightError: the config is none, or a stage failed; the message names the kernel, the variant, the
                 stage and the place.
         """
-        return self._load(self._origin(self._options), config)
+        return self._load(self._origin(), config)
 
     def par_compile(
         self,
@@ -78,8 +78,10 @@ class Compilable:
         """
         from .parallel import compile_all
 
-        options = self._options if num_workers is None else replace(self._options, num_workers=num_workers)
-        origin = self._origin(options)
+        chosen = copy(self)
+        if num_workers is not None:
+            chosen._options = replace(self._options, num_workers=num_workers)
+        origin = chosen._origin()
         wanted = origin.record.configs if configs is None else listed(configs, "configs", origin.where)
         return compile_all([partial(self._load, origin, config) for config in wanted], origin.session, ignore_error)
 
@@ -140,12 +142,17 @@ class Compilable:
         """
         from .scheduled import scheduled_module
 
-        origin = self._origin(self._options)
+        origin = self._origin()
         return scheduled_module(self._definition(), job_of(origin, config, self._options))
 
     def _definition(self) -> Kernel:
-        """The definition itself, executed in this process."""
-        raise NotImplementedError
+        """The definition itself, executed in this process.
+
+        Raises:
+            DefinitionError: this process does not execute it.
+        """
+        message = "a kernel of load() has no lower(): its definition file is not executed in this process"
+        raise DefinitionError(message, Where(self.name, stage="lower"), "import the file, and call lower() there")
 
     def _snapshot(self) -> tuple[Any, ...]:
         """What the definition has from around it, if that may change from call to call."""

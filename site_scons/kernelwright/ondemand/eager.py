@@ -18,7 +18,6 @@ from .session import SESSIONS
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
-    from .options import Options
     from .origin import Origin
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
@@ -36,10 +35,7 @@ class Variants(Protocol):
 
     name: str
 
-    @property
-    def _options(self) -> Options: ...
-
-    def _origin(self, options: Options) -> Origin: ...
+    def _origin(self) -> Origin: ...
 
     def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]: ...
 
@@ -57,7 +53,7 @@ class Candidates:
     """
 
     def __init__(self, definition: Variants, target: str | None) -> None:
-        self.origin = definition._origin(definition._options)
+        self.origin = definition._origin()
         self._definition = definition
         self._target = target
         self._variants: dict[str, dict[str, Any]] = {}

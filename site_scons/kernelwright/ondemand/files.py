@@ -71,14 +71,12 @@ class FileKernel(Compilable):
         self.name = name
         self._path = path
         self._options = options
-        self._bound = None
-        self._eager = None
 
-    def _origin(self, options: Options) -> Origin:
+    def _origin(self) -> Origin:
         from ..stages.context import KernelContext
         from .origin import Origin
 
-        definition, session, settings = record_of(self._path, options)
+        definition, session, settings = record_of(self._path, self._options)
         record = next((record for record in definition.kernels if record.name == self.name), None)
         if record is None:
             message = f"there is no kernel {self.name!r} any more"

@@ -13,10 +13,6 @@ from ..define.kernel import Kernel
 from .definition import Compilable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .eager import Eager
-    from .options import Options
     from .origin import Origin
 
 
@@ -31,34 +27,22 @@ class OnDemandKernel(Compilable, Kernel):
     program: Any = field(default=None, init=False, repr=False)
     """The program that the definition returns, where there is no other definition."""
 
-    _given: Options | None = field(default=None, init=False, repr=False)
-    _bound: Callable[..., Mapping[str, Any]] | None = field(default=None, init=False, repr=False)
-    _eager: Eager | None = field(default=None, init=False, repr=False)
+    _file: Path | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.location}>"
 
-    @property
-    def _options(self) -> Options:
-        from .options import Options
-
-        return self._given or Options()
-
-    @_options.setter
-    def _options(self, options: Options) -> None:
-        self._given = options
-
-    def _origin(self, options: Options) -> Origin:
+    def _origin(self) -> Origin:
         self._refuse_in_worker()
-        path = definition_file(self)
+        path = self._definition_file()
         if path is not None:
             from .files import FileKernel
 
-            return FileKernel(path, self.name, options)._origin(options)
+            return FileKernel(path, self.name, self._options)._origin()
         from .live import origin_of
 
         self._snapshot()
-        return origin_of(self, options)
+        return origin_of(self, self._options)
 
     def _refuse_in_worker(self) -> None:
         """Raise a DefinitionError in a worker: there, a definition file is read, and its kernels are not called."""
@@ -69,11 +53,17 @@ class OnDemandKernel(Compilable, Kernel):
                 "call it elsewhere, or below: if __name__ == '__main__'",
             )
 
+    def _definition_file(self) -> Path | None:
+        """See :func:`definition_file`; a file that was found stays, because every eager call asks."""
+        if self._file is None:
+            self._file = definition_file(self)
+        return self._file
+
     def _definition(self) -> Kernel:
         return self
 
     def _snapshot(self) -> tuple[Any, ...]:
-        if self.program is not None or definition_file(self) is not None:
+        if self.program is not None or self._definition_file() is not None:
             return ()
         from .live import snapshot
 
@@ -87,7 +77,10 @@ def definition_file(kernel: Kernel) -> Path | None:
     """
     module = sys.modules.get(kernel.function.__module__)
     path = getattr(module, "__file__", None)
-    if module is None or path is None or module.__name__ == "__main__" or vars(module).get(kernel.name) is not kernel:
+    if module is None or path is None or module.__name__ == "__main__":
+        return None
+    # The functions are compared, because using() makes copies of a kernel.
+    if getattr(vars(module).get(kernel.name), "function", None) is not kernel.function:
         return None
     loader = type(getattr(module, "__loader__", None)).__module__
     if loader.startswith("_pytest") or kernel.function.__code__.co_filename != path or not os.path.isfile(path):  # noqa: PTH113

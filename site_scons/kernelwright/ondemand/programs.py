@@ -79,7 +79,7 @@ def par_compile(
     kernels = [_kernel(program, outputs, "par_compile()", given) for program in listed(programs, "programs", _caller())]
     if not kernels:
         return []
-    session = kernels[0]._origin(kernels[0]._options).session
+    session = kernels[0]._origin().session
     return compile_all([kernel.compile for kernel in kernels], session, ignore_error)
 
 

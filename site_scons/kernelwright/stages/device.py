@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,8 @@ def _stage(
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
         for made, name in names.items():
-            (scratch / made).rename(scratch / name)
+            with contextlib.suppress(FileNotFoundError):  # what is not there is said when the stage is published
+                (scratch / made).rename(scratch / name)
         remember({header: dependency_digest(run.top, header) for header in done.headers})
 
     options: dict[str, Any] = {"arch": job.arch, "flags": list(job.flags), **compiler.identity, **more}
