@@ -346,6 +346,28 @@ def test_an_interrupted_compile_leaves_nothing_and_the_next_one_works(
     assert [name for name in demand.rest() if name.startswith("scratch/")] == []
 
 
+@pytest.mark.parametrize("how", ["compile()", "par_compile([{'dtype': 'float32'}, {'dtype': 'float64'}])"])
+def test_ctrl_c_ends_a_wait_for_another_process(cpu_project: Project, how: str) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("slow", SLOW)
+    first = demand.script("kw.load('kernels/slow.py').slow.compile()")
+    program = "import sys; sys.modules['torch'] = None; import kernelwright as kw; kw.load('kernels/slow.py')"
+    second = None
+    try:
+        wait_for(cpu_project.folder / "begun", first)
+        second = demand.start(["-c", f"{program}.slow.{how}"])
+        assert second.stderr is not None
+        assert "another process compiles slow, waiting for it" in second.stderr.readline()
+        second.send_signal(signal.SIGINT)
+        _, said = second.communicate(timeout=20)
+        assert second.returncode == -signal.SIGINT and said.rstrip().endswith("KeyboardInterrupt"), said
+        assert first.poll() is None
+    finally:
+        for process in filter(None, (first, second)):
+            process.kill()
+            process.communicate()
+
+
 def test_eight_processes_that_start_cold_compile_each_kernel_once(cpu_project: Project) -> None:
     demand = Demand(cpu_project, probed=False)
     demand.definition("times")

@@ -128,7 +128,7 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
     if known is not None:
         return Compiled(known, job.key, True)
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
-    with store.locked(job.key, LOCK_TIMEOUT_S, waiting):
+    with store.locked(job.key, LOCK_TIMEOUT_S, waiting, lambda: job.session.ending):
         known = None if anew else _known(job)
         if known is not None:
             return Compiled(known, job.key, True)

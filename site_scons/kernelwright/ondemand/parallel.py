@@ -36,7 +36,11 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
                     raise error
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            end_all(futures, session.end_children)
+            session.ending = True  # who waits for another process waits no longer
+            try:
+                end_all(futures, session.end_children)
+            finally:
+                session.ending = False
             raise
         finally:
             progress.end()

@@ -47,6 +47,7 @@ class Session:
         self.discovery = store.work / "discovery" / hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
         self.loaded: dict[tuple[object, ...], Any] = {}
         self.launcher = threading.Lock()
+        self.ending = False
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None
         self._compilers: ToolRunner | None = None

@@ -279,7 +279,9 @@ class KernelStore:
                 self._let_go(lock)
 
     @contextlib.contextmanager
-    def locked(self, key: str, timeout_s: float, on_wait: Callable[[], None]) -> Iterator[None]:
+    def locked(
+        self, key: str, timeout_s: float, on_wait: Callable[[], None], given_up: Callable[[], bool] = lambda: False
+    ) -> Iterator[None]:
         """Hold the lock of a key: nobody else compiles that kernel meanwhile, in this process or in another one.
 
         Where nothing can be locked, as on some network file systems, no lock is taken: a kernel is then perhaps
@@ -288,12 +290,13 @@ class KernelStore:
         Arguments:
             timeout_s: how long to wait for another holder.
             on_wait: called once, if the wait is longer than a second.
+            given_up: asked again and again whether the lock is wanted no longer.
 
         Raises:
-            CacheError: another process holds it for longer.
+            CacheError: another process holds it for longer, or the wait was given up.
         """
         path = self.work / "locks" / f"{key}.lock"
-        lock = self._lock(path, timeout_s, on_wait)
+        lock = self._lock(path, timeout_s, on_wait, given_up)
         try:
             yield
         finally:
@@ -474,11 +477,13 @@ class KernelStore:
                 finally:
                     os.close(lock)
 
-    def _lock(self, path: Path, timeout_s: float, on_wait: Callable[[], None]) -> int:
+    def _lock(self, path: Path, timeout_s: float, on_wait: Callable[[], None], given_up: Callable[[], bool]) -> int:
         """The descriptor of a lock that is held now; -1: nothing can be locked there."""
         begin = time.monotonic()
         pause, told = 0.005, False
         while True:
+            if given_up():
+                raise CacheError("the compile was ended before it began", PLACE)
             try:
                 lock = self._try_lock(path)
             except OSError:
