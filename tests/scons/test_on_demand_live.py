@@ -393,3 +393,100 @@ def test_eight_processes_that_start_cold_compile_each_kernel_once(cpu_project: P
     shown = "".join(said for _, said in outcomes)
     assert shown.count("[ LOWER ]") == 2 and shown.count("[ LINK ]") == 2, shown
     assert len(demand.kernels()) == 2 and demand.rest() == []
+
+
+def test_a_child_calls_while_a_thread_of_the_parent_compiles(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + '''
+import signal, threading, time
+
+names["begun"] = threading.Event()
+cell("""
+import time
+
+@kw.kernel(outputs=[-1])
+def times():
+    begun.set()
+    time.sleep(1)
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="y")])
+""")
+times = names["times"]
+thread = threading.Thread(target=times, args=(x,))
+thread.start()
+names["begun"].wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    os._exit(0 if (array(times(x)) == 2).all() else 1)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+'''
+    )
+
+
+def test_a_bound_function_may_look_at_numbers(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + '''
+cell("""
+@kw.kernel(configs=[{"factor": 0.0}], outputs=[-1])
+def times(factor):
+    x = te.placeholder((te.var("n"), 4 if factor else 1), "float32", name="x")
+    wanted = te.var("wanted", "float32")
+    body = lambda i, j: x[i, j] * te.const(factor, "float32") + wanted * te.const(0, "float32")
+    return te.create_prim_func([x, wanted, te.compute(x.shape, body, name="y")])
+""")
+times = names["times"]
+times.bind(lambda x, wanted: {"factor": float(wanted)})
+for wanted in (2.0, 3.0, np.float32(5), np.float32(7), 2.0):
+    assert (array(times(x, wanted)) == wanted).all(), wanted
+'''
+    )
+
+
+def test_an_eager_call_sees_an_edited_helper_and_the_kinds_of_numbers(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + '''
+cell("""
+FACTORS = (1, 0.0)
+BASE = 0
+
+def helper():
+    return BASE + (2 if isinstance(FACTORS[0], int) else 3) + (0 if str(FACTORS[1]) == "0.0" else 10)
+
+@kw.kernel(outputs=[-1])
+def times():
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] * te.const(helper(), "float32"), name="y")])
+""")
+times = names["times"]
+for line, expected in [
+    ("", 2), ("FACTORS = (1.0, 0.0)", 3), ("FACTORS = (1.0, -0.0)", 13), ("BASE = 4", 17),
+    ("def helper(): return 5", 5), ("def helper(): return 6", 6),
+]:
+    cell(line)
+    assert (array(times(x)) == expected).all(), (line, array(times(x)))
+'''
+    )
+
+
+def test_zeros_of_both_signs_are_two_configs(demand: Demand) -> None:
+    demand.run(
+        CELLS
+        + '''
+cell("""
+import math
+
+@kw.kernel(configs=[{"zero": 0.0}], outputs=[-1])
+def times(zero):
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    sign = te.const(math.copysign(1, zero), "float32")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] * sign, name="y")])
+""")
+times = names["times"]
+assert (array(times.compile(zero=0.0)(x)) == 1).all() and (array(times.compile(zero=-0.0)(x)) == -1).all()
+'''
+    )

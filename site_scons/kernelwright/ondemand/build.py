@@ -189,6 +189,14 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, A
         return signature
 
 
+def later_files(job: Job, folder: Path) -> list[str]:
+    """The files that the stages of a compiled kernel turned out to read."""
+    try:
+        return [str(job.session.root / name) for name in json.loads((folder / LATER).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
 def _known(job: Job) -> Path | None:
     """The folder of an earlier compile, if the files that its stages read are what they were."""
     folder = job.session.store.find(job.record.name, job.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
@@ -33,6 +34,8 @@ class Compilable:
     _options = Options()
     _bound: Callable[..., Mapping[str, Any]] | None = None
     _eager: Eager | None = None
+    _watched: tuple[str, ...] = ()
+    """The files that decide what a definition file declares, as far as they are known."""
 
     def _origin(self) -> Origin:
         """What is known of the definition now.
@@ -146,17 +149,12 @@ class Compilable:
         return scheduled_module(self._definition(), job_of(origin, config, self._options))
 
     def _definition(self) -> Kernel:
-        """The definition itself, executed in this process.
-
-        Raises:
-            DefinitionError: this process does not execute it.
-        """
-        message = "a kernel of load() has no lower(): its definition file is not executed in this process"
-        raise DefinitionError(message, Where(self.name, stage="lower"), "import the file, and call lower() there")
+        """The definition itself, executed in this process."""
+        raise NotImplementedError
 
     def _snapshot(self) -> tuple[Any, ...]:
-        """What the definition has from around it, if that may change from call to call."""
-        return ()
+        """What the definition has from around it, as far as that may change from call to call: here, its files."""
+        return tuple(map(_stamp, self._watched))
 
     def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
         """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled."""
@@ -168,11 +166,13 @@ class Compilable:
         return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
+        from .build import later_files
         from .loaded import load_kernel
         from .record import active
 
         job = job_of(origin, config, self._options)
         kernel = load_kernel(job, _say)
+        self._watched = tuple(dict.fromkeys((*self._watched, *later_files(job, kernel.artifacts.parent))))
         if (recorder := active()) is not None:
             recorder.note(origin.record.name, job.selection.record.configs[0])
         return kernel
@@ -183,6 +183,15 @@ def listed(values: Any, name: str, where: Where) -> tuple[Any, ...]:
     if isinstance(values, (str, Mapping)) or not isinstance(values, Iterable):
         raise DefinitionError(f"{name} is {shown(values)}, expected a list", where, f"pass a list of {name}")
     return tuple(values)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What tells a file, or a folder, from what it was before; nothing if there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 (at each call)
+    except (OSError, ValueError):
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _say(text: str) -> None:

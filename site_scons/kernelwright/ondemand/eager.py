@@ -26,6 +26,9 @@ TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 UNALIGNED = "has data that is not aligned to"
 """What the error of a call says whose arguments fit but for their alignment (``library/launcher/call.h``)."""
 
+UNFIT = ("no built variant accepts these arguments", "it cannot run on")
+"""What errors say of a call that another variant may fit (``runtime/arguments.py``)."""
+
 MOST_CHOICES = 10_000
 """How many choices are remembered; arguments of ever new shapes would fill the memory."""
 
@@ -168,7 +171,9 @@ class Eager:
 def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
     try:
         Signatures(record.name, {"variants": variants}).choose(passed, target=target)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if not any(text in str(error) for text in UNFIT):
+            raise  # a dispatcher looks no further, either
         return False
     return True
 
@@ -188,7 +193,10 @@ def described(argument: Any) -> Described:
     dtype, shape = getattr(argument, "dtype", None), getattr(argument, "shape", None)
     if dtype is None or shape is None or not hasattr(argument, "__dlpack__"):
         return Described(value=argument)
-    kind, number = argument.__dlpack_device__()
+    try:
+        kind, number = argument.__dlpack_device__()
+    except Exception:  # of an array that has no data, in a program that is traced; what it means is said by the call
+        return Described(name_of_torch(dtype), tuple(shape))
     device = {1: "cpu", 2: f"cuda:{number}"}.get(int(kind), f"device {int(kind)}")
     return Described(name_of_torch(dtype), tuple(map(int, shape)), device=device)
 
@@ -206,5 +214,5 @@ def _key(argument: Any) -> Any:
 
 
 def _key_with_value(argument: Any) -> Any:
-    """The same, with the value of a number."""
-    return (type(argument), argument) if isinstance(argument, (bool, int, float)) else _key(argument)
+    """What decides which variant an argument fits, and what a function of ``bind`` may make of it."""
+    return _key(argument) if hasattr(argument, "__dlpack__") else (type(argument), repr(argument))

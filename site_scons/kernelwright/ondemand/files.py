@@ -77,6 +77,7 @@ class FileKernel(Compilable):
         from .origin import Origin
 
         definition, session, settings = record_of(self._path, self._options)
+        self._watched = tuple(str(session.root / name) for name in (definition.file, *definition.dependencies))
         record = next((record for record in definition.kernels if record.name == self.name), None)
         if record is None:
             message = f"there is no kernel {self.name!r} any more"

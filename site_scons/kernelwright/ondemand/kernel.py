@@ -38,7 +38,11 @@ class OnDemandKernel(Compilable, Kernel):
         if path is not None:
             from .files import FileKernel
 
-            return FileKernel(path, self.name, self._options)._origin()
+            found = FileKernel(path, self.name, self._options)
+            try:
+                return found._origin()
+            finally:
+                self._watched = found._watched
         from .live import origin_of
 
         self._snapshot()
@@ -63,8 +67,10 @@ class OnDemandKernel(Compilable, Kernel):
         return self
 
     def _snapshot(self) -> tuple[Any, ...]:
-        if self.program is not None or self._definition_file() is not None:
+        if self.program is not None:
             return ()
+        if self._definition_file() is not None:
+            return super()._snapshot()
         from .live import snapshot
 
         return snapshot(self.function)

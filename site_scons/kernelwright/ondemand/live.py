@@ -212,16 +212,22 @@ def _collect(function: Any, name: str, found: list[Any], seen: set[int]) -> None
     for variable in sorted(_global_names(code)):
         value = function.__globals__.get(variable)
         if _is_plain(value):
-            found.append((variable, type(value).__name__, value))
+            found.append(_noted(variable, value))
+        elif isinstance(value, FunctionType):
+            found.append((variable, value.__code__))
+            if value.__globals__ is function.__globals__:  # a helper in the same notebook
+                with contextlib.suppress(DefinitionError):  # global variables may have anything
+                    _collect(value, name, found, seen)
 
 
 def _add(variable: str, value: Any, name: str, code: CodeType, found: list[Any], seen: set[int]) -> None:
     """Add a value of a closure."""
     if _is_plain(value):
-        found.append((variable, type(value).__name__, value))
+        found.append(_noted(variable, value))
     elif isinstance(value, Kernel):
         _collect(value.function, name, found, seen)
     elif isinstance(value, FunctionType):
+        found.append((variable, value.__code__))
         _collect(value, name, found, seen)
     elif not isinstance(value, (ModuleType, type)):
         where = Where(name, stage="lower", location=f"{code.co_filename}:{code.co_firstlineno}")
@@ -229,6 +235,11 @@ def _add(variable: str, value: Any, name: str, code: CodeType, found: list[Any],
         message = f"the definition has {variable!r} from the function around it, an object of type {kind}"
         remedy = "only numbers, strings, modules and functions can be there: make it a parameter, or a global variable"
         raise DefinitionError(message, where, remedy)
+
+
+def _noted(variable: str, value: Any) -> tuple[str, str, Any]:
+    """A plain value, different for 1, 1.0 and True, and for 0.0 and -0.0, in tuples, too."""
+    return variable, type(value).__name__, value if isinstance(value, (str, bytes)) else repr(value)
 
 
 def _is_plain(value: Any) -> bool:

@@ -35,13 +35,23 @@ class KernelLoader(Loader):
             number += 1
             package = f"{first}_{number}"
         super().__init__(str(compiled.folder / "__init__.py"), (name,), package)
+        self._number = number
         self._register()
 
     def verified(self, relative: str) -> Path:
         """See :meth:`Loader.verified`; modules of ours need no digest."""
         if relative.startswith("_runtime/"):
             return Path(runtime.__file__).parent / relative.removeprefix("_runtime/")
-        return super().verified(relative)
+        path = super().verified(relative)
+        return self._spelled(relative) if self._number > 1 else path
+
+    def _spelled(self, relative: str) -> Path:
+        """A path that no earlier loader has spelled so.
+
+        The system finds a library that is loaded by the text of its path, and would never load what has its place now.
+        """
+        ways = {"0": f"../{self.folder.name}", "1": f"../../{self.folder.parent.name}/{self.folder.name}"}
+        return Path(self.folder, *(ways[digit] for digit in f"{self._number:b}"), relative)
 
     def _register(self) -> None:
         """Have modules that a backend has written import what they need: from the folder, and of the runtime."""

@@ -62,10 +62,6 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
         KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
     """
     record = narrowed(origin.record, config)
-    if pass_configs := effective(os.environ, options).pass_configs:
-        record = replace(
-            record, pass_configs=checked_pass_configs({**record.pass_configs, **pass_configs}, origin.where)
-        )
     selection = _selected(origin, record, options)
     backward = _backward_of(origin, selection, options)
     if backward is None:
@@ -86,6 +82,9 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
 
 def _selected(origin: Origin, record: KernelRecord, options: Options) -> KernelSelection:
     """What is compiled of a kernel: for one backend, and without what a build says about the others."""
+    if pass_configs := effective(os.environ, options).pass_configs:
+        merged = {**record.pass_configs, **pass_configs}
+        record = replace(record, pass_configs=checked_pass_configs(merged, origin.where))
     selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
     return replace(selection, backends=selection.backends[:1], left_out=(), unused=())
 
@@ -117,4 +116,4 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+    return type(one) is type(other) and repr(one) == repr(other)  # 0.0 and -0.0 are not
