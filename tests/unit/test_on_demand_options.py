@@ -25,6 +25,8 @@ from kernelwright.ondemand.options import (
     settings_for,
     unknown_variables,
 )
+from kernelwright.ondemand.session import Sessions
+from kernelwright.ondemand.store import KernelStore
 from test_launcher_cuda import STANDIN
 
 WRONG = {
@@ -241,3 +243,15 @@ def test_a_driver_that_fails_gives_no_devices(tmp_path: Path, driver: Path, monk
     monkeypatch.setenv(machine_module.DRIVER, str(driver))
     machine_module._remembered.cache_clear()
     assert cuda_devices() == ()
+
+
+def test_compiles_share_workers_and_compilers_only_if_their_limits_are_the_same(project: Path, tmp_path: Path) -> None:
+    sessions, store = Sessions(), KernelStore(tmp_path / "cache")
+
+    def session(**settings: object) -> int:
+        chosen = settings_for(project, Options(settings=settings), {})
+        return id(sessions.get(project, chosen, store, 1, False))
+
+    assert session() == session(nvcc_flags=["-lineinfo"])
+    others = [{"memory_limit": "1G"}, {"nvcc_memory": "1G"}, {"worker_timeout": 5}, {"cache_dir": "elsewhere"}]
+    assert len({session(), *(session(**settings) for settings in others)}) == 5

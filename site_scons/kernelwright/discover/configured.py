@@ -19,7 +19,7 @@ class Configured:
 
     Arguments:
         top: the folder that the setting's path is relative to.
-        name: the path; empty: every kernel keeps the configs that its definition lists.
+        name: the path.
 
     Raises:
         SettingsError: there is no such file, or it is damaged.
@@ -27,15 +27,11 @@ class Configured:
 
     def __init__(self, top: Path, name: str) -> None:
         self._name = name
-        self.content = b""
-        self._configs: Configs = {}
-        if not name:
-            return
         where = Where(stage="settings", location=name)
         again = f"run your program with {VARIABLE}={name}, or leave the setting configs out"
         try:
             self.content = read_record(top / name, LARGEST)
-            self._configs = parse(self.content)
+            self._configs: Configs = parse(self.content)
         except FileNotFoundError as error:
             raise SettingsError(f"the setting configs names {name}, which does not exist", where, again) from error
         except (OSError, ValueError) as error:
@@ -50,10 +46,8 @@ class Configured:
         Arguments:
             kernels: those that are built.
         """
-        return [f"{self._name} names {name!r}, and no such kernel is built" for name in self._unbuilt(kernels)]
-
-    def _unbuilt(self, kernels: Iterable[str]) -> list[str]:
-        return sorted(self._configs.keys() - set(kernels))
+        unbuilt = sorted(self._configs.keys() - set(kernels))
+        return [f"{self._name} names {name!r}, and no such kernel is built" for name in unbuilt]
 
     def applied(self, kernel: KernelRecord, definition: DefinitionRecord) -> KernelRecord:
         """A kernel with the configs that the file has for it; a backward kernel follows its forward kernel.

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.arch import CPU_LEVELS, arch_of_device
 from ..core.errors import SettingsError, Where
 from ..define.settings import Settings
 from ..runtime.arch import suitable
+from .machine import Machine
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
     from ..discover.selection import KernelSelection
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The devices of this machine.
-
-    Arguments:
-        cpu: the highest CPU arch whose code it runs.
-        cuda: the compute capabilities of its GPUs, 10 * major + minor, without doubles.
-    """
-
-    cpu: str
-    cuda: tuple[int, ...]
 
 
 def select_for(record: KernelRecord, settings: Settings, machine: Machine, given: frozenset[str]) -> KernelSelection:

@@ -173,7 +173,7 @@ class Compilable:
         job = job_of(origin, config, self._options)
         kernel = load_kernel(job, _say)
         self._watched = tuple(dict.fromkeys((*self._watched, *later_files(job, kernel.artifacts.parent))))
-        if (recorder := active()) is not None:
+        if (recorder := active(self._options.record)) is not None:
             recorder.note(origin.record.name, job.selection.record.configs[0])
         return kernel
 

@@ -98,15 +98,16 @@ class Eager:
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the variant that fits."""
-        now = (SESSIONS.generation, self._definition._snapshot())
+        now = self._now()
         # A bound function may look at numbers, which no listed variant does.
-        key = (now, *map(_key if self._bound is None else _key_with_value, arguments))
-        kernel = self._chosen.get(key)
+        keys = tuple(map(_key if self._bound is None else _key_with_value, arguments))
+        kernel = self._chosen.get((now, keys))
         if kernel is None:
             kernel = self._choose(now, arguments)
             if len(self._chosen) >= MOST_CHOICES:
                 self._chosen.clear()
-            self._chosen[key] = kernel
+            # Which files decide is known better now than before.
+            self._chosen[self._now(), keys] = kernel
         if (recorder := open_block()) is not None:  # which may be newer than the choice
             recorder.note(self._definition.name, kernel.variants[0])
         try:
@@ -115,6 +116,10 @@ class Eager:
             if UNALIGNED not in str(error):
                 raise
             return self._call_another(now, arguments, kernel, error)
+
+    def _now(self) -> tuple[Any, ...]:
+        """What choices depend on besides the arguments."""
+        return SESSIONS.generation, self._definition._snapshot()
 
     def _call_another(self, now: Any, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
         """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +55,28 @@ if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
 """
 """Prints the compute capability of each device. 75 and 76 are CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 of cuda.h."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The devices of this machine.
+
+    Arguments:
+        cpu: the highest CPU arch whose code it runs.
+        cuda: the compute capabilities of its GPUs, 10 * major + minor, without doubles.
+    """
+
+    cpu: str
+    cuda: tuple[int, ...]
+
+
+def machine(remember: Path | None = None) -> Machine:
+    """The devices of this machine.
+
+    Arguments:
+        remember: a file that saves the next process the question to the driver.
+    """
+    return Machine(native_cpu_arch(), tuple(sorted(set(cuda_devices(remember)))))
 
 
 def native_cpu_arch(environment: Mapping[str, str] = os.environ, cpuinfo: str = "/proc/cpuinfo") -> str:

@@ -1,6 +1,6 @@
 """What a compile on demand is asked for: arguments, ``using(...)`` and the KERNELWRIGHT_* variables become one Options.
 
-What is asked for then meets the project's settings (:func:`settings_for`) and this machine's devices (:func:`machine`).
+What is asked for then meets the project's settings (:func:`settings_for`) and this machine's devices (``machine.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..backends import choices
 from ..core.arch import CPU_LEVELS, TARGETS, arch_of_device, target_of
@@ -18,10 +18,7 @@ from ..core.errors import SettingsError, Where, shown
 from ..define.pass_configs import checked_pass_configs
 from ..define.setting_kinds import FLAGS, TEXT, WORDS, Kind, Setting, choice, require_known
 from ..define.settings import Settings, merge, read_pyproject
-from .machine import cuda_devices, native_cpu_arch
-
-if TYPE_CHECKING:
-    from .choice import Machine
+from .machine import machine
 
 AUTO = "auto"
 """As a target: those of the project that have a device here, or an arch that was asked for."""
@@ -315,14 +312,3 @@ def _native() -> tuple[str, ...]:
     here = machine()
     cpu = (here.cpu,) if here.cpu in CPU_LEVELS else ()
     return (*cpu, *map(arch_of_device, here.cuda))
-
-
-def machine(remember: Path | None = None) -> Machine:
-    """The devices of this machine.
-
-    Arguments:
-        remember: a file that saves the next process the question to the driver.
-    """
-    from .choice import Machine
-
-    return Machine(native_cpu_arch(), tuple(sorted(set(cuda_devices(remember)))))

@@ -12,8 +12,8 @@ from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
 from .build import Job
 from .choice import select_for
-from .machine import REMEMBERED
-from .options import effective, machine
+from .machine import REMEMBERED, machine
+from .options import effective
 
 if TYPE_CHECKING:
     from ..define.settings import Settings

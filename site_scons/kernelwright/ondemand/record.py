@@ -114,12 +114,16 @@ def record(path: str | Path) -> Iterator[Recorder]:
         _MINE.reset(token)
 
 
-def active() -> Recorder | None:
-    """What notes variants now: the innermost block of :func:`record`, or ``KERNELWRIGHT_RECORD``; None: nothing."""
+def active(named: str | None = None) -> Recorder | None:
+    """What notes variants now: the innermost block of :func:`record`, or else a file; None: nothing.
+
+    Arguments:
+        named: the option ``record``; None or empty: what ``KERNELWRIGHT_RECORD`` says.
+    """
     block = open_block()
     if block is not None:
         return block
-    named = os.environ.get(VARIABLE)
+    named = named or os.environ.get(VARIABLE)
     return _of_variable(named) if named else None
 
 

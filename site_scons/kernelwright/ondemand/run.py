@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import Where
-from ..core.files import sha256_of
 from ..discover.discovery import DefinitionRecord, remember_dependencies
 from ..processes.runner import RunsTools, ToolResult
 from ..state.journal import Journal
@@ -76,8 +75,7 @@ class OnDemandRun:
 
     def digest(self, path: str) -> str:
         """SHA-256 of a source of a stage; that of an output is known already."""
-        known = self.journal.output(path)
-        return known[1] if known is not None else sha256_of(Path(path))
+        return self.journal.digest(path)
 
     def remove(self, path: str) -> None:
         """Not needed: there are no outputs of earlier runs."""

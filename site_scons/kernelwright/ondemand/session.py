@@ -29,7 +29,7 @@ class Session:
 
     Arguments:
         root: the project's folder, which the names of definition files are relative to.
-        settings: limits of time and memory.
+        settings: limits of time and memory, and the folder of the project's build cache.
         store: the cache folder.
         jobs: how many stages run at a time.
         verbose: whether the stages, their commands and the words of the tools are shown.
@@ -73,17 +73,14 @@ class Session:
     @property
     def compilers(self) -> RunsTools:
         """What runs the compilers, with a limit for their time and their memory."""
-        from ..core.quantity import parse_size
-        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
+        from ..processes.memory import governor_of
         from ..processes.runner import ToolRunner
 
         with self._lock:
             if self._compilers is None:
-                limit, override = self.settings.memory_limit, self.settings.nvcc_memory
-                budget = parse_size(limit) if limit else default_budget_kib()
-                fixed = dict.fromkeys(("nvcc", "nvrtc"), parse_size(override)) if override else {}
-                governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
-                self._compilers = ToolRunner(self.jobs, self.root, self.settings.tool_timeout, governor)
+                settings, measurements = self.settings, self.state / "measurements.json"
+                governor = governor_of(settings.memory_limit, settings.nvcc_memory, measurements)
+                self._compilers = ToolRunner(self.jobs, self.root, settings.tool_timeout, governor)
             return self._compilers
 
     @cached_property
@@ -132,7 +129,8 @@ class Sessions:
 
     def get(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool) -> Session:
         """The session of a project, made when it is asked for first."""
-        key = (root, store.folder, jobs, verbose, settings.worker_timeout, settings.tool_timeout)
+        limits = (settings.worker_timeout, settings.tool_timeout, settings.memory_limit, settings.nvcc_memory)
+        key = (root, store.folder, jobs, verbose, *limits, settings.cache_dir)
         with self._lock:
             if key not in self._sessions:
                 self._sessions[key] = Session(root, settings, store, jobs, verbose)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..core.pipeline import MEMORY_KIB
+from ..core.quantity import parse_size
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 
@@ -183,6 +184,19 @@ class MemoryGovernor:
 
     def _fits(self, needed_kib: int) -> bool:
         return self._running == 0 or self._used_kib + needed_kib <= self.budget_kib
+
+
+def governor_of(memory_limit: str, nvcc_memory: str, measurements: Path) -> MemoryGovernor:
+    """What lets compilers begin, as the settings say.
+
+    Arguments:
+        memory_limit: for all of them together, such as ``8G``; empty: see :func:`default_budget_kib`.
+        nvcc_memory: what each run of nvcc and NVRTC is taken to need; empty: what earlier runs needed.
+        measurements: the file of :class:`Measurements`.
+    """
+    budget = parse_size(memory_limit) if memory_limit else default_budget_kib()
+    fixed = dict.fromkeys(("nvcc", "nvrtc"), parse_size(nvcc_memory)) if nvcc_memory else {}
+    return MemoryGovernor(budget, Measurements(measurements), fixed)
 
 
 def default_budget_kib(root: Path = Path("/")) -> int:

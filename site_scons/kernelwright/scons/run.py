@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import SCons.Script
 
 from ..core.errors import KernelwrightError, SettingsError, Where
-from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch, sha256_of
+from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch
 from ..core.pipeline import KINDS
 from ..define.settings import Settings
 from ..stages.stage import Stage
@@ -150,14 +150,11 @@ class BuildRun:
     @shared_property
     def compilers(self) -> ToolRunner:
         """What runs the compilers, with a limit for their time and their memory."""
-        from ..core.quantity import parse_size
-        from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
+        from ..processes.memory import governor_of
         from ..processes.runner import ToolRunner
 
-        limit, override = self._settings.memory_limit, self._settings.nvcc_memory
-        budget = parse_size(limit) if limit else default_budget_kib()
-        fixed = dict.fromkeys(("nvcc", "nvrtc"), parse_size(override)) if override else {}
-        governor = MemoryGovernor(budget, Measurements(self.state / "measurements.json"), fixed)
+        settings = self._settings
+        governor = governor_of(settings.memory_limit, settings.nvcc_memory, self.state / "measurements.json")
         return ToolRunner(self.jobs, self.top, self._timeouts["tool"], governor)
 
     @shared_property
@@ -243,8 +240,8 @@ class BuildRun:
 
     def digest(self, path: str) -> str:
         """SHA-256 of a source of a stage; that of an output is known already."""
-        known = self.journal.output(path)
-        return known[1] if known is not None else sha256_of(Path(path))
+        digest: str = self.journal.digest(path)
+        return digest
 
     def started(self, line: str) -> None:
         """Show that an action begins; the first time, find out how many there are going to be at most."""

@@ -81,6 +81,11 @@ class Journal:
             self._outputs[name] = _output(self._shard(name).body(name))
         return self._outputs[name]
 
+    def digest(self, path: str) -> str:
+        """SHA-256 of a file; that of a recorded output is known already, and any other one is read."""
+        known = self.output(path)
+        return known[1] if known is not None else sha256_of(Path(path))
+
     def record(self, paths: Iterable[str]) -> None:
         """Note the content of new outputs. It is written together with what they were made from, by :meth:`store`."""
         for path in paths:
