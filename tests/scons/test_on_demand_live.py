@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Project
-from demand import Demand
+from demand import FILE, Demand
 
 TIMES = """
 @kw.kernel(configs=[{"dtype": "float32"}, {"dtype": "float64"}], outputs=[-1])
@@ -489,4 +489,24 @@ def times(zero):
 times = names["times"]
 assert (array(times.compile(zero=0.0)(x)) == 1).all() and (array(times.compile(zero=-0.0)(x)) == -1).all()
 '''
+    )
+
+
+def test_a_failure_of_one_thread_leaves_the_compile_of_another_alone(demand: Demand) -> None:
+    body = """if factor == 3: __import__("time").sleep(3)
+    if factor == 4: raise ValueError("four")"""
+    demand.project.write("kernels/slow.py", FILE.format(name="slow", body=body))
+    demand.run(
+        """
+        import threading, time
+        slow = kw.load("kernels/slow.py").slow
+        made = []
+        thread = threading.Thread(target=lambda: made.append(slow.compile(dtype="float32", factor=3)))
+        thread.start()
+        time.sleep(1)
+        with pytest.raises(kw.KernelwrightError, match="four"):
+            slow.par_compile([{"dtype": "float32", "factor": 4}, {"dtype": "float32", "factor": 5}])
+        thread.join()
+        assert (array(made[0](np.ones((1, 4), "float32"))) == 3).all()
+        """
     )

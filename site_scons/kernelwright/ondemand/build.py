@@ -132,7 +132,8 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
         known = None if anew else _known(job)
         if known is not None:
             return Compiled(known, job.key, True)
-        compiled = Compiled(_compiled(job, note), job.key, False)
+        with job.session.compiling():
+            compiled = Compiled(_compiled(job, note), job.key, False)
     store.trim()
     return compiled
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from typing import Any
 
 from ..core.errors import KernelwrightError
@@ -27,17 +28,26 @@ def compile_all(loads: Sequence[Callable[[], Any]], session: Session, ignore_err
     if not loads:
         return []
     progress = _Progress(len(loads))
-    with ThreadPoolExecutor(min(session.jobs, len(loads)), "compile") as threads:
-        futures = [threads.submit(load) for load in loads]
+    own: set[int] = set()
+
+    def run(load: Callable[[], Any]) -> Any:
+        own.add(threading.get_ident())
+        return load()
+
+    with ThreadPoolExecutor(min(session.jobs, len(loads)), "compile") as pool:
+        futures = [pool.submit(run, load) for load in loads]
         try:
             for future in as_completed(futures):
                 progress.step()
-                if not ignore_error and (error := future.exception()) is not None:
-                    raise error
-        except BaseException:
-            threads.shutdown(wait=False, cancel_futures=True)
+                if not ignore_error and (failure := future.exception()) is not None:
+                    raise failure
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
             session.ending = True  # who waits for another process waits no longer
             try:
+                # Another thread's compile must not fail with this one: then what runs comes to its end.
+                if isinstance(error, KernelwrightError) and session.is_used_by_others(own):
+                    wait(futures)
                 end_all(futures, session.end_children)
             finally:
                 session.ending = False

@@ -6,9 +6,12 @@ Nothing is started, probed or imported before it is needed. A child of ``fork`` 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import threading
+from collections import Counter
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,9 +51,24 @@ class Session:
         self.loaded: dict[tuple[object, ...], Any] = {}
         self.launcher = threading.Lock()
         self.ending = False
+        self._compiling: Counter[int] = Counter()
         self._lock = threading.RLock()
         self._pool: WorkerPool | None = None
         self._compilers: ToolRunner | None = None
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Count the current thread among those that compile."""
+        thread = threading.get_ident()
+        self._compiling[thread] += 1
+        try:
+            yield
+        finally:
+            self._compiling[thread] -= 1
+
+    def is_used_by_others(self, threads: Collection[int]) -> bool:
+        """Whether threads besides these compile now: they have the same workers and compilers."""
+        return any(count and thread not in threads for thread, count in list(self._compiling.items()))
 
     @cached_property
     def toolchain(self) -> Toolchain:
@@ -109,6 +127,7 @@ class Session:
     def forget_children(self) -> None:
         """In a child of fork: the parent's processes are not ours, and a lock may be held by a thread that is gone."""
         self.launcher, self._lock = threading.Lock(), threading.RLock()
+        self._compiling.clear()
         self._pool = self._compilers = None
 
 
