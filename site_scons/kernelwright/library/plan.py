@@ -11,6 +11,7 @@ from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
+from ..runtime.tables import DeviceTable
 
 SCHEMA = 1
 """The schema of signature.json that is understood."""
@@ -303,6 +304,9 @@ class KernelPlan:
         driver: the CUDA version that a driver must support to decompress the images, such as 12040; 0: any.
         toolkit: the CUDA version of the compiler that made the images, such as 13000; 0: it is not known.
         gaps: what errors say of the variants that failed, in a package that was built partially; empty: none did.
+        declared: how many of the variants, from the first on, are compared with a call; those behind them run only
+            where a table says so. None: all.
+        tables: the tuning tables.
     """
 
     name: str
@@ -312,6 +316,8 @@ class KernelPlan:
     driver: int = 0
     toolkit: int = 0
     gaps: str = ""
+    declared: int | None = None
+    tables: tuple[DeviceTable, ...] = ()
 
     @property
     def units(self) -> tuple[LoweredUnit, ...]:
