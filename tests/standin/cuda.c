@@ -5,6 +5,8 @@
  *
  *   STANDIN_CAPABILITY  compute capability of all devices, such as 90
  *   STANDIN_VERSION     CUDA version that the driver is for; default 13000
+ *   STANDIN_NAME        name of all devices; default: "stand-in" and the number of the device
+ *   STANDIN_COUNT       how many multiprocessors they have; default 100; -1: the driver does not say
  *   STANDIN_DEVICES     how many devices there are; default 2
  *   STANDIN_SHARED      shared memory that a block can opt in to, in bytes; default 101376
  *   STANDIN_STATIC      static shared memory of each function; default 0
@@ -177,7 +179,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   switch (attribute) {
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
-    case 16: *value = 100; return 0;
+    case 16: *value = number("STANDIN_COUNT", 100); return *value < 0;
     case 95: *value = 1; return 0;
     case 97: *value = number("STANDIN_SHARED", 101376); return 0;
     case 115: *value = number("STANDIN_POOLS", 1); return 0;
@@ -520,10 +522,15 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
   return 0;
 }
 
+#ifndef STANDIN_NAMELESS /* a driver that lacks what the launcher can do without */
 int cuDeviceGetName(char *name, int length, int device) {
-  snprintf(name, (size_t)length, "stand-in %d", device);
+  const char *text = getenv("STANDIN_NAME");
+  ENTER("cuDeviceGetName");
+  if (text && *text) snprintf(name, (size_t)length, "%s", text);
+  else snprintf(name, (size_t)length, "stand-in %d", device);
   return 0;
 }
+#endif
 
 int cuLibraryUnload(void *library) {
   (void)library;

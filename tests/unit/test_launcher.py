@@ -207,6 +207,7 @@ def test_only_ffi_functions_are_exported(saxpy: Path) -> None:
     listing = subprocess.run(["nm", "-D", "--defined-only", saxpy], capture_output=True, text=True, check=True).stdout
     streams = ["kw_current_stream", "kw_for_xla", "kw_order", "kw_refuse_captured", "kw_synchronize"]
     services = [*streams, "kw_num_threads", "kw_preload", "kw_set_num_threads", "kw_supported"]
+    services += ["kw_choice", "kw_choice__0", "kw_choice__1"]
     names = ["saxpy", "saxpy__0", "saxpy__1", *services]
     assert {line.split()[-1] for line in listing.splitlines()} == {f"__tvm_ffi_{name}" for name in names}
 

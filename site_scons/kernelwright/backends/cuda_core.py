@@ -66,6 +66,7 @@ class CudaCore(Backend):
         "interface.py",
         "arguments.py",
         "size.py",
+        "tables.py",
     )
 
     def check(self, kernel: KernelPlan) -> None:

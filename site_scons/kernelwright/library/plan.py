@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
-from ..runtime.tables import DeviceTable
+from ..runtime.tables import DeviceTable, Rules
 
 SCHEMA = 1
 """The schema of signature.json that is understood."""
 
 REBUILD = "rebuild from scratch: scons -c, then scons"
+
+MOST = 2**63 - 1
+"""What no range of a tuning table reaches: it stands for the end of the last one in C."""
 
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A name in C."""
@@ -146,6 +150,19 @@ class LoweredUnit:
     def where(self) -> Where:
         """The place that errors about this unit name."""
         return Where(self.kernel, self.slug, "wrap")
+
+    def symbol_places(self) -> dict[str, tuple[int, int | None]]:
+        """Where the inputs give each symbol: the number of an argument, and of a dimension that is the symbol; None, if
+        the argument is a number of that name."""
+        places: dict[str, tuple[int, int | None]] = {}
+        for position, argument in enumerate(self.arguments):
+            if argument.launcher_kind == "KW_INT":
+                places.setdefault(argument.name, (position, None))
+        for position, argument in enumerate(self.arguments):
+            for axis, size in enumerate(argument.shape):
+                if not argument.output and isinstance(size, str) and size.isidentifier():
+                    places.setdefault(size, (position, axis))
+        return places
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
@@ -291,6 +308,10 @@ class VariantPlan:
         """The lowerings for a target."""
         return tuple(unit for unit in self.units if unit.target == target)
 
+    def has_code(self, target: str, arch: str) -> bool:
+        """Whether there is code of exactly this arch."""
+        return any(arch in (unit.images or (unit.arch,)) for unit in self.of(target))
+
 
 @dataclass(frozen=True)
 class KernelPlan:
@@ -320,6 +341,19 @@ class KernelPlan:
     tables: tuple[DeviceTable, ...] = ()
 
     @property
+    def num_declared(self) -> int:
+        """How many of the variants are compared with a call."""
+        return len(self.variants) if self.declared is None else self.declared
+
+    @property
+    def usable_tables(self) -> tuple[DeviceTable, ...]:
+        """The tables, without variants that have no code for the table's arch."""
+        return tuple(
+            table.with_code(lambda number, t=table: self.variants[number].has_code(t.target, t.arch))  # type: ignore[misc]
+            for table in self.tables
+        )
+
+    @property
     def units(self) -> tuple[LoweredUnit, ...]:
         """All lowerings of all variants."""
         return tuple(unit for variant in self.variants for unit in variant.units)
@@ -340,6 +374,43 @@ class KernelPlan:
             self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
             if len(variant.of("cuda")) > 1:
                 raise KernelwrightError("a variant has two cuda lowerings", Where(self.name, variant.slug, "wrap"))
+        for table in self.tables:
+            self._check_table(table)
+
+    def _check_table(self, table: DeviceTable) -> None:
+        """Check that a table can be looked up, and that a variant which it names can stand in for the declared one."""
+        for declared, rules in table.rules.items():
+            known = 0 <= declared < self.num_declared <= len(self.variants)
+            if not known or not all(0 <= variant < len(self.variants) for _, variant in rules.ranges):
+                self._refuse_table(table, None, "has rules for a variant that there is not")
+            *limits, last = [upto for upto, _ in rules.ranges] or [0]
+            ends = [-1, *(-1 if upto is None else upto for upto in limits), MOST]
+            if last is not None or any(first >= then for first, then in itertools.pairwise(ends)):
+                self._refuse_table(
+                    table, declared, "has ranges that do not rise from 0 to the last one, without an end"
+                )
+            for unit in self.variants[declared].of(table.target)[:1]:
+                self._check_symbols(table, rules, declared, unit)
+                for _, variant in rules.ranges:
+                    self._check_stand_in(table, declared, variant, unit)
+
+    def _check_symbols(self, table: DeviceTable, rules: Rules, declared: int, unit: LoweredUnit) -> None:
+        for symbol in rules.by:
+            if symbol not in unit.symbol_places():
+                self._refuse_table(table, declared, f"decides by the size {symbol!r}, which no input tells")
+
+    def _check_stand_in(self, table: DeviceTable, declared: int, variant: int, unit: LoweredUnit) -> None:
+        """A caller gets the outputs that the declared variant has, whatever a table says."""
+        for other in self.variants[variant].of(table.target):
+            if _made(other) != _made(unit):
+                slug = self.variants[variant].slug
+                self._refuse_table(table, declared, f"names {slug}, which makes other outputs or has other size limits")
+
+    def _refuse_table(self, table: DeviceTable, declared: int | None, problem: str) -> NoReturn:
+        slug = None if declared is None else self.variants[declared].slug
+        device = f"{table.name!r} ({table.arch}, count {table.count})"
+        remedy = "tune the kernel again, or remove the file of that device from the folder of tuning tables"
+        raise KernelwrightError(f"its tuning table of {device} {problem}", Where(self.name, slug, "wrap"), remedy)
 
     def _check_unit(self, unit: LoweredUnit) -> None:
         if unit.target not in TARGETS:
@@ -368,6 +439,12 @@ class KernelPlan:
         for value in values:
             if values.count(value) > 1:
                 raise KernelwrightError(f"{what} {value!r} appears twice", Where(self.name, stage="wrap"))
+
+
+def _made(unit: LoweredUnit) -> tuple[object, ...]:
+    """What callers see of the variant that runs: the outputs that it makes, and how large sizes may be."""
+    outputs = [(argument.dtype, argument.shape) for argument in unit.arguments if argument.output]
+    return outputs, "int64" in unit.symbols.values()
 
 
 def _outline(unit: LoweredUnit) -> str:

@@ -11,6 +11,7 @@ import re
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
+from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .images import image_symbol
 from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
@@ -62,6 +63,8 @@ class _Wrapper:
             self._cpu_units(number, variant.of("llvm"))
             for unit in variant.of("cuda"):
                 self._cuda_unit(number, unit)
+        if self._kernel.tables:
+            self._tables()
         self._tail()
         return "\n".join(self._lines) + "\n"
 
@@ -110,6 +113,8 @@ class _Wrapper:
             f"  .num_outputs = {len(kernel.outputs)},",
             "  .variants = kw_variants,",
             f"  .num_variants = {len(kernel.variants)},",
+            *([f"  .num_declared = {kernel.num_declared},"] if kernel.num_declared < len(kernel.variants) else []),
+            *(["  .tuning = &kw_tuning_tables,"] if kernel.tables else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             "",
@@ -126,6 +131,42 @@ class _Wrapper:
         for unit in variant.of("cuda"):
             fields += [f".cuda_signature = &kw_signature_{self._number(unit)}", f".cuda_entry = {unit.symbol}"]
             fields += [f".module = &kw_module_{number}"]
+        return "{" + ", ".join(fields) + "}"
+
+    # ---- tuning tables
+
+    def _tables(self) -> None:
+        kernel = self._kernel
+        self._line("", "/* ---- tuning tables ---- */")
+        for number, table in enumerate(kernel.usable_tables):
+            rows = [self._rules(f"{number}_{declared}", table, declared) for declared in range(kernel.num_declared)]
+            self._line(f"static const kw_rules kw_rules_{number}[] = {{", *(f"  {row}," for row in rows), "};")
+        self._line("static const kw_table kw_tables[] = {")
+        for number, table in enumerate(kernel.usable_tables):
+            self._line(f"  {_table(number, table)},")
+        self._line(
+            "};",
+            f"static const kw_table *_Atomic kw_tables_found[KW_TABLE_PLACES * {kernel.num_declared}];",
+            f"static const kw_tuning kw_tuning_tables = {{kw_tables, {len(kernel.tables)}, kw_tables_found}};",
+        )
+
+    def _rules(self, name: str, table: DeviceTable, declared: int) -> str:
+        """Write what takes the place of a declared variant; the row of the rules."""
+        rules, units = table.rules.get(declared), self._kernel.variants[declared].of(table.target)
+        if rules is None or not units:
+            return "{0}"
+        places = units[0].symbol_places()
+        found = [places[symbol] for symbol in rules.by]
+        sizes = [f"{{{position}, {-1 if axis is None else axis}}}" for position, axis in found]
+        if sizes:
+            self._line(f"static const kw_size kw_sizes_{name}[] = {{{', '.join(sizes)}}};")
+        self._line(f"static const kw_range kw_ranges_{name}[] = {{")
+        for upto, variant in rules.ranges:
+            self._line(f"  {{{'INT64_MAX' if upto is None else upto}, {variant}}},")
+        self._line("};")
+        fields = [f".by = {c_string(' * '.join(rules.by))}", f".ranges = kw_ranges_{name}"]
+        fields += [f".num_ranges = {len(rules.ranges)}"]
+        fields += [f".sizes = kw_sizes_{name}", f".num_sizes = {len(sizes)}"] if sizes else []
         return "{" + ", ".join(fields) + "}"
 
     # ---- signatures
@@ -241,6 +282,12 @@ def _built(kernel: KernelPlan) -> str:
     return ", ".join(f"{target} ({', '.join(names)})" for target, names in archs.items())
 
 
+def _table(number: int, table: DeviceTable) -> str:
+    fields = [f".device = {'kDLCUDA' if table.target == 'cuda' else 'kDLCPU'}", f".arch = {c_string(table.arch)}"]
+    fields += [f".name = {c_string(table.name)}", f".count = {table.count}", f".rules = kw_rules_{number}"]
+    return "{" + ", ".join(fields) + "}"
+
+
 def _argument(argument: Argument, where: Where) -> str:
     dtype = Dtype.parse(argument.dtype, where)
     text = argument.dtype
@@ -263,16 +310,11 @@ def _symbols(size: int | str, unit: LoweredUnit) -> list[str]:
 
 
 def _symbol_sources(unit: LoweredUnit) -> dict[str, str]:
-    """The C expression of each symbol that the inputs give: a number of that name, or a size that is the symbol."""
-    sources: dict[str, str] = {}
-    for position, argument in enumerate(unit.arguments):
-        if argument.launcher_kind == "KW_INT":
-            sources.setdefault(argument.name, f"call->values[{position}]->v_int64")
-    for position, argument in enumerate(unit.arguments):
-        for axis, size in enumerate(argument.shape):
-            if not argument.output and isinstance(size, str) and size.isidentifier():
-                sources.setdefault(size, f"call->tensors[{position}]->shape[{axis}]")
-    return sources
+    """The C expression of each symbol that the inputs give."""
+    return {
+        symbol: f"call->values[{position}]->v_int64" if axis is None else f"call->tensors[{position}]->shape[{axis}]"
+        for symbol, (position, axis) in unit.symbol_places().items()
+    }
 
 
 def _unbound(unit: LoweredUnit, symbol: str) -> KernelwrightError:

@@ -64,10 +64,11 @@ class Signatures:
         self.names = tuple(argument.name for argument in arguments)
         self.outputs = tuple(argument.name for argument in arguments if argument.output)
         self._arguments = arguments
+        self._declared: int = entry.get("declared", len(self.variants))
         self._gaps = gaps_text(entry.get("missing", []))
 
     def choose(self, passed: Sequence[Described | None], index: int | None = None, target: str | None = None) -> Chosen:
-        """The first variant that the arguments fit.
+        """The first declared variant that the arguments fit; what tuning tables have in its place is not looked at.
 
         Numbers are taken as :func:`plain_number` has them.
 
@@ -91,7 +92,7 @@ class Signatures:
         self._raise_no_match(call, self._numbers(index, target))
 
     def _numbers(self, index: int | None, target: str | None) -> list[int]:
-        numbers = range(len(self.variants)) if index is None else [index]
+        numbers = range(self._declared) if index is None else [index]
         found = [number for number in numbers if target is None or target in self.variants[number].targets]
         if not found:
             subject = "it" if index is None else self.variants[index].slug

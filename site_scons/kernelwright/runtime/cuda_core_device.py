@@ -152,6 +152,8 @@ class Device:
         shared_limit: bytes of shared memory that a block can have.
         memory_pools: whether memory can be allocated in streams.
         context: its primary context, where frameworks have their memory and their default stream.
+        name, count: what tuning tables know it by: the driver's name for it, and its multiprocessors; empty and 0, if
+            the driver does not say.
     """
 
     number: int
@@ -159,6 +161,8 @@ class Device:
     shared_limit: int
     memory_pools: bool
     context: Any = field(repr=False, compare=False)
+    name: str = ""
+    count: int = 0
 
     def __str__(self) -> str:
         return f"cuda:{self.number}"
@@ -306,7 +310,7 @@ class Cuda:
             )
         ]
         context = self.checked(opening, driver.cuDevicePrimaryCtxRetain(number))
-        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]), context)
+        return Device(number, 10 * values[0] + values[1], values[2], bool(values[3]), context, *_identity(number))
 
     @contextmanager
     def relaxed(self) -> Iterator[None]:
@@ -407,6 +411,17 @@ class Cuda:
         with self.relaxed():
             result = driver.cuStreamSynchronize(stream)
         self.checked(lambda: f"waiting for stream {stream:#x} of {device}", result)
+
+
+def _identity(number: int) -> tuple[str, int]:
+    """What tuning tables know a device by. No call depends on it, so a query that fails is no error."""
+    from cuda.bindings import driver
+
+    status, name = driver.cuDeviceGetName(256, number)
+    text = "" if status else name.split(b"\0")[0].decode(errors="replace")
+    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    status, count = driver.cuDeviceGetAttribute(attribute, number)
+    return text, 0 if status else int(count)
 
 
 def _meaning(status: Any) -> str:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from .arguments import Described, Expected, Signatures, plain_number
+from .arguments import Chosen, Described, Expected, Signatures, plain_number
 from .cuda_core_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
-from .interface import Interface
+from .interface import Choice, Interface
+from .tables import ASKED_FOR, NO_TABLES, Tuned, num_declared, table_for, tables_of
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -131,14 +133,17 @@ class NvrtcKernel(Interface):
         if known is not None and known.fits(passed):
             return known
         number = self._device_number(passed)
-        index, outputs, is_first = self._choose(passed)
+        found = self._choose(passed)
+        index = found.index
         self._check(index, passed, number)
         arrays = [(position, value) for position, value in enumerate(passed) if isinstance(value, Array)]
-        alignments = self._shared.alignments[index]
+        # Other data has to suit the declared variant as well: with data that it does not fit, a later one decides.
+        both = zip(self._shared.alignments[index], self._shared.alignments[found.declared.index], strict=True)
+        alignments = list(map(max, both))
         written = [item["written"] for item in self._entry["variants"][index]["arguments"]]
         demands = [(p, alignments[p] - 1, written[p]) for p, array in arrays if not array.is_empty]
-        match = _Match(index, number, outputs, tuple(demands))
-        if is_first:  # another choice was made for data that happened to lie as it did
+        match = _Match(index, number, found.outputs, tuple(demands))
+        if found.is_first:  # another choice was made for data that happened to lie as it did
             self._shared.remember(key, match)
         return match
 
@@ -148,22 +153,43 @@ class NvrtcKernel(Interface):
                 return value.device[1]
         self._refuse(ValueError, "it has no array among its arguments, which would say on which device it runs")
 
-    def _choose(self, passed: Passed) -> tuple[int, list[tuple[str, tuple[int, ...]]], bool]:
-        """The variant for a call, dtypes and shapes of all its outputs, and whether it is the first by these alone."""
+    def _choose(self, passed: Passed) -> _Found:
+        """The variant for a call."""
         described = [_described(value) for value in passed]
         signatures = self._shared.signatures
-        first = chosen = signatures.choose(described, self._index, "cuda")
-        if not self._are_aligned(chosen.index, passed) and self._index is None:
+        first = declared = signatures.choose(described, self._index, "cuda")
+        if self._index is not None:
+            return _Found(first.index, first, True)
+        aligned = self._are_aligned(first.index, passed)
+        if not aligned:
             # A later variant may ask for less; if none does, the first says what it asks for.
-            for index in range(first.index + 1, len(self._entry["variants"])):
-                try:
-                    later = signatures.choose(described, index, "cuda")
-                except (TypeError, ValueError):
-                    continue
-                if self._are_aligned(index, passed):
-                    chosen = later
+            for index in range(first.index + 1, self._shared.declared):
+                if later := self._fitting(index, described, passed):
+                    declared, aligned = later, True
                     break
-        return chosen.index, chosen.outputs(), chosen is first
+        tuned = self._tuned(declared, passed) if aligned else None
+        rules = tuned.rules() if tuned else None
+        index = rules.choose(declared.symbols) if rules else declared.index
+        fits = index == declared.index or self._fitting(index, described, passed) is not None
+        return _Found(index if fits else declared.index, declared, fits and declared is first, tuned)
+
+    def _fitting(self, index: int, described: list[Described | None], passed: Passed) -> Chosen | None:
+        """A variant as the one for a call; None, if the call does not fit it."""
+        try:
+            chosen = self._shared.signatures.choose(described, index, "cuda")
+        except (TypeError, ValueError):
+            return None
+        return chosen if self._are_aligned(index, passed) else None
+
+    def _tuned(self, declared: Chosen, passed: Passed) -> Tuned | None:
+        """What the tuning tables say; None, if there are none, or the variant cannot run, which the call says."""
+        if not self._shared.tables:
+            return None
+        try:
+            device = self._shared.cuda.device(self._device_number(passed))
+            return self._shared.tuned(declared.index, device)
+        except (RuntimeError, ValueError):
+            return None
 
     def _are_aligned(self, index: int, passed: Passed) -> bool:
         alignments = self._shared.alignments[index]
@@ -278,6 +304,23 @@ class NvrtcKernel(Interface):
 
     # ---- what can be asked of a kernel
 
+    def choice(self, *arguments: Any) -> Choice:
+        """Which variant a call with these arguments runs, and why; nothing runs.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the call would.
+        """
+        passed = self._read(list(zip(self._items(arguments), arguments, strict=True)), LEGACY)
+        number, found = self._device_number(passed), self._choose(passed)
+        self._check(found.index, passed, number)
+        slugs = [entry["slug"] for entry in self._entry["variants"]]
+        self._shared.codes[slugs[found.index]].choose(self._shared.cuda.device(number))
+        if self._index is not None:
+            return self._choice(found.index, ASKED_FOR)
+        if found.tuned is None:
+            return self._choice(found.index, NO_TABLES)
+        return self._choice(found.index, found.tuned.reason(found.declared.symbols, found.index, slugs))
+
     def _of_variant(self, index: int) -> NvrtcKernel:
         return NvrtcKernel(self.name, self._entry, self._module, self._shared, index)
 
@@ -290,7 +333,7 @@ class NvrtcKernel(Interface):
         """Whether this kernel has code that the device, and its driver, can run."""
         try:
             opened = self._shared.cuda.device(self._parsed(device))
-            for code in self._codes():
+            for code in self._codes(opened):
                 code.choose(opened)
         except (RuntimeError, ValueError):
             return False
@@ -305,13 +348,20 @@ class NvrtcKernel(Interface):
         """
         opened = self._shared.cuda.device(self._parsed(device))
         with self._shared.cuda.current(opened, 0):
-            for code in self._codes():
+            for code in self._codes(opened):
                 code.on(opened)
 
-    def _codes(self) -> list[DeviceCode]:
-        entries = self._entry["variants"]
-        chosen = entries if self._index is None else [entries[self._index]]
-        return [self._shared.codes[entry["slug"]] for entry in chosen if entry["slug"] in self._shared.codes]
+    def _codes(self, device: Device) -> list[DeviceCode]:
+        """The device code that calls may need: all of declared variants, and of others what has the same arch."""
+        if self._index is not None:
+            return self._codes_of([self._entry["variants"][self._index]])
+        declared = self._codes_of(self._entry["variants"][: self._shared.declared])
+        others = self._codes_of(self._entry["variants"][self._shared.declared :])
+        arch = declared[0].choose(device)[0] if declared and others else ""
+        return [*declared, *(code for code in others if arch in code.archs)]
+
+    def _codes_of(self, entries: list[dict[str, Any]]) -> list[DeviceCode]:
+        return [self._shared.codes[entry["slug"]] for entry in entries if entry["slug"] in self._shared.codes]
 
     def _parsed(self, device: Any) -> int:
         """The number of ``"cuda"``, ``"cuda:1"``, or an object that prints so."""
@@ -350,6 +400,28 @@ class _Match(NamedTuple):
         return True
 
 
+@dataclass(frozen=True)
+class _Found:
+    """The variant for a call, and how it was found.
+
+    Arguments:
+        index: its number.
+        declared: the declared variant that the call fits, with the sizes of the call.
+        is_first: whether dtypes and sizes alone decide so; otherwise it is because of how the data lies.
+        tuned: what the tuning tables say; None: there are none.
+    """
+
+    index: int
+    declared: Chosen
+    is_first: bool
+    tuned: Tuned | None = None
+
+    @property
+    def outputs(self) -> list[tuple[str, tuple[int, ...]]]:
+        """dtype and shape of each output, in order."""
+        return self.declared.outputs()
+
+
 class _Shared:
     """What the objects of one kernel have in common: CUDA, its signatures, and its device code by slug."""
 
@@ -365,6 +437,10 @@ class _Shared:
             for unit in variant["units"]
             if unit["target"] == "cuda"
         }
+        self.declared = num_declared(entry)
+        self.tables = tables_of(entry)
+        self._tuned: dict[tuple[int, int], Tuned] = {}
+        self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]
         # A variant that is not built for CUDA has none, and is never chosen.
         self.alignments = [module.ALIGNMENTS.get(variant["slug"], ()) for variant in entry["variants"]]
         self.matches: dict[tuple[Any, ...], _Match] = {}
@@ -373,6 +449,21 @@ class _Shared:
             slug: DeviceCode(self.cuda, slug, listed, module.FUNCTIONS[slug], find_image, module.DRIVER)
             for slug, listed in archs.items()
         }
+
+    def tuned(self, declared: int, device: Device) -> Tuned:
+        """What the tables say of calls on a device that a declared variant fits; found once.
+
+        Raises:
+            RuntimeError: the variant cannot run on the device.
+        """
+        known = self._tuned.get((declared, device.number))
+        if known is None:
+            slug = self.signatures.variants[declared].slug
+            arch, _ = self.codes[slug].choose(device)
+            table = table_for(self.tables, "cuda", arch, device.name, device.count)
+            found = table and table.with_code(lambda variant: arch in self._archs_of[variant])
+            known = self._tuned[declared, device.number] = Tuned(declared, arch, device.name, device.count, found)
+        return known
 
     def remember(self, key: tuple[Any, ...], match: _Match) -> None:
         """Note what was found out about calls of one kind."""

@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Interface, libraries_of, parse_device
+from .interface import Choice, Interface, libraries_of, parse_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Services(Interface):
     _set_provider: Callable[[Callable[[str, str, int, int], str]], None]
     _library: Path
     _importers: dict[type, Callable[[Any], Any]]
+    _choosing: Any = None  # an object whose call is that of kw_choice
 
     def _of_variant(self, index: int) -> Services:
         return _make(type(self), self.name, self._entry, self._library, index)
@@ -87,6 +88,19 @@ class Services(Interface):
     def num_threads(self) -> int:
         """How many threads parallel CPU loops use."""
         return int(self._service(b"kw_num_threads"))
+
+    def choice(self, *arguments: Any, **named: Any) -> Choice:
+        """Which variant a call with these arguments runs, and why; nothing runs.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the call would, because of a dtype, a rank, a constant size, alignment,
+                the range of a number, or the device. Only the call itself looks at strides, and at sizes that have to
+                be equal.
+        """
+        if self._choosing is None:
+            symbol = self._chooser()
+            self._choosing = _make(type(self), self.name, self._entry, self._library, self._index, symbol)
+        return self._told_choice(self._choosing(*arguments, **named))
 
     @property
     def __signature__(self) -> Signature:
@@ -198,10 +212,12 @@ def _import(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _make(kind: type[Services], name: str, entry: dict[str, Any], library: Path, index: int | None) -> Services:
+def _make(
+    kind: type[Services], name: str, entry: dict[str, Any], library: Path, index: int | None, function: str = ""
+) -> Services:
     kernel = kind()
-    symbol = f"__tvm_ffi_{name}" if index is None else f"__tvm_ffi_{name}__{index}"
-    kernel._load(os.fsencode(find_runtime()), os.fsencode(library), symbol.encode())
+    called = function or (name if index is None else f"{name}__{index}")
+    kernel._load(os.fsencode(find_runtime()), os.fsencode(library), f"__tvm_ffi_{called}".encode())
     kernel.name = name
     kernel._entry = entry
     kernel._library = library

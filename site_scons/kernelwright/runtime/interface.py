@@ -40,6 +40,33 @@ class NoVariantError(KeyError):
         return str(self.args[0])
 
 
+class Choice:
+    """Which variant a call runs, and why.
+
+    Attributes:
+        variant: the name of the variant.
+        config: its config.
+        reason: why, as a sentence.
+    """
+
+    __slots__ = ("config", "reason", "variant")
+
+    def __init__(self, variant: str, config: dict[str, Any], reason: str) -> None:
+        self.variant = variant
+        self.config = config
+        self.reason = reason
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Choice):
+            return NotImplemented
+        return (self.variant, self.config, self.reason) == (other.variant, other.config, other.reason)
+
+    __hash__ = None  # type: ignore[assignment] # a config is a dictionary
+
+    def __repr__(self) -> str:
+        return f"<variant {self.variant}: {self.reason}>"
+
+
 class Interface:
     """A kernel, or one variant of it: its part of the manifest, and the messages for wrong arguments."""
 
@@ -83,6 +110,19 @@ class Interface:
         """The kinds of devices that it is built for: ``"cpu"``, ``"cuda"``."""
         targets = {unit["target"] for entry in self._entry["variants"] for unit in entry["units"]}
         return frozenset("cpu" if target == "llvm" else target for target in targets)
+
+    def _choice(self, index: int, reason: str) -> Choice:
+        entry = self._entry["variants"][index]
+        return Choice(entry["slug"], dict(entry["config"]), reason)
+
+    def _told_choice(self, text: str) -> Choice:
+        """What the function ``kw_choice`` of the library has said."""
+        number, _, reason = text.partition(" ")
+        return self._choice(int(number), reason)
+
+    def _chooser(self) -> str:
+        """The name of the library's function that tells what a call would run."""
+        return "kw_choice" if self._index is None else f"kw_choice__{self._index}"
 
     def _missed(self, arguments: Sequence[Any], error: Exception, stream: Any = None) -> Any:
         """The result of a call that has failed: it is noted if no variant fits it, and compiled if the user wants that.

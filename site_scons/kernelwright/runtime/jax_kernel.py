@@ -114,6 +114,24 @@ class JaxKernel:
             kernel._index, JaxKernel(self._loader, self._entry, kernel, self._backward)
         )
 
+    def choice(self, *arguments: Any) -> Any:
+        """Which variant a call with these arguments runs, and why; nothing runs.
+
+        Returns:
+            An object with ``variant``, ``config`` and ``reason``.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the call would; see ``Kernel.choice``.
+        """
+        if len(arguments) != len(self._inputs):
+            self._refuse_count(len(arguments))
+        pairs = zip(self._inputs, arguments, strict=True)
+        values = [
+            _value(self._number(name, value)) if name in self._scalars else self._array(name, value)
+            for name, value in pairs
+        ]
+        return self._kernel._choice_for(tuple(values))
+
     def supported(self, device: Any = "cpu") -> bool:
         """Whether this kernel has code that the device, and its driver, can run."""
         return bool(self._kernel.supported(device))

@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm_ffi
 
-from .interface import DEVICE_TYPES, Interface, library_of, parse_device
+from .interface import DEVICE_TYPES, Choice, Interface, library_of, parse_device
 from .loader import Loader
 
 CUDA = DEVICE_TYPES["cuda"]
@@ -177,6 +177,29 @@ class Kernel(Interface, tvm_ffi.Function):
 
     def _of_variant(self, index: int) -> Kernel:
         return make_kernel(self.name, self._entry, self._module, index)
+
+    def choice(self, *arguments: Any) -> Choice:
+        """Which variant a call with these arguments runs, and why; nothing runs.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the call would, because of a dtype, a rank, a constant size, alignment,
+                the range of a number, or the device. Only the call itself looks at strides, and at sizes that have to
+                be equal.
+        """
+        if IMMUTABLE in modules:
+            self._refuse_immutable(arguments)
+        return self._choice_for(arguments)
+
+    def _choice_for(self, arguments: tuple[Any, ...]) -> Choice:
+        """The same, also of arrays that the call may not write."""
+        choose = self._module[self._chooser()]
+        try:
+            return self._told_choice(choose(*arguments))
+        except Exception as error:
+            exported = None if str(error).startswith("kernel '") else self._exported(arguments)
+            if exported is None:
+                raise
+        return self._told_choice(choose(*exported))
 
     @property
     def function(self) -> tvm_ffi.Function:

@@ -82,7 +82,8 @@ class Misses:
         if items is None:
             return False
         described = [_described(item, value) for item, value in zip(items, arguments, strict=True)]
-        if NO_VARIANT not in text and any(_fits(variant, described) for variant in entry["variants"]):
+        compared = entry["variants"][: entry.get("declared")]
+        if NO_VARIANT not in text and any(_fits(variant, described) for variant in compared):
             return False
         key = json.dumps([kernel, described])
         with self._lock:

@@ -7,8 +7,8 @@ what has no library: the backend ``nvrtc``, and calls that compile on demand.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -27,8 +27,24 @@ class Rules:
 
     def choose(self, symbols: Mapping[str, Any]) -> int:
         """The number of the variant for these sizes."""
-        product = math.prod(symbols[name] for name in self.by)
+        product = self._product(symbols)
         return next(variant for upto, variant in self.ranges if upto is None or product <= upto)
+
+    def _product(self, symbols: Mapping[str, Any]) -> int:
+        return math.prod(int(symbols[name]) for name in self.by)
+
+    def range_text(self, symbols: Mapping[str, Any]) -> str:
+        """The range that these sizes are in, such as ``m * n = 40, from 33 to 64``."""
+        name, product = " * ".join(self.by), self._product(symbols)
+        limits = [upto for upto, _ in self.ranges if upto is not None]
+        above = max((upto for upto in limits if upto < product), default=None)
+        upto = next((upto for upto in limits if upto >= product), None)
+        if not limits:
+            return f"any {name or 'size'}"
+        if above is None:
+            return f"{name} = {product}, up to {upto}"
+        end = f"above {above}" if upto is None else f"from {above + 1} to {upto}"
+        return f"{name} = {product}, {end}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,14 @@ class DeviceTable:
     name: str
     count: int
     rules: Mapping[int, Rules]
+
+    def with_code(self, has_code: Callable[[int], bool]) -> DeviceTable:
+        """The same, with the declared variant wherever the one that is named has no code for the arch."""
+        rules = {
+            number: Rules(r.by, tuple((upto, v if has_code(v) else number) for upto, v in r.ranges))
+            for number, r in self.rules.items()
+        }
+        return replace(self, rules=rules)
 
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> DeviceTable:
@@ -77,3 +101,64 @@ def table_for(tables: Sequence[DeviceTable], target: str, arch: str, name: str, 
     """
     same = [table for table in tables if table.target == target and table.arch == arch]
     return min(same, key=lambda t: (t.name != name or t.count != count, abs(t.count - count), t.count), default=None)
+
+
+ASKED_FOR = "it is the variant that was asked for"
+DECLARED = "it is the first declared variant that fits; "
+NO_TABLES = DECLARED + "there are no tuning tables"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the tables of a kernel say of a call, which a declared variant fits.
+
+    Arguments:
+        declared: the number of that variant.
+        arch, name, count: of the code that it would run, and of the device.
+        table: the one that counts; None: there is none for the arch.
+    """
+
+    declared: int
+    arch: str
+    name: str
+    count: int
+    table: DeviceTable | None
+
+    def rules(self) -> Rules | None:
+        """The rules for the declared variant; None: there are none."""
+        return self.table.rules.get(self.declared) if self.table else None
+
+    def reason(self, symbols: Mapping[str, Any], chosen: int, slugs: Sequence[str]) -> str:
+        """Why a variant runs, in the words of ``library/launcher/tables.h``.
+
+        Arguments:
+            symbols: the sizes of the call.
+            chosen: the number of the variant that runs.
+            slugs: of all variants.
+        """
+        table, rules = self.table, self.rules()
+        if table is None:
+            return f"{DECLARED}no tuning table is for {self.arch}"
+        is_exact = (table.name, table.count) == (self.name, self.count)
+        nearest = f"the nearest to this device, {_device(self.name, self.count)}"
+        text = f"the tuning table of {_device(table.name, table.count)}, "
+        text += f"{'which is this device' if is_exact else nearest}, "
+        if rules is None:
+            return f"{DECLARED}{text}has no rules for it"
+        named = rules.choose(symbols)
+        text += f"has {slugs[named]} for {rules.range_text(symbols)}"
+        return text if named == chosen else f"{DECLARED}{text}, which these arguments do not fit"
+
+
+def _device(name: str, count: int) -> str:
+    return f"'{name}' (count {count})"
+
+
+def tables_of(entry: Mapping[str, Any]) -> tuple[DeviceTable, ...]:
+    """The tables in a kernel's part of the manifest."""
+    return tuple(map(DeviceTable.from_json, entry.get("tables", ())))
+
+
+def num_declared(entry: Mapping[str, Any]) -> int:
+    """How many of a kernel's variants are compared with a call: those behind them run where a table says so."""
+    return int(entry.get("declared", len(entry["variants"])))

@@ -47,6 +47,10 @@ class TorchKernel:
     """``variant(**config)``: the first variant whose config has these values, as operators of its own; a KeyError, if
     there is none."""
 
+    choice: Callable[..., Any]
+    """``choice(*arguments)``: which variant a call with these arguments runs, and why, as ``variant``, ``config`` and
+    ``reason`` of an object; nothing runs."""
+
     supported: Callable[..., bool]
     """``supported(device="cpu")``: whether the kernel has code that the device, and its driver, can run."""
 
@@ -163,7 +167,7 @@ class Operators:
         function.__doc__ = self.entry["doc"]
         function.op = getattr(getattr(torch.ops, self.namespace), self.name)
         function.variants, function.devices = self.kernel.variants, self.kernel.devices
-        function.operators = self
+        function.operators, function.choice = self, self.choice
         function.variant, function.supported, function.preload = variant, self.kernel.supported, self.kernel.preload
         return function
 
@@ -200,6 +204,35 @@ class Operators:
             ValueError: the kernel writes such a tensor.
             Exception: the error, if it has another cause.
         """
+        usable = self._copied(arguments)
+        if all(one is other for one, other in zip(usable, arguments, strict=True)):
+            return self.kernel._missed(arguments, error)
+        try:
+            return self.run(*usable)
+        except Exception as failure:
+            return self.kernel._missed(usable, failure)
+
+    def choice(self, *arguments: Any) -> Any:
+        """Which variant a call with these arguments runs, and why; nothing runs.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: the call would; see ``Kernel.choice``.
+        """
+        strided = any(isinstance(one, torch.Tensor) and not one.is_contiguous() for one in arguments)
+        if not strided:
+            try:
+                return self.kernel.choice(*arguments)
+            except ValueError:
+                if all(not isinstance(one, torch.Tensor) or self._is_usable(one) for one in arguments):
+                    raise
+        return self.kernel.choice(*self._copied(arguments))
+
+    def _copied(self, arguments: Sequence[Any]) -> list[Any]:
+        """The arguments of a call, with copies in place of tensors that are not contiguous or not aligned.
+
+        Raises:
+            ValueError: the kernel writes such a tensor.
+        """
         names = self._passed(len(arguments))
         usable = list(arguments)
         for position, (name, tensor) in enumerate(zip(names, arguments, strict=True)):
@@ -212,12 +245,7 @@ class Operators:
                     "writes it\n  remedy: pass a contiguous tensor, or leave outputs out of the call to get new ones",
                 )
             usable[position] = tensor.clone(memory_format=torch.contiguous_format)
-        if all(one is other for one, other in zip(usable, arguments, strict=True)):
-            return self.kernel._missed(arguments, error)
-        try:
-            return self.run(*usable)
-        except Exception as failure:
-            return self.kernel._missed(usable, failure)
+        return usable
 
     def _is_usable(self, tensor: torch.Tensor) -> bool:
         return tensor.is_contiguous() and not tensor.data_ptr() % self.alignment

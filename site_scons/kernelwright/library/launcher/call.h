@@ -33,6 +33,11 @@ KW_FUNCTION int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny 
 
 /* ---- which lowering fits ---- */
 
+KW_FUNCTION const kw_signature *kw_signature_on(const kw_variant *variant, DLDeviceType device) {
+  if (device == kDLCPU) return variant->cpu_signature;
+  return device == kDLCUDA ? variant->cuda_signature : NULL;
+}
+
 /* How much of a call has to fit: dtypes, ranks and kinds of numbers; constant dimensions too; alignment of data too. */
 typedef enum { KW_KINDS, KW_SIZES, KW_DATA } kw_depth;
 

@@ -17,6 +17,7 @@ typedef struct kw_device {
   int capability;
   int shared_limit;
   bool memory_pools;
+  kw_identity identity;
 } kw_device;
 
 /* The functions of a module on one device. */
@@ -98,6 +99,14 @@ KW_COLD void kw_restore_capture(int mode) {
 
 /* ---- opening a device; the lock is held ---- */
 
+/* What tuning tables know the device by. No call depends on it, so a query that fails is no error. */
+KW_COLD void kw_identify_device(kw_device *device) {
+  kw_identity *identity = &device->identity;
+  bool named = kw_cuda_device_name && !kw_cuda_device_name(identity->name, sizeof identity->name, device->device);
+  if (!named) identity->name[0] = 0;
+  if (kw_cuda.device_attribute(&identity->count, KW_ATTRIBUTE_MULTIPROCESSORS, device->device)) identity->count = 0;
+}
+
 KW_COLD CUresult kw_query_device(kw_device *device, int id) {
   int major = 0, minor = 0, pools = 0;
   CUresult status = kw_cuda.device_get(&device->device, id);
@@ -108,6 +117,7 @@ KW_COLD CUresult kw_query_device(kw_device *device, int id) {
   if (!status) status = kw_cuda.primary_retain(&device->context, device->device);
   device->capability = 10 * major + minor;
   device->memory_pools = pools;
+  if (!status) kw_identify_device(device);
   return status;
 }
 
@@ -144,6 +154,11 @@ KW_FUNCTION kw_device *kw_get_device(int id) {
   if (id >= 0 && id < KW_MAX_DEVICES && atomic_load_explicit(&kw_devices[id].ready, memory_order_acquire))
     return &kw_devices[id];
   return kw_find_device(id);
+}
+
+KW_COLD const kw_identity *kw_device_identity(int id) {
+  const kw_device *device = kw_get_device(id);
+  return device ? &device->identity : NULL;
 }
 
 /* ---- contexts ---- */

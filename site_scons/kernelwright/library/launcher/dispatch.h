@@ -2,11 +2,6 @@
 #ifndef KW_DISPATCH_H
 #define KW_DISPATCH_H
 
-KW_FUNCTION const kw_signature *kw_signature_on(const kw_variant *variant, DLDeviceType device) {
-  if (device == kDLCPU) return variant->cpu_signature;
-  return device == kDLCUDA ? variant->cuda_signature : NULL;
-}
-
 KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDeviceType device) {
   if (device == kDLCUDA) return variant->cuda_entry;
   const kw_cpu_unit *unit = kw_cpu_pick(variant);
@@ -116,16 +111,16 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
 
 /* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
  * our checks, or in those of TVM. */
-KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t count, TVMFFIAny *result) {
+KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t given, TVMFFIAny *result) {
   const kw_variant *only = NULL;
-  int32_t candidates = 0;
+  int32_t candidates = 0, count = kw_num_compared(call->kernel, given);
   for (int32_t i = 0; i < count; ++i) {
     const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
     if (!signature) continue;
     if (kw_matches(signature, call, KW_SIZES)) return kw_run(call, &variants[i], result);
     only = &variants[i], ++candidates;
   }
-  if (!candidates) return kw_raise_no_target(call, count == call->kernel->num_variants ? "it" : variants->slug);
+  if (!candidates) return kw_raise_no_target(call, given == call->kernel->num_variants ? "it" : variants->slug);
   if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, count);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
     if (call->tensors[i] && kw_count_within(call->tensors[i], KW_INT32_LIMIT) < 0)
@@ -150,18 +145,32 @@ KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
   TVMFFIObjectDecRef(error);
 }
 
+/* The number of the first of the variants that the arguments fit, or -1. */
+KW_FUNCTION int32_t kw_first_fitting(const kw_call *call, const kw_variant *variants, int32_t count) {
+  count = kw_num_compared(call->kernel, count);
+  for (int32_t i = 0; i < count; ++i) {
+    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+    if (signature && kw_matches(signature, call, KW_DATA)) return i;
+  }
+  return -1;
+}
+
+/* The variant that runs if that one fits: of a whole kernel's variants the one that a tuning table has for the call. */
+KW_FUNCTION const kw_variant *kw_chosen(const kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
+  bool tuned = call->kernel->tuning && count == call->kernel->num_variants;
+  return tuned ? kw_tuned(call, first) : &variants[first];
+}
+
 KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
                                   const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
   kw_call call;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
-  for (int32_t i = 0; i < count; ++i) {
-    const kw_signature *signature = kw_signature_on(&variants[i], call.device.device_type);
-    if (signature && kw_matches(signature, &call, KW_DATA)) return kw_run(&call, &variants[i], result);
-  }
-  return kw_handle_no_match(&call, variants, count, result);
+  int32_t first = kw_first_fitting(&call, variants, count);
+  if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);
+  return kw_run(&call, kw_chosen(&call, variants, count, first), result);
 }
 
-/* Runs the first of the variants that the arguments fit. */
+/* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */
 KW_SERVICE int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                            int32_t num_passed, TVMFFIAny *result) {
   int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
@@ -179,10 +188,65 @@ KW_COLD int kw_prepare_variant(const kw_kernel *kernel, const kw_variant *varian
   return kw_choose(variant->module, device.device_id, &choice);
 }
 
+/* Whether a variant that only runs where a table says so has code of the arch that declared ones run as on a device.
+ * A variant that has none cannot run there, and does not have to. */
+KW_COLD bool kw_has_arch(const kw_variant *variant, const char *arch, DLDeviceType device) {
+  if (device == kDLCPU) {
+    for (int i = 0; i < variant->num_cpu_units; ++i)
+      if (!strcmp(variant->cpu_units[i].arch, arch)) return true;
+    return false;
+  }
+  for (int i = 0; variant->module && i < variant->module->num_images; ++i)
+    if (!strcmp(variant->module->images[i].arch, arch)) return true;
+  return false;
+}
+
 KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check) {
-  for (int32_t i = 0; i < kernel->num_variants; ++i)
+  int32_t declared = kw_num_compared(kernel, kernel->num_variants);
+  for (int32_t i = 0; i < declared; ++i)
     if (kw_prepare_variant(kernel, &kernel->variants[i], device, only_check)) return -1;
+  const char *arch = declared < kernel->num_variants ? kw_arch_on(&kernel->variants[0], device) : "";
+  if (!arch) return -1;
+  for (int32_t i = declared; i < kernel->num_variants; ++i)
+    if (kw_has_arch(&kernel->variants[i], arch, device.device_type) &&
+        kw_prepare_variant(kernel, &kernel->variants[i], device, only_check))
+      return -1;
   return 0;
+}
+
+/* ---- what a call would run ---- */
+
+/* Tells the number of the variant that a call would run, and behind a blank why. */
+KW_COLD int kw_append_choice(kw_text *text, kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
+  const kw_kernel *kernel = call->kernel;
+  const kw_variant *chosen = kw_chosen(call, variants, count, first);
+  if (kw_check(kw_signature_on(chosen, call->device.device_type), call)) return -1;
+  if (kw_prepare_variant(kernel, chosen, call->device, true)) return -1;
+  kw_append(text, "%d ", (int)(chosen - kernel->variants));
+  if (count == kernel->num_variants) return kw_append_reason(text, call, first, chosen);
+  kw_append(text, "it is the variant that was asked for");
+  return 0;
+}
+
+KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                          int32_t num_passed, TVMFFIAny *result) {
+  kw_call call;
+  kw_text text = {0};
+  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  int32_t first = kw_first_fitting(&call, variants, count);
+  if (first < 0) return kw_handle_no_match(&call, variants, count, result);
+  if (kw_append_choice(&text, &call, variants, count, first)) return -1;
+  TVMFFIByteArray bytes = {text.data, text.used};
+  return TVMFFIStringFromByteArray(&bytes, result);
+}
+
+/* Takes what kw_dispatch takes, chooses as it does, and returns a text in place of running the variant. Raises what the
+ * dispatcher raises; what TVM's host code checks is not known here. */
+KW_COLD_SERVICE int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                                   const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
+  int status = kw_tell_first(kernel, variants, count, passed, num_passed, result);
+  if (status) kw_explain_gaps(kernel);
+  return status;
 }
 
 #endif

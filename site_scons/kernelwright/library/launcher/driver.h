@@ -39,6 +39,7 @@ enum {
   KW_CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
   KW_CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
   KW_CUDA_ERROR_EXTERNAL_DEVICE = 911,
+  KW_ATTRIBUTE_MULTIPROCESSORS = 16,
   KW_ATTRIBUTE_MAJOR = 75,
   KW_ATTRIBUTE_MINOR = 76,
   KW_ATTRIBUTE_MAX_SHARED_OPTIN = 97,
@@ -138,6 +139,9 @@ typedef struct kw_driver {
 } kw_driver;
 
 static kw_driver kw_cuda __attribute__((unused));
+
+/* cuDeviceGetName, which only the choice by tuning tables needs: null if the driver does not have it. */
+static CUresult (*kw_cuda_device_name)(char *, int, CUdevice) __attribute__((unused));
 
 /* Guards everything that is set up once: the driver, the devices, the images. */
 static pthread_mutex_t kw_cuda_lock __attribute__((unused)) = PTHREAD_MUTEX_INITIALIZER;
@@ -263,6 +267,7 @@ KW_COLD int kw_resolve_driver(kw_driver *driver) {
                     name, kw_driver_for(KW_NEEDED_CUDA), KW_NEEDED_CUDA / 1000);
   KW_DRIVER_FUNCTIONS(X)
 #undef X
+  *(void **)&kw_cuda_device_name = dlsym(library, "cuDeviceGetName");
   return 0;
 }
 

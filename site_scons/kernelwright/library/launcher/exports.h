@@ -9,18 +9,27 @@
 #define KW_FFI_PARAMETERS void *self, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result
 #define KW_FFI(name) KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS)
 
-/* The kernel: runs the first variant that the arguments fit. */
-#define KW_EXPORT_KERNEL(name)                                                                       \
-  KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS) {                                                \
-    (void)self;                                                                                      \
-    return kw_dispatch(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);  \
+/* The kernel: runs the first variant that the arguments fit, or what a tuning table has in its place.
+ * kw_choice takes the same arguments, and returns a text: the number of the variant that would run, a blank, and why. */
+#define KW_EXPORT_KERNEL(name)                                                                          \
+  KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS) {                                                   \
+    (void)self;                                                                                         \
+    return kw_dispatch(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);     \
+  }                                                                                                     \
+  KW_FFI(kw_choice) {                                                                                   \
+    (void)self;                                                                                         \
+    return kw_tell_choice(&kw_this, kw_this.variants, kw_this.num_variants, arguments, count, result);  \
   }
 
 /* One variant. */
-#define KW_EXPORT_VARIANT(name, number)                                                              \
-  KW_EXPORT int __tvm_ffi_##name##__##number(KW_FFI_PARAMETERS) {                                    \
-    (void)self;                                                                                      \
-    return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);            \
+#define KW_EXPORT_VARIANT(name, number)                                                       \
+  KW_EXPORT int __tvm_ffi_##name##__##number(KW_FFI_PARAMETERS) {                             \
+    (void)self;                                                                               \
+    return kw_dispatch(&kw_this, &kw_this.variants[number], 1, arguments, count, result);     \
+  }                                                                                           \
+  KW_FFI(kw_choice__##number) {                                                               \
+    (void)self;                                                                               \
+    return kw_tell_choice(&kw_this, &kw_this.variants[number], 1, arguments, count, result);  \
   }
 
 #ifdef KW_APART

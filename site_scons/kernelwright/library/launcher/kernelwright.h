@@ -77,6 +77,7 @@
 #include "call.h"
 #include "xla.h"
 #include "output.h"
+#include "tables.h"
 #include "dispatch.h"
 #else
 #include "runtime.h"

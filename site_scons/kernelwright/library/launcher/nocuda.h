@@ -24,6 +24,11 @@ KW_FUNCTION struct kw_loaded *kw_get_loaded(kw_module *module, int id) {
   return kw_raise_no_cuda(), NULL;
 }
 
+KW_FUNCTION const kw_identity *kw_device_identity(int id) {
+  (void)id;
+  return kw_raise_no_cuda(), NULL;
+}
+
 /* ---- memory.h ---- */
 
 typedef struct kw_released {

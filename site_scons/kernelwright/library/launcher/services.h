@@ -5,6 +5,9 @@
 KW_HIDDEN int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                           int32_t num_passed, TVMFFIAny *result);
 
+KW_HIDDEN int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result);
+
 /* Host code calls these, by the names that the wrapper and runtime.h give it for them. */
 KW_HIDDEN int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result);
 KW_HIDDEN int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,

@@ -89,6 +89,57 @@ typedef struct kw_variant {
   kw_module *module;
 } kw_variant;
 
+/* ---- tuning tables, which tables.h looks up ---- */
+
+/* What a device is called, and how many multiprocessors or processors it has. What nobody could say is empty, or 0. */
+typedef struct kw_identity {
+  int count;
+  char name[256];
+} kw_identity;
+
+/* Where a call has a size: the number of an argument, and of a dimension; -1 if the argument itself is the size. */
+typedef struct kw_size {
+  int32_t argument;
+  int32_t axis;
+} kw_size;
+
+/* The variant for sizes up to that; the last of several ranges has no end, which is INT64_MAX. */
+typedef struct kw_range {
+  int64_t upto;
+  int32_t variant;
+} kw_range;
+
+/* What takes the place of one declared variant: by the product of some sizes. Without ranges nothing does. */
+typedef struct kw_rules {
+  const char *by; /* for messages, such as "m * n" */
+  const kw_size *sizes;
+  const kw_range *ranges;
+  int32_t num_sizes;
+  int32_t num_ranges;
+} kw_rules;
+
+/* The table of one device. */
+typedef struct kw_table {
+  DLDeviceType device;
+  const char *arch; /* of the code that was measured */
+  const char *name;
+  int count;
+  const kw_rules *rules; /* one for each declared variant */
+} kw_table;
+
+/* Which table counts is found once for each declared variant: on the CPU, and behind that on each GPU. */
+#ifdef KW_NO_CUDA
+#define KW_TABLE_PLACES 1
+#else
+#define KW_TABLE_PLACES (1 + KW_MAX_DEVICES)
+#endif
+
+typedef struct kw_tuning {
+  const kw_table *tables;
+  int32_t num_tables;
+  const kw_table *_Atomic *found; /* by place and declared variant; null: not looked for yet */
+} kw_tuning;
+
 typedef struct kw_kernel {
   const char *outline; /* "a, b, [c]": the arguments, outputs in brackets */
   const char *built;   /* "llvm (x86-64-v3), cuda (sm_80, sm_90a)" */
@@ -97,6 +148,8 @@ typedef struct kw_kernel {
   int32_t num_outputs;
   const kw_variant *variants;
   int32_t num_variants;
+  int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: no others */
+  const kw_tuning *tuning; /* null: there are no tables */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
 

@@ -226,12 +226,7 @@ KW_COLD PyObject *kw_call_service(const kw_kernel *kernel, const char *name, con
   PyEval_RestoreThread(thread);
   if (status) return kw_raise_taken(), NULL;
   if (result.type_index == kTVMFFIInt) return PyLong_FromLongLong(result.v_int64);
-  if (result.type_index == kTVMFFISmallStr) return PyUnicode_FromStringAndSize(result.v_bytes, result.small_str_len);
-  if (result.type_index != kTVMFFIStr) return Py_NewRef(Py_None);
-  const TVMFFIByteArray *bytes = (const TVMFFIByteArray *)((const char *)result.v_ptr + sizeof(TVMFFIObject));
-  PyObject *text = PyUnicode_FromStringAndSize(bytes->data, (Py_ssize_t)bytes->size);
-  kw_ffi.TVMFFIObjectDecRef(result.v_ptr);
-  return text;
+  return kw_is_text(&result) ? kw_take_text(&result) : Py_NewRef(Py_None);
 }
 
 

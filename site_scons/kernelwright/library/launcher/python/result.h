@@ -94,12 +94,26 @@ KW_FUNCTION PyObject *kw_make_outputs(const kw_call *call, const TVMFFISeqCell *
   return outputs;
 }
 
-/* What a call returns: nothing, one output, or a tuple of them. Takes the result.
+KW_FUNCTION bool kw_is_text(const TVMFFIAny *result) {
+  return result->type_index == kTVMFFISmallStr || result->type_index == kTVMFFIStr;
+}
+
+KW_COLD PyObject *kw_take_text(const TVMFFIAny *result) {
+  if (result->type_index == kTVMFFISmallStr)
+    return PyUnicode_FromStringAndSize(result->v_bytes, result->small_str_len);
+  const TVMFFIByteArray *bytes = (const TVMFFIByteArray *)((const char *)result->v_ptr + sizeof(TVMFFIObject));
+  PyObject *text = PyUnicode_DecodeUTF8(bytes->data, (Py_ssize_t)bytes->size, "replace");
+  kw_ffi.TVMFFIObjectDecRef(result->v_ptr);
+  return text;
+}
+
+/* What a call returns: nothing, one output, or a tuple of them; kw_choice returns a text. Takes the result.
  *
  * Not Py_RETURN_NONE: in the headers of Python 3.12 and 3.13 it does not count the reference, which is right there and
  * wrong when the module is loaded in 3.11. */
 KW_FUNCTION PyObject *kw_make_result(const kw_call *call, const TVMFFIAny *result) {
   if (KW_LIKELY(result->type_index == kTVMFFINone)) return Py_NewRef(Py_None);
+  if (KW_UNLIKELY(kw_is_text(result))) return kw_take_text(result);
   PyObject *made;
   if (result->type_index == kTVMFFITensor) made = kw_make_output(call, result->v_ptr);
   else made = kw_make_outputs(call, (const TVMFFISeqCell *)((const char *)result->v_ptr + sizeof(TVMFFIObject)));

@@ -1,0 +1,225 @@
+/* The choice by tuning tables: which variant takes the place of the declared one that a call fits.
+ *
+ * A table was measured on one device. On any device that table counts which has its name and count, or else its arch and
+ * the nearest count; runtime/tables.py has the same rule for what has no library. Nothing here is an error: what cannot be
+ * found out leaves the declared variant. */
+#ifndef KW_TABLES_H
+#define KW_TABLES_H
+
+#include <unistd.h>
+
+/* How many variants are compared with a call of the kernel, or of a single variant; `count` is how many it is about. */
+KW_FUNCTION int32_t kw_num_compared(const kw_kernel *kernel, int32_t count) {
+  return count == kernel->num_variants && kernel->num_declared ? kernel->num_declared : count;
+}
+
+/* ---- devices ---- */
+
+#ifndef KW_CPUINFO
+#define KW_CPUINFO "/proc/cpuinfo"
+#endif
+
+/* The text behind the colon of the line "model name"; empty if there is none. */
+KW_COLD void kw_read_cpu_name(char *name, size_t room) {
+  char line[512];
+  FILE *file = fopen(KW_CPUINFO, "re");
+  while (file && fgets(line, sizeof line, file)) {
+    const char *text = strncmp(line, "model name", 10) ? NULL : strchr(line, ':');
+    if (!text) continue;
+    text += 1 + strspn(text + 1, " \t");
+    size_t length = strlen(text);
+    while (length && strchr(" \t\n", text[length - 1])) --length;
+    snprintf(name, room, "%.*s", (int)length, text);
+    break;
+  }
+  if (file) fclose(file);
+}
+
+/* The processors of this machine. They are asked for once, without a lock that a fork could leave locked: of two threads
+ * that do it at a time, one throws its answer away. */
+KW_COLD const kw_identity *kw_cpu_identity(void) {
+  static kw_identity *_Atomic known;
+  static const kw_identity unknown;
+  kw_identity *before = atomic_load(&known), *found = before ? NULL : calloc(1, sizeof *found);
+  if (!found) return before ? before : &unknown;
+  long count = sysconf(_SC_NPROCESSORS_ONLN);
+  found->count = count > 0 ? (int)count : 0;
+  kw_read_cpu_name(found->name, sizeof found->name);
+  if (atomic_compare_exchange_strong(&known, &before, found)) return found;
+  free(found);
+  return before;
+}
+
+/* The arch of the code that a variant would run on a device, or null with an error raised. */
+KW_COLD const char *kw_arch_on(const kw_variant *variant, DLDevice device) {
+  if (device.device_type == kDLCPU) {
+    const kw_cpu_unit *unit = kw_cpu_pick(variant);
+    return unit ? unit->arch : NULL;
+  }
+  kw_choice choice;
+  choice.index = 0; /* without CUDA there is nothing to choose */
+  return kw_choose(variant->module, device.device_id, &choice) ? NULL : variant->module->images[choice.index].arch;
+}
+
+KW_COLD const kw_identity *kw_identity_of(DLDevice device) {
+  return device.device_type == kDLCPU ? kw_cpu_identity() : kw_device_identity(device.device_id);
+}
+
+/* ---- which table counts ---- */
+
+KW_COLD int64_t kw_distance(const kw_table *table, const kw_identity *device) {
+  return llabs((long long)table->count - device->count);
+}
+
+KW_COLD bool kw_is_exact(const kw_table *table, const kw_identity *device) {
+  return table->count == device->count && !strcmp(table->name, device->name);
+}
+
+/* Whether a table is for a device more than another one is. */
+KW_COLD bool kw_is_nearer(const kw_table *table, const kw_table *other, const kw_identity *device) {
+  bool exact = kw_is_exact(table, device);
+  int64_t distance = kw_distance(table, device), others = kw_distance(other, device);
+  if (exact != kw_is_exact(other, device)) return exact;
+  return distance != others ? distance < others : table->count < other->count;
+}
+
+/* The table that counts for code of an arch on a device; null: none is for that arch. */
+KW_COLD const kw_table *kw_nearest_table(const kw_tuning *tuning, DLDeviceType type, const char *arch,
+                                         const kw_identity *device) {
+  const kw_table *best = NULL;
+  for (int32_t i = 0; i < tuning->num_tables; ++i) {
+    const kw_table *table = &tuning->tables[i];
+    if (table->device != type || strcmp(table->arch, arch)) continue;
+    if (!best || kw_is_nearer(table, best, device)) best = table;
+  }
+  return best;
+}
+
+/* Stands for no table where null means that it was not looked for. */
+static const kw_table kw_no_table __attribute__((unused));
+
+/* Where the table for a call is kept, or null for a device of which nothing is kept. */
+KW_FUNCTION const kw_table *_Atomic *kw_place_of_table(const kw_call *call, int32_t declared) {
+  const kw_kernel *kernel = call->kernel;
+  bool cpu = call->device.device_type == kDLCPU;
+  if (!cpu && (call->device.device_id < 0 || call->device.device_id >= KW_MAX_DEVICES)) return NULL;
+  int32_t place = cpu ? 0 : 1 + call->device.device_id;
+  return &kernel->tuning->found[place * kw_num_compared(kernel, kernel->num_variants) + declared];
+}
+
+/* Looks for the table of a call's device. If the declared variant cannot run there, that call says so, and nothing is
+ * kept. */
+KW_COLD const kw_table *kw_look_for_table(const kw_call *call, int32_t declared) {
+  const char *arch = kw_arch_on(&call->kernel->variants[declared], call->device);
+  const kw_identity *device = arch ? kw_identity_of(call->device) : NULL;
+  if (!device) {
+    kw_text ignored = {0};
+    kw_append_raised(&ignored);
+    return &kw_no_table;
+  }
+  const kw_table *found = kw_nearest_table(call->kernel->tuning, call->device.device_type, arch, device);
+  if (!found) found = &kw_no_table;
+  atomic_store_explicit(kw_place_of_table(call, declared), found, memory_order_release);
+  return found;
+}
+
+/* The table that counts for a call that a declared variant fits; kw_no_table, if there is none. */
+KW_FUNCTION const kw_table *kw_table_for(const kw_call *call, int32_t declared) {
+  const kw_table *_Atomic *place = call->kernel->tuning ? kw_place_of_table(call, declared) : NULL;
+  if (!place) return &kw_no_table;
+  const kw_table *found = atomic_load_explicit(place, memory_order_acquire);
+  return __builtin_expect(found != NULL, 1) ? found : kw_look_for_table(call, declared);
+}
+
+/* ---- which range counts ---- */
+
+/* The product of the sizes that decide. One that int64 does not hold is as large as that can be: no range but the last
+ * goes so far. */
+KW_FUNCTION int64_t kw_product(const kw_rules *rules, const kw_call *call) {
+  int64_t product = 1;
+  for (int32_t i = 0; i < rules->num_sizes; ++i) {
+    kw_size at = rules->sizes[i];
+    int64_t size = at.axis < 0 ? call->values[at.argument]->v_int64 : call->tensors[at.argument]->shape[at.axis];
+    bool negative = (product < 0) != (size < 0);
+    if (__builtin_mul_overflow(product, size, &product)) product = negative ? INT64_MIN : INT64_MAX;
+  }
+  return product;
+}
+
+/* The first range that goes as far as the product, by bisection; the last one goes as far as any. */
+KW_FUNCTION const kw_range *kw_range_of(const kw_rules *rules, int64_t product) {
+  const kw_range *low = rules->ranges;
+  for (int32_t count = rules->num_ranges; count > 1;) {
+    int32_t half = count / 2;
+    if (low[half - 1].upto < product) low += half;
+    count -= half;
+  }
+  return low;
+}
+
+/* The rules for a call that a declared variant fits, or null. */
+KW_FUNCTION const kw_rules *kw_rules_for(const kw_call *call, int32_t declared) {
+  const kw_rules *rules = kw_table_for(call, declared)->rules;
+  return rules && rules[declared].num_ranges ? &rules[declared] : NULL;
+}
+
+/* The variant that runs a call that a declared one fits: the one that a table has for it, if the call fits that too. */
+KW_FUNCTION const kw_variant *kw_tuned(const kw_call *call, int32_t declared) {
+  const kw_variant *variants = call->kernel->variants, *own = &variants[declared];
+  const kw_rules *rules = kw_rules_for(call, declared);
+  if (!rules) return own;
+  const kw_variant *other = &variants[kw_range_of(rules, kw_product(rules, call))->variant];
+  const kw_signature *expected = kw_signature_on(other, call->device.device_type);
+  if (expected == kw_signature_on(own, call->device.device_type)) return other;
+  return expected && kw_matches(expected, call, KW_DATA) ? other : own;
+}
+
+/* ---- why ---- */
+
+KW_COLD void kw_append_range(kw_text *text, const kw_rules *rules, int64_t product, const kw_range *range) {
+  bool first = range == rules->ranges, last = range == rules->ranges + rules->num_ranges - 1;
+  if (first && last) {
+    kw_append(text, "any %s", rules->num_sizes ? rules->by : "size");
+    return;
+  }
+  kw_append(text, "%s = %" PRId64 ", ", rules->by, product);
+  if (first) kw_append(text, "up to %" PRId64, range->upto);
+  else if (last) kw_append(text, "above %" PRId64, range[-1].upto);
+  else kw_append(text, "from %" PRId64 " to %" PRId64, range[-1].upto + 1, range->upto);
+}
+
+KW_COLD void kw_append_table(kw_text *text, const kw_table *table, const kw_identity *device) {
+  kw_append(text, "the tuning table of '%s' (count %d), ", table->name, table->count);
+  if (kw_is_exact(table, device)) kw_append(text, "which is this device, ");
+  else kw_append(text, "the nearest to this device, '%s' (count %d), ", device->name, device->count);
+}
+
+/* What the table has for a call, and whether that runs. */
+KW_COLD void kw_append_rule(kw_text *text, const kw_call *call, int32_t declared, const kw_variant *chosen) {
+  const kw_rules *rules = kw_rules_for(call, declared);
+  if (!rules) return kw_append(text, "has no rules for it");
+  int64_t product = kw_product(rules, call);
+  const kw_range *range = kw_range_of(rules, product);
+  const kw_variant *named = &call->kernel->variants[range->variant];
+  kw_append(text, "has %s for ", named->slug);
+  kw_append_range(text, rules, product, range);
+  if (named != chosen) kw_append(text, ", which these arguments do not fit");
+}
+
+/* Why a call that a declared variant fits runs the variant that kw_tuned has chosen. Raises where the call would. */
+KW_COLD int kw_append_reason(kw_text *text, const kw_call *call, int32_t declared, const kw_variant *chosen) {
+  const kw_table *table = kw_table_for(call, declared);
+  const char *arch = kw_arch_on(&call->kernel->variants[declared], call->device);
+  const kw_identity *device = arch ? kw_identity_of(call->device) : NULL;
+  const kw_rules *rules = kw_rules_for(call, declared);
+  if (!device) return -1;
+  bool tuned = rules && chosen == &call->kernel->variants[kw_range_of(rules, kw_product(rules, call))->variant];
+  if (!tuned) kw_append(text, "it is the first declared variant that fits; ");
+  if (!call->kernel->tuning) return kw_append(text, "there are no tuning tables"), 0;
+  if (table == &kw_no_table) return kw_append(text, "no tuning table is for %s", arch), 0;
+  kw_append_table(text, table, device);
+  kw_append_rule(text, call, declared, chosen);
+  return 0;
+}
+
+#endif
