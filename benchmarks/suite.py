@@ -9,6 +9,7 @@ from . import (
     edit_one,
     gpu,
     import_and_call,
+    lookup,
     null_build,
     nvrtc,
     on_demand,
@@ -27,6 +28,7 @@ MODULES = {
     "import_and_call": import_and_call,
     "on_demand": on_demand,
     "call_overhead": call_overhead,
+    "lookup": lookup,
     "scale": scale,
     "gpu": gpu,
 }

@@ -17,6 +17,7 @@ from kernelwright.library.c_text import size_expression, symbols_of
 from kernelwright.library.commands import ToolPaths, link_flags
 from kernelwright.library.launcher import launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.toolchain.cuda import cuda_version
 from launcher_build import plan, scalar, signature, tensor
 
@@ -77,6 +78,28 @@ def test_the_emitted_files_are_the_golden_ones(emitted: str, expected: str) -> N
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
+
+
+def tuned_plan() -> KernelPlan:
+    """The kernel in float16, and a second variant that runs where a table for a GPU or for a CPU says so."""
+    by_both = Rules(("m", "k"), ((64, 0), (4096, 1), (None, 0)))
+    gpu = DeviceTable("cuda", "sm_90a", "NVIDIA H100 80GB HBM3", 132, {0: by_both})
+    cpu = DeviceTable("llvm", "x86-64-v3", 'A "CPU"', 8, {0: Rules((), ((None, 1),))})
+    units = [unit for unit in whole_plan().units if unit.arch != "x86-64" and unit.slug == "dtype-float16"]
+    others = [replace(unit, slug="other", symbol=f"{unit.symbol}_other") for unit in units]
+    return replace(plan("gemm", *units, *others, outputs=["c", "total"]), declared=1, tables=(gpu, cpu))
+
+
+def test_tables_are_emitted_and_nothing_of_them_where_there_are_none() -> None:
+    golden = GOLDEN / "wrapper_tuned.c"
+    text = emit(tuned_plan())
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
+    without = emit(replace(tuned_plan(), tables=(), declared=None))
+    assert without == emit(replace(tuned_plan(), tables=(), declared=2))
+    assert "tuning" not in without and "num_declared" not in without
+    assert "tuning" not in emit(replace(tuned_plan(), tables=()))
 
 
 def test_a_split_kernel_names_its_images_and_embeds_none() -> None:

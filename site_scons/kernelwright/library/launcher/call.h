@@ -9,7 +9,7 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
 }
 
 /* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any. */
-KW_FUNCTION int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
+KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
   call->kernel = kernel;
   call->passed = passed;
   call->complete = count == kernel->num_arguments;
@@ -127,7 +127,7 @@ KW_FUNCTION bool kw_scalar_fits(const kw_argument *argument, const TVMFFIAny *va
   return high == 0 || high == -1;
 }
 
-KW_FUNCTION int kw_check(const kw_signature *signature, kw_call *call) {
+KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const kw_argument *argument = &signature->arguments[i];

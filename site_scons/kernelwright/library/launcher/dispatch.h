@@ -128,7 +128,7 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
   return kw_run(call, only, result);
 }
 
-/* ---- the two ways in ---- */
+/* ---- which variant runs ---- */
 
 /* Adds to a raised error what the kernel lacks, which may be why nothing fits. */
 KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
@@ -146,9 +146,8 @@ KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
 }
 
 /* The number of the first of the variants that the arguments fit, or -1. */
-KW_FUNCTION int32_t kw_first_fitting(const kw_call *call, const kw_variant *variants, int32_t count) {
-  count = kw_num_compared(call->kernel, count);
-  for (int32_t i = 0; i < count; ++i) {
+KW_HOT int32_t kw_first_fitting(const kw_kernel *kernel, const kw_call *call, const kw_variant *variants, int32_t count) {
+  for (int32_t i = 0; i < kw_num_compared(kernel, count); ++i) {
     const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
     if (signature && kw_matches(signature, call, KW_DATA)) return i;
   }
@@ -156,26 +155,10 @@ KW_FUNCTION int32_t kw_first_fitting(const kw_call *call, const kw_variant *vari
 }
 
 /* The variant that runs if that one fits: of a whole kernel's variants the one that a tuning table has for the call. */
-KW_FUNCTION const kw_variant *kw_chosen(const kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
-  bool tuned = call->kernel->tuning && count == call->kernel->num_variants;
+KW_FUNCTION const kw_variant *kw_chosen(const kw_kernel *kernel, const kw_call *call, const kw_variant *variants,
+                                        int32_t count, int32_t first) {
+  bool tuned = kernel->tuning && count == kernel->num_variants;
   return tuned ? kw_tuned(call, first) : &variants[first];
-}
-
-KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
-                                  const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
-  kw_call call;
-  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
-  int32_t first = kw_first_fitting(&call, variants, count);
-  if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);
-  return kw_run(&call, kw_chosen(&call, variants, count, first), result);
-}
-
-/* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */
-KW_SERVICE int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
-                           int32_t num_passed, TVMFFIAny *result) {
-  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
-  if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
-  return status;
 }
 
 /* Loads all that a call on the device would load; `only_check` stops short of loading device code. */
@@ -219,7 +202,7 @@ KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check
 /* Tells the number of the variant that a call would run, and behind a blank why. */
 KW_COLD int kw_append_choice(kw_text *text, kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
   const kw_kernel *kernel = call->kernel;
-  const kw_variant *chosen = kw_chosen(call, variants, count, first);
+  const kw_variant *chosen = kw_chosen(kernel, call, variants, count, first);
   if (kw_check(kw_signature_on(chosen, call->device.device_type), call)) return -1;
   if (kw_prepare_variant(kernel, chosen, call->device, true)) return -1;
   kw_append(text, "%d ", (int)(chosen - kernel->variants));
@@ -233,11 +216,30 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
   kw_call call;
   kw_text text = {0};
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
-  int32_t first = kw_first_fitting(&call, variants, count);
+  int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (first < 0) return kw_handle_no_match(&call, variants, count, result);
   if (kw_append_choice(&text, &call, variants, count, first)) return -1;
   TVMFFIByteArray bytes = {text.data, text.used};
   return TVMFFIStringFromByteArray(&bytes, result);
+}
+
+/* ---- the ways in ---- */
+
+KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                                  const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
+  kw_call call;
+  if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  int32_t first = kw_first_fitting(kernel, &call, variants, count);
+  if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);
+  return kw_run(&call, kw_chosen(kernel, &call, variants, count, first), result);
+}
+
+/* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */
+KW_SERVICE int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                           int32_t num_passed, TVMFFIAny *result) {
+  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
+  if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
+  return status;
 }
 
 /* Takes what kw_dispatch takes, chooses as it does, and returns a text in place of running the variant. Raises what the

@@ -33,6 +33,7 @@
 /* Headers of a one-file library: a kernel that has no use for a function should not be warned about it. */
 #define KW_FUNCTION static __attribute__((unused))
 #define KW_COLD static __attribute__((unused, cold, noinline))
+#define KW_HOT static inline __attribute__((unused, always_inline))
 #define KW_HIDDEN __attribute__((visibility("hidden")))
 #define KW_EXPORT __attribute__((visibility("default")))
 
