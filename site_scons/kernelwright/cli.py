@@ -39,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool.add_argument("name", choices=TOOLS)
     add_report(commands)
     add_cache(commands)
+    add_tune(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
     check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report(options)
     if options.command == "cache":
         return cache(options)
+    if options.command == "tune":
+        return tune(options)
     if options.command == "init":
         return init_project(options.name)
     if options.command == "verify":
@@ -123,6 +126,45 @@ def cache(options: argparse.Namespace) -> int:
     except KernelwrightError as error:
         print(f"kernelwright: {error}", file=sys.stderr)
         return 1
+
+
+def add_tune(commands: Any) -> None:
+    """Add the command ``tune``; argparse has no public name for the type of ``commands``."""
+    command = commands.add_parser("tune", help="measure which variants suit a device, and write tuning tables")
+    command.add_argument(
+        "kernels", nargs="*", metavar="KERNEL", help="kernels to tune (default: all that have a space)"
+    )
+    command.add_argument(
+        "--file", action="append", metavar="FILE", help="a definition file (default: kernels/*.py of the project)"
+    )
+    command.add_argument(
+        "--sizes",
+        action="append",
+        metavar="SIZES",
+        help="m=1,16,64 or m=1:8192:x2 or m=1:100:+10; once for each symbol (default: those of the definition)",
+    )
+    command.add_argument(
+        "--device", action="append", metavar="DEVICE", help="cpu or cuda:0 (default: the GPU, or else the CPU)"
+    )
+    command.add_argument(
+        "--budget", metavar="TIME", help="how long it may take: 90s, 10m, 1h (default: until all is done)"
+    )
+    command.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
+    command.add_argument("--no-wait", action="store_true", help="fail if another process tunes, instead of waiting")
+    command.add_argument("--check", action="store_true", help="measure the answers of the tables again, and write none")
+    command.add_argument(
+        "--max-regret", default="5%", metavar="PERCENT", help="with --check: what an answer may cost (default: 5%%)"
+    )
+    command.add_argument("--list", action="store_true", help="list the tables, and what is stale in them")
+    command.add_argument("--strict", action="store_true", help="with --list: exit status 1 if anything is stale")
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Tune kernels, check their tables, or list these."""
+    # Imported here, because the other commands do not need it.
+    from .tune.command import tune as run
+
+    return run(options)
 
 
 def init_project(name: str) -> int:

@@ -462,7 +462,7 @@ def test_names_that_cannot_be_kernels(name):
 def test_what_the_package_and_the_build_file_use_is_reserved():
     used = {"main", "preload", "supported", "variants", "manifest", "set_num_threads", "num_threads"}
     used |= {"misses", "set_fallback"}
-    assert used | {"check", "ir", "wheel", "sass", "ptx", "backends", "jax"} == RESERVED
+    assert used | {"check", "ir", "wheel", "tune", "sass", "ptx", "backends", "jax"} == RESERVED
 
 
 def test_slugs_are_readable_where_they_can_be():

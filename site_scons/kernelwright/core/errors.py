@@ -18,7 +18,7 @@ class Where:
         kernel: name of the kernel.
         variant: slug of the variant.
         stage: ``settings``, ``discover``, ``lower``, ``nvcc``, ``nvrtc``, ``wrap``, ``compile``, ``link``,
-            ``assemble`` or ``check``.
+            ``assemble``, ``check`` or ``tuning``.
         location: ``path:line`` in the user's own source.
     """
 

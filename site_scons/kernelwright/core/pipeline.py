@@ -110,7 +110,7 @@ STAGES = (
         ("#87421d", "#e67f5a"),
         "every `signature.json`",
         "variants with their targets and archs, outputs, where images are, `compress`, CUDA version of the compiler; "
-        "of a backend: its name, digest of its headers",
+        "with a space, the tuning tables; of a backend: its name, digest of its headers",
         "`wrapper.c`, `images.s` of the library; of a backend: its files for the kernel, such as `_<kernel>.pyx`",
         module="stages.wrap",
         also=("backends",),
@@ -161,7 +161,7 @@ STAGES = (
         "ENTRY",
         ("#93506e", "#d7a0b8"),
         "every `signature.json`, `module.tir`, image and `sm_*.json`",
-        "limits, docstring, flags, tools",
+        "limits, docstring, flags, tools; with a space, the tuning tables",
         "`entry.json`, where no backend needs a library",
         module="stages.entry",
         also=("backends",),
@@ -173,7 +173,7 @@ STAGES = (
         "`wrapper.o`, `images.s`, what `GLIBC` makes, every `host.o`, image, `signature.json`, `module.tir` and "
         "`sm_*.json`",
         "the command without paths, identity of the compiler, digest of the launcher, limits, docstring, flags, tools, "
-        "where images are",
+        "where images are; with a space, the tuning tables",
         "`<kernel>.so`, `compile.sh`, `entry.json`",
         module="stages.link",
         also=("backends",),

@@ -129,6 +129,12 @@ class Record:
         items = self._items(name)
         return items if all(isinstance(item, str) for item in items) else self._misfit(name, "a list of strings")
 
+    def counts(self, name: str) -> list[int]:
+        """A list of integers that are neither negative nor larger than ``LARGEST``."""
+        items = self._items(name)
+        fit = all(type(item) is int and 0 <= item <= LARGEST for item in items)
+        return items if fit else self._misfit(name, f"a list of integers from 0 to {LARGEST}")
+
     def lists_of_texts(self, name: str) -> list[list[str]]:
         """A list of lists of strings."""
         items = self._items(name)

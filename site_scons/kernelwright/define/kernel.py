@@ -15,11 +15,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
+from .divisible import Divisible, checked_divisible, class_keys, expanded, multiples_of, require_classes
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded
+from .space import Choice, checked_cost, checked_sizes, given, space_of, variants_of
 
 ConfigValue = bool | int | float | str
 Outputs = tuple[str | int, ...]
@@ -99,7 +102,7 @@ class Kernel:
     Arguments:
         function: the decorated function; called with a config's keys, it returns a PrimFunc or an IRModule.
         name: the kernel's name, which is the name of the function.
-        configs: the configs in order; the first is the default.
+        configs: the configs in order; the first is the default. With a space, they are those of all candidates.
         targets, archs, backends, flags: restrictions of the package's settings for this kernel; None keeps those.
         outputs: names or positions of arguments that a caller may leave out, in which case they are allocated and
             returned.
@@ -112,6 +115,10 @@ class Kernel:
         backward_kernel: the kernel that computes this one's gradients.
         frontend: what the definition is written in, a name in ``lower.CLASSES``.
         pass_configs: configs of TVM's passes, in a fixed order.
+        choices: with a space, the configs that callers can see, and the points of each; otherwise none.
+        sizes_function: says which sizes are measured.
+        cost_function: estimates the time of a candidate.
+        divisible: size symbol -> the classes of sizes that have variants of their own.
     """
 
     function: Callable[..., Any]
@@ -132,6 +139,15 @@ class Kernel:
     forward: Kernel | None = field(default=None)
     backward_kernel: Kernel | None = field(default=None)
     recorded: str | None = field(default=None)
+    choices: tuple[Choice, ...] = field(default=())
+    sizes_function: Callable[..., Any] | None = field(default=None)
+    cost_function: Callable[..., Any] | None = field(default=None)
+    divisible: Divisible = field(default_factory=dict)
+
+    @property
+    def where(self) -> Where:
+        """The place of the definition."""
+        return Where(self.name, stage="discover", location=self.location)
 
     @property
     def doc(self) -> str:
@@ -156,7 +172,9 @@ class Kernel:
         Raises:
             DefinitionError: the definition cannot be called with the config.
         """
-        _check_config(self.function, config, Where(self.name, location=self.location))
+        where = Where(self.name, location=self.location)
+        _check_config(self.function, config, where, self.divisible)
+        require_classes([config], self.divisible, where)
         for listed in self.variants:  # a config that was recorded in the meantime
             if sorted(_config_items(listed.config)) == sorted(_config_items(config)):
                 return listed, slugs(self.configs)
@@ -170,6 +188,8 @@ class Kernel:
         /,
         *,
         configs: Sequence[Config] | Recorded | None = None,
+        tune: Sequence[Config] | Callable[..., Sequence[Config]] | None = None,
+        divisible: Mapping[str, Sequence[int]] | None = None,
         targets: Sequence[str] | None = None,
         archs: Sequence[str] | None = None,
         backends: Sequence[str] | None = None,
@@ -186,6 +206,14 @@ class Kernel:
             configs: list of dicts, usually made by :func:`grid`; their keys are the function's parameters. The first is
                 the default variant. Or ``recorded("configs.json")``, the configs that a program was seen to use.
                 Without ``configs``, the kernel has one variant and its function no parameters (but ``target``).
+            tune: the space of tuning parameters: a list of dicts, usually made by :func:`grid`, whose keys are further
+                parameters of the function; or a function that returns such a list, of those keys of a config and of
+                ``target`` (``"llvm"`` or ``"cuda"``) that it has parameters for. The first point is the default. The
+                others are built where a tuning table chooses them.
+            divisible: size symbol -> numbers that its values may be multiples of: ``{"m": [1, 16]}`` makes two variants
+                of each config, one for every m that is a multiple of 16, and one for all others, which is the same
+                without the ``1``. TVM simplifies the code of the first for such sizes. Its config has the key
+                ``m_multiple_of``, which is passed to the function if that has such a parameter.
             targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
             archs: archs to build for, of either target; default: those of the package.
             backends: execution backends; default: those of the package.
@@ -208,11 +236,14 @@ class Kernel:
 
         def decorate(function: Callable[..., Any]) -> Kernel:
             name, where = _kernel_name(function)
+            allowed = _strings("targets", targets, where)
+            classes = checked_divisible(divisible, frontend, where)
+            variants, choices = _declared(function, configs, tune, classes, allowed, frontend, where)
             result = cls(
                 function,
                 name,
-                _checked_configs(function, configs, where),
-                _strings("targets", targets, where),
+                variants,
+                allowed,
                 _strings("archs", archs, where),
                 _strings("backends", backends, where),
                 _checked_outputs(outputs, where),
@@ -223,6 +254,8 @@ class Kernel:
                 frontend,
                 checked_pass_configs(pass_configs, where),
                 recorded=configs.path if isinstance(configs, Recorded) else None,
+                choices=choices,
+                divisible=classes,
             )
             slugs(result.configs)
             return result
@@ -252,10 +285,55 @@ class Kernel:
         self.inputs_function = function
         return function
 
+    def sizes(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: says which sizes a tuner measures, if it is not told otherwise.
+
+        It is called with the keys of a caller's config that it has parameters for. It returns a dict from size symbol
+        to list of sizes.
+        """
+        self.sizes_function = function
+        return function
+
+    def cost(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: estimates how long a candidate takes, where there are too many to measure all.
+
+        It is called with the config's keys, those of the point, the sizes and ``target``, as far as it has parameters
+        of those names. It returns a number; only the order of the numbers counts.
+        """
+        self.cost_function = function
+        return function
+
+    def sizes_of(self, config: Config) -> dict[str, tuple[int, ...]]:
+        """The sizes that are measured for a caller's config; none, if the definition does not say.
+
+        Raises:
+            DefinitionError: the function of :meth:`sizes` returns something else.
+        """
+        if self.sizes_function is None:
+            return {}
+        return checked_sizes(self.sizes_function(**given(self.sizes_function, config, "sizes", self.where)), self.where)
+
+    def cost_of(self, config: Config, sizes: Mapping[str, int], target: str) -> float:
+        """What a candidate is estimated to take; 0, if the definition does not say.
+
+        Arguments:
+            config: the candidate's.
+            sizes: size symbol -> size.
+            target: ``llvm`` or ``cuda``.
+
+        Raises:
+            DefinitionError: the function of :meth:`cost` returns no number.
+        """
+        if self.cost_function is None:
+            return 0.0
+        known = {**config, **sizes, "target": target}
+        return checked_cost(self.cost_function(**given(self.cost_function, known, "cost", self.where)), self.where)
+
     def backward(
         self,
         *,
         outputs: Sequence[str | int],
+        tune: Sequence[Config] | Callable[..., Sequence[Config]] | None = None,
         flags: Sequence[str] = (),
         tolerance: float | None = None,
         reads: Sequence[str] = (),
@@ -263,14 +341,15 @@ class Kernel:
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Decorator: the definition of the kernel that computes this one's gradients, for autograd.
 
-        It makes a kernel of its own, ``<name>_backward``, with this one's configs, targets, archs and backends. The
-        decorated function is a definition as any other, and may be called ``_``. What its arguments are follows from
-        their names: the arguments and outputs of this kernel have the names that they have here; ``grad_<output>`` is
-        the incoming gradient of an output; and the outputs are the gradients of inputs, ``grad_<input>``.
+        It makes a kernel of its own, ``<name>_backward``, with the configs that callers of this one see, and with its
+        targets, archs and backends. The decorated function is a definition as any other, and may be called ``_``. What
+        its arguments are follows from their names: the arguments and outputs of this kernel have the names that they
+        have here; ``grad_<output>`` is the incoming gradient of an output; and the outputs are the gradients of inputs,
+        ``grad_<input>``.
 
         Arguments:
             outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their positions.
-            flags, tolerance, reads, pass_configs: as of ``@kernel``.
+            tune, flags, tolerance, reads, pass_configs: as of ``@kernel``.
 
         Returns:
             The kernel, which takes a ``.reference`` and ``.inputs`` as any other.
@@ -284,10 +363,14 @@ class Kernel:
             name = f"{self.name}_backward"
             _check_name(name, where)
             self._check_backward(where)
+            seen = tuple(choice.config for choice in self.choices) or self.configs
+            variants, choices = _declared(
+                *(function, seen, tune, self.divisible, self.targets, self.frontend, where), classes_are_listed=True
+            )
             self.backward_kernel = type(self)(
                 function,
                 name,
-                _checked_configs(function, self.configs, where),
+                variants,
                 self.targets,
                 self.archs,
                 self.backends,
@@ -298,6 +381,8 @@ class Kernel:
                 _checked_reads(reads, where),
                 pass_configs=checked_pass_configs(pass_configs, where),
                 forward=self,
+                choices=choices,
+                divisible=self.divisible,
             )
             return self.backward_kernel
 
@@ -313,7 +398,13 @@ class Kernel:
 
     def build(self, config: Config, target: Any) -> Any:
         """Call the definition for one config; ``target`` is passed on if the definition takes it."""
-        return self.function(**config, **({"target": target} if self.takes_target else {}))
+        unknown = class_keys(self.divisible) - inspect.signature(self.function).parameters.keys()
+        arguments = {key: value for key, value in config.items() if key not in unknown}
+        return self.function(**arguments, **({"target": target} if self.takes_target else {}))
+
+    def multiples(self, config: Config) -> dict[str, int]:
+        """What the variant of a config knows of sizes: size symbol -> what its values are multiples of."""
+        return multiples_of(config, self.divisible)
 
 
 kernel = Kernel.declare
@@ -517,6 +608,7 @@ RESERVED = frozenset(
         "check",
         "ir",
         "wheel",
+        "tune",
         "sass",
         "ptx",
         "backends",
@@ -526,9 +618,47 @@ RESERVED = frozenset(
 """Names that a kernel cannot have, because the package or the build file uses them."""
 
 
-def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -> tuple[Config, ...]:
+def _declared(
+    function: Callable[..., Any],
+    configs: Any,
+    tune: Any,
+    divisible: Divisible,
+    targets: tuple[str, ...] | None,
+    frontend: str,
+    where: Where,
+    classes_are_listed: bool = False,
+) -> tuple[tuple[Config, ...], tuple[Choice, ...]]:
+    """The configs of all variants of a kernel, and its choices if it has a space.
+
+    Arguments:
+        classes_are_listed: whether ``configs`` are those of variants already, with their classes of sizes.
+    """
+    seen = _checked_configs(function, configs, where, divisible, complete=tune is None)
+    if not classes_are_listed and not isinstance(configs, Recorded):
+        seen = tuple(expanded(seen, divisible))
+    require_classes(seen, divisible, where)
+    if tune is None:
+        return seen, ()
+    space = space_of(tune, targets, frontend, where)
+    choices = space.choices(seen, isinstance(configs, Recorded))
+    variants = variants_of(choices)
+    if len(variants) > MAX_CONFIGS:
+        message = f"configs and tune make {len(variants)} candidates, at most {MAX_CONFIGS} are possible"
+        raise DefinitionError(message, where, FEWER)
+    return _checked_configs(function, variants, where, divisible), choices
+
+
+def _checked_configs(
+    function: Callable[..., Any], configs: Any, where: Where, divisible: Divisible, complete: bool = True
+) -> tuple[Config, ...]:
+    """The configs that a decorator lists.
+
+    Arguments:
+        complete: whether each has to give a value to each parameter that has no default.
+    """
     if isinstance(configs, Recorded):
-        return configs.configs(function, where, _checked_configs)
+        check = partial(_checked_configs, divisible=divisible, complete=complete)
+        return configs.configs(function, where, check)
     if configs is None:
         configs = [{}]
     if isinstance(configs, Mapping) or not isinstance(configs, Iterable):
@@ -541,7 +671,7 @@ def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -
     if not result:
         raise DefinitionError("configs is empty", where, "give at least one config, or leave configs out")
     for config in result:
-        _check_config(function, config, where)
+        _check_config(function, config, where, divisible, complete)
     counts = Counter(map(_config_text, result))
     for config in result:
         if counts[_config_text(config)] > 1:
@@ -549,7 +679,9 @@ def _checked_configs(function: Callable[..., Any], configs: Any, where: Where) -
     return tuple(dict(config) for config in result)
 
 
-def _check_config(function: Callable[..., Any], config: Any, where: Where) -> None:
+def _check_config(
+    function: Callable[..., Any], config: Any, where: Where, divisible: Divisible, complete: bool = True
+) -> None:
     _require_dict(config, where)
     parameters = dict(inspect.signature(function).parameters)
     parameters.pop("target", None)
@@ -557,7 +689,7 @@ def _check_config(function: Callable[..., Any], config: Any, where: Where) -> No
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY}:
         raise DefinitionError("a definition cannot have *args, **kwargs or positional-only parameters", where)
     for key, value in config.items():
-        if key not in parameters:
+        if key not in parameters and key not in class_keys(divisible):
             listed = ", ".join(parameters) or "none"
             raise DefinitionError(
                 f"config key {shown(key)} is not a parameter of the definition (its parameters: {listed})",
@@ -566,7 +698,7 @@ def _check_config(function: Callable[..., Any], config: Any, where: Where) -> No
             )
         _check_value(key, value, where)
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in config]
-    if missing:
+    if missing and complete:
         raise DefinitionError(
             f"config {shown(dict(config))} gives no value for parameter {missing[0]!r}",
             where,

@@ -141,7 +141,7 @@ def text_of(kernels: Mapping[str, Iterable[Mapping[str, Any]]]) -> str:
     blocks = []
     for name in sorted(kernels):
         unique = {config_text(config): config for config in kernels[name]}
-        lines = [config_text(config) for config in sorted(unique.values(), key=_rank)]
+        lines = [config_text(config) for config in sorted(unique.values(), key=rank_of)]
         blocks.append(f"  {json.dumps(name)}: [\n" + ",\n".join(f"   {line}" for line in lines) + "\n  ]")
     listed = "{\n" + ",\n".join(blocks) + "\n }" if blocks else "{}"
     return f'{{\n "schema": {SCHEMA},\n "kernels": {listed}\n}}\n'
@@ -171,7 +171,7 @@ def _ordered(config: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     return {key: config[key] for key in (*known, *(key for key in config if key not in known))}
 
 
-def _rank(config: Mapping[str, Any]) -> list[tuple[str, bool, float, str, str]]:
+def rank_of(config: Mapping[str, Any]) -> list[tuple[str, bool, float, str, str]]:
     """What configs are sorted by: numbers by their size."""
     ranked = []
     for key in sorted(config):

@@ -42,6 +42,12 @@ def _check_glibc(version: str, where: Where) -> None:
         raise SettingsError(f"glibc is {version!r}, expected a version such as '2.28', or ''", where)
 
 
+def _check_tuning(folder: str, where: Where) -> None:
+    if folder.startswith("/") or "\\" in folder or {"..", "."} & set(folder.split("/")) or folder.endswith("/"):
+        remedy = 'write for example tuning = "tuning"; empty: there are no tables'
+        raise SettingsError(f"tuning is {folder!r}, expected a folder below that of the SConstruct", where, remedy)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that a user can choose about a kernel package.
@@ -70,6 +76,12 @@ class Settings:
     backends: tuple[str, ...] = _setting(WORDS, ("tvm_ffi",), "execution backends, the first is the default")
     configs: str = _setting(
         TEXT, "", "file of recorded configs: the kernels that it names have exactly these variants; empty: none"
+    )
+    tuning: str = _setting(
+        TEXT,
+        "tuning",
+        "folder of the tuning tables, which choose among the candidates of kernels with a space; empty: none",
+        check=_check_tuning,
     )
     cuda_compiler: str = _setting(choice("nvcc", "nvrtc"), "nvcc", "what compiles device code")
     nvcc: str = _setting(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.files import read_record
 from ..define.kernel import Variant
-from ..define.recorded import LARGEST, VARIABLE, Configs, damage, parse
+from ..define.recorded import LARGEST, VARIABLE, Configs, config_text, damage, parse
+from ..define.space import Choice, callers_part, variants_of
 from ..lower.unit import alike
 from .discovery import DefinitionRecord, KernelRecord
 
@@ -55,17 +57,41 @@ class Configured:
         Raises:
             DefinitionError: two of the configs would have one name.
         """
-        forward = next((other.name for other in definition.kernels if other.backward == kernel.name), kernel.name)
-        configs = self._configs.get(kernel.name, self._configs.get(forward))
+        forward = next((other for other in definition.kernels if other.backward == kernel.name), kernel)
+        configs = self._configs.get(kernel.name)
+        if configs is None and forward.name in self._configs:
+            of_forward = (callers_part(forward.choices, config) for config in self._configs[forward.name])
+            configs = list({config_text(config): config for config in of_forward}.values())
         if configs is None:
             return kernel
-        variants = list({variant.slug: variant for variant in map(kernel.variant_of, configs)}.values())
+        if kernel.choices:
+            kernel = self._narrowed(kernel, configs)
+            configs = [dict(config) for config in variants_of(kernel.choices)]
+        listed = {config_text(config): Variant(kernel.name, config, slug) for config, slug in kernel.listed}
+        chosen = (listed.get(config_text(config)) or kernel.variant_of(config) for config in configs)
+        variants = list({variant.slug: variant for variant in chosen}.values())
         self._require_names(kernel, variants, len(configs))
         return replace(
             kernel,
             configs=tuple(variant.config for variant in variants),
             slugs=tuple(variant.slug for variant in variants),
         )
+
+    def _narrowed(self, kernel: KernelRecord, configs: Iterable[Mapping[str, Any]]) -> KernelRecord:
+        """A kernel with a space, with the choices that some configs of variants, or of callers, belong to.
+
+        A config that belongs to none is a choice with the one point that it has, or with those of the first choice.
+        """
+        known = {config_text(choice.config): choice for choice in kernel.choices}
+        first = kernel.choices[0].points
+        found: dict[str, Choice] = {}
+        for config in configs:
+            seen = callers_part(kernel.choices, config)
+            point = {key: value for key, value in config.items() if key not in seen}
+            text = config_text(seen)
+            points = dict.fromkeys(first, (point,)) if point else first
+            found.setdefault(text, known.get(text) or Choice(seen, points))
+        return replace(kernel, choices=tuple(found.values()))
 
     def _require_names(self, kernel: KernelRecord, variants: list[Variant], count: int) -> None:
         """Each name is found apart from those of other configs in the file, so two may be one, or be one in C."""

@@ -24,6 +24,7 @@ from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
+from ..define.space import Choice, Sizes, variants_of
 
 if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
@@ -57,6 +58,9 @@ class KernelRecord:
         backward: name of the kernel that computes its gradients, or None.
         frontend: what the definition is written in.
         pass_configs: configs of TVM's passes.
+        choices: with a space of tuning parameters, the configs that callers can see and the points of each; the configs
+            are those of all candidates then.
+        has_cost: whether the definition estimates what candidates take.
     """
 
     name: str
@@ -75,6 +79,18 @@ class KernelRecord:
     backward: str | None = None
     frontend: str = "tir"
     pass_configs: PassConfigs = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+    has_cost: bool = False
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes that are measured for the first choice; none, if the definition does not say."""
+        return self.choices[0].sizes if self.choices else {}
+
+    @property
+    def listed(self) -> Iterator[tuple[Mapping[str, Any], str]]:
+        """Config and slug of each variant, in order."""
+        return zip(self.configs, self.slugs, strict=True)
 
     def variant_of(self, config: Mapping[str, Any]) -> Variant:
         """The variant of a config, be it listed or not; see :func:`define.kernel.variant_of`."""
@@ -108,6 +124,8 @@ class KernelRecord:
             value.optional(value.text, "backward"),
             value.text("frontend"),
             _pass_configs(value.record("pass_configs")),
+            tuple(map(_choice, value.records("choices"))) if value.has("choices") else (),
+            value.has("has_cost") and value.flag("has_cost"),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")
@@ -116,6 +134,8 @@ class KernelRecord:
             raise ValueError(f"{shown((record.name, record.slugs))} are not the names of a kernel and its variants")
         if len(set(record.slugs)) != len(record.slugs):
             raise ValueError("two variants have one slug")
+        if record.choices and variants_of(record.choices) != list(record.configs):
+            raise ValueError("its configs are not those of its choices")
         return record
 
 
@@ -373,6 +393,13 @@ def _config(value: Record) -> Mapping[str, Any]:
     if not all(isinstance(item, (bool, int, float, str)) for item in value.raw.values()):
         raise ValueError(f"{value.place} is {shown(value.raw)}, which is not a config")
     return dict(value.raw)
+
+
+def _choice(value: Record) -> Choice:
+    points, sizes = value.record("points"), value.record("sizes")
+    of_target = {target: tuple(map(_config, points.records(target))) for target in points.raw}
+    listed = {symbol: tuple(sizes.counts(symbol)) for symbol in sizes.raw}
+    return Choice(_config(value.record("config")), of_target, listed)
 
 
 def _pass_configs(value: Record) -> PassConfigs:

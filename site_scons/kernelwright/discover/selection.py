@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import backends
 from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.settings import Settings
+from ..runtime.tables import DeviceTable
 from .discovery import KernelRecord
 
 if TYPE_CHECKING:
@@ -27,6 +29,11 @@ class KernelSelection:
         left_out: targets that the kernel allows, but for which the package builds none of its archs.
         unused: backends that it allows, and that can call none of its targets.
         compiled: those CUDA archs that device code is compiled for; None: all. The source is made for all of them.
+        only: slug of a variant -> target -> the archs that it is built for; one that is missing is built for all.
+        declared: how many of the variants, from the first on, are compared with a call; None: all.
+        tables: the tuning tables.
+        tabled: slug of a declared variant -> targets for which it is none: there it runs where a table says so.
+        places: of each table: number of a declared variant -> ``file:line`` of its rules.
     """
 
     record: KernelRecord
@@ -35,6 +42,22 @@ class KernelSelection:
     left_out: tuple[str, ...]
     unused: tuple[str, ...] = ()
     compiled: tuple[str, ...] | None = None
+    only: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    declared: int | None = None
+    tables: tuple[DeviceTable, ...] = ()
+    tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    places: tuple[Mapping[int, str], ...] = ()
+
+    def archs_of(self, slug: str) -> dict[str, tuple[str, ...]]:
+        """The archs that a variant is compiled for, by target."""
+        only, found = self.only.get(slug), {}
+        for target, archs in self.archs.items():
+            wanted = archs if target != "cuda" or self.compiled is None else self.compiled
+            if only is not None:
+                wanted = tuple(arch for arch in wanted if arch in only.get(target, ()))
+            if wanted:
+                found[target] = wanted
+        return found
 
 
 def select(record: KernelRecord, settings: Settings) -> KernelSelection:

@@ -126,6 +126,7 @@ class LoweredUnit:
         symbol: the C name of the packed function (``entry`` in signature.json).
         arguments: in call order.
         symbols: free sizes and their dtypes.
+        multiples: free size -> what its values are multiples of; the host code refuses others.
         device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
@@ -145,6 +146,7 @@ class LoweredUnit:
     images: Mapping[str, str] = field(default_factory=dict)
     host_plan: HostPlan | None = None
     host_logic: str = ""
+    multiples: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def where(self) -> Where:
@@ -163,6 +165,11 @@ class LoweredUnit:
                 if not argument.output and isinstance(size, str) and size.isidentifier():
                     places.setdefault(size, (position, axis))
         return places
+
+    @property
+    def told_sizes(self) -> list[str]:
+        """The size symbols that the inputs of a call tell: as a size of an array, or as an integer."""
+        return list(self.symbol_places())
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], host: str, images: Mapping[str, str] | None = None) -> LoweredUnit:
@@ -206,7 +213,13 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         images=images,
         host_plan=_host_plan(document),
         host_logic=_text(document, "host_logic") if document.has("host_logic") else "",
+        multiples=_multiples(document) if document.has("multiples") else {},
     )
+
+
+def _multiples(document: Record) -> dict[str, int]:
+    found = document.record("multiples")
+    return {name: found.count(name) for name in found.raw}
 
 
 def _host_plan(document: Record) -> HostPlan | None:
@@ -298,11 +311,20 @@ def _is_size(size: Any) -> bool:
 
 @dataclass(frozen=True)
 class VariantPlan:
-    """A variant and its lowerings: at most one for cuda, one per arch for llvm."""
+    """A variant and its lowerings: at most one for cuda, one per arch for llvm.
+
+    Arguments:
+        slug: its name.
+        config: its config.
+        units: its lowerings.
+        tabled: targets for which it is no declared variant, though it is for another one: calls for these targets are
+            not compared with it, and it runs only where a table says so.
+    """
 
     slug: str
     config: Mapping[str, Any]
     units: tuple[LoweredUnit, ...]
+    tabled: tuple[str, ...] = ()
 
     def of(self, target: str) -> tuple[LoweredUnit, ...]:
         """The lowerings for a target."""

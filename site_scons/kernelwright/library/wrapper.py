@@ -7,10 +7,12 @@ the wrapper includes. Every backend but a pure one calls such a library.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
+from ..runtime.size import size_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .images import image_symbol
@@ -172,7 +174,7 @@ class _Wrapper:
     # ---- signatures
 
     def _key(self, unit: LoweredUnit) -> tuple[object, ...]:
-        return (unit.arguments, tuple(sorted(unit.symbols.items())))
+        return (unit.arguments, tuple(sorted(unit.symbols.items())), tuple(sorted(unit.multiples.items())))
 
     def _number(self, unit: LoweredUnit) -> int:
         return self._signatures[self._key(unit)]
@@ -184,7 +186,7 @@ class _Wrapper:
         number = self._signatures[self._key(unit)] = len(self._signatures)
         self._line("", f"static const kw_argument kw_arguments_{number}[] = {{")
         for argument in unit.arguments:
-            self._line(f"  {_argument(argument, unit.where)},")
+            self._line(f"  {_argument(argument, unit)},")
         self._line("};")
         if self._kernel.outputs:
             self._output_shapes(number, unit)
@@ -288,18 +290,24 @@ def _table(number: int, table: DeviceTable) -> str:
     return "{" + ", ".join(fields) + "}"
 
 
-def _argument(argument: Argument, where: Where) -> str:
-    dtype = Dtype.parse(argument.dtype, where)
+def _argument(argument: Argument, unit: LoweredUnit) -> str:
+    dtype = Dtype.parse(argument.dtype, unit.where)
     text = argument.dtype
     fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
-        text += f"[{', '.join(map(str, argument.shape))}]"
-        shape = ", ".join(str(size) if isinstance(size, int) else "KW_ANY" for size in argument.shape)
+        text += f"[{', '.join(size_text(size, unit.multiples) for size in argument.shape)}]"
+        shape = ", ".join(_size(size, unit.multiples) for size in argument.shape)
         fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []
     fields += [".output = true"] if argument.output else []
     fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"
+
+
+def _size(size: int | str, multiples: Mapping[str, int]) -> str:
+    if isinstance(size, int):
+        return str(size)
+    return str(-multiples[size]) if size in multiples else "KW_ANY"
 
 
 def _symbols(size: int | str, unit: LoweredUnit) -> list[str]:

@@ -24,6 +24,7 @@ from ..core.errors import DefinitionError, LoweringError
 from ..core.files import pretty_json
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
+from .tir_multiples import asserted, assumed
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
 from .unit import LoweredKernel, Unit, unit_symbol
@@ -84,6 +85,7 @@ def lower(
         LoweringError: no schedule could be found, or TVM cannot lower the function.
     """
     module, name = _entry_module(definition, unit)
+    module = _assuming(module, name, unit)
     arguments = arguments_of(module[name], unit)
     require_written(arguments, unit)
     symbols = symbols_of(arguments, unit)
@@ -115,6 +117,7 @@ def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRMod
         LoweringError: no rule fits.
     """
     module, name = _entry_module(definition, unit)
+    module = _assuming(module, name, unit)
     failures: list[str] = []
     target = target_for(unit.target, unit.arch, unit)
     for _, made in _scheduled(module, name, unit, target, lambda doing: None, failures):
@@ -130,6 +133,13 @@ def argument_names(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> list
     """
     module, name = _entry_module(definition, unit)
     return [argument.name for argument in arguments_of(module[name], unit)]
+
+
+def _assuming(module: tvm.IRModule, name: str, unit: Unit) -> tvm.IRModule:
+    """The module with what is known of the entry's sizes."""
+    if not unit.multiples:
+        return module
+    return _replaced(module, name, assumed(module[name], unit.multiples, unit))
 
 
 def _entry_module(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tuple[tvm.IRModule, str]:
@@ -194,8 +204,10 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     build = importlib.import_module("tvm.tirx.build")  # the attribute of that name is a function
     host_target = Target({"kind": "c"}) if unit.target == "cuda" else target
     entry = module[name]
+    if unit.multiples:
+        module = _replaced(module, name, asserted(entry, unit.multiples, unit))
     if unit.target == "llvm":
-        module = _replaced(module, name, relaxed(entry))
+        module = _replaced(module, name, relaxed(module[name]))
     # TVM's default pipeline is that of scheduled TIR; plain TIRx, with its own primitives, has another.
     pipeline = "s_tir" if entry.attrs.get("s_tir", False) else "tirx"
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
@@ -266,6 +278,7 @@ def _signature(
         "entry": unit_symbol(unit),
         "arguments": [argument.to_json() for argument in arguments],
         "symbols": symbols,
+        **({"multiples": dict(unit.multiples)} if unit.multiples else {}),
         "device_kernels": device_kernels,
         "schedule": rule,
     }

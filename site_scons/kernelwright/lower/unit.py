@@ -31,6 +31,7 @@ class Unit:
         location: ``path:line`` of the definition, relative to the project root.
         archs: those that the front end itself makes device code for; empty where nvcc does that.
         pass_configs: configs of TVM's passes, which :meth:`FrontEnd.require_pass_configs` accepts.
+        multiples: size symbol -> what its values are multiples of.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
     """
 
@@ -44,6 +45,7 @@ class Unit:
     location: str
     archs: tuple[str, ...] = ()
     pass_configs: PassConfigs = field(default_factory=dict)
+    multiples: Mapping[str, int] = field(default_factory=dict)
     ir: str = ""
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:

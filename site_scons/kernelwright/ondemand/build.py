@@ -174,6 +174,21 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, A
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
+    signature: dict[str, Any] = json.loads(_lowered(job, target, note, "signature"))
+    return signature
+
+
+def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
+    """The program of the one variant of a job, as it is lowered for one target: its ``module.tir``.
+
+    Raises:
+        KernelwrightError: it cannot be lowered; or it is not compiled for that target.
+    """
+    return _lowered(job, target, note, "module")
+
+
+def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) -> bytes:
+    """What has a name that begins so, of what the lowering of the one variant of a job makes."""
     from ..stages import lower
     from ..stages.execution import attempt
     from .run import OnDemandRun
@@ -186,8 +201,7 @@ def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, A
         stage = lower.make(kernel, job.slug, job.record.configs[0], target, archs)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
-        signature: dict[str, Any] = json.loads(Path(stage.outputs["signature.json"]).read_text(encoding="utf-8"))
-        return signature
+        return Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted))).read_bytes()
 
 
 def later_files(job: Job, folder: Path) -> list[str]:

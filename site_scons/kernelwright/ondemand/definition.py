@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.errors import DefinitionError, Where, shown
@@ -131,6 +132,41 @@ class Compilable:
         if self._eager is None:
             self._eager = Eager(self, self._bound)
         return self._eager(*arguments)
+
+    def tune(
+        self,
+        *,
+        sizes: Mapping[str, Iterable[int]] | Sequence[str] | None = None,
+        budget: str | None = None,
+        device: str | None = None,
+        again: bool = False,
+    ) -> None:
+        """Measure which points of the kernel's space suit a device, and write its tuning table.
+
+        It is the command ``kernelwright tune`` for this kernel, with the same files; see docs/tuning.md. Nothing is
+        tuned without being asked for.
+
+        Arguments:
+            sizes: size symbol -> sizes; or texts such as ``"m=1:8192:x2"``. None: those of the definition.
+            budget: how long it may take, such as ``"10m"``. None: until all is measured.
+            device: ``cpu`` or ``cuda:0``. None: the GPU, or else the CPU.
+            again: whether what was measured before is measured anew.
+
+        Raises:
+            KernelwrightError: the kernel is in no file, or it failed.
+        """
+        from .tune_command import run_tune
+
+        path = self._source_file()
+        if path is None:
+            message = f"{self.name} is in no file that a tuner could execute"
+            raise DefinitionError(message, Where(self.name, stage="tune"), "write it into a file of a project")
+        run_tune(self.name, path, self._options, sizes, budget, device, again)
+        self._eager = None
+
+    def _source_file(self) -> Path | None:
+        """The definition file, if there is one that workers can execute."""
+        raise NotImplementedError
 
     def lower(self, **config: Any) -> Any:
         """The scheduled ``tvm.IRModule`` of a variant, before it is split into host and device code.

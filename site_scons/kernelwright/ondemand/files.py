@@ -73,16 +73,13 @@ class FileKernel(Compilable):
         self._options = options
 
     def _origin(self) -> Origin:
-        from ..stages.context import KernelContext
-        from .origin import Origin
+        origin = origin_in(self._path, self.name, self._options)
+        files = (origin.definition.file, *origin.definition.dependencies)
+        self._watched = tuple(str(origin.session.root / name) for name in files)
+        return origin
 
-        definition, session, settings = record_of(self._path, self._options)
-        self._watched = tuple(str(session.root / name) for name in (definition.file, *definition.dependencies))
-        record = next((record for record in definition.kernels if record.name == self.name), None)
-        if record is None:
-            message = f"there is no kernel {self.name!r} any more"
-            raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
-        return Origin(definition, record, settings, session, lambda selection: (KernelContext, {}))
+    def _source_file(self) -> Path | None:
+        return self._path
 
     def _definition(self) -> Kernel:
         """The definition itself, from the file, which this process executes now."""
@@ -94,6 +91,23 @@ class FileKernel(Compilable):
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self._path}>"
+
+
+def origin_in(path: Path, name: str, options: Options) -> Origin:
+    """What is known of a kernel of a definition file now.
+
+    Raises:
+        KernelwrightError: the file has an error, or no such kernel.
+    """
+    from ..stages.context import KernelContext
+    from .origin import Origin
+
+    definition, session, settings = record_of(path, options)
+    record = next((record for record in definition.kernels if record.name == name), None)
+    if record is None:
+        message = f"there is no kernel {name!r} any more"
+        raise DefinitionError(message, Where(name, location=str(path)), "load the file again")
+    return Origin(definition, record, settings, session, lambda selection: (KernelContext, {}))
 
 
 def _executed(path: Path) -> ModuleType:

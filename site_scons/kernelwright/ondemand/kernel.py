@@ -63,6 +63,9 @@ class OnDemandKernel(Compilable, Kernel):
             self._file = definition_file(self)
         return self._file
 
+    def _source_file(self) -> Path | None:
+        return self._definition_file()
+
     def _definition(self) -> Kernel:
         return self
 

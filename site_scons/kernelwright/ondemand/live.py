@@ -73,6 +73,7 @@ class Programs:
         return Unit(
             *(kernel.name, slug, self.slugs, self.config, kernel.outputs, target, arch, kernel.location),
             pass_configs=configs,
+            multiples=kernel.multiples(self.config),
         )
 
     def returned(self, unit: Unit) -> Any:
@@ -280,6 +281,8 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         None if kernel.backward_kernel is None else kernel.backward_kernel.name,
         kernel.frontend,
         kernel.pass_configs,
+        tuple(replace(choice, sizes=kernel.sizes_of(choice.config)) for choice in kernel.choices),
+        kernel.cost_function is not None,
     )
 
 

@@ -108,7 +108,9 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
         DefinitionError: it is no config.
     """
     require_values(config, Where(record.name, stage="lower", location=record.location))
-    for known, slug in zip(record.configs, record.slugs, strict=True):
+    listed = list(zip(record.configs, record.slugs, strict=True))
+    # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
+    for known, slug in sorted(listed, key=lambda pair: len(pair[0]) != len(config)):
         if all(key in known and _same(known[key], value) for key, value in config.items()):
             return replace(record, configs=(known,), slugs=(slug,))
     variant = variant_of(record.name, record.configs, config)

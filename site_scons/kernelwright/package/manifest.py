@@ -19,6 +19,7 @@ from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, pretty_json, sha256_of
 from ..library.files import UnitFiles, VariantFiles
 from ..runtime.loader import DIGEST_LINE, SCHEMA
+from ..runtime.tables import DeviceTable
 
 REMEDY = "run scons again; if that does not help, remove the build folder"
 
@@ -37,6 +38,7 @@ class EntrySource:
         backward: name of the kernel that computes its gradients; None: there is none.
         images_below: the folder that names of device images are relative to, if the library does not hold them.
         own_tools: those tools that not all kernels of a package are made with, which its units name.
+        declared, tables, tabled: as of a plan; see :class:`library.plan.KernelPlan`.
     """
 
     doc: str
@@ -48,6 +50,9 @@ class EntrySource:
     backward: str | None = None
     images_below: Path | None = None
     own_tools: Mapping[str, Any] = field(default_factory=dict)
+    declared: int | None = None
+    tables: tuple[DeviceTable, ...] = ()
+    tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,17 @@ def make_entry(kernel: EntrySource) -> str:
         **({"library": kernel.library} if kernel.library else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
         **({"backward": kernel.backward} if kernel.backward else {}),
+        **({"declared": kernel.declared} if kernel.declared is not None else {}),
+        **({"tables": [table.to_json() for table in kernel.tables]} if kernel.tables else {}),
         "variants": [
             {
                 "slug": variant.slug,
                 "config": dict(variant.config),
                 "archs": [arch for unit in variant.units for arch in unit.archs],
+                **({"tabled": list(kernel.tabled[variant.slug])} if variant.slug in kernel.tabled else {}),
                 "arguments": signatures[0]["arguments"],
                 "symbols": signatures[0]["symbols"],
+                **({"multiples": signatures[0]["multiples"]} if "multiples" in signatures[0] else {}),
                 "units": [_unit(kernel, *both) for both in zip(variant.units, signatures, strict=True)],
             }
             for variant, signatures in described

@@ -60,6 +60,7 @@ class WorkerKind:
         crashed: what to do about one that a signal ended (other than SIGKILL).
         left: what to do about one that ended, or closed its pipe, by itself.
         forked: whether ``arguments`` start a fork server, which makes them; otherwise each has an interpreter.
+        variables: names of variables that it sees besides those that all see.
     """
 
     name: str
@@ -68,6 +69,7 @@ class WorkerKind:
     crashed: str
     left: str
     forked: bool = False
+    variables: tuple[str, ...] = ()
 
     def remedy(self, status: int | None) -> str:
         """What a user can do about a process that ended like this."""
@@ -278,7 +280,7 @@ class WorkerPool:
 
     def _environment(self) -> dict[str, str]:
         """A fixed environment, in which kernelwright is imported from where this process imported it."""
-        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        kept = {name: os.environ[name] for name in (*_PASSED_ON, *self._kind.variables) if name in os.environ}
         return {
             **kept,
             "PYTHONPATH": str(_PACKAGE_PARENT),

@@ -128,6 +128,55 @@ class CheckRequest:
 
 
 @dataclass(frozen=True)
+class MeasureRequest(CheckRequest):
+    """Measure how long a call of one variant takes; the process of ``tune/measure.py`` does that, and no worker.
+
+    Before its first turn at some sizes the variant is compared with its reference there, if there is one.
+
+    Arguments:
+        sizes: the value of each size variable.
+        batches: how many batches are timed.
+        batch_us: microseconds that a batch takes at least.
+    """
+
+    op: ClassVar[str] = "measure"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    batches: int = 1
+    batch_us: int = 1000
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(self.kernel, self.slug, "tune", self.file)
+
+
+@dataclass(frozen=True)
+class CostRequest:
+    """Ask a definition what it estimates that candidates take; answered by the same process.
+
+    Arguments:
+        file: the definition file, absolute or relative to the project root.
+        kernel: the kernel.
+        configs: those of the candidates.
+        sizes: the value of each size variable.
+        target: ``llvm`` or ``cuda``.
+    """
+
+    op: ClassVar[str] = "cost"
+    file: str
+    kernel: str
+    configs: Sequence[Mapping[str, Any]]
+    sizes: Mapping[str, int]
+    target: str
+    strict: bool = False
+
+    @property
+    def where(self) -> Where:
+        """The place that an error of this request belongs to."""
+        return Where(self.kernel, None, "tune", self.file)
+
+
+@dataclass(frozen=True)
 class DevicesRequest:
     """Ask which devices this machine has."""
 
@@ -162,10 +211,10 @@ class ToolRequest:
     where: Where
 
 
-Request = DiscoverRequest | LowerRequest | CheckRequest | DevicesRequest | ToolRequest
+Request = DiscoverRequest | LowerRequest | CheckRequest | MeasureRequest | CostRequest | DevicesRequest | ToolRequest
 
 REQUESTS: Mapping[str, type[Request]] = {
-    kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, DevicesRequest)
+    kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, MeasureRequest, CostRequest, DevicesRequest)
 }
 
 Definition = tuple[str, bool, bool] | None
@@ -217,6 +266,12 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "device": _is_text,
         "dependencies": _is_object_of(_is_text),
     },
+    MeasureRequest.op: {
+        "us": _is_list_of(_is_number),
+        "warm_us": _is_list_of(_is_number),
+        "clock_mhz": _is_integer,
+    },
+    CostRequest.op: {"costs": _is_list_of(_is_number)},
     DevicesRequest.op: {"cuda": _is_list_of(_is_text)},
     ToolRequest.op: {
         "status": _is_integer,
@@ -233,6 +288,10 @@ _FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
     "config": (dict,),
     "pass_configs": (dict,),
     "signature": (dict,),
+    "configs": (list,),
+    "sizes": (dict,),
+    "batches": (int,),
+    "batch_us": (int,),
     "variant_index": (int,),
     "strict": (bool,),
     "listed": (bool,),

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind
 from .loader import gaps_text
-from .size import Size
+from .size import Size, size_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -245,14 +245,16 @@ def _fits(size: Size, symbols: Symbols, found: Any) -> bool:
 class Expected:
     """One argument as one variant expects it."""
 
-    def __init__(self, item: Mapping[str, Any]) -> None:
+    def __init__(self, item: Mapping[str, Any], multiples: Mapping[str, int]) -> None:
         self.name: str = item["name"]
         self.dtype: str = item["dtype"]
         self.output = bool(item["output"])
         self.kind = "tensor" if item["kind"] == "tensor" else number_kind(self.dtype)
         sizes = item.get("shape") or () if self.kind == "tensor" else ()
         self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
-        self.text = self.dtype + (f"[{', '.join(map(str, sizes))}]" if self.kind == "tensor" else "")
+        self._steps = [multiples.get(size, 1) for size in sizes]
+        texts = ", ".join(size_text(size, multiples) for size in sizes)
+        self.text = self.dtype + (f"[{texts}]" if self.kind == "tensor" else "")
         self.host_text = self.dtype
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
@@ -264,8 +266,7 @@ class Expected:
         shape = described.shape or ()
         if described.dtype != self.dtype or len(shape) != len(self.shape):
             return False
-        pairs = zip(self.shape, shape, strict=True)
-        return not sizes or not any(isinstance(size, int) and bool(found != size) for size, found in pairs)
+        return not sizes or all(map(_size_fits, self.shape, self._steps, shape))
 
     def _takes(self, value: Any) -> bool:
         """Whether a plain number is of the kind; bool and int are taken for each other, and for a float."""
@@ -276,13 +277,19 @@ class Expected:
         return self.kind == "float" and (isinstance(value, float) or _is_symbolic(value))
 
 
+def _size_fits(size: Size | int, step: int, found: Any) -> bool:
+    if isinstance(size, int):
+        return bool(found == size)
+    return step == 1 or not bool(found % step)
+
+
 class _Variant:
     """What one variant expects."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.slug: str = entry["slug"]
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
-        self.arguments = [Expected(item) for item in entry["arguments"]]
+        self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
         self.limit = 2**63 - 1 if "int64" in entry["symbols"].values() else INT32_LIMIT
 
     def matches(self, call: Sequence[Described | None], sizes: bool) -> bool:

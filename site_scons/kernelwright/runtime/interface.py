@@ -92,13 +92,15 @@ class Interface:
     def variant(self: Self, **config: Any) -> Self:
         """The first variant whose config has these values; on a variant, one that differs from it only in these.
 
+        One whose config has just these values goes before those that have more keys.
+
         Raises:
             KeyError: no variant has them; the message lists the configs.
         """
         entries = self._entry["variants"]
         wanted = config if self._index is None else entries[self._index]["config"] | config
         for fits in (_equal_in_type, _equal):
-            for index, entry in enumerate(entries):
+            for index, entry in sorted(enumerate(entries), key=lambda pair: len(pair[1]["config"]) != len(wanted)):
                 if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
                     return self._of_variant(index)
         configs = [_listed(entry["config"]) or "one without a config" for entry in entries]

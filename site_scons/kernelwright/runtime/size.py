@@ -61,6 +61,17 @@ def translate(
     return walk(tree.body)
 
 
+def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
+    """A size as messages have it.
+
+    Arguments:
+        size: a number, or an expression.
+        multiples: symbol -> what its values are multiples of.
+    """
+    known = multiples.get(size, 1) if isinstance(size, str) else 1
+    return f"{size} (a multiple of {known})" if known > 1 else str(size)
+
+
 class Size:
     """A size that can be computed; it is read once.
 

@@ -10,9 +10,12 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,7 @@ from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
+from ..discover.tables import tables_in
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
@@ -40,18 +44,26 @@ from .run import BuildRun
 
 if TYPE_CHECKING:
     from ..discover.configured import Configured
-    from ..discover.discovery import DefinitionRecord
+    from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
 
 
 @dataclass(frozen=True)
 class Unsettled:
-    """A definition file that is looked into in this run: its record, and the stages of those kernels that are built."""
+    """A definition file that is looked into in this run.
+
+    Arguments:
+        definition: its record.
+        kernels: the stages of those kernels that are built.
+        notes: what is said of them.
+        tables: the tuning tables of its kernels, with their digests.
+    """
 
     definition: DefinitionRecord
     kernels: dict[str, KernelBuild]
     notes: list[str]
+    tables: dict[str, str] = field(default_factory=dict)
 
 
 class PackageGraph:
@@ -74,6 +86,7 @@ class PackageGraph:
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
         self._required: set[str] = set()
+        self._discovered: set[str] = set()
         self._top = str(run.top)
         self._files = [self._name(node.get_abspath()) for node in files]
         self._user_env = env
@@ -162,6 +175,7 @@ class PackageGraph:
             raise KernelwrightError("\n".join(str(error) for error in errors))
         if self._configured and not errors:
             self._tell(self._configured.notes([*kept, *self.unsettled]))
+        self.run.note_tables(self._tables, None if errors else {*kept, *self._discovered})
         self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
         result = self._assemble(settled, kept)
         self._alias(kept, files)
@@ -192,6 +206,11 @@ class PackageGraph:
 
         return Configured(self.run.top, self.settings.configs)
 
+    @cached_property
+    def _tables(self) -> dict[str, tuple[str, ...]]:
+        """The files of the tuning tables, by the name of the kernel."""
+        return tables_in(self.run.top, self.settings.tuning)
+
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
         """The definition files that have to be looked into, and the kernels that are settled."""
         if not self._may_settle:
@@ -202,7 +221,8 @@ class PackageGraph:
             stamps = settled.files.get(file)
             kernels = settled.of_file.get(file, {})
             intact = {name: kernel for name, kernel in kernels.items() if self._is_intact(kernel)}
-            if not stamps or len(intact) < len(kernels) or not is_current(self._top, stamps):
+            new = stamps and any(table not in stamps for name in kernels for table in self._tables.get(name, ()))
+            if not stamps or new or len(intact) < len(kernels) or not is_current(self._top, stamps):
                 files.append(file)
             else:
                 kept |= intact
@@ -269,9 +289,10 @@ class PackageGraph:
         for record in records:
             found, before = Unsettled(record, {}, []), len(errors)
             for kernel in record.kernels:
+                self._discovered.add(kernel.name)
                 try:
                     built = self._configured.applied(kernel, record) if self._configured else kernel
-                    selection = select(built, self.settings)
+                    selection = self._tuned(select(built, self.settings), kernel, found)
                     if self.tools.cuda is not None:
                         require_archs(kernel, self.tools.cuda)
                 except KernelwrightError as error:
@@ -287,6 +308,27 @@ class PackageGraph:
                 self._looked_into.append(found)
             self._tell(found.notes)
         return errors
+
+    def _tuned(self, selection: KernelSelection, declared: KernelRecord, found: Unsettled) -> KernelSelection:
+        """The variants of a kernel that its tuning tables choose; what they name in vain is among the notes.
+
+        Raises:
+            TuningError: a table is malformed; or, with ``--strict``, it names what is not declared any more.
+        """
+        names = self._tables.get(declared.name, ())
+        if not declared.choices and not names:
+            return selection
+        from ..discover import tuned
+
+        read = tuned.read_tables(self.run.top, names)
+        found.tables.update(read.digests)
+        chosen = tuned.choose(selection, read.tables, declared)
+        if self.run.strict and chosen.stale:
+            raise chosen.stale[0]
+        if not declared.choices:
+            found.notes.extend(f"kernelwright: {name} has no effect: {declared.name} has no space" for name in names)
+        found.notes.extend(map(tuned.note_of, chosen.stale))
+        return chosen.selection
 
     def _require(self, names: Sequence[str]) -> None:
         """Raise a ToolchainError if what a backend needs to build is missing."""
@@ -372,6 +414,8 @@ class PackageGraph:
             self._add_compile_commands()
         if self._showing:
             self._alias_ir()
+        if TUNE in requested:
+            self._add_tune()
         if self._checking:
             for name, kernel in self.unsettled.items():
                 if not kernel.record.has_reference:
@@ -398,6 +442,28 @@ class PackageGraph:
         for name, build in self.unsettled.items():
             if not self._shown[name]:
                 self._tell([f"kernelwright: {name} has no IR to show: it is written in {build.record.frontend}"])
+
+    def _add_tune(self) -> None:
+        """Make ``tune`` a target: the command ``kernelwright tune`` for the definition files of the package.
+
+        ``KERNELS=gemm,softmax`` names kernels, and ``TUNE="--budget 10m"`` has further options.
+        """
+        words = SCons.Script.ARGUMENTS
+        kernels = words.get("KERNELS", "").replace(",", " ").split()
+        files = [f"--file={self.run.top / file}" for file in self._files]
+        command = [sys.executable, "-m", "kernelwright", "tune", *kernels, *shlex.split(words.get("TUNE", "")), *files]
+        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+        def tune(target: Any, source: Any, env: Any) -> Any:
+            status = subprocess.call(command, cwd=self._top, env=variables)
+            if status == 0:
+                return None
+            message = f"kernelwright tune ended with exit status {status}"
+            return SCons.Errors.BuildError(node=target[0], errstr=message, status=2, exitstatus=2)
+
+        action = self.env.Action(tune, lambda target, source, env: None)  # it shows lines of its own
+        self.env.AlwaysBuild(self._user_env.Alias(TUNE, self._failing, action))
 
     def _alias_unknown(self, names: set[Any], files: list[str]) -> None:
         """Have a target that may be a kernel of a file with errors show these, instead of being unknown to SCons."""
@@ -504,7 +570,7 @@ class PackageGraph:
 
     def _stamps(self, found: Unsettled) -> Any:
         """Stamps of all files that decide what the kernels of a definition file are."""
-        digests = {**found.definition.dependencies, **found.definition.recorded}
+        digests = {**found.definition.dependencies, **found.definition.recorded, **found.tables}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
                 digests |= stage.options.get("later", {})
@@ -571,6 +637,9 @@ def _notes(selection: KernelSelection) -> list[str]:
     notes = [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
     return notes + [f"kernelwright: {name} has no target that backend {b} can call" for b in selection.unused]
 
+
+TUNE = "tune"
+"""The target that tunes."""
 
 SINGLE_FILES = ("trace.json", "report.html", "compile_commands.json")
 """Files in the build folder that no package has for itself."""

@@ -79,6 +79,8 @@ class BuildRun:
         self.settled_stages = 0
         self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
+        self._tables: dict[str, str] = {}
+        self._used_tables: set[str] = set()
         self._settings = settings
         self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
         self._failures: list[str] = []
@@ -353,6 +355,23 @@ class BuildRun:
             arch=arch,
         )
 
+    def note_tables(self, tables: Mapping[str, Iterable[str]], kernels: set[str] | None) -> None:
+        """Note the tuning tables that a package looked for.
+
+        Arguments:
+            tables: name of a kernel -> files.
+            kernels: the kernels that the package has; None: they are not known, because there are errors.
+        """
+        for name, files in tables.items():
+            self._tables |= dict.fromkeys(files, name)
+            if kernels is None or name in kernels:
+                self._used_tables.update(files)
+
+    def _tell_of_tables(self) -> None:
+        """Say which tuning tables are of no kernel of any package, such as one that was renamed."""
+        for file in sorted(self._tables.keys() - self._used_tables):
+            self.progress.note(f"kernelwright: {file} has no effect: no kernel {self._tables[file]!r} is built")
+
     def end_children(self) -> None:
         """End all workers and all compilers, with everything that they started."""
         for name in ("pool", "compilers"):
@@ -372,6 +391,7 @@ class BuildRun:
             problem = self.journal.problem
         if problem is not None:
             self._not_kept(problem)
+        self._tell_of_tables()
         self._summary()
 
     def _not_kept(self, error: OSError) -> None:

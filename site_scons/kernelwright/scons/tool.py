@@ -218,4 +218,5 @@ OPTIONS = {
 TARGET_HELP = f"""
 Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its
 reference; sass and ptx show the device code of every variant as text, beside its cubins; wheel puts the package's
-wheel into dist; compile_commands writes build/compile_commands.json; -c cleans.{os.linesep}"""
+wheel into dist; tune measures which variants suit this machine (KERNELS=gemm, TUNE="--budget 10m");
+compile_commands writes build/compile_commands.json; -c cleans.{os.linesep}"""

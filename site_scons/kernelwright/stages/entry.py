@@ -12,6 +12,7 @@ from ..core.version import VERSION
 from ..library.files import VariantFiles, images_of, units_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
+from . import tuning
 from .context import KernelContext
 from .stage import Stage, files_in
 
@@ -38,6 +39,7 @@ def options_of(kernel: KernelContext) -> dict[str, Any]:
         "limits": [settings.max_registers, settings.max_spills],
         "images": kernel.package.images_in,
         "entry": [VERSION, kernel.tools.data | kernel.own_tools, record.doc, kernel.flags, record.backward],
+        **tuning.options_of(kernel),
     }
 
 
@@ -55,8 +57,10 @@ def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Pa
     library = library_of(kernel.name) if with_library else ""
     files_below = kernel.package.work if kernel.package.images_in else None
     tools, own_tools = kernel.tools.data, kernel.own_tools
+    tuned = tuning.tuning_of(kernel, variants)
     source = EntrySource(
-        record.doc, library, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools
+        *(record.doc, library, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools),
+        *(tuned.declared, tuned.tables, tuned.tabled),
     )
     (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
 

@@ -28,12 +28,17 @@ def make_all(kernel: KernelContext) -> list[Stage]:
     """A stage for each lowering of a kernel; none, if TVM's passes do not lower it."""
     if not kernel.front_end.has_passes:
         return []
-    record, archs = kernel.record, kernel.selection.archs
-    units: list[tuple[str, tuple[str, ...]]] = [("llvm", (arch,)) for arch in archs.get("llvm", ())]
-    if archs.get("cuda"):
-        units.append(("cuda", archs["cuda"]))
-    variants = zip(record.slugs, record.configs, strict=True)
-    return [make(kernel, slug, config, *unit) for slug, config in variants for unit in units]
+    variants = kernel.record.listed
+    return [make(kernel, slug, config, *unit) for config, slug in variants for unit in _units(kernel, slug)]
+
+
+def _units(kernel: KernelContext, slug: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Target and archs of each lowering of a variant."""
+    wanted = kernel.selection.archs_of(slug)
+    units: list[tuple[str, tuple[str, ...]]] = [("llvm", (arch,)) for arch in wanted.get("llvm", ())]
+    if "cuda" in wanted:
+        units.append(("cuda", kernel.selection.archs["cuda"]))
+    return units
 
 
 def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:

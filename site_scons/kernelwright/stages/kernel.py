@@ -71,7 +71,7 @@ class _Kernel:
 
     def make(self, listings: Collection[str]) -> KernelBuild:
         kernel, record = self._kernel, self._kernel.record
-        variants = tuple(self._variant(slug, config) for slug, config in zip(record.slugs, record.configs, strict=True))
+        variants = tuple(self._variant(slug, config) for config, slug in record.listed)
         chosen = [backends.get(name) for name in kernel.selection.backends]
         products: dict[str, str] = {}
         library = self._library(variants) if any(backend.library for backend in chosen) else None
@@ -93,15 +93,21 @@ class _Kernel:
         return stage
 
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantFiles:
-        archs = self._kernel.selection.archs
-        units = [self._unit(slug, config, "llvm", (arch,)) for arch in archs.get("llvm", ())]
-        if archs.get("cuda"):
-            units.append(self._unit(slug, config, "cuda", archs["cuda"]))
+        wanted = self._kernel.selection.archs_of(slug)
+        units = [self._unit(slug, config, "llvm", (arch,), (arch,)) for arch in wanted.get("llvm", ())]
+        if "cuda" in wanted:
+            units.append(self._unit(slug, config, "cuda", self._kernel.selection.archs["cuda"], wanted["cuda"]))
         return VariantFiles(slug, config, tuple(units))
 
-    def _unit(self, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> UnitFiles:
-        """Lower a variant, and compile the CUDA code for each arch, unless the front end makes device code itself."""
-        wanted = self._wanted(target, archs)
+    def _unit(
+        self, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...], wanted: tuple[str, ...]
+    ) -> UnitFiles:
+        """Lower a variant, and compile the CUDA code for each arch, unless the front end makes device code itself.
+
+        Arguments:
+            archs: those that CUDA source is made for.
+            wanted: those of them that code is compiled for.
+        """
         # A front end that makes device code itself makes it of the archs that it is asked for.
         of_source = wanted if self._kernel.front_end.compiles_device_code else archs
         lowered = self._kernel.front_end.files(target, of_source)
@@ -116,11 +122,6 @@ class _Kernel:
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages)
-
-    def _wanted(self, target: str, archs: tuple[str, ...]) -> tuple[str, ...]:
-        """Those archs that code is compiled for."""
-        compiled = self._kernel.selection.compiled
-        return archs if target != "cuda" or compiled is None else compiled
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

@@ -14,6 +14,7 @@ from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
+from . import tuning
 from .context import KernelContext
 from .stage import Stage, files_in
 
@@ -29,6 +30,7 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     options = {
         "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
         "images": [kernel.package.images_in, settings.compress, _toolkit(kernel)],
+        **tuning.options_of(kernel),
     }
     return _stage(kernel, kernel.name, variants, options, write, files_in(kernel.folder, sources.FILES))
 
@@ -48,6 +50,7 @@ def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend:
     images = [kernel.package.images_in, settings.compress, cuda.version if cuda else ""]
     # Some of its files are copies of those that all kernels have in common.
     options = {"backend": backend.name, "images": images, "headers": digest_of(backend.headers())}
+    options |= tuning.options_of(kernel)
     outputs = files_in(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
     return _stage(kernel, f"{kernel.name} {backend.name}", variants, options, write, outputs)
 
@@ -92,9 +95,17 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
         images = {arch: relative(image) for arch, image in unit.images.items()}
         return LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
 
-    planned = tuple(VariantPlan(v.slug, v.config, tuple(map(lowered, v.units))) for v in kernel.whole(variants))
+    made = kernel.whole(variants)
+    tuned = tuning.tuning_of(kernel, made)
+    planned = tuple(
+        VariantPlan(v.slug, v.config, tuple(map(lowered, v.units)), tuned.tabled.get(v.slug, ())) for v in made
+    )
     # Their names; the definition may list positions.
     outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
     gaps = gaps_text(run.partial.behind(_sources(kernel, variants))) if run.partial else ""
     split, needed = bool(kernel.package.images_in), needed_driver(settings.compress)
-    return KernelPlan(kernel.name, outputs, planned, split, needed, _toolkit(kernel), gaps)
+    plan = KernelPlan(
+        *(kernel.name, outputs, planned, split, needed, _toolkit(kernel), gaps), tuned.declared, tuned.tables
+    )
+    tuning.check_symbols(plan, tuned, kernel)
+    return plan

@@ -71,6 +71,7 @@ class Check:
         self._progress = progress
         self._arguments: list[Mapping[str, Any]] = list(request.signature["arguments"])
         self._symbols = list(request.signature["symbols"])
+        self._multiples: Mapping[str, int] = request.signature.get("multiples", {})
         seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
         self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
         kind, _, index = request.device.partition(":")
@@ -92,10 +93,10 @@ class Check:
             load_cuda_runtime()
         if not self._device.exist:
             raise CheckError(f"this machine has no device {self._request.device}")
-        function = self._function()
+        function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
-        for sizes in size_sets(self._symbols):
+        for sizes in size_sets(self._symbols, self._multiples):
             inputs = self.inputs(sizes)
             if inputs is not None:
                 self._progress(f"running it with {_listed(sizes)}")
@@ -112,7 +113,8 @@ class Check:
     def _outputs(self) -> list[str]:
         return [argument["name"] for argument in self._arguments if argument["output"]]
 
-    def _function(self) -> Any:
+    def function(self) -> Any:
+        """The function that calls the variant, of the library."""
         name = f"{self._kernel.name}__{self._request.variant_index}"
         try:
             return tvm_ffi.load_module(self._request.library)[name]
@@ -122,7 +124,7 @@ class Check:
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
         shapes = self.shapes(sizes)
-        if shapes is None or (LARGE in sizes.values() and self._bytes(shapes) > MAX_BYTES):
+        if shapes is None or (max(sizes.values(), default=0) >= LARGE and self._bytes(shapes) > MAX_BYTES):
             return None
         given = self._given(sizes, shapes)
         if given is None:
@@ -191,10 +193,21 @@ class Check:
             expected = self.expected(inputs)
         except DefinitionError as error:
             raise self._reference_failed(error, sizes) from error
-        got = self._got(function, sizes, inputs, leave_out)
+        return self.compared(expected, self._got(function, sizes, inputs, leave_out), sizes, inputs)
+
+    def compared(self, reference: Values, got: Values, sizes: Mapping[str, int], inputs: Values) -> float:
+        """The largest error of the tensors after a call, by argument name.
+
+        Arguments:
+            reference: what they should be; what it does not mention must not have changed.
+
+        Raises:
+            CheckError: one is too large.
+        """
+        expected = dict(reference)
         for name, value in inputs.items():
             if isinstance(value, np.ndarray):
-                expected.setdefault(name, value)  # what the reference does not mention must not change
+                expected.setdefault(name, value)
         worst = 0.0
         for argument in self._arguments:
             if argument["kind"] == "tensor":
@@ -244,7 +257,7 @@ class Check:
             name = argument["name"]
             if argument["output"] and leave_out:
                 continue
-            value = self._garbage(argument, sizes) if argument["output"] else inputs[name]
+            value = self.garbage(argument, sizes) if argument["output"] else inputs[name]
             if isinstance(value, np.ndarray):
                 tensors[name] = value = to_device(value, argument, self._device)
             arguments.append(value)
@@ -260,7 +273,7 @@ class Check:
                 f"calling the kernel {how} at {_listed(sizes)} raised {type(error).__name__}: {error}"
             ) from error
 
-    def _garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
+    def garbage(self, argument: Mapping[str, Any], sizes: Mapping[str, int]) -> Array:
         """An output before the call, full of values that show where the kernel writes nothing."""
         dtype = numpy_dtype(argument["dtype"])
         fill: Any = np.nan if is_float(dtype) else 1 if dtype == np.bool_ else 113
@@ -300,12 +313,23 @@ class Check:
         )
 
 
-def size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
+def size_sets(symbols: Sequence[str], multiples: Mapping[str, int] | None = None) -> list[dict[str, int]]:
     """Values for the size variables.
 
     Each takes each of SIZES once, in other combinations with its neighbours. Then one after the other is LARGE, and the
     others are MIDDLE.
+
+    Arguments:
+        multiples: variable -> what its values are multiples of; they are rounded up to such.
     """
+    steps = multiples or {}
+    return [
+        {name: -(-size // steps.get(name, 1)) * steps.get(name, 1) for name, size in found.items()}
+        for found in _size_sets(symbols)
+    ]
+
+
+def _size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
     if not symbols:
         return [{}]
     count = len(SIZES)

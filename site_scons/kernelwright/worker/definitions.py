@@ -160,7 +160,8 @@ class Definitions:
         """Call one of a definition's functions, with the files that it reads recorded.
 
         Arguments:
-            what: which of the kernel's functions it is, for errors: ``definition``, ``reference`` or ``inputs``.
+            what: which of the kernel's functions it is, for errors: ``definition``, ``reference``, ``inputs`` or
+                ``sizes``.
 
         Raises:
             DefinitionError: the function raised something, or did what strict mode forbids.

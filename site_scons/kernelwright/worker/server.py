@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
-from ..define.kernel import Kernel, Variant, require_gradient_names
+from ..define.kernel import Config, Kernel, Variant, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
 from ..lower.unit import Unit
 from ..processes import protocol
@@ -99,15 +99,17 @@ class Server:
 
     def _discover(self, request: DiscoverRequest) -> dict[str, Any]:
         definition = self._definitions.load(request.file, request.strict, configs=True)
+        # What they are made of may read files itself.
+        kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
         return {
             "schema": 3,
             "file": definition.file,
             "dependencies": definition.dependencies,
             "recorded": definition.recorded,
-            "kernels": [self._kernel_record(kernel) for kernel in definition.kernels],
+            "kernels": kernels,
         }
 
-    def _kernel_record(self, kernel: Kernel) -> dict[str, Any]:
+    def _kernel_record(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
         return {
             "name": kernel.name,
             "doc": kernel.doc,
@@ -125,7 +127,24 @@ class Server:
             "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
             "frontend": kernel.frontend,
             "pass_configs": dict(kernel.pass_configs),
-        }
+        } | (self._space(definition, kernel) if kernel.choices else {})
+
+    def _space(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
+        """What the record of a kernel has besides, if that has a space of tuning parameters."""
+
+        def sizes_of(config: Config) -> dict[str, tuple[int, ...]]:
+            if kernel.sizes_function is None:
+                return {}
+            found: dict[str, tuple[int, ...]] = self._definitions.call(
+                definition, kernel, "sizes", lambda: kernel.sizes_of(config)
+            )
+            return found
+
+        choices = [
+            {"config": choice.config, "points": choice.points, "sizes": sizes_of(choice.config)}
+            for choice in kernel.choices
+        ]
+        return {"choices": choices, "has_cost": kernel.cost_function is not None}
 
     def _lower(self, request: LowerRequest, progress: Callable[[str], None]) -> dict[str, Any]:
         start, cpu_start = time.monotonic(), time.process_time()
@@ -145,6 +164,7 @@ class Server:
             self._definitions.project.location(kernel.location) or definition.file,
             tuple(request.archs.split(",")) if request.archs else (),
             checked_pass_configs(request.pass_configs, request.where),
+            kernel.multiples(variant.config),
             request.ir,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
@@ -241,12 +261,15 @@ def load() -> dict[str, str] | KernelwrightError:
         return error
 
 
-def serve(definitions: Definitions, loaded: dict[str, str] | KernelwrightError) -> None:
+def serve(
+    definitions: Definitions, loaded: dict[str, str] | KernelwrightError, kind: type[Server] | None = None
+) -> None:
     """Be a worker until stdin ends.
 
     Arguments:
         definitions: executes the definition file; nothing has been executed with it.
         loaded: the result of :func:`load` in this process.
+        kind: what answers; None: a plain worker does.
     """
     requests, send = _take_over_streams()
     os.chdir(definitions.project.root)
@@ -255,7 +278,7 @@ def serve(definitions: Definitions, loaded: dict[str, str] | KernelwrightError) 
         send(protocol.encode_failed_hello(loaded))
         return
     _show_python_lines_in_crashes()
-    server = Server(definitions, send)
+    server = (kind or Server)(definitions, send)
     send(protocol.encode_hello(loaded))
     while True:
         server.answer(requests.get())

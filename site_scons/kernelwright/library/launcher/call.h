@@ -55,10 +55,14 @@ KW_FUNCTION bool kw_same_dtype(DLDataType a, DLDataType b) {
   return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
 }
 
+KW_FUNCTION bool kw_size_matches(int64_t expected, int64_t size) {
+  return expected == KW_ANY || expected == size || (expected < 0 && !(size % expected));
+}
+
 KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *tensor, kw_depth depth) {
   if (!kw_same_dtype(argument->dtype, tensor->dtype) || argument->ndim != tensor->ndim) return false;
   for (int32_t i = 0; depth >= KW_SIZES && i < argument->ndim; ++i)
-    if (argument->shape[i] != KW_ANY && argument->shape[i] != tensor->shape[i]) return false;
+    if (!kw_size_matches(argument->shape[i], tensor->shape[i])) return false;
   return depth < KW_DATA || kw_is_aligned(argument, tensor) || kw_is_empty(tensor);
 }
 

@@ -7,7 +7,7 @@ typedef int32_t (*kw_entry)(void *self, void *arguments, int32_t count, void *re
 
 typedef enum { KW_TENSOR, KW_INT, KW_FLOAT, KW_BOOL, KW_POINTER } kw_kind;
 
-/* A dimension that may have any size. */
+/* A dimension that may have any size. One that has to be a multiple of a number is that number, negative. */
 #define KW_ANY (-1)
 
 /* One argument as one lowering of the kernel expects it. */

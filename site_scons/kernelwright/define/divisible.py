@@ -1,0 +1,88 @@
+"""Classes of sizes: a kernel gets one variant for sizes that are multiples of a number, and another one for all others.
+
+A class is a key of a variant's config, such as ``m_multiple_of``, which the definition need not have as a parameter.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..core.errors import DefinitionError, Where, shown
+
+SUFFIX = "_multiple_of"
+
+LARGEST = 2**16
+"""Largest number that sizes may be multiples of."""
+
+WRITE = 'write for example divisible={"m": [1, 16]}'
+
+Divisible = Mapping[str, tuple[int, ...]]
+"""Size symbol -> what its values may be multiples of, the largest first."""
+
+
+def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tuple[int, ...]]:
+    """The classes that a decorator lists.
+
+    Raises:
+        DefinitionError: they are no dict from size symbols to lists of positive integers.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"divisible is {shown(value)}, expected a dict", where, WRITE)
+    if frontend != "tir":
+        message = f"divisible is for definitions in TIR, and this one is written in {frontend}"
+        raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
+    return {_symbol(name, where): _numbers(name, listed, where) for name, listed in value.items()}
+
+
+def expanded(configs: Iterable[Mapping[str, Any]], divisible: Divisible) -> list[dict[str, Any]]:
+    """Each config once for each combination of classes, the largest multiples first."""
+    keys = [f"{name}{SUFFIX}" for name in divisible]
+    classes = [dict(zip(keys, numbers, strict=True)) for numbers in itertools.product(*divisible.values())]
+    return [{**config, **{k: n for k, n in known.items() if n > 1}} for config in configs for known in classes]
+
+
+def multiples_of(config: Mapping[str, Any], divisible: Divisible) -> dict[str, int]:
+    """What a variant knows of sizes: size symbol -> what its values are multiples of."""
+    return {name: config[f"{name}{SUFFIX}"] for name in divisible if f"{name}{SUFFIX}" in config}
+
+
+def class_keys(divisible: Divisible) -> set[str]:
+    """The keys of configs that stand for classes."""
+    return {f"{name}{SUFFIX}" for name in divisible}
+
+
+def require_classes(configs: Iterable[Mapping[str, Any]], divisible: Divisible, where: Where) -> None:
+    """Raise a DefinitionError for a config with a class that the decorator does not list."""
+    for config in configs:
+        for name, numbers in divisible.items():
+            number = config.get(f"{name}{SUFFIX}", 1)
+            if type(number) is not int or number not in numbers:
+                message = f"config {shown(dict(config))} is for sizes {name} that are multiples of {shown(number)}"
+                listed = ", ".join(map(str, numbers))
+                raise DefinitionError(
+                    f"{message}, and divisible lists {listed}", where, f"set {name}{SUFFIX} to one of these"
+                )
+
+
+def _symbol(name: Any, where: Where) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise DefinitionError(f"divisible has the key {shown(name)}, expected a size symbol", where, WRITE)
+    return name
+
+
+def _numbers(name: str, listed: Any, where: Where) -> tuple[int, ...]:
+    if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
+        raise DefinitionError(f"divisible has {name}={shown(listed)}, expected a list of integers", where, WRITE)
+    numbers = tuple(listed)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LARGEST:
+            message = f"divisible has {name}={shown(number)}, expected an integer from 1 to {LARGEST}"
+            raise DefinitionError(message, where, WRITE)
+    if not numbers or len(set(numbers)) < len(numbers):
+        what = "lists a number twice" if numbers else "lists no number"
+        raise DefinitionError(f"divisible {what} for {name}", where, WRITE)
+    return tuple(sorted(numbers, reverse=True))

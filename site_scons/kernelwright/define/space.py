@@ -1,0 +1,223 @@
+"""Spaces of tuning parameters: how a kernel may do its work, apart from the configs that its callers can see.
+
+A caller's config and a point of the space together are the config of a variant, a candidate. Which candidates are built
+is decided by tuning tables; without one, it is the first point of each target.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.arch import TARGETS
+from ..core.errors import DefinitionError, Where, shown
+
+Point = Mapping[str, Any]
+"""A set of values of the tuning parameters: ``{"block_m": 64, "stages": 3}``."""
+
+Sizes = Mapping[str, tuple[int, ...]]
+"""Size symbol -> the sizes that are measured."""
+
+TARGETS_OF = {"cutedsl": ("cuda",)}
+"""Front end -> the targets that its definitions can be built for, where these are not all."""
+
+WRITE = "write tune=grid(block=[32, 64]), or a function that returns such a list"
+
+MOST_SIZES = 10_000
+"""Sizes of one symbol that a kernel may be measured with."""
+
+LARGEST_SIZE = 2**53
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config that callers can see, and the points that it can be built with.
+
+    Arguments:
+        config: the caller's config.
+        points: target -> its points; the first one is the default.
+        sizes: what is measured, as far as the definition says so.
+    """
+
+    config: Mapping[str, Any]
+    points: Mapping[str, tuple[Point, ...]]
+    sizes: Sizes = field(default_factory=dict)
+
+    def candidate(self, point: Point) -> dict[str, Any]:
+        """The config of the variant with a point."""
+        return {**self.config, **point}
+
+    def candidates(self, target: str) -> list[dict[str, Any]]:
+        """The configs of all variants for a target, the declared one first."""
+        return [self.candidate(point) for point in self.points.get(target, ())]
+
+    def declared(self, target: str) -> dict[str, Any] | None:
+        """The config of the variant that runs for a target where no table says more; None: it has no points."""
+        return next(iter(self.candidates(target)), None)
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """The names of the tuning parameters."""
+        return frozenset(name for points in self.points.values() for point in points for name in point)
+
+
+class Space:
+    """The space that a decorator declares with ``tune=``.
+
+    Arguments:
+        tune: the points, or a function of keys of a config and ``target`` that returns them.
+        targets: the targets that the kernel can be built for.
+        where: the definition.
+    """
+
+    def __init__(self, tune: Any, targets: Iterable[str], where: Where) -> None:
+        self._tune = tune
+        self._targets = tuple(targets)
+        self._where = where
+        if not callable(tune):
+            self._points = self._checked(tune, "tune")
+
+    def choices(self, configs: Sequence[Mapping[str, Any]], seen: bool) -> tuple[Choice, ...]:
+        """A choice for each config of a caller.
+
+        Arguments:
+            configs: the callers' configs; or, where they were ``seen``, those of variants, of which only the callers'
+                part counts.
+
+        Raises:
+            DefinitionError: the space has another form, is empty, or has a parameter that callers can see.
+        """
+        unique: dict[str, Choice] = {}
+        for config in configs:
+            choice = self._choice(config, seen)
+            unique.setdefault(repr(sorted(_typed(choice.config))), choice)
+        choices = tuple(unique.values())
+        tuned = frozenset[str]().union(*(choice.parameters for choice in choices))
+        for choice in choices:
+            self._require_apart(choice.config, tuned)
+        return choices
+
+    def _choice(self, config: Mapping[str, Any], seen: bool) -> Choice:
+        points = {target: self._of(config, target) for target in self._targets}
+        choice = Choice(dict(config), points)
+        if not seen:
+            return choice
+        return Choice({key: value for key, value in config.items() if key not in choice.parameters}, points)
+
+    def _of(self, config: Mapping[str, Any], target: str) -> tuple[Point, ...]:
+        """The points for a config and a target."""
+        if not callable(self._tune):
+            return self._points
+        found = self._tune(**given(self._tune, {**config, "target": target}, "tune", self._where))
+        return self._checked(found, f"tune, for {shown(dict(config))} and {target},")
+
+    def _checked(self, points: Any, subject: str) -> tuple[Point, ...]:
+        if isinstance(points, (str, Mapping)) or not isinstance(points, Iterable):
+            raise DefinitionError(f"{subject} is {shown(points)}, expected a list of dicts", self._where, WRITE)
+        found: dict[str, Point] = {}
+        for point in points:
+            if not isinstance(point, Mapping):
+                raise DefinitionError(f"{subject} has {shown(point)}, which is not a dict", self._where, WRITE)
+            text = repr(sorted(_typed(point)))
+            if text in found:
+                message = f"{subject} lists point {shown(dict(point))} twice"
+                raise DefinitionError(message, self._where, "remove one of them")
+            found[text] = dict(point)
+        if not found:
+            remedy = "give at least one point; [{}] if there is nothing to tune"
+            raise DefinitionError(f"{subject} is empty", self._where, remedy)
+        return tuple(found.values())
+
+    def _require_apart(self, config: Mapping[str, Any], tuned: frozenset[str]) -> None:
+        """Raise a DefinitionError for a parameter that both a config and the space have."""
+        both = sorted(tuned & config.keys())
+        if both:
+            message = f"config {shown(dict(config))} has the key {both[0]!r}, which tune has, too"
+            raise DefinitionError(message, self._where, "leave it out of configs, or out of tune")
+
+
+def space_of(tune: Any, targets: Sequence[str] | None, frontend: str, where: Where) -> Space:
+    """The space of a kernel whose decorator has these arguments."""
+    possible = TARGETS_OF.get(frontend, TARGETS)
+    allowed = [target for target in possible if targets is None or target in targets]
+    return Space(tune, allowed or possible, where)  # a name that is no target is found by whoever selects
+
+
+def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """The configs of all candidates: for each choice those of each target, each once."""
+    unique: dict[str, dict[str, Any]] = {}
+    for choice in choices:
+        for target in choice.points:
+            for config in choice.candidates(target):
+                unique.setdefault(repr(sorted(_typed(config))), config)
+    return list(unique.values())
+
+
+def callers_part(choices: Iterable[Choice], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a variant's config that callers can see."""
+    tuned = frozenset[str]().union(*(choice.parameters for choice in choices))
+    return {key: value for key, value in config.items() if key not in tuned}
+
+
+def given(function: Callable[..., Any], known: Mapping[str, Any], subject: str, where: Where) -> dict[str, Any]:
+    """The arguments for a function of a definition that takes those of some values that it has parameters for.
+
+    Raises:
+        DefinitionError: it has a parameter without a default that no value has the name of.
+    """
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(known)
+    for name, parameter in parameters.items():
+        if name not in known and parameter.default is inspect.Parameter.empty:
+            message = f"{subject} has a parameter {name!r}, but what it can be given is {', '.join(known) or 'nothing'}"
+            raise DefinitionError(message, where, "rename the parameter, or give it a default")
+    return {name: value for name, value in known.items() if name in parameters}
+
+
+def checked_sizes(value: Any, where: Where) -> dict[str, tuple[int, ...]]:
+    """The sizes that a definition wants to be measured.
+
+    Raises:
+        DefinitionError: it is no dict from names to lists of positive integers.
+    """
+    remedy = 'return for example {"m": [1, 16, 256, 4096]}'
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"sizes returned {shown(value)}, expected a dict", where, remedy)
+    sizes = {}
+    for symbol, listed in value.items():
+        if not isinstance(symbol, str) or not symbol.isidentifier():
+            raise DefinitionError(f"sizes has the key {shown(symbol)}, expected a size symbol", where, remedy)
+        if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
+            raise DefinitionError(f"sizes has {symbol}={shown(listed)}, expected a list of integers", where, remedy)
+        sizes[symbol] = tuple(sorted({_size(symbol, size, where) for size in listed}))
+        if not 0 < len(sizes[symbol]) <= MOST_SIZES:
+            message = f"sizes has {len(sizes[symbol])} values of {symbol}, expected 1 to {MOST_SIZES}"
+            raise DefinitionError(message, where, remedy)
+    return sizes
+
+
+def checked_cost(value: Any, where: Where) -> float:
+    """The cost of a candidate, as a definition estimates it.
+
+    Raises:
+        DefinitionError: it is no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise DefinitionError(f"cost returned {shown(value)}, expected a number", where, "return a time, in any unit")
+    return float(value)
+
+
+def _size(symbol: str, size: Any, where: Where) -> int:
+    if isinstance(size, bool) or not isinstance(size, int) or not 0 < size <= LARGEST_SIZE:
+        message = f"sizes has {symbol}={shown(size)}, expected a positive integer"
+        raise DefinitionError(message, where, 'return for example {"m": [1, 16, 256, 4096]}')
+    return size
+
+
+def _typed(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The items of a config, different for 1, 1.0 and True."""
+    return [(str(key), type(value).__name__, repr(value)) for key, value in config.items()]

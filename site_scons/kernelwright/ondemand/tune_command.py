@@ -1,0 +1,87 @@
+"""``softmax.tune(...)``: runs the command ``kernelwright tune`` for a kernel of a file, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ..core.errors import KernelwrightError, SettingsError, Where
+from .options import Options
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+
+PASSED_ON = {
+    "cache_dir": "KERNELWRIGHT_CACHE_DIR",
+    "num_workers": "KERNELWRIGHT_NUM_WORKERS",
+    "archs": "KERNELWRIGHT_ARCHS",
+}
+"""Options of ``using`` that count for a tuner -> the variable by which it learns of them."""
+
+IGNORED = ("targets", "backend", "verbose", "record", "clear_cache", "dump_ir")
+"""Options that make no difference for what is measured."""
+
+
+def run_tune(
+    kernel: str,
+    path: Path,
+    options: Options,
+    sizes: Mapping[str, Iterable[int]] | Sequence[str] | None,
+    budget: str | None,
+    device: str | None,
+    again: bool,
+) -> None:
+    """Run the command, and show what it says.
+
+    Arguments:
+        kernel, path: the kernel, and its definition file.
+        options: those of ``using``.
+        sizes, budget, device, again: see ``Compilable.tune``.
+
+    Raises:
+        SettingsError: an option does not count for tables, which are for the project as it is.
+        KernelwrightError: it failed; it has said why.
+    """
+    where = Where(kernel, stage="tune", location=str(path))
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    for name in sorted(given.keys() - {*PASSED_ON, *IGNORED}):
+        message = f"{kernel}.using({name}=...) does not count for tuning tables, which are for the project's settings"
+        raise SettingsError(message, where, "write it into pyproject.toml or the definition, and tune that")
+    target = (options.named_targets or ("",))[0]
+    device = device or {"llvm": "cpu", "cuda": "cuda:0"}.get(target)
+    listed = [f"{n}={','.join(map(str, v))}" for n, v in sizes.items()] if isinstance(sizes, Mapping) else sizes or ()
+    arguments = [f"--sizes={text}" for text in listed]
+    arguments += [f"--budget={budget}"] if budget else []
+    arguments += [f"--device={device}"] if device else []
+    arguments += ["--again"] if again else []
+    command = [sys.executable, "-m", "kernelwright", "tune", kernel, f"--file={path}", *arguments]
+    status = _run(command, _environment(given))
+    if status:
+        raise KernelwrightError(f"kernelwright tune ended with exit status {status}; it says why above", where)
+
+
+def _environment(given: Mapping[str, object]) -> dict[str, str]:
+    """The variables of the command."""
+    named = {PASSED_ON[name]: value for name, value in given.items() if name in PASSED_ON}
+    texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in named.items()}
+    paths = [str(PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, **texts, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Exit status of a command whose output goes where that of this process goes, be it a notebook."""
+    with subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sys.stdout.write(line)
+            return process.wait()
+        except BaseException:  # a notebook is interrupted without its children
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            raise

@@ -1,0 +1,116 @@
+"""The tuner's side of the process that measures: asks for turns, and replaces the process when one goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import KernelwrightError
+from ..processes.pool import WorkerKind, WorkerPool
+from ..processes.protocol import CostRequest, MeasureRequest
+from .candidates import Built
+from .policy import Policy
+
+MEASURING = WorkerKind(
+    "the measuring process",
+    ("-m", "kernelwright.tune.measure"),
+    "the candidate takes too long, or hangs",
+    "the candidate crashes",
+    "a definition must not end the process it runs in",
+    variables=("KERNELWRIGHT_CUDA_DRIVER", "KERNELWRIGHT_CPU_LEVEL", "KERNELWRIGHT_NUM_THREADS"),
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a candidate's turn has given.
+
+    Arguments:
+        us: microseconds of a call: those of the fastest batch.
+        warm_us: with warm caches, where ``us`` is with cold ones; else 0.
+        clock_mhz: the device's clock then; 0: unknown.
+    """
+
+    us: float
+    warm_us: float
+    clock_mhz: int
+
+
+class Bench:
+    """Measures candidates on a device, each turn in a process that is there for nothing else.
+
+    Arguments:
+        root: the project's folder.
+        policy: how is measured.
+    """
+
+    def __init__(self, root: Path, policy: Policy) -> None:
+        self._root = root
+        self._policy = policy
+        self._pool: WorkerPool | None = None
+        self._seen: set[str] = set()
+        self.seconds: list[float] = []
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Bench]:
+        """End the process when the block ends, however it does."""
+        try:
+            yield self
+        finally:
+            self._end()
+
+    def turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
+        """One turn of a candidate.
+
+        A candidate before it may have left the process, or the device, in a bad state. So where one fails that was not
+        alone in its process, it gets a second chance in a new one.
+
+        Raises:
+            KernelwrightError: it does not run, takes too long, or is wrong at these sizes.
+        """
+        start, alone = time.monotonic(), self._seen <= {built.request.library}
+        try:
+            return self._turn(built, sizes)
+        except KernelwrightError:
+            self._end()
+            if alone or time.monotonic() - start >= self._policy.limit_s:
+                raise
+        try:
+            return self._turn(built, sizes)
+        except KernelwrightError:
+            self._end()
+            raise
+
+    def costs(self, request: CostRequest) -> list[float]:
+        """What a definition estimates that candidates take.
+
+        Raises:
+            KernelwrightError: it raises an error, or returns no numbers.
+        """
+        found: list[float] = self._process().call(request)["costs"]
+        return found
+
+    def _process(self) -> WorkerPool:
+        if self._pool is None:
+            self._pool = WorkerPool(1, self._root, self._policy.limit_s, kind=MEASURING)
+        return self._pool
+
+    def _turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
+        request = MeasureRequest(
+            **vars(built.request), sizes=dict(sizes), batches=self._policy.batches, batch_us=self._policy.batch_us
+        )
+        self._seen.add(built.request.library)
+        start = time.monotonic()
+        found = self._process().call(request)
+        self.seconds.append(time.monotonic() - start)
+        return Turn(min(found["us"]), min(found["warm_us"], default=0.0), found["clock_mhz"])
+
+    def _end(self) -> None:
+        """End the process; the next turn starts a new one."""
+        pool, self._pool = self._pool, None
+        self._seen.clear()
+        if pool is not None:
+            pool.close()

@@ -1,0 +1,143 @@
+"""Builds candidates with all cores, and keeps what is left of those that fail."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import KernelwrightError
+from ..core.files import canonical_json, write_atomically
+from ..ondemand.build import compile_job
+from ..ondemand.origin import job_of
+from ..ondemand.parallel import compile_all
+from ..ondemand.store import folder_name
+from ..processes.protocol import CheckRequest
+
+if TYPE_CHECKING:
+    from ..define.kernel import Config
+    from ..ondemand.build import Job
+    from ..ondemand.options import Options
+    from ..ondemand.origin import Origin
+
+LOG = "log.txt"
+"""The file in the folder of a candidate that is out, which says why."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point of the space, for one config.
+
+    Arguments:
+        number: its place in the space; 0 is the default.
+        tune: the point.
+        config: all values that the definition is called with.
+        slug: the variant's name.
+    """
+
+    number: int
+    tune: Config
+    config: Config
+    slug: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """A candidate that was built and gives the right answers.
+
+    Arguments:
+        candidate: which.
+        request: what its check was asked for; it names library, signature and device.
+        sources: the folder of what it was made from.
+        digest: that of its source: the program that was lowered, with the passes' configs and the compiler's flags.
+    """
+
+    candidate: Candidate
+    request: CheckRequest
+    sources: Path
+    digest: str
+
+
+class Workshop:
+    """Builds the candidates of a kernel for one device.
+
+    Arguments:
+        origin: the kernel.
+        options: how it is compiled: for the target of the device only.
+        target, device: ``llvm`` and ``cpu``, or ``cuda`` and ``cuda:0``.
+        failed: the folder that gets a folder for each candidate that is out.
+    """
+
+    def __init__(self, origin: Origin, options: Options, target: str, device: str, failed: Path) -> None:
+        self.origin = origin
+        self._options = options
+        self._target = target
+        self._device = device
+        self._failed = failed
+
+    def build(self, candidates: Sequence[Candidate]) -> list[Built | KernelwrightError]:
+        """Each candidate, built and checked; or what is wrong with it, which has its log by then."""
+        return compile_all([partial(self._attempt, each) for each in candidates], self.origin.session, False)
+
+    def _attempt(self, candidate: Candidate) -> Built | KernelwrightError:
+        job = job_of(self.origin, candidate.config, self._options)
+        try:
+            built = self._built(candidate, job)
+        except KernelwrightError as error:
+            store = self.origin.session.store
+            self.out(candidate, error, store.work / "failed" / folder_name(f"{job.record.name}-{job.slug}", job.key))
+            return error
+        if self.origin.record.has_reference:
+            try:
+                self.origin.session.pool.call(built.request)
+            except KernelwrightError as error:
+                self.out(candidate, error, built.sources)
+                return error
+        return built
+
+    def _built(self, candidate: Candidate, job: Job) -> Built:
+        folder = compile_job(job, lambda line: print(line, file=sys.stderr)).folder
+        record, sources = self.origin.record, folder / self.origin.record.name / job.slug
+        module = next(sources.glob(f"{self._target}/**/module.*"))
+        signature: Mapping[str, Any] = json.loads((module.parent / "signature.json").read_text(encoding="utf-8"))
+        library = str(folder / "_lib" / f"{record.name}.so")
+        file = self.origin.definition.file
+        request = CheckRequest(
+            *(file, record.name, candidate.slug, library, 0, signature, self._device, record.tolerance),
+            listed=candidate.slug in record.slugs,
+            config={} if candidate.slug in record.slugs else dict(candidate.config),
+        )
+        return Built(candidate, request, sources, digest_of(module.read_bytes(), self.origin))
+
+    def folder(self, candidate: Candidate) -> Path:
+        """The folder of a candidate that is out."""
+        return self._failed / candidate.slug
+
+    def well(self, candidate: Candidate) -> None:
+        """Remove what is left of a candidate that was out in an earlier run."""
+        shutil.rmtree(self.folder(candidate), ignore_errors=True)
+
+    def out(self, candidate: Candidate, error: KernelwrightError, sources: Path) -> None:
+        """Keep the sources of a candidate that is out, and the reason."""
+        folder = self.folder(candidate)
+        shutil.rmtree(folder, ignore_errors=True)
+        if sources.is_dir():
+            shutil.copytree(sources, folder, symlinks=True)
+        write_atomically(folder / LOG, str(error) + "\n")
+
+
+def digest_of(module: bytes, origin: Origin) -> str:
+    """The digest of a candidate's source: the program that was lowered, and what else its definition says.
+
+    Arguments:
+        module: the content of ``module.tir``.
+    """
+    record = origin.record
+    besides = canonical_json([list(record.flags), dict(record.pass_configs), list(origin.settings.nvcc_flags)])
+    return hashlib.sha256(module + besides.encode()).hexdigest()[:16]

@@ -1,0 +1,285 @@
+"""How the measuring process times calls: with the clock of the CPU and pinned threads, or with events of CUDA's driver.
+
+Both kinds have the same methods, so that what measures does not ask where it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, ClassVar
+
+import numpy as np
+import tvm_ffi
+from numpy.typing import NDArray
+
+from ..core.errors import WorkerError
+from ..worker.check import from_device, to_device
+
+Call = Callable[[], Any]
+
+ALIGNMENT = 64
+"""Arrays on the CPU are aligned to so many bytes, as those of PyTorch are."""
+
+POOL_THREADS = "kernelwright"
+"""The name of the threads of the libraries' pool; see ``library/launcher/threads.h``."""
+
+
+class CpuClock:
+    """Times calls on the CPU.
+
+    The calling thread and the pool's threads each get a CPU of their own, in the order of their numbers, so that none
+    of them moves while it is timed.
+    """
+
+    def __init__(self) -> None:
+        self._cpus = sorted(os.sched_getaffinity(0))
+
+    def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
+        """A tensor with the content of an array, for an argument of signature.json."""
+        made = to_device(array, {**argument, "alignment": ALIGNMENT}, _Cpu())
+        return tvm_ffi.from_dlpack(made) if isinstance(made, np.ndarray) else made
+
+    def values(self, tensor: Any) -> NDArray[Any]:
+        """What a tensor has in it now."""
+        return from_device(tensor)
+
+    def write(self, tensor: Any, array: NDArray[Any]) -> None:
+        """Give a tensor the content of an array."""
+        tensor_view: NDArray[Any] = np.from_dlpack(tensor)
+        tensor_view[...] = array
+
+    def first(self, call: Call) -> None:
+        """Make the first call of a library, which may start the pool, and pin the threads then.
+
+        The pool counts the CPUs that its starter may use. So the thread that calls is free until then.
+        """
+        os.sched_setaffinity(0, self._cpus)
+        call()
+        for number, thread in enumerate([os.getpid(), *self._pool()]):
+            with contextlib.suppress(OSError):  # it has ended
+                os.sched_setaffinity(thread, [self._cpus[number % len(self._cpus)]])
+
+    def _pool(self) -> list[int]:
+        tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda path: int(path.name))
+        return [int(task.name) for task in tasks if (task / "comm").read_text().strip() == POOL_THREADS]
+
+    def seconds(self, call: Call, calls: int) -> float:
+        """Seconds of so many calls, one behind the other."""
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - start
+
+    def batch(self, call: Call, calls: int) -> tuple[float, float | None]:
+        """Seconds of a call, by a batch of them; and with warm caches, if the first is with cold ones."""
+        return self.seconds(call, calls) / calls, None
+
+    def clock_mhz(self) -> int:
+        """The clock of the device now; 0: unknown."""
+        return 0
+
+
+class _Cpu:
+    """The CPU as ``to_device`` takes a device."""
+
+    def dlpack_device_type(self) -> Any:
+        """The number of its kind."""
+        return tvm_ffi.DLDeviceType.kDLCPU
+
+
+COLD_CALLS = 25
+"""Calls with cold caches in a batch at most: each needs the caches filled with something else before."""
+
+LEAST_FLUSH = 64 << 20
+"""Bytes that are written to put something else into the L2 cache, at least; otherwise twice as many as that has."""
+
+L2_BYTES = 38
+"""CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE of cuda.h."""
+
+CLOCK_SM = 1
+"""NVML_CLOCK_SM of nvml.h."""
+
+
+class CudaClock:
+    """Times calls on a GPU, with events of the driver in its default stream.
+
+    Before each call with a cold cache a buffer larger than the L2 cache is written. That also keeps the device busy
+    until the call is in its queue, so that no launch is timed.
+
+    Arguments:
+        index: number of the device.
+
+    Raises:
+        WorkerError: the driver refuses it.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._driver = ctypes.CDLL(os.environ.get("KERNELWRIGHT_CUDA_DRIVER") or "libcuda.so.1")
+        device, context, l2 = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        self._ask("cuInit", 0)
+        self._ask("cuDeviceGet", ctypes.byref(device), index)
+        self._ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._ask("cuCtxSetCurrent", context)
+        self._driver.cuDeviceGetAttribute(ctypes.byref(l2), L2_BYTES, device)
+        self._flush_bytes = max(LEAST_FLUSH, 2 * l2.value)
+        self._flush = self._allocated(self._flush_bytes)
+        self._events = [self._event() for _ in range(2 * COLD_CALLS)]
+        self._nvml = _nvml(self._bus_id(device))
+
+    def _ask(self, name: str, *arguments: Any) -> None:
+        if status := getattr(self._driver, name)(*arguments):
+            found = ctypes.c_char_p()
+            self._driver.cuGetErrorName(status, ctypes.byref(found))
+            text = (found.value or str(status).encode()).decode()
+            raise WorkerError(f"the CUDA driver failed in {name}: {text}")
+
+    def _allocated(self, size: int) -> ctypes.c_uint64:
+        pointer = ctypes.c_uint64()
+        self._ask("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(max(1, size)))
+        return pointer
+
+    def _event(self) -> ctypes.c_void_p:
+        event = ctypes.c_void_p()
+        self._ask("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def _bus_id(self, device: ctypes.c_int) -> bytes:
+        text = ctypes.create_string_buffer(32)
+        get = getattr(self._driver, "cuDeviceGetPCIBusId", None)
+        return b"" if get is None or get(text, len(text), device) else text.value
+
+    def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
+        """A tensor with the content of an array, for an argument of signature.json."""
+        pointer = self._allocated(array.nbytes)
+        memory = _DeviceMemory(pointer.value, self._index, array.shape, argument["dtype"], self._driver.cuMemFree_v2)
+        tensor = tvm_ffi.from_dlpack(memory)
+        self.write(tensor, array)
+        return tensor
+
+    def write(self, tensor: Any, array: NDArray[Any]) -> None:
+        """Give a tensor the content of an array."""
+        content = np.ascontiguousarray(array)
+        address = ctypes.c_void_p(content.ctypes.data)
+        self._ask("cuMemcpyHtoD_v2", _address(tensor), address, ctypes.c_size_t(content.nbytes))
+
+    def values(self, tensor: Any) -> NDArray[Any]:
+        """What a tensor has in it now."""
+        from ..core.dtype import numpy_dtype
+
+        content = np.empty(tuple(tensor.shape), numpy_dtype(str(tensor.dtype)))
+        address = ctypes.c_void_p(content.ctypes.data)
+        self._ask("cuMemcpyDtoH_v2", address, _address(tensor), ctypes.c_size_t(content.nbytes))
+        return content
+
+    def first(self, call: Call) -> None:
+        """Make the first call of a library, which loads its code."""
+        call()
+        self._ask("cuCtxSynchronize")
+
+    def _timed(self, call: Call, calls: int, event: int) -> None:
+        """Have the device note when it begins some calls and when it has done them."""
+        start, end = self._events[event : event + 2]
+        self._ask("cuEventRecord", start, None)
+        for _ in range(calls):
+            call()
+        self._ask("cuEventRecord", end, None)
+
+    def _between(self, event: int) -> float:
+        found = ctypes.c_float()
+        self._ask("cuEventElapsedTime", ctypes.byref(found), *self._events[event : event + 2])
+        return found.value / 1000
+
+    def seconds(self, call: Call, calls: int) -> float:
+        """Seconds of so many calls, one behind the other, with the caches as they leave them."""
+        self._fill()
+        self._timed(call, calls, 0)
+        self._ask("cuCtxSynchronize")
+        return self._between(0)
+
+    def _fill(self) -> None:
+        self._ask("cuMemsetD8Async", self._flush, 0, ctypes.c_size_t(self._flush_bytes), None)
+
+    def batch(self, call: Call, calls: int) -> tuple[float, float | None]:
+        """Seconds of a call with a cold L2 cache, the median of a batch; and with a warm one."""
+        cold = range(0, 2 * min(COLD_CALLS, max(3, calls)), 2)
+        for event in cold:
+            self._fill()
+            self._timed(call, 1, event)
+        self._ask("cuCtxSynchronize")
+        return median(map(self._between, cold)), self.seconds(call, calls) / calls
+
+    def clock_mhz(self) -> int:
+        """The clock of the multiprocessors now; 0: NVML is not there, or does not say."""
+        if self._nvml is None:
+            return 0
+        library, device = self._nvml
+        clock = ctypes.c_uint()
+        return 0 if library.nvmlDeviceGetClockInfo(device, CLOCK_SM, ctypes.byref(clock)) else clock.value
+
+
+def _nvml(bus_id: bytes) -> tuple[Any, ctypes.c_void_p] | None:
+    """NVML with the handle of a device; None if it is not there."""
+    device = ctypes.c_void_p()
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        failed = library.nvmlInit_v2() or library.nvmlDeviceGetHandleByPciBusId_v2(bus_id, ctypes.byref(device))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else (library, device)
+
+
+def _address(tensor: Any) -> ctypes.c_uint64:
+    """The address of a tensor's data."""
+    return ctypes.c_uint64(tensor.data_ptr())
+
+
+class _ManagedTensor(ctypes.Structure):
+    """DLManagedTensor of dlpack.h."""
+
+    _fields_ = (
+        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device_id", ctypes.c_int)),
+        *(("ndim", ctypes.c_int), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)),
+        *(("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64)),
+        *(("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
+    )
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _DeviceMemory:
+    """Memory of a GPU with DLPack's protocol; it is freed with the last tensor over it."""
+
+    CUDA = 2
+    _alive: ClassVar[dict[int, _DeviceMemory]] = {}
+
+    def __init__(
+        self, pointer: int, index: int, shape: Sequence[int], dtype: str, free: Callable[[ctypes.c_uint64], int]
+    ) -> None:
+        kind = tvm_ffi.dtype(dtype)
+        self._index = index
+        self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        self._deleter = _DELETER(lambda _: self._end(pointer, free))
+        deleter = ctypes.cast(self._deleter, ctypes.c_void_p)
+        described = (len(shape), kind.type_code, kind.bits, kind.lanes, ctypes.addressof(self._shape))
+        self._managed = _ManagedTensor(pointer, self.CUDA, index, *described, None, 0, None, deleter)
+        self._alive[pointer] = self  # a tensor refers to memory of this object
+
+    def _end(self, pointer: int, free: Callable[[ctypes.c_uint64], int]) -> None:
+        free(ctypes.c_uint64(pointer))
+        self._alive.pop(pointer, None)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.CUDA, self._index
+
+    def __dlpack__(self, **_: Any) -> Any:
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self._managed), b"dltensor", None)

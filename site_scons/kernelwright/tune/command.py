@@ -1,0 +1,184 @@
+"""The command ``kernelwright tune``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import KernelwrightError, SettingsError, Where, shown
+from ..ondemand.files import origin_in, record_of
+from ..ondemand.machine import cuda_devices
+from ..ondemand.options import Options
+from ..ondemand.project import project_of
+from .device import Device, device_of
+from .listing import listed, tables_in
+from .lock import locked
+from .policy import Policy
+from .progress import Progress
+from .recheck import regrets, text_of, words
+from .sizes import read_seconds, read_sizes, size_text
+from .table import answer_in, table_of, times_of, write_files
+from .tuner import FOLDER, Request, Tuned, Tuner
+
+if TYPE_CHECKING:
+    from ..ondemand.origin import Origin
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as of a shell."""
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Do what the command line asks for; returns the exit status."""
+    try:
+        return _Command(options).run()
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("kernelwright: interrupted; what was measured is kept, and the next run goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+class _Command:
+    """One run of the command."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._progress = Progress()
+        self._files = [Path(name).absolute() for name in options.file or ()] or _default_files()
+
+    def run(self) -> int:
+        """See :func:`tune`."""
+        kernels = self._kernels()
+        if self._options.list:
+            return self._list(kernels)
+        status = 0
+        wanted = list(self._wanted(kernels))
+        for number, (name, path, device) in enumerate(wanted):
+            status |= self._one(name, path, device, len(wanted) - number)
+        return status
+
+    def _kernels(self) -> dict[str, Path]:
+        """The kernels of the files, by name, and their files."""
+        found: dict[str, Path] = {}
+        for path in self._files:
+            definition, _, _ = record_of(path, Options())
+            found |= {kernel.name: path for kernel in definition.kernels}
+        for name in self._options.kernels:
+            if name not in found:
+                known = ", ".join(found) or "none"
+                raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
+        return found
+
+    def _wanted(self, kernels: dict[str, Path]) -> Iterator[tuple[str, Path, Device]]:
+        """What is tuned: those that were named; or else all that have a space for a device."""
+        named, given = self._options.kernels, self._options.device
+        devices = [device_of(spec) for spec in given or (["cuda:0"] if cuda_devices() else ["cpu"])]
+        nothing = True
+        for name, path in kernels.items():
+            choices = origin_in(path, name, Options()).record.choices
+            for device in devices:
+                if name in named or (not named and any(choice.points.get(device.target) for choice in choices)):
+                    nothing = False
+                    yield name, path, device
+        if nothing:
+            raise SettingsError(
+                "no kernel has a space", _WHERE, "write @kernel(..., tune=grid(...)) in a definition file"
+            )
+
+    def _one(self, name: str, path: Path, device: Device, left: int) -> int:
+        """Tune one kernel on one device, or check its table."""
+        options = self._options
+        budget = read_seconds(options.budget) if options.budget else None
+        if budget is not None:
+            self._deadline = getattr(self, "_deadline", time.monotonic() + budget)
+            budget = max(1.0, self._deadline - time.monotonic()) / left
+        sizes = read_sizes(options.sizes or ())
+        request = Request(path, name, device, sizes, budget, options.again, Policy.of_environment())
+        tuner = Tuner(request, self._progress)
+        place = tuner.root / FOLDER / f"{device.spec.replace(':', '-')}.lock"
+        with locked(place, f"tuning {name}", not options.no_wait, self._progress.note):
+            return self._check(tuner) if options.check else self._tune(tuner)
+
+    def _tune(self, tuner: Tuner) -> int:
+        from .table import folder_of
+
+        before = table_of(tuner)
+        try:
+            tuned = tuner.run(folder_of(tuner), lambda config, sizes: answer_in(before, config, sizes))
+        finally:
+            self._progress.end()
+        name = write_files(tuner, tuned, before)
+        device = tuner.device
+        print(f"{tuner.request.kernel} on {device.name} ({device.arch}, {device.count}): {name}")
+        print("\n".join(result_lines(tuned)))
+        for one in tuned:
+            if one.failed:
+                folder = tuner.workshop().folder(one.candidates[0]).parent.relative_to(tuner.root)
+                print(f"  {len(one.failed)} of {len(one.candidates)} candidates are out, see {folder}")
+        return 0
+
+    def _check(self, tuner: Tuner) -> int:
+        table = table_of(tuner)
+        if table is None:
+            self._progress.note(f"{tuner.request.kernel} has no table for {tuner.device.name}")
+            return 0
+        most = _percent(self._options.max_regret)
+        found = regrets(tuner, table)
+        for regret in found:
+            mark = "  BEYOND " if regret.regret > most else "  "
+            print(f"{mark}{tuner.request.kernel} {text_of(regret)}")
+        worst = max(regret.regret for regret in found)
+        print(f"{table.path}: the largest regret is {worst:.1%}, at most {most:.1%} is accepted")
+        return 1 if worst > most else 0
+
+    def _list(self, kernels: dict[str, Path]) -> int:
+        origins: dict[str, Origin] = {name: origin_in(path, name, Options()) for name, path in kernels.items()}
+        any_origin = next(iter(origins.values()))
+        root, folder = any_origin.session.root, any_origin.settings.tuning or "tuning"
+        wanted = self._options.kernels
+        names = [name for name in tables_in(root, folder) if not wanted or Path(name).name.partition(".")[0] in wanted]
+        lines, stale = listed(root, names, origins)
+        print("\n".join(lines) or f"there are no tables in {folder}")
+        for name, origin in origins.items():
+            if origin.record.choices and not any(Path(table).name.startswith(f"{name}.") for table in names):
+                print(f"{name:24} has a space, and no table")
+        return 1 if stale and self._options.strict else 0
+
+
+_WHERE = Where(stage="tune")
+
+
+def _default_files() -> list[Path]:
+    """The definition files of the project that the working folder is in."""
+    root = project_of(Path.cwd() / "any") or Path.cwd()
+    files = sorted(path for path in (root / "kernels").glob("*.py") if not path.name.startswith("_"))
+    if not files:
+        raise SettingsError(f"there are no definition files in {root / 'kernels'}", _WHERE, "name them: --file FILE")
+    return files
+
+
+def _percent(text: str) -> float:
+    try:
+        return float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        raise SettingsError(f"--max-regret is {shown(text)}", _WHERE, "write 5% or 2.5%") from None
+
+
+def result_lines(tuned: Sequence[Tuned]) -> list[str]:
+    """The table that a run shows at its end."""
+    rows = [("config", "sizes", "choice", "us", "default us", "ratio", "spread")]
+    for one in tuned:
+        config = words(one.config) if one.config else "its only config"
+        for place, at in enumerate(one.sizes):
+            number = one.answers[place]
+            us, default_us, spread = times_of(one, place, number)
+            choice = words(one.candidates[number].tune) + (" (default)" if not number else "")
+            figures = (f"{us:g}", f"{default_us:g}", f"{us / default_us:.3f}", f"{spread:.3f}")
+            rows.append((config, size_text(at), choice, *figures))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,126 @@
+"""The timings that are kept, so that a run measures only what no earlier one has: ``timings.jsonl``.
+
+Each line is one candidate at one combination of sizes. It has ``config`` (all values of the variant), ``digest`` (of
+its source), ``default`` (that of the default's source), ``sizes``, ``with`` (a digest of device, driver, compilers and
+policy), and ``us`` with ``default_us``, the microseconds of each round; ``warm_us`` and ``clock_mhz`` on CUDA. Or it
+has ``failed``: why the candidate is out. Of two lines for one the later one counts. A line that is cut off, because the
+process was killed, counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.files import canonical_json, open_regular
+from .decide import Timing
+
+FILE = "timings.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kept timing, or the reason why there is none.
+
+    Arguments:
+        us, default_us: see :class:`Timing`.
+        warm_us: with warm caches, where the others are with cold ones.
+        clock_mhz: the lowest and the highest clock of the device that was seen.
+        failed: why the candidate is out; empty: it is not.
+    """
+
+    us: tuple[float, ...] = ()
+    default_us: tuple[float, ...] = ()
+    warm_us: tuple[float, ...] = ()
+    clock_mhz: tuple[int, ...] = ()
+    failed: str = ""
+
+    @property
+    def timing(self) -> Timing:
+        """The timing; only if it is not out."""
+        return Timing(self.us, self.default_us)
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a timing depends on; see above for the fields."""
+
+    config: Mapping[str, Any]
+    digest: str
+    default: str
+    sizes: Mapping[str, int]
+    made_with: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a line."""
+        return {
+            "config": dict(self.config),
+            "digest": self.digest,
+            "default": self.default,
+            "sizes": dict(self.sizes),
+            "with": self.made_with,
+        }
+
+
+@dataclass
+class Kept:
+    """The kept timings of one kernel on one device.
+
+    Arguments:
+        folder: where the file is.
+        anew: whether those of earlier runs do not count.
+    """
+
+    folder: Path
+    anew: bool = False
+    _entries: dict[str, Entry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        path = self.folder / FILE
+        lines = path.read_bytes().splitlines() if path.is_file() and not self.anew else []
+        for line in lines:
+            read = _read(line)
+            if read is not None:
+                self._entries[read[0]] = read[1]
+
+    @property
+    def has_timings(self) -> bool:
+        """Whether there are any."""
+        return bool(self._entries)
+
+    def get(self, key: Key) -> Entry | None:
+        """What is known of a candidate."""
+        return self._entries.get(canonical_json(key.fields))
+
+    def put(self, key: Key, entry: Entry) -> None:
+        """Keep an entry, from now on and for later runs."""
+        self._entries[canonical_json(key.fields)] = entry
+        found = {name: value for name, value in vars(entry).items() if value}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = open_regular(self.folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(descriptor).st_size
+            # A process that was killed may have left a line without its end.
+            begin = b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
+            os.write(descriptor, begin + json.dumps({**key.fields, **found}).encode() + b"\n")
+        finally:
+            os.close(descriptor)
+
+
+def _read(line: bytes) -> tuple[str, Entry] | None:
+    """Key and entry of a line; None if it is none."""
+    try:
+        found = json.loads(line)
+        key = Key(found["config"], found["digest"], found["default"], found["sizes"], found["with"])
+        us, default_us, warm_us = (tuple(map(float, found.get(n, ()))) for n in ("us", "default_us", "warm_us"))
+        entry = Entry(us, default_us, warm_us, tuple(found.get("clock_mhz", ())), str(found.get("failed", "")))
+        if len(entry.us) != len(entry.default_us) or not (entry.us or entry.failed):
+            return None
+        return canonical_json(key.fields), entry
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

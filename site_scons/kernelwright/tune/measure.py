@@ -1,0 +1,188 @@
+"""The process that measures: ``python -m kernelwright.tune.measure PROJECT_ROOT``, one for each device.
+
+It speaks the protocol of the workers (JSON lines, see ``processes/protocol.py``) and knows two requests more. One is
+``measure``, a turn of one variant at one combination of sizes. What it keeps between two turns only saves time. So it
+can be ended at any moment, and whatever a variant does to it, a new one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import CheckError, KernelwrightError
+from ..processes.protocol import CostRequest, MeasureRequest, Request
+from ..worker.check import Check, Values
+from ..worker.definitions import Definitions
+from ..worker.server import Server, load, serve
+from .clocks import CpuClock, CudaClock
+from .sizes import size_text
+
+MOST_CALLS = 1_000_000
+"""Calls of a batch; a kernel that does nothing takes a fraction of a microsecond."""
+
+
+class Turn:
+    """A variant that is ready to be timed.
+
+    Arguments:
+        clock: what times it.
+        call: calls it once.
+        calls: how many calls a batch has.
+        renewed: tensors that it changes, with what they had in them.
+    """
+
+    def __init__(self, clock: CpuClock | CudaClock, call: Callable[[], Any], renewed: list[tuple[Any, Any]]) -> None:
+        self._clock = clock
+        self._call = call
+        self._calls = 1
+        self._renewed = renewed
+
+    def warm_up(self, batch_s: float) -> None:
+        """Call it until a batch is found that takes long enough for the clock."""
+        self._renew()
+        while (seconds := self._clock.seconds(self._call, self._calls)) < batch_s and self._calls < MOST_CALLS:
+            needed = int(1.1 * self._calls * batch_s / max(seconds, 1e-9)) + 1
+            self._calls = min(MOST_CALLS, max(2 * self._calls, min(needed, 100 * self._calls)))
+
+    def batches(self, count: int) -> list[tuple[float, float | None]]:
+        """Seconds of a call by each of some batches; see ``batch`` of the clocks."""
+        found = []
+        for _ in range(count):
+            self._renew()
+            found.append(self._clock.batch(self._call, self._calls))
+        return found
+
+    def _renew(self) -> None:
+        for tensor, values in self._renewed:
+            self._clock.write(tensor, values)
+
+
+class Bench:
+    """What is measured at the sizes of the last request.
+
+    All variants get the same inputs. They are compared with one result of the reference.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._clock = CpuClock() if device == "cpu" else CudaClock(int(device.partition(":")[2] or 0))
+        self._sizes: tuple[Any, ...] = ()
+        self._inputs: dict[str, Values] = {}
+        self._expected: dict[str, Values] = {}
+        self._turns: dict[str, Turn] = {}
+
+    def measure(self, request: MeasureRequest, check: Check, has_reference: bool) -> dict[str, Any]:
+        """The result of a request; ``check`` is that of its variant."""
+        sizes = (request.file, request.kernel, sorted(request.sizes.items()))
+        if sizes != self._sizes:
+            self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
+        if request.library not in self._turns:
+            self._turns[request.library] = self._prepared(request, check, has_reference)
+        found = self._turns[request.library].batches(request.batches)
+        return {
+            "us": [1e6 * seconds for seconds, _ in found],
+            "warm_us": [1e6 * warm for _, warm in found if warm is not None],
+            "clock_mhz": self._clock.clock_mhz(),
+        }
+
+    def _prepared(self, request: MeasureRequest, check: Check, has_reference: bool) -> Turn:
+        """A variant that was called, compared and warmed up."""
+        function, inputs = check.function(), self._inputs_of(request, check)
+        arguments = request.signature["arguments"]
+        tensors: Values = {}
+        values: list[Any] = []
+        for argument in arguments:
+            name = argument["name"]
+            value = check.garbage(argument, request.sizes) if argument["output"] else inputs[name]
+            if isinstance(value, np.ndarray):
+                tensors[name] = value = self._clock.tensor(value, argument)
+            values.append(value)
+        self._first(function, values, request)
+        got = {name: self._clock.values(tensor) for name, tensor in tensors.items()}
+        if has_reference:
+            check.compared(self._expected_of(check, inputs), got, request.sizes, inputs)
+        written = [a["name"] for a in arguments if a["written"] and not a["output"]]
+        changed = [(tensors[name], inputs[name]) for name in written]
+        turn = Turn(self._clock, lambda: function(*values), changed)
+        turn.warm_up(request.batch_us / 1e6)
+        return turn
+
+    def _first(self, function: Any, values: list[Any], request: MeasureRequest) -> None:
+        try:
+            self._clock.first(lambda: function(*values))
+        except KernelwrightError:
+            raise
+        except Exception as error:  # the library raises errors of any type
+            message = f"calling the kernel at {size_text(request.sizes)} raised {type(error).__name__}: {error}"
+            raise CheckError(message) from error
+
+    def _inputs_of(self, request: MeasureRequest, check: Check) -> Values:
+        """An array or a number for each input, the same ones for all variants with the same arguments."""
+        layout = _layout(request.signature)
+        if layout not in self._inputs:
+            inputs = check.inputs(request.sizes)
+            if inputs is None:
+                message = f"its inputs function, or its shapes, do not allow {size_text(request.sizes)}"
+                raise CheckError(message, remedy="tune it at other sizes")
+            self._inputs[layout] = inputs
+        return self._inputs[layout]
+
+    def _expected_of(self, check: Check, inputs: Values) -> Values:
+        key = str(id(inputs))
+        if key not in self._expected:
+            self._expected[key] = check.expected(inputs)
+        return self._expected[key]
+
+
+def _layout(signature: Mapping[str, Any]) -> str:
+    """The arguments as far as they decide what the inputs are."""
+    return repr([(a["name"], a["kind"], a["dtype"], a.get("shape")) for a in signature["arguments"]])
+
+
+class MeasuringServer(Server):
+    """Answers requests as a worker does, and those to measure."""
+
+    _bench: Bench | None = None
+
+    def _do(self, request: Request, progress: Callable[[str], None]) -> dict[str, Any]:
+        if isinstance(request, MeasureRequest):
+            return self._measure(request)
+        return self._costs(request) if isinstance(request, CostRequest) else super()._do(request, progress)
+
+    def _costs(self, request: CostRequest) -> dict[str, Any]:
+        definition = self._definitions.load(request.file, request.strict)
+        kernel = definition.kernel(request.kernel)
+
+        def costs() -> list[float]:
+            return [kernel.cost_of(config, request.sizes, request.target) for config in request.configs]
+
+        return {"costs": self._definitions.call(definition, kernel, "cost", costs)}
+
+    def _measure(self, request: MeasureRequest) -> dict[str, Any]:
+        definition = self._definitions.load(request.file, request.strict)
+        kernel, variant, _ = self._variant_of(definition, request)
+
+        def call(what: str, function: Callable[[], Any]) -> Any:
+            return self._definitions.call(definition, kernel, what, function)
+
+        if self._bench is None:
+            self._bench = Bench(request.device)
+        check = Check(request, kernel, variant, call, lambda doing: None)
+        return self._bench.measure(request, check, kernel.reference_function is not None)
+
+
+def main() -> None:
+    """Import TVM, and serve until stdin ends."""
+    serve(Definitions(Path(sys.argv[1]).absolute()), load(), MeasuringServer)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
+    os._exit(0)

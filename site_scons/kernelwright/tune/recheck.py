@@ -1,0 +1,138 @@
+"""``kernelwright tune --check``: measures the answers of a table again, beside the best that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import KernelwrightError, SettingsError
+from ..define.tuning import TableFile, TunedConfig, same
+from .bench import Bench
+from .candidates import Built
+from .contest import Contest
+from .decide import DEFAULT
+from .kept import Kept, Key
+from .table import answer_in, config_in, folder_of
+from .tuner import Tuner, number_of
+
+if TYPE_CHECKING:
+    from ..define.space import Choice
+
+
+@dataclass(frozen=True)
+class Regret:
+    """What an answer of a table costs at some sizes.
+
+    Arguments:
+        config: the caller's.
+        sizes: the sizes.
+        tune: the answer.
+        ratio: its time over that of the default, measured now.
+        best: that of the fastest candidate that is known.
+        best_tune: which one that is.
+    """
+
+    config: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    tune: Mapping[str, Any]
+    ratio: float
+    best: float
+    best_tune: Mapping[str, Any]
+
+    @property
+    def regret(self) -> float:
+        """How much longer the answer takes than the best one, as a part of that one's time."""
+        return self.ratio / self.best - 1
+
+
+def regrets(tuner: Tuner, table: TableFile) -> list[Regret]:
+    """The regret of each answer for which a table has evidence.
+
+    Raises:
+        KernelwrightError: an answer cannot be built or measured.
+    """
+    bench = Bench(tuner.root, tuner.request.policy)
+    found: list[Regret] = []
+    with bench.open():
+        for choice in tuner.choices:
+            config = config_in(table, choice.config)
+            if config is not None and config.evidence:
+                found += _Recheck(tuner, table, config, choice, bench).regrets()
+    if not found:
+        raise SettingsError(
+            "the table has no evidence to check", table.where(table.line), "measure it: kernelwright tune"
+        )
+    return found
+
+
+class _Recheck:
+    """The check of one config."""
+
+    def __init__(self, tuner: Tuner, table: TableFile, config: TunedConfig, choice: Choice, bench: Bench) -> None:
+        self._tuner, self._table, self._config, self._choice, self._bench = tuner, table, config, choice, bench
+        self._candidates = tuner.candidates_of(choice)
+        self._known = Kept(folder_of(tuner))
+        self._built = self._build()
+
+    def _build(self) -> dict[int, Built]:
+        """The default and the answers; and all others, if there are timings that they may have."""
+        used = {number_of(self._candidates, rule.tune) for rule in self._config.rules} | {DEFAULT}
+        wanted = [c for c in self._candidates if c.number in used or self._known.has_timings]
+        built: dict[int, Built] = {}
+        for candidate, result in zip(wanted, self._tuner.workshop().build(wanted), strict=True):
+            if not isinstance(result, KernelwrightError):
+                built[candidate.number] = result
+            elif candidate.number in used:
+                raise result
+        return built
+
+    def _key(self, number: int, sizes: Mapping[str, int]) -> Key:
+        built = self._built[number]
+        return self._tuner.key(built, self._built[DEFAULT], sizes)
+
+    def regrets(self) -> list[Regret]:
+        """The regret at each combination of sizes that there is evidence for."""
+        return [self._regret(row.sizes) for row in self._config.evidence]
+
+    def _regret(self, sizes: Mapping[str, int]) -> Regret:
+        number = number_of(self._candidates, answer_in(self._table, self._choice.config, sizes))
+        ratios = {DEFAULT: 1.0}
+        for other in self._built:
+            entry = self._known.get(self._key(other, sizes))
+            if entry is not None and entry.us and not entry.failed:
+                ratios[other] = entry.timing.ratio
+        ratios[number] = self._measured(number, sizes)
+        best = min(ratios, key=lambda one: ratios[one])
+        points = [candidate.tune for candidate in self._candidates]
+        return Regret(self._choice.config, sizes, points[number], ratios[number], ratios[best], points[best])
+
+    def _measured(self, number: int, sizes: Mapping[str, int]) -> float:
+        """The ratio of a candidate to the default, measured now."""
+        if number == DEFAULT:
+            return 1.0
+        problems: list[KernelwrightError] = []
+        again = Kept(folder_of(self._tuner), anew=True)
+        contest = Contest(
+            *(self._bench, self._tuner.request.policy, again, self._key),
+            out=lambda _, error: problems.append(error),
+            step=lambda turns: None,
+        )
+        entry = contest.run({n: self._built[n] for n in (DEFAULT, number)}, sizes, float("inf"))[number]
+        if problems:
+            raise problems[0]
+        return entry.timing.ratio
+
+
+def text_of(regret: Regret) -> str:
+    """A line about a regret."""
+    at = ", ".join(f"{name}={value}" for name, value in {**regret.config, **regret.sizes}.items())
+    best = "" if same(regret.tune, regret.best_tune) else f", {words(regret.best_tune)} {regret.best:.3f}"
+    return (
+        f"{at}: {words(regret.tune)} takes {regret.ratio:.3f} of the default's time{best}: regret {regret.regret:.1%}"
+    )
+
+
+def words(point: Mapping[str, Any]) -> str:
+    """A point in a line."""
+    return " ".join(f"{name}={value}" for name, value in point.items()) or "the only point"

@@ -1,0 +1,335 @@
+"""``kernelwright tune`` with real kernels on the CPU, in short rounds: what it chooses, survives and keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Project
+from demand import Demand
+from moments import wait_for
+
+FILE = '''
+from kernelwright import kernel
+from tvm.script import tirx as T
+
+POINTS = [{"way": "slow"}, {"way": "fast"}, {"way": "wide"}]
+
+
+@kernel(configs=[{"dtype": "float32"}], tune=POINTS, outputs=["y"])
+def double(dtype: str, way: str):
+    """y[i] = 2 x[i], with as much work as a way does; what is larger than 3000 goes wrong in some of them."""
+    if way == "raises":
+        raise ValueError("there is no such way")
+    steps = {"slow": 64, "wide": 1}.get(way, 16)
+    before = 3000 if way == "wide" else 1
+    added = {"wrong": 1.0}.get(way, 0.0)
+    late = {"late": 1.0}.get(way, 0.0)
+    number = {"crashes": 11}.get(way, 0)
+    waits = way == "hangs"
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), dtype)
+        y = T.match_buffer(y_handle, (n,), dtype)
+        z = T.alloc_buffer((1,), dtype)
+        with T.sblock("begin"):
+            z[0] = T.cast(added, dtype)
+        if n > 3000:
+            with T.sblock("late"):
+                z[0] = T.cast(late, dtype)
+            if number > 0:
+                with T.sblock("crash"):
+                    T.evaluate(T.call_extern("int32", "raise", number))
+            if waits:
+                with T.sblock("wait"):
+                    T.evaluate(T.call_extern("int32", "pause"))
+        for f in T.serial(before):
+            with T.sblock("before"):
+                k = T.axis.opaque(before, f)
+                z[0] = z[0] + x[0] * T.cast(1e-30, dtype)
+        for i in T.serial(n):
+            with T.sblock("first"):
+                j = T.axis.opaque(n, i)
+                y[j] = x[j] * T.cast(2.0, dtype) + z[0]
+            for s in T.serial(steps):
+                with T.sblock("again"):
+                    j = T.axis.opaque(n, i)
+                    y[j] = y[j] + x[j] * T.cast(1e-30, dtype)
+
+    return main
+
+
+@double.sizes
+def _():
+    return {"n": [16, 65536]}
+
+
+@double.reference
+def _(x):
+    return x * 2
+'''
+
+COMMAND = "import sys; from kernelwright.cli import main; sys.exit(main({arguments!r}))"
+
+SHORT = {"rounds": 3, "batches": 8, "batch_us": 300, "limit_s": 60}
+
+
+class Tuned:
+    """A project with that kernel, and what the command says about it."""
+
+    def __init__(self, project: Project) -> None:
+        self.demand = Demand(project)
+        self.folder = project.folder
+        self.file = project.write("kernels/double.py", FILE)
+        self.project = project
+
+    def variables(self, **policy: Any) -> dict[str, str]:
+        return {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | policy), "CUDA_VISIBLE_DEVICES": ""}
+
+    def tune(self, *arguments: str, ok: bool = True, **policy: Any) -> subprocess.CompletedProcess[str]:
+        code = COMMAND.format(arguments=["tune", *arguments])
+        return self.demand.run(code, env=self.variables(**policy), ok=ok)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = ["-m", "kernelwright", "tune", *arguments]
+        return self.demand.start(command, self.variables() | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")})
+
+    def points(self, *ways: str) -> None:
+        """Have the space consist of these ways."""
+        lines = self.file.read_text().splitlines()
+        points = f"POINTS = {[{'way': way} for way in ways]}"
+        self.file.write_text("\n".join(points if line.startswith("POINTS") else line for line in lines) + "\n")
+
+    @property
+    def table(self) -> Path:
+        (path,) = (self.folder / "tuning").glob("double.*.json")
+        return path
+
+    @property
+    def rules(self) -> list[dict[str, Any]]:
+        (config,) = json.loads(self.table.read_text())["configs"]
+        return list(config["rules"])
+
+    @property
+    def state(self) -> Path:
+        (path,) = (self.folder / "build/tune/double").glob("x86-64*")
+        return path
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.state / "timings.jsonl").read_text().splitlines()]
+
+    @property
+    def measured(self) -> list[tuple[str, int]]:
+        return [(line["config"]["way"], line["sizes"]["n"]) for line in self.lines]
+
+    def failed(self) -> dict[str, str]:
+        """The logs of the candidates that are out, by their ways."""
+        folders = (self.folder / "build/tune/double/failed").glob("*")
+        return {path.name.rpartition("-")[2]: (path / "log.txt").read_text() for path in folders}
+
+
+@pytest.fixture
+def tuned(cpu_project: Project) -> Tuned:
+    return Tuned(cpu_project)
+
+
+def answers(tuned: Tuned) -> list[str]:
+    return [rule["tune"]["way"] for rule in tuned.rules]
+
+
+def test_the_best_candidate_of_each_size_is_chosen_and_a_second_run_gives_the_same_table(tuned: Tuned) -> None:
+    said = tuned.tune("double")
+    assert answers(tuned) == ["fast", "wide"] and tuned.rules[0]["upto"] == 1024, said.stdout
+    assert "way=fast" in said.stdout and "double: building 2 candidates" in said.stderr
+    text, lines = tuned.table.read_bytes(), (tuned.state / "timings.jsonl").read_bytes()
+    result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
+    assert [at["chosen"] for at in result["sizes"]] == [1, 2] and result["failures"] == result["unmeasured"] == []
+    assert [one["number"] for one in result["sizes"][0]["candidates"]] == [0, 1, 2]
+    tuned.tune()
+    assert (tuned.table.read_bytes(), (tuned.state / "timings.jsonl").read_bytes()) == (text, lines)
+    tuned.tune("--again")
+    assert answers(tuned) == ["fast", "wide"] and len(tuned.lines) > len(lines.splitlines())
+
+
+def test_a_new_candidate_measures_only_itself(tuned: Tuned) -> None:
+    tuned.points("slow", "fast")
+    tuned.tune()
+    before = tuned.measured
+    assert before == [("fast", 16), ("fast", 65536)] and answers(tuned) == ["fast"]
+    tuned.points("slow", "fast", "wide")
+    tuned.tune()
+    assert tuned.measured == [*before, ("wide", 16), ("wide", 65536)] and answers(tuned) == ["fast", "wide"]
+
+
+def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
+    tuned.points("slow", "crashes", "fast", "wrong", "late", "raises", "hangs")
+    said = tuned.tune(limit_s=20)
+    assert answers(tuned) == ["fast"] and "5 of 7 candidates are out, see build/tune/double/failed" in said.stdout
+    logs = tuned.failed()
+    words = {
+        "crashes": "was ended by SIGSEGV",
+        "wrong": "[check]: y differs from the reference at n=33",
+        "late": "[tune]: y differs from the reference at n=65536",
+        "raises": "ValueError: there is no such way",
+        "hangs": "took longer than 20 s",
+    }
+    assert logs.keys() == words.keys()
+    for way, text in words.items():
+        assert text in logs[way], way
+    (sources,) = (tuned.folder / "build/tune/double/failed").glob("*crashes")
+    assert list(sources.rglob("module.tir"))
+    result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
+    assert sorted(failure["number"] for failure in result["failures"]) == [1, 3, 4, 5, 6]
+    assert (tuned.folder / result["failures"][0]["folder"] / "log.txt").is_file()
+    # What is known to crash or to hang is not tried again, unless that is asked for.
+    before = tuned.lines
+    tuned.tune(limit_s=20)
+    assert tuned.lines == before and tuned.failed().keys() == words.keys()
+
+
+def test_a_default_that_fails_is_an_error(tuned: Tuned) -> None:
+    tuned.points("wrong", "fast")
+    said = tuned.tune(ok=False)
+    assert "way-wrong [check]: y differs" in said.stderr and not (tuned.folder / "tuning").exists()
+
+
+def measuring(folder: Path) -> list[str]:
+    """The processes that measure for a project."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"kernelwright.tune.measure" in words and str(folder).encode() in words:
+            found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_is_resumed(tuned: Tuned, how: signal.Signals) -> None:
+    process = tuned.start("--sizes", "n=16:4096:x2")
+
+    def begun() -> bool:
+        assert process.poll() is None, process.communicate()
+        return bool(list((tuned.folder / "build").glob("tune/double/*/timings.jsonl"))) and len(tuned.lines) >= 3
+
+    wait_for(begun, "the first timings")
+    process.send_signal(how)
+    _, errors = process.communicate()
+    wait_for(lambda: not measuring(tuned.folder), "the end of the measuring process")
+    assert process.returncode == (130 if how == signal.SIGINT else -how), errors
+    assert ("what was measured is kept" in errors) == (how == signal.SIGINT)
+    assert not (tuned.folder / "tuning").exists()
+    before = tuned.measured
+    with (tuned.state / "timings.jsonl").open("a") as stream:
+        stream.write('{"config": {"way')  # as one that was cut off
+    tuned.tune("--sizes", "n=16:4096:x2")
+    lines = (tuned.state / "timings.jsonl").read_text().splitlines()
+    whole = [json.loads(line) for line in lines if not line.endswith('{"way')]
+    found = [(line["config"]["way"], line["sizes"]["n"]) for line in whole]
+    assert found[: len(before)] == before and len(found) == len(set(found)) == 18
+    assert tuned.rules
+
+
+def test_two_tuners_at_once_one_waits_or_says_who_works(tuned: Tuned) -> None:
+    process = tuned.start("--sizes", "n=16:65536:x2")
+    lock = tuned.folder / "build/tune/cpu.lock"
+    try:
+        wait_for(lambda: lock.is_file() and lock.read_text() != "", "the lock")
+        said = tuned.tune("--no-wait", ok=False)
+        assert f"process {process.pid}, tuning double, since" in said.stderr and "--no-wait" in said.stderr
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_check_measures_the_table_again_and_fails_beyond_the_regret(tuned: Tuned) -> None:
+    tuned.tune()
+    said = tuned.tune("--check", "--max-regret", "100%")
+    assert "the largest regret is" in said.stdout and "BEYOND" not in said.stdout
+    text = tuned.table.read_text()
+    tuned.table.write_text(
+        text.replace('"upto": 1024, "tune": {"way": "fast"}', '"upto": 1024, "tune": {"way": "slow"}')
+    )
+    said = tuned.tune("--check", ok=False)
+    assert "BEYOND double dtype=float32, n=16: way=slow takes 1.000 of the default's time, way=fast 0." in said.stdout
+
+
+def test_the_list_shows_tables_and_what_is_stale(tuned: Tuned) -> None:
+    assert "double                   has a space, and no table" in tuned.tune("--list").stdout
+    tuned.tune()
+    assert "2 rules (tuning/double.x86-64" in tuned.tune("--list", "--strict").stdout
+    tuned.project.replace("kernels/double.py", ".get(way, 16)", ".get(way, 15)")
+    said = tuned.tune("--list").stdout
+    assert "the source of {'way': 'fast'} has changed since it was measured" in said and said.count("stale") == 1
+    tuned.points("slow", "fast")
+    said = tuned.tune("--list", "--strict", ok=False).stdout
+    assert f"{tuned.table.relative_to(tuned.folder)}:8: {{'way': 'wide'}} is not in the space any more" in said
+
+
+def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
+    assert "the kernels are add_one, double, scale" in tuned.tune("triple", ok=False).stderr
+    assert "its sizes are n" in tuned.tune("--sizes", "m=1", ok=False).stderr
+    assert "write cpu" in tuned.tune("--device", "tpu", ok=False).stderr
+    tuned.project.replace("kernels/double.py", ", tune=POINTS", "")
+    tuned.project.replace("kernels/double.py", "way: str", 'way: str = "slow"')
+    assert "no kernel has a space" in tuned.tune(ok=False).stderr
+    assert "double has no space: nothing about it can be tuned" in tuned.tune("double", ok=False).stderr
+
+
+def test_scons_tunes_the_kernels_of_a_package(tuned: Tuned) -> None:
+    env = tuned.variables() | {"KERNELWRIGHT_CACHE_DIR": str(tuned.demand.cache)}
+    run = tuned.project.scons("tune", "KERNELS=double", "TUNE=--sizes n=16", env=env)
+    assert answers(tuned) == ["fast"] and "way=fast" in run.output
+    assert not (tuned.folder / "build/demo").exists()
+    run = tuned.project.scons("tune", "KERNELS=triple", env=env, ok=False)
+    assert "kernelwright tune ended with exit status 1" in run.output and run.status == 2
+
+
+def test_a_kernel_on_demand_can_be_tuned(tuned: Tuned) -> None:
+    program = """
+    double = kw.load("kernels/double.py").double
+    double.tune(sizes={"n": [16]}, device="cpu")
+    with pytest.raises(kw.KernelwrightError, match="does not count for tuning tables"):
+        double.using(flags=["-O3"]).tune()
+    with pytest.raises(kw.KernelwrightError, match="exit status 1"):
+        double.tune(sizes=["q=1"])
+
+    @kw.kernel(outputs=["y"])
+    def here():
+        pass
+
+    with pytest.raises(kw.KernelwrightError, match="in no file that a tuner could execute"):
+        here.tune()
+    """
+    said = tuned.demand.run(program, env=tuned.variables())
+    assert answers(tuned) == ["fast"] and "way=fast" in said.stdout
+
+
+def test_the_cost_of_the_definition_decides_who_is_first(tuned: Tuned) -> None:
+    cost = """
+@double.cost
+def _(way, n):
+    return {"slow": 3, "fast": 2, "wide": 1}[way] * n
+"""
+    tuned.file.write_text(tuned.file.read_text() + cost)
+    tuned.tune("--sizes", "n=16", "--budget", "1s", group=1)
+    assert tuned.measured[0] == ("wide", 16)
+
+
+def test_a_run_within_a_budget_ends_and_says_what_it_left_out(tuned: Tuned) -> None:
+    tuned.points("slow", *(f"w{number}" for number in range(20)), "fast")
+    start = time.monotonic()
+    tuned.tune("--sizes", "n=16", "--budget", "2s")
+    result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
+    assert result["unmeasured"] and time.monotonic() - start < 120

@@ -1,0 +1,172 @@
+"""Which candidates of a kernel with a space are built, and what tuning tables become in a package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.define.kernel import slugs
+from kernelwright.define.space import Choice, variants_of
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
+from kernelwright.discover.selection import KernelSelection
+from kernelwright.discover.tables import tables_in
+from kernelwright.discover.tuned import choose, note_of, read_tables
+from kernelwright.runtime.tables import DeviceTable, Rules
+from scons_tree import GEMM
+
+H100 = TableDevice("cuda", "sm_90a", "NVIDIA H100", 132)
+A100 = TableDevice("cuda", "sm_80", "NVIDIA A100", 108)
+CPU = TableDevice("llvm", "x86-64-v3", "AMD EPYC", 2)
+
+ARCHS: dict[str, tuple[str, ...]] = {"llvm": ("x86-64-v2", "x86-64-v3"), "cuda": ("sm_80", "sm_90a")}
+
+
+def selected(choices: tuple[Choice, ...], archs: Mapping[str, tuple[str, ...]] = ARCHS) -> KernelSelection:
+    configs = tuple(variants_of(choices))
+    record = replace(GEMM, configs=configs, slugs=tuple(slugs(configs)), choices=choices)
+    return KernelSelection(record, dict(archs), ("tvm_ffi",), ())
+
+
+def blocks(*values: int) -> tuple[dict[str, int], ...]:
+    return tuple({"block": value} for value in values)
+
+
+SAME = (
+    Choice({"n": 1}, {"llvm": blocks(8, 16, 32), "cuda": blocks(8, 16, 32)}),
+    Choice({"n": 2}, {"llvm": blocks(8, 16, 32), "cuda": blocks(8, 16, 32)}),
+)
+
+
+def table(device: TableDevice, *configs: TunedConfig, name: str = "tuning/gemm.json") -> TableFile:
+    return TableFile("gemm", device, {}, configs, name)
+
+
+def tuned(n: int, *rules: tuple[int | None, int], by: tuple[str, ...] = ("m",), line: int = 10) -> TunedConfig:
+    made = (Rule({"block": block}, upto, line + 1 + number) for number, (upto, block) in enumerate(rules))
+    return TunedConfig({"n": n}, by, tuple(made), line=line)
+
+
+def built(selection: KernelSelection) -> list[tuple[Any, ...]]:
+    """Config and archs of each variant."""
+    record = selection.record
+    return [(*config.values(), selection.archs_of(slug)) for config, slug in record.listed]
+
+
+def test_the_declared_variants_come_first_for_all_archs_and_those_of_tables_for_theirs() -> None:
+    tables = [
+        table(A100, tuned(2, (64, 32), (None, 16))),
+        table(H100, tuned(1, (None, 16)), tuned(2, (None, 32))),
+    ]
+    chosen = choose(selected(SAME), tables)
+    assert built(chosen.selection) == [
+        (1, 8, ARCHS),
+        (2, 8, ARCHS),
+        (2, 32, {"cuda": ("sm_80", "sm_90a")}),
+        (2, 16, {"cuda": ("sm_80",)}),
+        (1, 16, {"cuda": ("sm_90a",)}),
+    ]
+    assert chosen.selection.declared == 2 and chosen.stale == () and chosen.selection.tabled == {}
+    assert chosen.selection.tables == (
+        DeviceTable("cuda", "sm_80", "NVIDIA A100", 108, {1: Rules(("m",), ((64, 2), (None, 3)))}),
+        DeviceTable("cuda", "sm_90a", "NVIDIA H100", 132, {0: Rules((), ((None, 4),)), 1: Rules((), ((None, 2),))}),
+    )
+
+
+def test_a_kernel_without_a_space_stays_as_it_is() -> None:
+    selection = KernelSelection(GEMM, dict(ARCHS), ("tvm_ffi",), ())
+    assert choose(selection, [table(CPU)]).selection is selection
+    assert (selection.declared, selection.tables, selection.archs_of("m-1")) == (None, (), ARCHS)
+
+
+def test_slugs_are_those_that_the_variants_have_among_all_candidates() -> None:
+    everything = selected(SAME)
+    names = dict(zip(map(str, everything.record.configs), everything.record.slugs, strict=True))
+    chosen = choose(everything, [table(CPU, tuned(1, (None, 32)))]).selection.record
+    assert [names[str(config)] for config in chosen.configs] == list(chosen.slugs)
+
+
+def test_adjacent_ranges_with_one_answer_merge_and_rules_that_change_nothing_go() -> None:
+    configs = (
+        tuned(1, (1, 16), (8, 8), (64, 8), (128, 32), (None, 32), by=("m", "k")),
+        tuned(2, (64, 8), (None, 8)),
+    )
+    (found,) = choose(selected(SAME), [table(CPU, *configs)]).selection.tables
+    assert found.rules == {0: Rules(("m", "k"), ((1, 2), (64, 0), (None, 3)))}
+    assert choose(selected(SAME), [table(CPU, tuned(1, (None, 8)))]).selection.tables == ()
+
+
+def test_a_point_or_a_config_that_is_gone_is_stale_and_the_declared_variant_runs() -> None:
+    file = table(CPU, tuned(1, (64, 64), (None, 16)), tuned(3, (None, 16), line=20))
+    chosen = choose(selected(SAME), [file])
+    assert [str(error.where.location) for error in chosen.stale] == ["tuning/gemm.json:11", "tuning/gemm.json:20"]
+    assert "the point {'block': 64} any more" in chosen.stale[0].message
+    assert "config {'n': 3} is not declared any more" in chosen.stale[1].message
+    assert note_of(chosen.stale[1]).startswith("kernelwright: tuning/gemm.json:20: config {'n': 3} is not")
+    assert chosen.selection.tables[0].rules == {0: Rules(("m",), ((64, 0), (None, 2)))}
+
+
+def test_a_point_of_another_type_is_another_point() -> None:
+    file = table(CPU, TunedConfig({"n": 1}, (), (Rule({"block": 16.0}),)))
+    assert len(choose(selected(SAME), [file]).stale) == 1
+    file = table(CPU, TunedConfig({"n": True}, (), (Rule({"block": 16}),)))
+    assert len(choose(selected(SAME), [file]).stale) == 1
+
+
+def test_a_table_of_an_arch_that_is_not_built_chooses_nothing_and_is_looked_at_all_the_same() -> None:
+    file = table(CPU, tuned(1, (64, 64), (None, 16)))
+    chosen = choose(selected(SAME, {"cuda": ("sm_80",)}), [file])
+    assert built(chosen.selection) == [(1, 8, {"cuda": ("sm_80",)}), (2, 8, {"cuda": ("sm_80",)})]
+    assert chosen.selection.tables == () and len(chosen.stale) == 1
+
+
+def test_a_config_that_is_declared_and_not_selected_is_not_stale() -> None:
+    chosen = choose(selected(SAME[:1]), [table(CPU, tuned(2, (None, 16)))], replace(GEMM, choices=SAME))
+    assert chosen.stale == () and chosen.selection.tables == () and len(chosen.selection.record.configs) == 1
+
+
+APART = (Choice({"n": 1}, {"llvm": blocks(8, 16), "cuda": blocks(16, 8)}),)
+
+
+def test_targets_with_other_first_points_have_declared_variants_of_their_own() -> None:
+    assert built(choose(selected(APART)).selection) == [
+        (1, 8, {"llvm": ARCHS["llvm"]}),
+        (1, 16, {"cuda": ARCHS["cuda"]}),
+    ]
+
+
+def test_a_variant_that_is_declared_for_one_target_and_chosen_for_the_other_is_marked() -> None:
+    chosen = choose(selected(APART), [table(H100, tuned(1, (64, 8), (None, 16)))]).selection
+    assert built(chosen) == [
+        (1, 8, {"llvm": ARCHS["llvm"], "cuda": ("sm_90a",)}),
+        (1, 16, {"cuda": ARCHS["cuda"]}),
+    ]
+    assert chosen.declared == 2 and chosen.tabled == {"n-1_block-8": ("cuda",)}
+    assert chosen.tables[0].rules == {1: Rules(("m",), ((64, 0), (None, 1)))}
+
+
+def test_only_the_archs_of_the_machine_are_compiled_on_demand() -> None:
+    selection = replace(choose(selected(SAME), [table(A100, tuned(1, (None, 16)))]).selection, compiled=("sm_80",))
+    assert built(selection)[0][2] == {"llvm": ARCHS["llvm"], "cuda": ("sm_80",)}
+    assert built(selection)[2][2] == {"cuda": ("sm_80",)}
+
+
+def test_tables_are_found_by_the_names_of_their_files(tmp_path: Path) -> None:
+    assert tables_in(tmp_path, "tuning") == tables_in(tmp_path, "") == {}
+    for name in ("gemm.b.json", "gemm.a.json", "other.json", ".gemm.c.json", "gemm.txt", "README.md"):
+        (tmp_path / "tuning").mkdir(exist_ok=True)
+        (tmp_path / "tuning" / name).touch()
+    expected = {"gemm": ("tuning/gemm.a.json", "tuning/gemm.b.json"), "other": ("tuning/other.json",)}
+    assert tables_in(tmp_path, "tuning") == expected
+    assert tables_in(tmp_path, "tuning/README.md") == {}
+
+
+def test_two_tables_of_one_device_are_an_error_at_the_second_one(tmp_path: Path) -> None:
+    for name in ("gemm.a.json", "gemm.b.json"):
+        (tmp_path / name).write_text(table_text(table(CPU)))
+    assert read_tables(tmp_path, ["gemm.a.json"]).tables == (table(CPU),)
+    with pytest.raises(TuningError, match=r"of the same device as gemm\.a\.json: AMD EPYC") as caught:
+        read_tables(tmp_path, ["gemm.a.json", "gemm.b.json"])
+    assert caught.value.where.location == "gemm.b.json:2"

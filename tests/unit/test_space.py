@@ -1,0 +1,218 @@
+"""Spaces of tuning parameters: ``tune=``, ``.sizes``, ``.cost``, and what a record says of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright import grid, kernel, recorded
+from kernelwright.core.errors import DefinitionError
+from kernelwright.core.records import Record
+from kernelwright.define import kernel as declare
+from kernelwright.define.kernel import Kernel
+from kernelwright.define.space import Choice
+from kernelwright.discover.discovery import KernelRecord
+
+
+def gemm(n: int, block: int = 0, stages: int = 1, target: Any = None) -> None:
+    """A definition that nobody calls."""
+
+
+def declared(**arguments: Any) -> Kernel:
+    made: Kernel = kernel(**{"configs": grid(n=[1024, 4096]), **arguments})(gemm)
+    return made
+
+
+def test_the_configs_of_a_kernel_with_a_space_are_those_of_all_candidates() -> None:
+    made = declared(tune=grid(block=[32, 64]))
+    assert made.configs == (
+        {"n": 1024, "block": 32},
+        {"n": 1024, "block": 64},
+        {"n": 4096, "block": 32},
+        {"n": 4096, "block": 64},
+    )
+    assert [variant.slug for variant in made.variants][:2] == ["n-1024_block-32", "n-1024_block-64"]
+    points = ({"block": 32}, {"block": 64})
+    assert made.choices[0] == Choice({"n": 1024}, {"llvm": points, "cuda": points})
+    assert made.choices[1].config == {"n": 4096}
+    assert made.choices[1].declared("cuda") == {"n": 4096, "block": 32}
+
+
+def test_a_kernel_without_a_space_has_no_choices() -> None:
+    assert declared().choices == ()
+    assert declared().configs == ({"n": 1024}, {"n": 4096})
+
+
+def test_a_function_gives_the_points_of_each_target_and_config() -> None:
+    def space(n: int, target: str) -> list[dict[str, int]]:
+        return grid(block=[8]) if target == "llvm" else grid(block=[n // 32, 8], stages=[2])
+
+    made = declared(tune=space)
+    assert made.choices[0].points == {
+        "llvm": ({"block": 8},),
+        "cuda": ({"block": 32, "stages": 2}, {"block": 8, "stages": 2}),
+    }
+    assert [dict(config) for config in made.configs if config["n"] == 4096] == [
+        {"n": 4096, "block": 8},
+        {"n": 4096, "block": 128, "stages": 2},
+        {"n": 4096, "block": 8, "stages": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "targets"),
+    [({}, {"llvm", "cuda"}), ({"targets": ["cuda"]}, {"cuda"}), ({"frontend": "cutedsl"}, {"cuda"})],
+)
+def test_a_space_has_points_for_the_targets_that_the_kernel_has(arguments: dict[str, Any], targets: set[str]) -> None:
+    assert declared(tune=[{"block": 8}], **arguments).choices[0].points.keys() == targets
+
+
+def test_one_variant_serves_both_targets_where_their_points_are_equal() -> None:
+    made = declared(tune=lambda target: [{"block": 8}, {"block": 16 if target == "llvm" else 32}])
+    assert [config["block"] for config in made.configs if config["n"] == 1024] == [8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ([], "tune is empty"),
+        ({"block": 32}, "expected a list of dicts"),
+        ("ab", "expected a list of dicts"),
+        (7, "expected a list of dicts"),
+        ([32], "which is not a dict"),
+        ([{"block": 32}, {"block": 32}], "twice"),
+        ([{"blocks": 32}], "'blocks' is not a parameter"),
+        ([{"target": "cuda"}], "'target' is not a parameter"),
+        ([{"n": 3}], "has the key 'n', which tune has, too"),
+        ([{"block": [1]}], "is not a bool, int, float or str"),
+        (lambda m: [{"block": m}], "has a parameter 'm', but what it can be given is n, target"),
+        (lambda n: [], "for {'n': 1024} and llvm, is empty"),
+    ],
+)
+def test_a_space_of_another_form_is_an_error_at_the_definition(tune: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message) as caught:
+        declared(tune=tune)
+    assert str(caught.value.where.location).startswith(f"{__file__}:")
+
+
+def test_a_point_has_to_give_what_the_definition_has_no_default_for() -> None:
+    def needs(n: int, block: int, stages: int) -> None: ...
+
+    with pytest.raises(DefinitionError, match="gives no value for parameter 'stages'"):
+        kernel(configs=grid(n=[1]), tune=grid(block=[1, 2]))(needs)
+
+
+def test_a_space_with_too_many_candidates_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declare, "MAX_CONFIGS", 4)
+    assert len(declared(tune=grid(block=[1, 2])).configs) == 4
+    with pytest.raises(DefinitionError, match="make 6 candidates, at most 4"):
+        declared(tune=grid(block=[1, 2, 3]))
+
+
+def test_recorded_configs_of_variants_narrow_the_choices(tmp_path: Path) -> None:
+    seen = [{"n": 64, "block": 8}, {"n": 64, "block": 16, "stages": 1}, {"n": 128, "block": 8}]
+    (tmp_path / "configs.json").write_text(json.dumps({"schema": 1, "kernels": {"f": seen}}))
+    file = tmp_path / "definition.py"
+    file.write_text("def f(n, block=0, stages=1): ...")
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    made = kernel(configs=recorded("configs.json"), tune=grid(block=[8, 16], stages=[1]))(names["f"])
+    assert [choice.config for choice in made.choices] == [{"n": 64}, {"n": 128}]
+    assert len(made.configs) == 4
+
+
+def test_a_backward_kernel_has_the_callers_configs_and_a_space_of_its_own() -> None:
+    def forward(n: int, block: int) -> None: ...
+
+    made = kernel(configs=grid(n=[1, 2]), tune=grid(block=[4, 8]), outputs=["y"])(forward)
+
+    @made.backward(outputs=["grad_x"])
+    def plain(n: int) -> None: ...
+
+    assert plain.configs == ({"n": 1}, {"n": 2}) and plain.choices == ()
+    other = kernel(configs=grid(n=[1, 2]), tune=grid(block=[4, 8]), outputs=["y"])(forward)
+
+    @other.backward(outputs=["grad_x"], tune=grid(rows=[1, 2]))
+    def tuned(n: int, rows: int) -> None: ...
+
+    assert [choice.points["llvm"] for choice in tuned.choices] == [({"rows": 1}, {"rows": 2})] * 2
+
+
+def test_sizes_are_sorted_and_each_once_and_may_depend_on_the_config() -> None:
+    made = declared(tune=grid(block=[1]))
+    assert made.sizes_of({"n": 3}) == {}
+    made.sizes(lambda n: {"m": [n, 1, 16, 1], "k": range(1, 3)})
+    assert made.sizes_of({"n": 1024}) == {"m": (1, 16, 1024), "k": (1, 2)}
+
+
+@pytest.mark.parametrize(
+    "sizes", [None, [1], {"m": 3}, {"m": []}, {"m": [0]}, {"m": [True]}, {"m": ["1"]}, {"m n": [1]}]
+)
+def test_sizes_of_another_form_are_an_error(sizes: Any) -> None:
+    made = declared(tune=grid(block=[1]))
+    made.sizes(lambda: sizes)
+    with pytest.raises(DefinitionError, match="sizes") as caught:
+        made.sizes_of({"n": 1})
+    assert caught.value.where.location == made.location
+
+
+def test_a_cost_is_given_what_it_has_parameters_for() -> None:
+    made = declared(tune=grid(block=[1]))
+    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "llvm") == 0
+    made.cost(lambda block, m, target: block * m if target == "llvm" else -1)
+    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "llvm") == 24
+    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "cuda") == -1
+    made.cost(lambda **all: len(all))
+    assert made.cost_of({"n": 2, "block": 8}, {"m": 3}, "cuda") == 4
+    for bad in (None, "1", float("nan"), True):
+        made.cost(lambda bad=bad: bad)
+        with pytest.raises(DefinitionError, match="expected a number"):
+            made.cost_of({}, {}, "llvm")
+
+
+RECORD: dict[str, Any] = {
+    "name": "gemm",
+    "doc": "",
+    "location": "k.py:1",
+    "configs": [{"n": 1, "block": 8}, {"n": 1, "block": 16}],
+    "slugs": ["n-1_block-8", "n-1_block-16"],
+    "targets": None,
+    "archs": None,
+    "backends": None,
+    "outputs": ["y"],
+    "flags": [],
+    "tolerance": None,
+    "has_reference": False,
+    "takes_target": False,
+    "frontend": "tir",
+    "pass_configs": {},
+    "choices": [{"config": {"n": 1}, "points": {"llvm": [{"block": 8}, {"block": 16}]}, "sizes": {"m": [1, 2]}}],
+    "has_cost": True,
+}
+
+
+def test_a_record_has_the_choices() -> None:
+    record = KernelRecord.from_json(Record(RECORD, ""))
+    assert record.choices == (Choice({"n": 1}, {"llvm": ({"block": 8}, {"block": 16})}, {"m": (1, 2)}),)
+    assert record.sizes == {"m": (1, 2)} and record.has_cost
+    plain = KernelRecord.from_json(Record({k: v for k, v in RECORD.items() if k not in ("choices", "has_cost")}, ""))
+    assert (plain.choices, plain.sizes, plain.has_cost) == ((), {}, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"choices": 3},
+        {"choices": [{"config": {"n": 1}, "points": {"llvm": [{"block": 8}]}, "sizes": {}}]},
+        {"choices": [{"config": {"n": 1}, "points": {"llvm": [{"block": 8}, {"block": [16]}]}, "sizes": {}}]},
+        {"choices": [{**RECORD["choices"][0], "sizes": {"m": ["1"]}}]},
+        {"choices": [{**RECORD["choices"][0], "sizes": {"m": [True]}}]},
+        {"choices": [{**RECORD["choices"][0], "config": None}]},
+        {"has_cost": 1},
+    ],
+)
+def test_a_record_with_malformed_choices_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        KernelRecord.from_json(Record({**RECORD, **change}, ""))

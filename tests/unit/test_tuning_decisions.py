@@ -1,0 +1,342 @@
+"""What a tuner decides from timings, with made-up numbers: answers, ranges, who is measured how often, what is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.tune.bench import Turn
+from kernelwright.tune.candidates import Candidate
+from kernelwright.tune.command import result_lines
+from kernelwright.tune.contest import Contest
+from kernelwright.tune.decide import DEFAULT, Range, Timing, choose, ranges_of
+from kernelwright.tune.device import device_of
+from kernelwright.tune.kept import FILE, Entry, Kept, Key
+from kernelwright.tune.lock import locked
+from kernelwright.tune.policy import Policy
+from kernelwright.tune.recheck import Regret, text_of
+from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
+from kernelwright.tune.table import answer_in
+from kernelwright.tune.tuner import Tuned
+
+WHERE = Where("gemm", stage="tune")
+ONE = Timing((10.0,) * 3, (10.0,) * 3)
+
+
+def timing(*ratios: float) -> Timing:
+    """A timing whose default took 10 us in each round."""
+    return Timing(tuple(10 * ratio for ratio in ratios), (10.0,) * len(ratios))
+
+
+# One combination of sizes.
+
+
+def test_a_candidate_takes_the_place_of_the_default_if_it_is_three_percent_faster():
+    assert choose({0: ONE, 1: timing(0.97, 0.96, 0.97)}) == 1
+    assert choose({0: ONE, 1: timing(0.98, 0.98, 0.98)}) == DEFAULT
+
+
+def test_a_candidate_has_to_be_faster_in_every_round():
+    assert choose({0: ONE, 1: timing(0.5, 0.5, 1.01)}) == DEFAULT
+
+
+def test_a_slow_minute_that_hits_both_changes_nothing():
+    assert choose({0: ONE, 1: Timing((8, 80, 8), (10, 100, 10))}) == 1
+    assert choose({0: ONE, 1: Timing((8, 80, 800), (10, 80, 1000))}) == DEFAULT
+
+
+def test_of_equal_candidates_the_simpler_one_is_chosen():
+    assert choose({0: ONE, 1: timing(0.81, 0.8, 0.82), 2: timing(0.8, 0.79, 0.81)}) == 1
+    assert choose({0: ONE, 1: timing(0.9, 0.9, 0.9), 2: timing(0.8, 0.79, 0.81)}) == 2
+
+
+def test_the_answer_that_stands_stays_unless_another_one_beats_it():
+    timings = {0: ONE, 1: timing(0.82, 0.8, 0.81), 2: timing(0.79, 0.8, 0.8)}
+    assert choose(timings, standing=2) == 2 and choose(timings, standing=1) == 1
+    assert choose({**timings, 3: timing(0.7, 0.71, 0.72)}, standing=2) == 3
+
+
+def test_an_answer_that_has_become_slower_than_the_default_goes():
+    assert choose({0: ONE, 1: timing(1.2, 1.2, 1.3)}, standing=1) == DEFAULT
+    assert choose({0: ONE, 1: timing(1.01, 1.0, 0.99)}, standing=1) == 1
+
+
+def test_an_answer_without_a_timing_counts_as_the_default():
+    assert choose({0: ONE, 2: timing(0.99, 0.99, 0.99)}, standing=1) == DEFAULT
+
+
+def test_spread_and_ratio_are_those_of_the_rounds():
+    found = timing(0.5, 0.6, 0.4)
+    assert found.ratio == 0.5 and math.isclose(found.spread, 0.4)
+
+
+# Ranges of sizes.
+
+
+def test_neighbours_with_one_answer_merge_and_borders_are_geometric_means():
+    answers = [({"m": m}, answer) for m, answer in ((1, 0), (16, 0), (64, 2), (256, 2), (1024, 0))]
+    assert ranges_of(answers) == (("m",), (Range(32, 0), Range(512, 2), Range(None, 0)))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (2, 3), (7, 8), (1000, 1001)])
+def test_a_border_belongs_to_the_lower_size_and_not_to_the_higher_one(low: int, high: int):
+    _, ranges = ranges_of([({"m": low}, 0), ({"m": high}, 1)])
+    assert low <= (ranges[0].upto or 0) < high
+
+
+def test_one_answer_needs_no_size():
+    assert ranges_of([({"m": m}, 3) for m in (1, 16)]) == ((), (Range(None, 3),))
+    assert ranges_of([({}, 1)]) == ((), (Range(None, 1),))
+
+
+def test_one_symbol_decides_if_it_explains_all_answers():
+    answers = [({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)]
+    assert ranges_of(answers) == (("k",), (Range(40, 0), Range(None, 1)))
+
+
+def test_otherwise_the_product_of_the_symbols_decides_and_most_of_equal_products_win():
+    sizes = [{"m": m, "k": k, "n": 8} for m in (1, 10, 100) for k in (1, 10, 100)]
+    by, ranges = ranges_of([(at, int(at["m"] * at["k"] >= 100)) for at in sizes])
+    assert (by, ranges) == (("m", "k"), (Range(31, 0), Range(None, 1)))
+    _, ranges = ranges_of([(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in sizes])
+    assert ranges == (Range(31, 0), Range(316, 1), Range(None, 0))
+
+
+# Sizes and times as users write them.
+
+
+def test_sizes_are_lists_powers_or_steps():
+    assert read_sizes(["m=1,64,16"]) == {"m": (1, 16, 64)}
+    assert read_sizes(["m=1:8192:x2"])["m"] == tuple(2**power for power in range(14))
+    assert read_sizes(["m=1:100:+10", "k=3"]) == {"m": tuple(range(1, 100, 10)), "k": (3,)}
+    assert read_sizes(["m=5:20:x3"]) == {"m": (5, 15)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["m", "m=", "=1", "m=0", "m=-1", "m=1:2", "m=1:8:x1", "m=1:8:+0", "m=9:8:x2", "m=1:99999:+1", "m=1.5", "m-=1"],
+)
+def test_other_sizes_are_refused_with_what_to_write(text: str):
+    with pytest.raises(SettingsError, match="m=1:8192:x2"):
+        read_sizes([text])
+
+
+def test_a_symbol_is_given_once():
+    with pytest.raises(SettingsError):
+        read_sizes(["m=1", "m=2"])
+
+
+def test_all_combinations_are_measured_and_each_symbol_has_to_be_given():
+    assert combinations({"n": [1, 2], "m": [3]}, ["m", "n"], WHERE) == [{"m": 3, "n": 1}, {"m": 3, "n": 2}]
+    assert combinations({}, [], WHERE) == [{}]
+    with pytest.raises(SettingsError, match="nothing says which n to measure; its sizes are m, n"):
+        combinations({"m": [1]}, ["m", "n"], WHERE)
+    with pytest.raises(SettingsError, match="it has no size 'q'"):
+        combinations({"m": [1], "q": [1]}, ["m"], WHERE)
+    with pytest.raises(SettingsError, match="all its sizes are fixed"):
+        combinations({"m": [1]}, [], WHERE)
+
+
+def test_a_budget_is_a_time():
+    assert [read_seconds(text) for text in ("90s", "10m", "1.5h")] == [90, 600, 5400]
+    for text in ("", "10", "m", "0s", "1d", "-1m"):
+        with pytest.raises(SettingsError, match="write 90s"):
+            read_seconds(text)
+
+
+# Turns.
+
+
+class MadeUp:
+    """A bench whose times are made up.
+
+    Arguments:
+        times: number of a candidate -> its microseconds; an error is raised.
+    """
+
+    def __init__(self, times: Mapping[int, float | KernelwrightError], turn_s: float = 1.0) -> None:
+        self._times = times
+        self.seconds = [turn_s]
+        self.turns: list[int] = []
+
+    def turn(self, built: Any, sizes: Mapping[str, int]) -> Turn:
+        number = built.candidate.number
+        self.turns.append(number)
+        time = self._times[number]
+        if isinstance(time, KernelwrightError):
+            raise time
+        return Turn(time, 0.0, 1500 + number)
+
+
+def contest(bench: MadeUp, kept: Kept, out: list[int], **policy: Any) -> Contest:
+    def key_of(number: int, sizes: Mapping[str, int]) -> Key:
+        return Key({"block": number}, f"digest {number}", "digest 0", sizes, "tools")
+
+    made: Any = bench
+    return Contest(made, Policy(**policy), kept, key_of, lambda number, _: out.append(number), lambda turns: None)
+
+
+def built(*numbers: int) -> dict[int, Any]:
+    return {number: SimpleNamespace(candidate=SimpleNamespace(number=number)) for number in numbers}
+
+
+def test_candidates_have_their_turns_in_rounds_beside_the_default(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 9, 2: 8})
+    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {"m": 1}, math.inf)
+    assert bench.turns == [0, 1, 2] * 3
+    assert found[1] == Entry((9,) * 3, (10,) * 3, clock_mhz=(1501, 1501)) and found[0].us == (10,) * 3
+
+
+def test_large_groups_are_parted_and_each_has_the_default_beside_it(tmp_path: Path):
+    bench = MadeUp(dict.fromkeys(range(4), 10))
+    contest(bench, Kept(tmp_path), [], rounds=2, group=2).run(built(0, 1, 2, 3), {}, math.inf)
+    assert bench.turns == [0, 1, 2, 0, 1, 2, 0, 3, 0, 3]
+
+
+def test_a_candidate_that_is_far_slower_has_one_turn(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 21, 2: 9})
+    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2), {}, math.inf)
+    assert bench.turns == [0, 1, 2, 0, 2, 0, 2] and len(found[1].us) == 1
+
+
+def test_a_candidate_that_fails_is_out_and_the_others_go_on(tmp_path: Path):
+    bench, out = MadeUp({0: 10, 1: CheckError("wrong"), 2: 9}), list[int]()
+    found = contest(bench, Kept(tmp_path), out, rounds=2).run(built(0, 1, 2), {}, math.inf)
+    assert out == [1] and found[1].failed == "wrong" and bench.turns == [0, 1, 2, 0, 2]
+
+
+def test_without_the_default_nothing_can_be_measured(tmp_path: Path):
+    with pytest.raises(CheckError):
+        contest(MadeUp({0: CheckError("no"), 1: 9}), Kept(tmp_path), []).run(built(0, 1), {}, math.inf)
+
+
+def test_what_was_measured_is_not_measured_again_and_a_new_candidate_has_the_default_beside_it(tmp_path: Path):
+    first = contest(MadeUp({0: 10, 1: 9, 2: 30}), Kept(tmp_path), [], rounds=2).run(built(0, 1, 2), {"m": 1}, math.inf)
+    again = MadeUp({})
+    assert contest(again, Kept(tmp_path), [], rounds=2).run(built(0, 1, 2), {"m": 1}, math.inf) == first
+    assert again.turns == []
+    more = MadeUp({0: 11, 3: 8})
+    found = contest(more, Kept(tmp_path), [], rounds=2).run(built(0, 1, 2, 3), {"m": 1}, math.inf)
+    assert more.turns == [0, 3, 0, 3] and found[1] == first[1]
+    other = MadeUp({0: 11, 1: 8})
+    contest(other, Kept(tmp_path), [], rounds=2).run(built(0, 1), {"m": 2}, math.inf)
+    assert other.turns == [0, 1, 0, 1]
+    anew = MadeUp({0: 10, 1: 9})
+    contest(anew, Kept(tmp_path, anew=True), [], rounds=2).run(built(0, 1), {"m": 1}, math.inf)
+    assert anew.turns == [0, 1, 0, 1]
+
+
+def test_only_the_default_is_measured_by_itself(tmp_path: Path):
+    bench = MadeUp({0: 10})
+    assert contest(bench, Kept(tmp_path), [], rounds=3).run(built(0), {}, math.inf)[0].us == (10,) * 3
+    assert bench.turns == [0] * 3
+
+
+def test_if_there_is_no_time_for_all_the_slower_half_is_left_out_after_each_round(tmp_path: Path):
+    times = {number: 10 + 0.1 * number for number in range(9)}
+    bench = MadeUp(times)
+    # There is time for some nine turns.
+    found = contest(bench, Kept(tmp_path), [], rounds=4).run(built(*range(9)), {}, 10.0)
+    rounds = {number: len(entry.us) for number, entry in found.items() if number}
+    assert rounds == {1: 4, 2: 4, 3: 2, 4: 2, 5: 1, 6: 1, 7: 1, 8: 1}
+
+
+def test_candidates_that_there_is_no_time_for_at_all_have_no_turn(tmp_path: Path):
+    bench = MadeUp(dict.fromkeys(range(9), 10))
+    found = contest(bench, Kept(tmp_path), [], rounds=4).run(built(*range(9)), {}, 4.0)
+    assert set(found) == {0, 1, 2, 3}
+
+
+# What is kept.
+
+
+def key(**fields: Any) -> Key:
+    return Key(**{"config": {"m": 1}, "digest": "d", "default": "e", "sizes": {"n": 1}, "made_with": "w"} | fields)
+
+
+def test_a_line_that_was_cut_off_is_no_line_and_the_next_one_is_whole(tmp_path: Path):
+    kept = Kept(tmp_path)
+    kept.put(key(), Entry((1.5,), (2.0,)))
+    with (tmp_path / FILE).open("a") as stream:
+        stream.write('{"config": {"m": 1}, "dig')
+    Kept(tmp_path).put(key(digest="other"), Entry((3.0,), (2.0,)))
+    again = Kept(tmp_path)
+    assert again.get(key()) == Entry((1.5,), (2.0,)) and again.get(key(digest="other")) == Entry((3.0,), (2.0,))
+
+
+@pytest.mark.parametrize(
+    "line", ["", "null", "[]", "{}", '{"us": [1]}', "\0", '{"config": 1, "digest": "d", "default": "e", "sizes": 3}']
+)
+def test_damage_is_no_timing(tmp_path: Path, line: str):
+    (tmp_path / FILE).write_text(line + "\n")
+    assert not Kept(tmp_path).has_timings
+
+
+@pytest.mark.parametrize(
+    "other", [{"config": {"m": 2}}, {"digest": "x"}, {"default": "x"}, {"sizes": {"n": 2}}, {"made_with": "x"}]
+)
+def test_a_timing_is_for_all_that_it_depends_on(tmp_path: Path, other: dict[str, Any]):
+    kept = Kept(tmp_path)
+    kept.put(key(), Entry((1.0,), (1.0,)))
+    assert kept.get(key(**other)) is None and kept.get(key()) is not None
+
+
+def test_the_later_of_two_lines_counts_and_failures_are_kept_too(tmp_path: Path):
+    kept = Kept(tmp_path)
+    kept.put(key(), Entry((1.0,), (1.0,)))
+    kept.put(key(), Entry(failed="it hangs"))
+    assert Kept(tmp_path).get(key()) == Entry(failed="it hangs")
+
+
+def test_a_second_tuner_is_told_who_has_the_device(tmp_path: Path):
+    path = tmp_path / "cpu.lock"
+    with (
+        locked(path, "tuning gemm", False, print),
+        pytest.raises(SettingsError, match=r"process \d+, tuning gemm, since"),
+        locked(path, "tuning softmax", False, print),
+    ):
+        pass
+    with locked(path, "tuning softmax", False, print):
+        assert json.loads(path.read_text())["what"] == "tuning softmax"
+
+
+# Devices, tables and lines.
+
+
+def test_the_cpu_is_named_as_the_system_names_it():
+    device = device_of("cpu")
+    assert device.target == "llvm" and device.count >= 1 and device.name
+    for spec in ("gpu", "cuda:x", "cpu:0", "cuda:-1"):
+        with pytest.raises(SettingsError, match="write cpu"):
+            device_of(spec)
+
+
+def test_the_answer_of_a_table_is_that_of_the_range():
+    rules = (Rule({"b": 1}, 10), Rule({"b": 2}))
+    config = TunedConfig({"dtype": "float32"}, ("m", "k"), rules)
+    table = TableFile("gemm", TableDevice("llvm", "x86-64-v3", "A", 2), {}, (config,))
+    assert answer_in(table, {"dtype": "float32"}, {"m": 2, "k": 5}) == {"b": 1}
+    assert answer_in(table, {"dtype": "float32"}, {"m": 2, "k": 6}) == {"b": 2}
+    assert answer_in(table, {"dtype": "float32"}, {"m": 2}) is None
+    assert answer_in(table, {"dtype": "float16"}, {"m": 2, "k": 5}) is None and answer_in(None, {}, {}) is None
+
+
+def test_the_result_says_what_was_chosen_and_how_much_faster_it_is():
+    candidates = tuple(Candidate(n, {"block": 32 * n}, {"block": 32 * n}, f"block-{n}") for n in range(2))
+    entries = ({0: Entry((10, 11, 12), (10, 11, 12)), 1: Entry((5, 6, 5), (10, 11, 10))},)
+    ranges = (Range(None, 1),)
+    tuned = Tuned({"n": 4}, candidates, {}, ({"m": 16},), entries, {}, (1,), (), ranges)
+    assert result_lines([tuned])[1].split() == ["n=4", "m=16", "block=32", "5", "10", "0.500", "0.091"]
+
+
+def test_a_regret_names_what_would_be_faster():
+    regret = Regret({"n": 4}, {"m": 1}, {"block": 1}, 0.9, 0.75, {"block": 2})
+    assert math.isclose(regret.regret, 0.2)
+    assert text_of(regret) == "n=4, m=1: block=1 takes 0.900 of the default's time, block=2 0.750: regret 20.0%"
