@@ -530,7 +530,7 @@ def on_gpu(folder: Path) -> KernelPlan:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def gpu_library(folder: Path, on_gpu: KernelPlan) -> Path:  # noqa: F811
-    return build(folder, on_gpu)
+    return build(folder, on_gpu).rename(folder / "on_gpu.so")
 
 
 def threads_of(machine: Machine) -> list[int]:  # noqa: F811
@@ -611,6 +611,44 @@ def test_a_gpu_for_whose_arch_only_declared_variants_have_code_is_supported(
     assert machine.calls("load") == ["sm_80"]
     with pytest.raises(RuntimeError, match="variant large was built for sm_90a"):
         module["touch__1"](on_cuda((5,)))
+
+
+@pytest.fixture(scope="module")
+def on_both(folder: Path, on_gpu: KernelPlan) -> Path:  # noqa: F811
+    """Variant 0 is declared for the CPU, and runs on a GPU where a table says so; 1 is declared for GPUs alone."""
+    items = [tensor("x", "float16", ["n"])]
+    data = signature("touch", items, slug="large", symbols={"n": "int32"})
+    cpu = c_unit(folder, "BEGIN (void)tensor, (void)argument; END", data)
+    small, large = on_gpu.variants
+    large = replace(large, units=(cpu, *large.units), tabled=("cuda",))
+    rules = {1: Rules(("n",), ((100, 1), (None, 0)))}
+    tables = (DeviceTable("cuda", "sm_90a", "NVIDIA H100", 132, rules),)
+    made = replace(on_gpu, variants=(large, small), declared=2, tables=tables)
+    return build(folder, made).rename(folder / "on_both.so")
+
+
+def test_a_variant_that_is_declared_for_another_target_runs_where_a_table_says_so(
+    machine: Machine,  # noqa: F811
+    on_both: Path,
+) -> None:
+    machine.set(capability=90)
+    module = machine.load(on_both)
+    for size in (100, 101):
+        module["touch"](on_cuda((size,)))
+    assert threads_of(machine) == [32, 64]
+    assert told(module, np.zeros(3, "float16"))[0] == 0
+    assert module["kw_supported"](1, 0) == module["kw_supported"](2, 0) == ""
+    with pytest.raises(TypeError) as raised:
+        module["touch"](on_cuda((3,), (2, 32, 1)))
+    assert "variant large" not in str(raised.value) and "large expects" not in str(raised.value)
+
+
+def test_what_is_declared_for_another_target_needs_no_code_for_a_gpu(machine: Machine, on_both: Path) -> None:  # noqa: F811
+    machine.set(capability=80)
+    module = machine.load(on_both)
+    assert module["kw_supported"](1, 0) == module["kw_supported"](2, 0) == ""
+    module["kw_preload"](2, 0)
+    assert machine.calls("load") == ["sm_80"]
 
 
 def test_what_tables_choose_is_loaded_ahead_of_the_first_call(machine: Machine, gpu_library: Path) -> None:  # noqa: F811

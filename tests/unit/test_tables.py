@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.misses import Misses
-from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, num_declared, table_for, tables_of
+from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for, tables_of
 from launcher_build import tensor
 
 RULES = Rules(("m",), ((16, 1), (64, 2), (None, 3)))
@@ -74,9 +74,8 @@ def test_several_sizes_decide_by_their_product_and_none_has_one_range() -> None:
 
 
 def test_a_table_survives_the_manifest() -> None:
-    entry = json.loads(json.dumps({"tables": [H100.to_json()], "variants": [1, 2, 3], "declared": 2}))
+    entry = json.loads(json.dumps({"tables": [H100.to_json()]}))
     assert tables_of(entry) == (H100,)
-    assert num_declared(entry) == 2 and num_declared({"variants": [1, 2, 3]}) == 3
     assert tables_of({"variants": []}) == ()
 
 
@@ -126,6 +125,19 @@ def test_only_declared_variants_are_compared_unless_one_is_asked_for() -> None:
     assert "n-8 expects" in str(raised.value) and "n-16" not in str(raised.value)
     assert kernel.choose([Described("float32", (3, 16))], 2).index == 2
     assert Signatures("f", entry()).choose([Described("float32", (3, 16))]).index == 2
+
+
+def test_a_variant_that_is_declared_for_another_target_is_not_compared() -> None:
+    tabled = entry(declared=3)
+    for variant in tabled["variants"]:
+        variant["units"].append({"target": "cuda"})
+    tabled["variants"][1]["tabled"] = ["cuda"]
+    kernel, passed = Signatures("f", tabled), [Described("float32", (3, 8))]
+    assert kernel.choose(passed, target="llvm").index == kernel.choose(passed).index == 1
+    assert kernel.choose(passed, 1, "cuda").index == 1
+    with pytest.raises(ValueError, match="no built variant accepts") as raised:
+        kernel.choose(passed, target="cuda")
+    assert "n-4 expects" in str(raised.value) and "n-8 expects" not in str(raised.value)
 
 
 def test_a_call_that_only_a_tuned_variant_fits_is_a_miss() -> None:

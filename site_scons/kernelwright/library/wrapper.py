@@ -31,6 +31,8 @@ _FLAGS = {
     "tirx.use_cooperative_launch": "cooperative",
 }
 
+_DEVICES = {"llvm": "kDLCPU", "cuda": "kDLCUDA"}
+
 _PARAMETER_LETTERS = {"handle": "p", "bool": "i", "float64": "d", "float32": "f", "float16": "h"}
 
 
@@ -115,7 +117,7 @@ class _Wrapper:
             f"  .num_outputs = {len(kernel.outputs)},",
             "  .variants = kw_variants,",
             f"  .num_variants = {len(kernel.variants)},",
-            *([f"  .num_declared = {kernel.num_declared},"] if kernel.num_declared < len(kernel.variants) else []),
+            *([f"  .num_declared = {kernel.declared},"] if kernel.declared is not None else []),
             *(["  .tuning = &kw_tuning_tables,"] if kernel.tables else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
@@ -133,6 +135,8 @@ class _Wrapper:
         for unit in variant.of("cuda"):
             fields += [f".cuda_signature = &kw_signature_{self._number(unit)}", f".cuda_entry = {unit.symbol}"]
             fields += [f".module = &kw_module_{number}"]
+        if variant.tabled:
+            fields += [f".tabled = {' | '.join(f'1u << {_DEVICES[target]}' for target in variant.tabled)}"]
         return "{" + ", ".join(fields) + "}"
 
     # ---- tuning tables
@@ -285,7 +289,7 @@ def _built(kernel: KernelPlan) -> str:
 
 
 def _table(number: int, table: DeviceTable) -> str:
-    fields = [f".device = {'kDLCUDA' if table.target == 'cuda' else 'kDLCPU'}", f".arch = {c_string(table.arch)}"]
+    fields = [f".device = {_DEVICES[table.target]}", f".arch = {c_string(table.arch)}"]
     fields += [f".name = {c_string(table.name)}", f".count = {table.count}", f".rules = kw_rules_{number}"]
     return "{" + ", ".join(fields) + "}"
 

@@ -91,9 +91,16 @@ class Signatures:
                 return chosen
         self._raise_no_match(call, self._numbers(index, target))
 
+    def compared(self, target: str | None) -> list[int]:
+        """The numbers of the variants that a call is compared with; target: as of :meth:`choose`."""
+        declared = self.variants[: self._declared]
+        return [n for n, v in enumerate(declared) if target is None or (target in v.targets and target not in v.tabled)]
+
     def _numbers(self, index: int | None, target: str | None) -> list[int]:
-        numbers = range(self._declared) if index is None else [index]
-        found = [number for number in numbers if target is None or target in self.variants[number].targets]
+        if index is None:
+            found = self.compared(target)
+        else:
+            found = [index] if target is None or target in self.variants[index].targets else []
         if not found:
             subject = "it" if index is None else self.variants[index].slug
             device = "cpu" if target == "llvm" else target
@@ -289,6 +296,7 @@ class _Variant:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.slug: str = entry["slug"]
         self.targets = tuple(dict.fromkeys(unit["target"] for unit in entry.get("units", ())))
+        self.tabled = tuple(entry.get("tabled", ()))  # targets for which it only runs where a tuning table says so
         self.arguments = [Expected(item, entry.get("multiples", {})) for item in entry["arguments"]]
         self.limit = 2**63 - 1 if "int64" in entry["symbols"].values() else INT32_LIMIT
 

@@ -18,7 +18,7 @@ from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
 from .interface import Choice, Interface
-from .tables import ASKED_FOR, NO_TABLES, Tuned, num_declared, table_for, tables_of
+from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -163,8 +163,8 @@ class NvrtcKernel(Interface):
         aligned = self._are_aligned(first.index, passed)
         if not aligned:
             # A later variant may ask for less; if none does, the first says what it asks for.
-            for index in range(first.index + 1, self._shared.declared):
-                if later := self._fitting(index, described, passed):
+            for index in signatures.compared("cuda"):
+                if index > first.index and (later := self._fitting(index, described, passed)):
                     declared, aligned = later, True
                     break
         tuned = self._tuned(declared, passed) if aligned else None
@@ -355,8 +355,9 @@ class NvrtcKernel(Interface):
         """The device code that calls may need: all of declared variants, and of others what has the same arch."""
         if self._index is not None:
             return self._codes_of([self._entry["variants"][self._index]])
-        declared = self._codes_of(self._entry["variants"][: self._shared.declared])
-        others = self._codes_of(self._entry["variants"][self._shared.declared :])
+        compared, entries = self._shared.signatures.compared("cuda"), self._entry["variants"]
+        declared = self._codes_of([entries[number] for number in compared])
+        others = self._codes_of([entry for number, entry in enumerate(entries) if number not in compared])
         arch = declared[0].choose(device)[0] if declared and others else ""
         return [*declared, *(code for code in others if arch in code.archs)]
 
@@ -437,7 +438,6 @@ class _Shared:
             for unit in variant["units"]
             if unit["target"] == "cuda"
         }
-        self.declared = num_declared(entry)
         self.tables = tables_of(entry)
         self._tuned: dict[tuple[int, int], Tuned] = {}
         self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]

@@ -160,6 +160,8 @@ def _fits(variant: dict[str, Any], described: Sequence[dict[str, Any]]) -> bool:
     target = "llvm" if device == "cpu" else device
     if target is not None and all(unit["target"] != target for unit in variant["units"]):
         return False
+    if target in variant.get("tabled", ()):
+        return False
     items = {item["name"]: item for item in variant["arguments"]}
     return all(_suits(items[argument["name"]], argument) for argument in described)
 

@@ -157,8 +157,3 @@ def _device(name: str, count: int) -> str:
 def tables_of(entry: Mapping[str, Any]) -> tuple[DeviceTable, ...]:
     """The tables in a kernel's part of the manifest."""
     return tuple(map(DeviceTable.from_json, entry.get("tables", ())))
-
-
-def num_declared(entry: Mapping[str, Any]) -> int:
-    """How many of a kernel's variants are compared with a call: those behind them run where a table says so."""
-    return int(entry.get("declared", len(entry["variants"])))

@@ -93,14 +93,14 @@ KW_FUNCTION int kw_run(kw_call *call, const kw_variant *variant, TVMFFIAny *resu
 /* ---- no variant fits ---- */
 
 /* A TypeError, unless only constant dimensions are wrong. */
-KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, int32_t count) {
+KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, int32_t given) {
   kw_text text;
   const char *kind = "TypeError";
   kw_begin(&text);
   kw_append(&text, "no built variant accepts these arguments");
   kw_append_passed(&text, call);
-  for (int32_t i = 0; i < count; ++i) {
-    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+  for (int32_t i = 0; i < kw_num_compared(call->kernel, given); ++i) {
+    const kw_signature *signature = kw_compared_on(call->kernel, &variants[i], given, call->device.device_type);
     if (!signature) continue;
     kw_append_expected(&text, call, variants[i].slug, signature);
     if (kw_matches(signature, call, KW_KINDS)) kind = "ValueError";
@@ -113,18 +113,18 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
  * our checks, or in those of TVM. */
 KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t given, TVMFFIAny *result) {
   const kw_variant *only = NULL;
-  int32_t candidates = 0, count = kw_num_compared(call->kernel, given);
-  for (int32_t i = 0; i < count; ++i) {
-    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+  int32_t candidates = 0;
+  for (int32_t i = 0; i < kw_num_compared(call->kernel, given); ++i) {
+    const kw_signature *signature = kw_compared_on(call->kernel, &variants[i], given, call->device.device_type);
     if (!signature) continue;
     if (kw_matches(signature, call, KW_SIZES)) return kw_run(call, &variants[i], result);
     only = &variants[i], ++candidates;
   }
   if (!candidates) return kw_raise_no_target(call, given == call->kernel->num_variants ? "it" : variants->slug);
-  if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, count);
+  if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, given);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
     if (call->tensors[i] && kw_count_within(call->tensors[i], KW_INT32_LIMIT) < 0)
-      return kw_raise_no_match(call, variants, count);
+      return kw_raise_no_match(call, variants, given);
   return kw_run(call, only, result);
 }
 
@@ -148,7 +148,7 @@ KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
 /* The number of the first of the variants that the arguments fit, or -1. */
 KW_HOT int32_t kw_first_fitting(const kw_kernel *kernel, const kw_call *call, const kw_variant *variants, int32_t count) {
   for (int32_t i = 0; i < kw_num_compared(kernel, count); ++i) {
-    const kw_signature *signature = kw_signature_on(&variants[i], call->device.device_type);
+    const kw_signature *signature = kw_compared_on(kernel, &variants[i], count, call->device.device_type);
     if (signature && kw_matches(signature, call, KW_DATA)) return i;
   }
   return -1;
@@ -171,8 +171,8 @@ KW_COLD int kw_prepare_variant(const kw_kernel *kernel, const kw_variant *varian
   return kw_choose(variant->module, device.device_id, &choice);
 }
 
-/* Whether a variant that only runs where a table says so has code of the arch that declared ones run as on a device.
- * A variant that has none cannot run there, and does not have to. */
+/* Whether a variant that only runs where a table says so has code of the arch that others run as on a device. If it has
+ * none it cannot run there, and does not have to. */
 KW_COLD bool kw_has_arch(const kw_variant *variant, const char *arch, DLDeviceType device) {
   if (device == kDLCPU) {
     for (int i = 0; i < variant->num_cpu_units; ++i)
@@ -184,16 +184,32 @@ KW_COLD bool kw_has_arch(const kw_variant *variant, const char *arch, DLDeviceTy
   return false;
 }
 
+/* The same of the variants that calls of the kernel on a device are compared with: the first of them, or null with an
+ * error raised. Of a kernel that is tuned, some may be for another kind of device. */
+KW_COLD const kw_variant *kw_prepare_declared(const kw_kernel *kernel, DLDevice device, bool only_check) {
+  int32_t count = kernel->num_variants;
+  const kw_variant *first = NULL;
+  for (int32_t i = 0; i < kw_num_compared(kernel, count); ++i) {
+    const kw_variant *variant = &kernel->variants[i];
+    if (kernel->num_declared && !kw_compared_on(kernel, variant, count, device.device_type)) continue;
+    if (kw_prepare_variant(kernel, variant, device, only_check)) return NULL;
+    if (!first) first = variant;
+  }
+  if (!first) kw_prepare_variant(kernel, &kernel->variants[0], device, only_check);
+  return first;
+}
+
 KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check) {
-  int32_t declared = kw_num_compared(kernel, kernel->num_variants);
-  for (int32_t i = 0; i < declared; ++i)
-    if (kw_prepare_variant(kernel, &kernel->variants[i], device, only_check)) return -1;
-  const char *arch = declared < kernel->num_variants ? kw_arch_on(&kernel->variants[0], device) : "";
+  int32_t count = kernel->num_variants, declared = kw_num_compared(kernel, count);
+  const kw_variant *first = kw_prepare_declared(kernel, device, only_check);
+  const char *arch = !first ? NULL : kernel->num_declared ? kw_arch_on(first, device) : "";
   if (!arch) return -1;
-  for (int32_t i = declared; i < kernel->num_variants; ++i)
-    if (kw_has_arch(&kernel->variants[i], arch, device.device_type) &&
-        kw_prepare_variant(kernel, &kernel->variants[i], device, only_check))
-      return -1;
+  for (int32_t i = 0; i < count; ++i) {
+    const kw_variant *variant = &kernel->variants[i];
+    bool prepared = i < declared && kw_compared_on(kernel, variant, count, device.device_type);
+    if (prepared || !kw_has_arch(variant, arch, device.device_type)) continue;
+    if (kw_prepare_variant(kernel, variant, device, only_check)) return -1;
+  }
   return 0;
 }
 

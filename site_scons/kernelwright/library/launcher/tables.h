@@ -13,6 +13,14 @@ KW_FUNCTION int32_t kw_num_compared(const kw_kernel *kernel, int32_t count) {
   return count == kernel->num_variants && kernel->num_declared ? kernel->num_declared : count;
 }
 
+/* What a call is compared with: what a variant expects on a device; null if it has no code there, or only runs there
+ * where a table says so. A variant that is asked for by itself is compared in any case. */
+KW_HOT const kw_signature *kw_compared_on(const kw_kernel *kernel, const kw_variant *variant, int32_t count,
+                                          DLDeviceType device) {
+  bool tabled = kernel->num_declared && count == kernel->num_variants && variant->tabled >> device & 1;
+  return tabled ? NULL : kw_signature_on(variant, device);
+}
+
 /* ---- devices ---- */
 
 #ifndef KW_CPUINFO

@@ -87,6 +87,7 @@ typedef struct kw_variant {
   const kw_signature *cuda_signature;
   kw_entry cuda_entry;
   kw_module *module;
+  uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
 
 /* ---- tuning tables, which tables.h looks up ---- */
@@ -148,7 +149,7 @@ typedef struct kw_kernel {
   int32_t num_outputs;
   const kw_variant *variants;
   int32_t num_variants;
-  int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: no others */
+  int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: all are */
   const kw_tuning *tuning; /* null: there are no tables */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
