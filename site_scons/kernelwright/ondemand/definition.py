@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from .eager import Eager
     from .origin import Origin
+    from .tuned import TunedVariants
 
 Self = TypeVar("Self", bound="Compilable")
 
@@ -200,6 +201,13 @@ class Compilable:
         signature = lower_job(job, target or next(iter(job.selection.archs)), _say)
         units = [{"target": name} for name in job.selection.archs]
         return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
+
+    def _tuned(self, origin: Origin) -> TunedVariants | None:
+        """What the project's tuning tables say; None for a kernel without a space."""
+        from .tuned import TunedVariants
+
+        has_space = bool(origin.record.choices)
+        return TunedVariants(origin, self._options, self._source_file() is not None) if has_space else None
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
         from .build import later_files

@@ -75,6 +75,10 @@ class FileKernel(Compilable):
     def _origin(self) -> Origin:
         origin = origin_in(self._path, self.name, self._options)
         files = (origin.definition.file, *origin.definition.dependencies)
+        if origin.record.choices:
+            from .tuned import table_files
+
+            files += table_files(origin)
         self._watched = tuple(str(origin.session.root / name) for name in files)
         return origin
 

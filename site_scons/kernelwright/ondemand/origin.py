@@ -62,7 +62,7 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
         KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
     """
     record = narrowed(origin.record, config)
-    selection = _selected(origin, record, options)
+    selection = selected(origin, record, options)
     backward = _backward_of(origin, selection, options)
     if backward is None:
         selection = replace(selection, record=replace(selection.record, backward=None))
@@ -80,7 +80,7 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
     return Job(origin.definition, selection, settings, origin.session, backward, contexts, identity)
 
 
-def _selected(origin: Origin, record: KernelRecord, options: Options) -> KernelSelection:
+def selected(origin: Origin, record: KernelRecord, options: Options) -> KernelSelection:
     """What is compiled of a kernel: for one backend, and without what a build says about the others."""
     if pass_configs := effective(os.environ, options).pass_configs:
         merged = {**record.pass_configs, **pass_configs}
@@ -95,7 +95,7 @@ def _backward_of(origin: Origin, selection: KernelSelection, options: Options) -
     if name is None or selection.backends[0] not in DIFFERENTIATING:
         return None
     record = next(record for record in origin.definition.kernels if record.name == name)
-    return _selected(origin, narrowed(record, selection.record.configs[0]), options)
+    return selected(origin, narrowed(record, selection.record.configs[0]), options)
 
 
 def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
