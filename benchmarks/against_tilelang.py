@@ -130,6 +130,7 @@ def _project(bench: Bench, configs: list[dict[str, int]]) -> Project:
     (folder / "SConstruct").write_text(SCONSTRUCT)
     (folder / "kernels" / "products.py").write_text(DEFINITION.format(configs=configs))
     shutil.copy(ROOT / "kernels" / "gemm.py", folder / "kernels" / "_gemm.py")
+    shutil.copy(ROOT / "kernels" / "_common.py", folder / "kernels")
     return Project(folder, "gemms", bench.site_scons)
 
 

@@ -86,7 +86,7 @@ class OnDemand:
         kernels = self.folder / "kernels"
         shutil.rmtree(self.folder, ignore_errors=True)
         kernels.mkdir(parents=True)
-        for name in ("saxpy.py", "softmax.py", "_common.py"):
+        for name in ("saxpy.py", "softmax.py", "_common.py", "_rows_on_cuda.py"):
             shutil.copy(ROOT / "kernels" / name, kernels)
         shutil.copy(ROOT / "kernels" / "gemm.py", kernels / "_gemm.py")
         (kernels / "products.py").write_text(DEFINITION.format(configs=CONFIGS))

@@ -9,6 +9,7 @@ from . import (
     edit_one,
     gpu,
     import_and_call,
+    kernels_cpu,
     lookup,
     null_build,
     nvrtc,
@@ -29,6 +30,7 @@ MODULES = {
     "on_demand": on_demand,
     "call_overhead": call_overhead,
     "lookup": lookup,
+    "kernels": kernels_cpu,
     "scale": scale,
     "gpu": gpu,
 }

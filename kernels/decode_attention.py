@@ -9,6 +9,13 @@ LOG2_E = 1.4426950408889634
 """Scores are multiplied by it, and then exponentiated with base 2, which costs less."""
 
 
+BLOCKS = 264
+"""A CUDA launch splits sequences until it has so many blocks: two for each of the 132 multiprocessors of an H100."""
+
+PART = 64
+"""Fewest positions that are worth a block."""
+
+
 @kernel(configs=grid(heads=[16], kv_heads=[4], head_dim=[64, 128], dtype=["float16", "float32"]), outputs=["out"])
 def decode_attention(heads: int, kv_heads: int, head_dim: int, dtype: str, target):
     """Attention with one query for each sequence, grouped heads and sequences of different lengths.
@@ -107,11 +114,35 @@ def _cpu(heads: int, kv_heads: int, head_dim: int, dtype: str):
 
 
 def _cuda(heads: int, kv_heads: int, head_dim: int, dtype: str):
-    """A block computes the heads that share a head of keys; its warps take turns over the positions, then merge."""
-    group, warps = heads // kv_heads, 8
-    width = head_dim // 32  # elements of a key that a lane holds
+    """The positions of a sequence are split among several blocks, and a second launch merges what the blocks leave.
+
+    A block computes the heads that share a head of keys. A key is held by a team of threads, 16 bytes in each, and
+    the teams of a block take turns over the positions.
+    """
+    group, threads = heads // kv_heads, 256
+    width = 16 // np.dtype(dtype).itemsize  # elements of a key that a thread holds
+    team = head_dim // width
+    teams = threads // team
     scale = LOG2_E * head_dim**-0.5
     batch, max_seq = Var("batch", "int32"), Var("max_seq", "int32")
+
+    # Of the longest possible sequence; the parts of a shorter one are as many, and shorter. No divisor is 0, not even
+    # for sizes of 0: TVM 0.27 moves divisions out of the kernels, to where they run before anything is launched.
+    longest = T.max(T.truncdiv(batch * max_seq * kv_heads + BLOCKS - 1, BLOCKS), PART)
+    splits = T.truncdiv(max_seq + longest - 1, longest)
+
+    @T.inline
+    def merge(count, part, d, acc, top, total, keep):
+        """Sets acc to element d of the merged sums and total to their divisor; part(i, head_dim) is the top of one."""
+        top[0] = T.min_value("float32")
+        for i in T.serial(count):
+            top[0] = T.max(top[0], part(i, head_dim))
+        acc[0] = T.float32(0)
+        total[0] = T.float32(0)
+        for i in T.serial(count):
+            keep[0] = T.exp2(part(i, head_dim) - top[0])
+            acc[0] += part(i, d) * keep[0]
+            total[0] += part(i, head_dim + 1) * keep[0]
 
     @T.prim_func(s_tir=True)
     def main(
@@ -121,66 +152,80 @@ def _cuda(heads: int, kv_heads: int, head_dim: int, dtype: str):
         lengths: T.Buffer((batch,), "int32"),
         out: T.Buffer((batch, heads, head_dim), dtype, align=16),
     ):
-        b = T.launch_thread("blockIdx.x", batch)
-        g = T.launch_thread("blockIdx.y", kv_heads)
-        warp = T.launch_thread("threadIdx.y", warps)
-        lane = T.launch_thread("threadIdx.x", 32)
-        query = T.alloc_buffer((group, width), "float32", scope="local")
-        key = T.alloc_buffer((width,), dtype, scope="local")
-        value = T.alloc_buffer((width,), dtype, scope="local")
-        acc = T.alloc_buffer((group, width), "float32", scope="local")
-        top = T.alloc_buffer((group,), "float32", scope="local")  # largest score so far
-        total = T.alloc_buffer((group,), "float32", scope="local")  # sum of exp2(score - top)
-        score = T.alloc_buffer((1,), "float32", scope="local")
-        keep = T.alloc_buffer((1,), "float32", scope="local")  # what is left of earlier sums when top grows
-        all_acc = T.alloc_buffer((warps, group, head_dim), "float32", scope="shared")
-        all_top = T.alloc_buffer((warps, group), "float32", scope="shared")
-        all_total = T.alloc_buffer((warps, group), "float32", scope="shared")
-        length = T.meta_var(T.min(lengths[b], max_seq))
+        # Of each part acc, and behind it top and total.
+        parts = T.alloc_buffer((batch, heads, splits, head_dim + 2), "float32", scope="global")
+        with T.launch_thread("blockIdx.z", splits) as split:
+            b = T.launch_thread("blockIdx.x", batch)
+            g = T.launch_thread("blockIdx.y", kv_heads)
+            y = T.launch_thread("threadIdx.y", teams)
+            x = T.launch_thread("threadIdx.x", team)
+            query = T.alloc_buffer((group, width), "float32", scope="local")
+            key = T.alloc_buffer((width,), dtype, scope="local")
+            value = T.alloc_buffer((width,), dtype, scope="local")
+            acc = T.alloc_buffer((group, width), "float32", scope="local")
+            top = T.alloc_buffer((group,), "float32", scope="local")  # largest score so far
+            total = T.alloc_buffer((group,), "float32", scope="local")  # sum of exp2(score - top)
+            score = T.alloc_buffer((1,), "float32", scope="local")
+            keep = T.alloc_buffer((1,), "float32", scope="local")  # what is left of earlier sums when top grows
+            begin = T.alloc_buffer((1,), "int32", scope="local")
+            end = T.alloc_buffer((1,), "int32", scope="local")
+            of_team = T.alloc_buffer((group, teams, head_dim + 2), "float32", scope="shared")
 
-        for h in T.serial(group):
-            top[h] = T.min_value("float32")
-            total[h] = T.float32(0)
-            for d in T.serial(width):
-                acc[h, d] = T.float32(0)
-                query[h, d] = T.cast(q[b, g * group + h, lane * width + d], "float32") * T.float32(scale)
-        for turn in T.serial(T.ceildiv(T.max(length - warp, 0), warps)):
-            for d in T.vectorized(width):
-                key[d] = k_cache[b, turn * warps + warp, g, lane * width + d]
-            for d in T.vectorized(width):
-                value[d] = v_cache[b, turn * warps + warp, g, lane * width + d]
+            end[0] = T.max(T.min(lengths[b], max_seq), 0)
+            begin[0] = split * T.truncdiv(end[0] + splits - 1, splits)
+            end[0] = T.min(end[0], begin[0] + T.truncdiv(end[0] + splits - 1, splits))
             for h in T.serial(group):
-                score[0] = T.float32(0)
+                top[h] = T.min_value("float32")
+                total[h] = T.float32(0)
+                for d in T.vectorized(width):
+                    key[d] = q[b, g * group + h, x * width + d]
                 for d in T.serial(width):
-                    score[0] += query[h, d] * T.cast(key[d], "float32")
-                score[0] = T.cuda.warp_sum(score[0])
-                keep[0] = T.exp2(top[h] - T.max(top[h], score[0]))
-                top[h] = T.max(top[h], score[0])
-                score[0] = T.exp2(score[0] - top[h])
-                total[h] = total[h] * keep[0] + score[0]
+                    query[h, d] = T.cast(key[d], "float32") * T.float32(scale)
+                    acc[h, d] = T.float32(0)
+            # All teams go round equally often, since warps add up scores together: past the end they repeat the last
+            # position, with a score that adds nothing.
+            for turn in T.serial(T.truncdiv(T.max(end[0] - begin[0], 0) + teams - 1, teams)):
+                position = T.meta_var(begin[0] + turn * teams + y)
+                for d in T.vectorized(width):
+                    key[d] = k_cache[b, T.min(position, end[0] - 1), g, x * width + d]
+                for d in T.vectorized(width):
+                    value[d] = v_cache[b, T.min(position, end[0] - 1), g, x * width + d]
+                for h in T.serial(group):
+                    score[0] = T.float32(0)
+                    for d in T.serial(width):
+                        score[0] += query[h, d] * T.cast(key[d], "float32")
+                    score[0] = T.cuda.warp_sum(score[0], team)
+                    score[0] = T.if_then_else(position < end[0], score[0], T.float32(float("-inf")))
+                    keep[0] = T.exp2(top[h] - T.max(top[h], score[0]))
+                    top[h] = T.max(top[h], score[0])
+                    score[0] = T.exp2(score[0] - top[h])
+                    total[h] = total[h] * keep[0] + score[0]
+                    for d in T.serial(width):
+                        acc[h, d] = acc[h, d] * keep[0] + score[0] * T.cast(value[d], "float32")
+            for h in T.serial(group):
                 for d in T.serial(width):
-                    acc[h, d] = acc[h, d] * keep[0] + score[0] * T.cast(value[d], "float32")
+                    of_team[h, y, x * width + d] = acc[h, d]
+                of_team[h, y, head_dim] = top[h]
+                of_team[h, y, head_dim + 1] = total[h]
+            T.tvm_storage_sync("shared")
+            for i in T.serial(T.ceildiv(group * head_dim, threads)):
+                h = T.meta_var((i * threads + y * team + x) // head_dim)
+                d = T.meta_var((i * threads + y * team + x) % head_dim)
+                if h < group:
+                    merge(teams, lambda i, e, h=h: of_team[h, i, e], d, score, top, total, keep)
+                    parts[b, g * group + h, split, d] = score[0]
+                    parts[b, g * group + h, split, head_dim] = top[0]
+                    parts[b, g * group + h, split, head_dim + 1] = total[0]
 
-        for h in T.serial(group):
-            all_top[warp, h] = top[h]
-            all_total[warp, h] = total[h]
-            for d in T.serial(width):
-                all_acc[warp, h, d * 32 + lane] = acc[h, d]
-        T.tvm_storage_sync("shared")
-        if warp < group:
-            top[0] = T.min_value("float32")
-            total[0] = T.float32(0)
-            for d in T.serial(width):
-                acc[0, d] = T.float32(0)
-            for w in T.serial(warps):
-                top[0] = T.max(top[0], all_top[w, warp])
-            for w in T.serial(warps):
-                keep[0] = T.exp2(all_top[w, warp] - top[0])
-                total[0] += all_total[w, warp] * keep[0]
-                for d in T.serial(width):
-                    acc[0, d] += all_acc[w, warp, d * 32 + lane] * keep[0]
+        with T.launch_thread("blockIdx.x", batch) as b:
+            h = T.launch_thread("blockIdx.y", heads)
+            d = T.launch_thread("threadIdx.x", head_dim)
+            acc = T.alloc_buffer((1,), "float32", scope="local")
+            top = T.alloc_buffer((1,), "float32", scope="local")
+            total = T.alloc_buffer((1,), "float32", scope="local")
+            keep = T.alloc_buffer((1,), "float32", scope="local")
+            merge(splits, lambda i, e: parts[b, h, i, e], d, acc, top, total, keep)
             # total is at least 1, unless the sequence is empty: then acc is 0.
-            for d in T.vectorized(width):
-                out[b, g * group + warp, lane * width + d] = T.cast(acc[0, d] / T.max(total[0], T.float32(1)), dtype)
+            out[b, h, d] = T.cast(acc[0] / T.max(total[0], T.float32(1)), dtype)
 
     return main

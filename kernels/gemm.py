@@ -1,9 +1,20 @@
 """Matrix product: register blocks on the CPU; on CUDA tiles in shared memory, and tensor cores for float16."""
 
+import math
+
 import numpy as np
+from _common import cpu_lanes
 from kernelwright import grid, kernel
 from tvm.script import tirx as T
+from tvm.target import Target
 from tvm.tirx import Var
+
+
+def _space(target: str):
+    if target == "cuda":
+        return grid(block_m=[64, 128])
+    few_rows = [{"block_m": 16, "block_n": 256}, {"block_m": 16, "block_n": 512}, {"block_m": 1, "block_n": 512}]
+    return [*few_rows, *grid(block_m=[72, 144], block_n=[128, 256, 512])]
 
 
 @kernel(
@@ -11,20 +22,29 @@ from tvm.tirx import Var
         n=[1024, 4096],
         k=[1024],
         dtype=["float16", "float32"],
-        block_m=[64, 128],
-        where=lambda n, k, dtype, block_m: n == 1024 or dtype == "float16",
+        where=lambda n, k, dtype: n == 1024 or dtype == "float16",
     ),
+    tune=_space,
     outputs=["c"],
 )
-def gemm(n: int, k: int, dtype: str, block_m: int, target):
+def gemm(n: int, k: int, dtype: str, block_m: int, target: Target, block_n: int = 256, block_k: int = 256):
     """Matrix product ``c = a @ b``, accumulated in float32.
 
     Shapes: a [m, k], b [k, n], c [m, n]. ``block_m`` is the number of rows that one block of threads (CUDA) or
-    one task (CPU) computes: 64 suits a small m, 128 a large one. On CUDA, float16 runs on the tensor cores.
+    one task (CPU) computes, ``block_n`` the number of columns of a task. On the CPU up to 16 rows are computed in
+    another way than more. On CUDA, float16 runs on the tensor cores.
     """
     if target.kind.name == "llvm":
-        return _cpu(n, k, dtype, block_m)
+        lanes = cpu_lanes(target)
+        if block_m <= 16:
+            return _cpu_few_rows(n, k, dtype, block_m, block_n, lanes)
+        return _cpu(n, k, dtype, block_m, block_n, block_k, lanes)
     return _tensor_cores(n, k, block_m) if dtype == "float16" else _cuda_cores(n, k, block_m)
+
+
+@gemm.sizes
+def _():
+    return {"m": [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096]}
 
 
 @gemm.reference
@@ -41,12 +61,83 @@ def _(rng, m, n, k, dtype):
     }
 
 
-def _cpu(n: int, k: int, dtype: str, block_m: int):
-    """A task computes block_m x 32 elements of c, from panels of a and b that it copies and converts to float32."""
-    block_n, block_k = 32, 128
-    rows, lanes = 4, 16  # the accumulators of rows x lanes elements stay in vector registers
+def _cpu(n: int, k: int, dtype: str, block_m: int, block_n: int, block_k: int, lanes: int):
+    """A task computes block_m x block_n elements of c, from panels of a and b that it copies and converts to float32.
+
+    The innermost loop adds to a tile of c that stays in vector registers, two of them for each row: 12 of 16 with
+    AVX2, 16 of 32 with AVX-512. It reads b one vector after the other, and each element of a once for the whole tile.
+    """
+    rows, columns = 6 if lanes == 8 else 8, 2 * lanes
+    block_n, block_k = math.gcd(n, block_n), math.gcd(k, block_k)
     tasks_n = n // block_n
+    padded_m = -(-block_m // rows) * rows
+    # Rows of the panel of a are padded so that those of a tile lie in different sets of the cache. The panel is flat,
+    # because TVM 0.27 shrinks a buffer to the elements in use, and would undo a padded shape.
+    stride_a = block_k + 16
     itemsize = np.dtype(dtype).itemsize  # NumPy promises no more, and TVM would take 64 bytes for granted
+    m = Var("m", "int32")
+
+    # A tile has two buffers, for its left and its right half: TVM 0.27 keeps up to 1 KiB on the stack.
+    @T.inline
+    def move(to, to_row, to_column, source, row, column):
+        for r in T.unroll(rows):
+            for lane in T.vectorized(lanes):
+                to[to_row + r, to_column + lane] = source[row + r, column + lane]
+
+    @T.prim_func(s_tir=True)
+    def main(
+        a: T.Buffer((m, k), dtype, align=itemsize),
+        b: T.Buffer((k, n), dtype, align=itemsize),
+        c: T.Buffer((m, n), dtype, align=itemsize),
+    ):
+        for task in T.parallel(T.ceildiv(m, block_m) * tasks_n):
+            i0 = T.meta_var(task // tasks_n * block_m)
+            j0 = T.meta_var(task % tasks_n * block_n)
+            tiles = T.meta_var(T.ceildiv(T.min(block_m, m - i0), rows))
+            panel_a = T.alloc_buffer((padded_m * stride_a,), "float32")
+            panel_b = T.alloc_buffer((block_n // columns, block_k, columns), "float32")
+            acc = T.alloc_buffer((padded_m, block_n), "float32")
+            for i, j in T.grid(tiles * rows, block_n // columns):
+                for lane in T.vectorized(columns):
+                    acc[i, j * columns + lane] = T.float32(0)
+            for k0 in T.serial(k // block_k):
+                for i, kk in T.grid(tiles * rows, block_k // lanes):
+                    for lane in T.vectorized(lanes):
+                        # Rows past the end repeat the last one: they are computed, but never stored in c.
+                        panel_a[i * stride_a + kk * lanes + lane] = T.cast(
+                            a[T.min(i0 + i, m - 1), k0 * block_k + kk * lanes + lane], "float32"
+                        )
+                for kk, j in T.grid(block_k, block_n // columns):
+                    for lane in T.vectorized(columns):
+                        panel_b[j, kk, lane] = T.cast(b[k0 * block_k + kk, j0 + j * columns + lane], "float32")
+                for j, i in T.grid(block_n // columns, tiles):
+                    left = T.alloc_buffer((rows, lanes), "float32")
+                    right = T.alloc_buffer((rows, lanes), "float32")
+                    move(left, 0, 0, acc, i * rows, j * columns)
+                    move(right, 0, 0, acc, i * rows, j * columns + lanes)
+                    for kk in T.serial(block_k):
+                        for r in T.unroll(rows):
+                            factor = T.meta_var(panel_a[(i * rows + r) * stride_a + kk])
+                            for lane in T.vectorized(lanes):
+                                left[r, lane] += factor * panel_b[j, kk, lane]
+                            for lane in T.vectorized(lanes):
+                                right[r, lane] += factor * panel_b[j, kk, lanes + lane]
+                    move(acc, i * rows, j * columns, left, 0, 0)
+                    move(acc, i * rows, j * columns + lanes, right, 0, 0)
+            for i, j in T.grid(T.min(block_m, m - i0), block_n // columns):
+                for lane in T.vectorized(columns):
+                    c[i0 + i, j0 + j * columns + lane] = T.cast(acc[i, j * columns + lane], dtype)
+
+    return main
+
+
+def _cpu_few_rows(n: int, k: int, dtype: str, block_m: int, block_n: int, lanes: int):
+    """For few rows: b is read in place and once, eight of its rows at a time, and the sums stay in the L1 cache."""
+    steps, rows, columns = 8, min(block_m, 4), 2 * lanes
+    block_n = math.gcd(n, block_n)
+    tasks_n = n // block_n
+    stride_a = k + 16  # padded and flat as above
+    itemsize = np.dtype(dtype).itemsize
     m = Var("m", "int32")
 
     @T.prim_func(s_tir=True)
@@ -58,48 +149,50 @@ def _cpu(n: int, k: int, dtype: str, block_m: int):
         for task in T.parallel(T.ceildiv(m, block_m) * tasks_n):
             i0 = T.meta_var(task // tasks_n * block_m)
             j0 = T.meta_var(task % tasks_n * block_n)
+            tiles = T.meta_var(T.ceildiv(T.min(block_m, m - i0), rows))
+            panel_a = T.alloc_buffer((block_m * stride_a,), "float32")
             acc = T.alloc_buffer((block_m, block_n), "float32")
-            panel_a = T.alloc_buffer((rows, block_k), "float32")
-            panel_b = T.alloc_buffer((block_n // lanes, block_k, lanes), "float32")
-            for i, j in T.grid(block_m, block_n // lanes):
-                for lane in T.vectorized(lanes):
-                    acc[i, j * lanes + lane] = T.float32(0)
-            for k0 in T.serial(k // block_k):
-                for kk, j in T.grid(block_k, block_n // lanes):
+            for i in T.serial(tiles * rows):
+                for kk in T.serial(k // lanes):
                     for lane in T.vectorized(lanes):
-                        panel_b[j, kk, lane] = T.cast(b[k0 * block_k + kk, j0 + j * lanes + lane], "float32")
-                for i in T.serial(T.ceildiv(T.min(block_m, m - i0), rows)):
-                    # Rows past the end repeat the last one: they are computed, but never stored in c.
-                    for r, kk in T.grid(rows, block_k // lanes):
-                        for lane in T.vectorized(lanes):
-                            panel_a[r, kk * lanes + lane] = T.cast(
-                                a[T.min(i0 + i * rows + r, m - 1), k0 * block_k + kk * lanes + lane], "float32"
+                        # Rows past the end repeat the last one: they are computed, but never stored in c.
+                        panel_a[i * stride_a + kk * lanes + lane] = T.cast(
+                            a[T.min(i0 + i, m - 1), kk * lanes + lane], "float32"
+                        )
+                for j in T.serial(block_n // columns):
+                    for lane in T.vectorized(columns):
+                        acc[i, j * columns + lane] = T.float32(0)
+            for k0, i, j in T.grid(k // steps, tiles, block_n // columns):
+                tile = T.alloc_buffer((rows, columns), "float32")
+                for r in T.unroll(rows):
+                    for lane in T.vectorized(columns):
+                        tile[r, lane] = acc[i * rows + r, j * columns + lane]
+                for kk in T.unroll(steps):
+                    for r in T.unroll(rows):
+                        for lane in T.vectorized(columns):
+                            tile[r, lane] += panel_a[(i * rows + r) * stride_a + k0 * steps + kk] * T.cast(
+                                b[k0 * steps + kk, j0 + j * columns + lane], "float32"
                             )
-                    for j in T.serial(block_n // lanes):
-                        tile = T.alloc_buffer((rows, lanes), "float32")
-                        for r in T.unroll(rows):
-                            for lane in T.vectorized(lanes):
-                                tile[r, lane] = acc[i * rows + r, j * lanes + lane]
-                        for kk in T.serial(block_k):
-                            for r in T.unroll(rows):
-                                for lane in T.vectorized(lanes):
-                                    tile[r, lane] += panel_a[r, kk] * panel_b[j, kk, lane]
-                        for r in T.unroll(rows):
-                            for lane in T.vectorized(lanes):
-                                acc[i * rows + r, j * lanes + lane] = tile[r, lane]
-            for i, j in T.grid(T.min(block_m, m - i0), block_n // lanes):
-                for lane in T.vectorized(lanes):
-                    c[i0 + i, j0 + j * lanes + lane] = T.cast(acc[i, j * lanes + lane], dtype)
+                for r in T.unroll(rows):
+                    for lane in T.vectorized(columns):
+                        acc[i * rows + r, j * columns + lane] = tile[r, lane]
+            for i, j in T.grid(T.min(block_m, m - i0), block_n // columns):
+                for lane in T.vectorized(columns):
+                    c[i0 + i, j0 + j * columns + lane] = T.cast(acc[i, j * columns + lane], dtype)
 
     return main
 
 
 def _cuda_cores(n: int, k: int, block_m: int):
-    """A block of 256 threads computes block_m x 64 elements; a thread computes block_m / 16 x 4 of them, in float32."""
+    """A block of 256 threads computes block_m x 64 elements; a thread computes block_m / 16 x 4 of them, in float32.
+
+    There are two tiles of a and of b: while the block computes with one of each, the next elements are on their way
+    into registers, and from there they go to the other one. k is a multiple of 32.
+    """
     block_n, block_k, threads = 64, 16, 256
-    rows = block_m // 16
-    # The tile of a is transposed; its rows are padded so that the stores into it spread over the banks. It is flat
-    # because TVM 0.27 shrinks a buffer to the elements in use, and would undo a padded shape.
+    rows, steps = block_m // 16, k // block_k
+    # The tiles of a are transposed; their rows are padded so that the stores into them spread over the banks. They are
+    # flat because TVM 0.27 shrinks a buffer to the elements in use, and would undo a padded shape.
     stride_a = block_m + 4
     m = Var("m", "int32")
 
@@ -112,33 +205,61 @@ def _cuda_cores(n: int, k: int, block_m: int):
         bx = T.launch_thread("blockIdx.x", n // block_n)
         by = T.launch_thread("blockIdx.y", T.ceildiv(m, block_m))
         tx = T.launch_thread("threadIdx.x", threads)
-        tile_a = T.alloc_buffer((block_k * stride_a,), "float32", scope="shared")
-        tile_b = T.alloc_buffer((block_k, block_n), "float32", scope="shared")
+        # Buffers of their own and not halves of one: TVM 0.27 would put a barrier between reads of one half and writes
+        # to the other.
+        even_a = T.alloc_buffer((block_k * stride_a,), "float32", scope="shared")
+        even_b = T.alloc_buffer((block_k, block_n), "float32", scope="shared")
+        odd_a = T.alloc_buffer((block_k * stride_a,), "float32", scope="shared")
+        odd_b = T.alloc_buffer((block_k, block_n), "float32", scope="shared")
+        next_a = T.alloc_buffer((block_m // 64, 4), "float32", scope="local")
+        next_b = T.alloc_buffer((4,), "float32", scope="local")
         column = T.alloc_buffer((rows,), "float32", scope="local")
         row = T.alloc_buffer((4,), "float32", scope="local")
         acc = T.alloc_buffer((rows, 4), "float32", scope="local")
         i0 = T.meta_var(tx // 16 * rows)
         j0 = T.meta_var(tx % 16 * 4)
+
+        @T.inline
+        def load(step):
+            for i in T.unroll(block_m // 64):
+                for v in T.vectorized(4):
+                    # Rows past the end repeat the last one: they are computed, but never stored in c.
+                    next_a[i, v] = a[T.min(by * block_m + i * 64 + tx // 4, m - 1), step * block_k + tx % 4 * 4 + v]
+            for v in T.vectorized(4):
+                next_b[v] = b[step * block_k + tx // 16, bx * block_n + j0 + v]
+
+        @T.inline
+        def store(tile_a, tile_b):
+            for i, v in T.grid(block_m // 64, 4):
+                tile_a[(tx % 4 * 4 + v) * stride_a + i * 64 + tx // 4] = next_a[i, v]
+            for v in T.vectorized(4):
+                tile_b[tx // 16, j0 + v] = next_b[v]
+            T.tvm_storage_sync("shared")
+
+        @T.inline
+        def compute(tile_a, tile_b):
+            # A loop that nvcc keeps: of straight code it would move the loads to the end, to spare registers.
+            for part in T.serial(4, annotations={"disable_unroll": True}):
+                for kk in T.unroll(block_k // 4):
+                    for i in T.serial(rows // 4):
+                        for v in T.vectorized(4):
+                            column[i * 4 + v] = tile_a[(part * 4 + kk) * stride_a + i0 + i * 4 + v]
+                    for v in T.vectorized(4):
+                        row[v] = tile_b[part * 4 + kk, j0 + v]
+                    for i, j in T.grid(rows, 4):
+                        acc[i, j] += column[i] * row[j]
+
         for i, j in T.grid(rows, 4):
             acc[i, j] = T.float32(0)
-        for k0 in T.serial(k // block_k):
-            # Rows past the end repeat the last one: they are computed, but never stored in c.
-            for i in T.serial(rows):
-                tile_a[tx % block_k * stride_a + i * 16 + tx // block_k] = a[
-                    T.min(by * block_m + i * 16 + tx // block_k, m - 1), k0 * block_k + tx % block_k
-                ]
-            for v in T.vectorized(4):
-                tile_b[tx // 16, j0 + v] = b[k0 * block_k + tx // 16, bx * block_n + j0 + v]
-            T.tvm_storage_sync("shared")
-            for kk in T.serial(block_k):
-                for i in T.serial(rows // 4):
-                    for v in T.vectorized(4):
-                        column[i * 4 + v] = tile_a[kk * stride_a + i0 + i * 4 + v]
-                for v in T.vectorized(4):
-                    row[v] = tile_b[kk, j0 + v]
-                for i, j in T.grid(rows, 4):
-                    acc[i, j] += column[i] * row[j]
-            T.tvm_storage_sync("shared")
+        load(0)
+        store(even_a, even_b)
+        for pair in T.serial(steps // 2):
+            load(pair * 2 + 1)
+            compute(even_a, even_b)
+            store(odd_a, odd_b)
+            load(T.min(pair * 2 + 2, steps - 1))  # the last time for nothing
+            compute(odd_a, odd_b)
+            store(even_a, even_b)
         for i in T.serial(rows):
             if by * block_m + i0 + i < m:
                 for v in T.vectorized(4):

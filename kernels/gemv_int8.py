@@ -6,16 +6,19 @@ from tvm.script import tirx as T
 from tvm.tirx import Var
 
 
-@kernel(configs=grid(k=[2048], group=[64, 128], dtype=["float16", "float32"]), outputs=["y"])
-def gemv_int8(k: int, group: int, dtype: str, target):
+@kernel(configs=grid(one_token=[True, False], k=[2048], group=[64, 128], dtype=["float16", "float32"]), outputs=["y"])
+def gemv_int8(one_token: bool, k: int, group: int, dtype: str, target):
     """Skinny matrix product with weights of 8 bits, accumulated in float32.
 
     ``y[t, i] = sum over j of x[t, j] * w[i, j] * scales[i, j // group]``
 
     Shapes: x [tokens, k], w [n, k] of int8, scales [n, k / group], y [tokens, n]. The weights are read once for every
-    four tokens, so this is meant for small numbers of tokens.
+    four tokens, so this is meant for small numbers of tokens. A single token, the most frequent number, has variants of
+    its own. They come first, so that calls with one token find them.
     """
-    return _cpu(k, group, dtype) if target.kind.name == "llvm" else _cuda(k, group, dtype)
+    tokens = 1 if one_token else Var("tokens", "int32")
+    lower = _cpu if target.kind.name == "llvm" else _cuda
+    return lower(tokens, k, group, dtype)
 
 
 @gemv_int8.reference
@@ -25,7 +28,7 @@ def _(x, w, scales, group):
 
 
 @gemv_int8.inputs
-def _(rng, tokens, n, k, group, dtype):
+def _(rng, n, k, group, dtype, tokens=1):
     # Scaled so that an element of y has a variance of about 1.
     return {
         "x": rng.standard_normal((tokens, k)).astype(dtype),
@@ -34,11 +37,11 @@ def _(rng, tokens, n, k, group, dtype):
     }
 
 
-def _cpu(k: int, group: int, dtype: str):
-    """A task computes 16 columns of y for 4 tokens; sums are kept in 16 lanes and added up at the end."""
-    rows, tokens_per_task, lanes = 16, 4, 16
+def _cpu(tokens: int | Var, k: int, group: int, dtype: str):
+    """A task computes 16 columns of y for up to 4 tokens; sums are kept in 16 lanes and added up at the end."""
+    rows, tokens_per_task, lanes = 16, 1 if tokens == 1 else 4, 16
     itemsize = np.dtype(dtype).itemsize  # NumPy promises no more, and TVM would take 64 bytes for granted
-    tokens, n = Var("tokens", "int32"), Var("n", "int32")
+    n = Var("n", "int32")
 
     @T.prim_func(s_tir=True)
     def main(
@@ -80,11 +83,15 @@ def _cpu(k: int, group: int, dtype: str):
     return main
 
 
-def _cuda(k: int, group: int, dtype: str):
-    """A warp computes one column of y for 4 tokens; in each step a lane multiplies 8 neighbouring weights."""
-    warps, tokens_per_block, width = 4, 4, 8
+def _cuda(tokens: int | Var, k: int, group: int, dtype: str):
+    """A warp computes one column of y for 4 tokens, or for the only one.
+
+    In each step a lane multiplies 8 neighbouring weights, or 16: with one token there are registers for more of them.
+    """
+    warps, tokens_per_block, width = (4, 1, 16) if tokens == 1 else (4, 4, 8)
     step = 32 * width
-    tokens, n = Var("tokens", "int32"), Var("n", "int32")
+    vector = 16 // np.dtype(dtype).itemsize
+    n = Var("n", "int32")
 
     @T.prim_func(s_tir=True)
     def main(
@@ -97,9 +104,10 @@ def _cuda(k: int, group: int, dtype: str):
         block = T.launch_thread("blockIdx.x", T.ceildiv(n, warps) * T.ceildiv(tokens, tokens_per_block))
         warp = T.launch_thread("threadIdx.y", warps)
         lane = T.launch_thread("threadIdx.x", 32)
-        # Division as C has it, since TVM does not see that nothing here is negative.
-        t0 = T.meta_var(T.truncdiv(block, T.ceildiv(n, warps)) * tokens_per_block)
-        column = T.meta_var(T.truncmod(block, T.ceildiv(n, warps)) * warps + warp)
+        # Division as C has it, since TVM does not see that nothing here is negative. Neighbouring blocks have the same
+        # weights, which are then read from memory once.
+        t0 = T.meta_var(T.truncmod(block, T.ceildiv(tokens, tokens_per_block)) * tokens_per_block)
+        column = T.meta_var(T.truncdiv(block, T.ceildiv(tokens, tokens_per_block)) * warps + warp)
         weights = T.alloc_buffer((width,), "int8", scope="local")
         values = T.alloc_buffer((width,), dtype, scope="local")
         part = T.alloc_buffer((1,), "float32", scope="local")
@@ -113,9 +121,9 @@ def _cuda(k: int, group: int, dtype: str):
             for v in T.vectorized(width):
                 weights[v] = w[i, j + v]
             for t in T.serial(tokens_per_block):
-                for u in T.serial(width // 4):
-                    for v in T.vectorized(4):
-                        values[u * 4 + v] = x[T.min(t0 + t, tokens - 1), j + u * 4 + v]
+                for u in T.serial(width // vector):
+                    for v in T.vectorized(vector):
+                        values[u * vector + v] = x[T.min(t0 + t, tokens - 1), j + u * vector + v]
                 part[0] = T.float32(0)
                 for v in T.serial(width):
                     part[0] += T.cast(values[v], "float32") * T.cast(weights[v], "float32")

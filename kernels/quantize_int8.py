@@ -1,6 +1,7 @@
 """Quantization to int8 with a scale for each token: one TVMScript function, scheduled by hand for CPU and GPU."""
 
 import numpy as np
+from _common import nearest_int
 from kernelwright import grid, kernel
 from tvm.s_tir import Schedule
 from tvm.script import tirx as T
@@ -18,7 +19,7 @@ def quantize_int8(hidden: int, dtype: str, target: Target):
     x [tokens, hidden], q [tokens, hidden] in int8, scale [tokens] in float32.
     """
     tokens = Var("tokens", "int32")
-    lanes = 256 if target.kind.name == "cuda" else 16
+    lanes = 256 if target.kind.name == "cuda" else 32
 
     @T.prim_func(s_tir=True)
     def main(
@@ -51,7 +52,7 @@ def quantize_int8(hidden: int, dtype: str, target: Target):
                     vt, vl, vs = T.axis.remap("SSS", [t, lane, step])
                     q[vt, vs * lanes + vl] = T.Cast(
                         "int8",
-                        T.nearbyint(
+                        nearest_int(
                             T.Cast("float32", x[vt, vs * lanes + vl])
                             / T.max(largest[vt] / T.float32(127), T.float32(TINY))
                         ),

@@ -90,8 +90,14 @@ def _cpu(k: int, dtype: str):
 
 
 def _cuda(k: int, dtype: str):
-    """A block handles a row: each thread lists its k best in registers, then k rounds pick the best of the block."""
-    warps = 4
+    """A block handles a row. Each warp keeps the 32 best of its elements, one in each lane, and at the end they merge.
+
+    Few elements are better than the k-th best so far. These alone are put into the list, one after the other (Johnson,
+    Douze and Jegou, "Billion-scale similarity search with GPUs", 2017).
+    """
+    if k > 32:
+        raise ValueError(f"k={k}: a list of a warp has 32 elements")
+    warps, items, every = 16, 4, T.uint32(0xFFFFFFFF)
     threads = 32 * warps
     rows, n = Var("rows", "int32"), Var("n", "int32")
 
@@ -103,34 +109,51 @@ def _cuda(k: int, dtype: str):
     ):
         row = T.launch_thread("blockIdx.x", rows)
         tx = T.launch_thread("threadIdx.x", threads)
-        best = T.alloc_buffer((k,), "uint64", scope="local")
+        keys = T.alloc_buffer((items,), "uint64", scope="local")
+        best = T.alloc_buffer((1,), "uint64", scope="local")  # in descending order of the lanes
+        least = T.alloc_buffer((1,), "uint64", scope="local")  # the k-th best
         new = T.alloc_buffer((1,), "uint64", scope="local")
-        warp_best = T.alloc_buffer((warps,), "uint64", scope="shared")
-        for i in T.unroll(k):
-            best[i] = T.uint64(0)
-        for step in T.serial(T.ceildiv(n, threads)):
-            if step * threads + tx < n:
-                new[0] = _key(x[row, step * threads + tx], step * threads + tx)
-                if new[0] > best[k - 1]:
-                    for i in T.unroll(k - 1):
-                        # From the end: move a smaller key down, or put the new one below the first that is larger.
-                        best[k - 1 - i] = T.max(best[k - 1 - i], T.min(best[k - 2 - i], new[0]))
-                    best[0] = T.max(best[0], new[0])
-        for r in T.serial(k):
-            new[0] = T.cuda.warp_max(best[0])
-            if tx % 32 == 0:
-                warp_best[tx // 32] = new[0]
+        above = T.alloc_buffer((1,), "uint64", scope="local")
+        better = T.alloc_buffer((1,), "uint32", scope="local")  # the lanes that have a better one
+        lists = T.alloc_buffer((warps, 32), "uint64", scope="shared")
+        lane = T.meta_var(tx % 32)
+        warp = T.meta_var(tx // 32)
+
+        best[0] = T.uint64(0)
+        least[0] = T.uint64(0)
+        for step in T.serial(T.ceildiv(n, items * threads)):
+            for i in T.unroll(items):  # all loads first
+                j = T.meta_var((step * items + i) * threads + tx)
+                keys[i] = T.if_then_else(j < n, _key(x[row, j], j), T.uint64(0))
+            for i in T.unroll(items):
+                better[0] = T.cuda.ballot_sync(every, T.cast(keys[i] > least[0], "int32"))
+                while better[0] != T.uint32(0):
+                    new[0] = T.tvm_warp_shuffle(every, keys[i], T.cuda.ffs_u32(better[0]) - 1, 32, 32)
+                    # Smaller ones move to the next lane; the new one takes the place of the largest of these.
+                    above[0] = T.tvm_warp_shuffle_up(every, best[0], 1, 32, 32)
+                    best[0] = T.max(best[0], T.if_then_else(lane == 0, new[0], T.min(above[0], new[0])))
+                    least[0] = T.tvm_warp_shuffle(every, best[0], k - 1, 32, 32)
+                    better[0] = better[0] & (better[0] - T.uint32(1))
+                    better[0] = better[0] & T.cuda.ballot_sync(every, T.cast(keys[i] > least[0], "int32"))
+
+        lists[warp, lane] = best[0]
+        T.tvm_storage_sync("shared")
+        # Half of the warps merge two lists each, then half of these. The better one of a list's first and the other's
+        # last, of its second and the other's last but one, ... are the best 32, which rise and then fall, or the other
+        # way round; five exchanges sort such a sequence (Batcher, "Sorting networks and their applications", 1968).
+        for level in T.unroll(4):
+            half = T.meta_var(warps >> (level + 1))
+            if warp < half:
+                best[0] = T.max(lists[warp, lane], lists[warp + half, 31 - lane])
+                for e in T.unroll(5):
+                    new[0] = T.tvm_warp_shuffle_xor(every, best[0], 16 >> e, 32, 32)
+                    best[0] = T.if_then_else((lane & (16 >> e)) == 0, T.max(best[0], new[0]), T.min(best[0], new[0]))
             T.tvm_storage_sync("shared")
-            new[0] = warp_best[0]
-            for w in T.unroll(1, warps):
-                new[0] = T.max(new[0], warp_best[w])
-            # Keys differ, so one thread had this one: it goes on with its next.
-            if best[0] == new[0]:
-                for i in T.unroll(k - 1):
-                    best[i] = best[i + 1]
-                best[k - 1] = T.uint64(0)
-            if tx == 0:
-                values[row, r] = _value(new[0], dtype)
-                indices[row, r] = _index(new[0])
+            if warp < half:
+                lists[warp, lane] = best[0]
+            T.tvm_storage_sync("shared")
+        if tx < k:
+            values[row, tx] = _value(best[0], dtype)
+            indices[row, tx] = _index(best[0])
 
     return main

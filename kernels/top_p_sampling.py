@@ -134,9 +134,23 @@ def _cpu():
 
 
 def _cuda():
-    """A block handles a row: binary searches, first for the least weight in the nucleus and then for the token."""
-    rows, n, warps = Var("rows", "int32"), Var("n", "int32"), 16
-    threads = 32 * warps
+    """A block handles a row. It finds the least weight of the nucleus digit by digit, as a radix sort would.
+
+    The digits are those of the float32 that a weight is equal to, so that small and large weights spread over the
+    bins. For each digit the weights that agree with it so far are added up by their next digit, in one pass.
+    """
+    rows, n, warps, items = Var("rows", "int32"), Var("n", "int32"), 32, 4
+    threads, bins = 32 * warps, 1024
+
+    def order(weight):
+        """Compares as the weight does: below 2**28, and negative for 0."""
+        return T.reinterpret("int32", T.cast(weight, "float32")) - 0x3F800000  # the bits of 1.0
+
+    def kept(weight, level):
+        return T.cast(T.Select(order(weight) >= level, weight, 0), "int64")
+
+    def sum_of(low_words, high_words, i):
+        return T.cast(high_words[i], "int64") << T.int64(32) | T.cast(low_words[i], "int64")
 
     @T.prim_func(s_tir=True)
     def main(
@@ -147,43 +161,98 @@ def _cuda():
     ):
         row = T.launch_thread("blockIdx.x", rows)
         tx = T.launch_thread("threadIdx.x", threads)
-        scratch = T.alloc_buffer((warps,), "int64", scope="shared")
+        # The sums of the bins, in words of 32 bits because there are fast atomic additions of these. Bin 0 has the
+        # largest digit.
+        low_words = T.alloc_buffer((bins,), "uint32", scope="shared")
+        high_words = T.alloc_buffer((bins,), "uint32", scope="shared")
+        of_warp = T.alloc_buffer((warps,), "int64", scope="shared")
+        weights = T.alloc_buffer((items,), "int32", scope="local")
+        old = T.alloc_buffer((1,), "uint32", scope="local")
         total = T.alloc_buffer((1,), "int64", scope="local")
         needed = T.alloc_buffer((1,), "int64", scope="local")
+        rest = T.alloc_buffer((1,), "int64", scope="local")
         level = T.alloc_buffer((1,), "int32", scope="local")
         begin = T.alloc_buffer((1,), "int32", scope="local")
         end = T.alloc_buffer((1,), "int32", scope="local")
+        width = T.alloc_buffer((1,), "int32", scope="local")
+        skipped = T.alloc_buffer((1,), "int32", scope="local")
 
         @T.inline
-        def add_up(first, last, least):
-            """Sets total, in all threads alike, to the sum of the weights from ``least`` on in a part of the row."""
-            total[0] = T.int64(0)
-            for step in T.serial(T.ceildiv(last - first, threads)):
-                if first + step * threads + tx < last:
-                    weight = T.meta_var(_weight(probs[row, first + step * threads + tx]))
-                    total[0] += T.cast(T.Select(weight >= least, weight, 0), "int64")
-            total[0] = T.cuda.cta_sum(total[0], warps, scratch.data)
-            T.tvm_storage_sync("shared")  # before the next sum overwrites scratch
+        def add_up(high, low):
+            """Adds up the weights that agree with level in the bits from ``high`` on, by their bits from ``low`` on."""
+            low_words[tx] = T.uint32(0)
+            high_words[tx] = T.uint32(0)
+            T.tvm_storage_sync("shared")
+            for step in T.serial(T.ceildiv(n, items * threads)):
+                for i in T.unroll(items):  # all loads first
+                    j = T.meta_var((step * items + i) * threads + tx)
+                    weights[i] = T.if_then_else(j < n, _weight(probs[row, j]), 0)
+                for i in T.unroll(items):
+                    key = T.meta_var(order(weights[i]))
+                    place = T.meta_var((1 << (high - low)) - 1 - (key >> low & (1 << (high - low)) - 1))
+                    if weights[i] > 0 and key >> high == level[0] >> high:
+                        old[0] = T.cuda.atomic_add(T.address_of(low_words[place]), T.cast(weights[i], "uint32"))
+                        if old[0] + T.cast(weights[i], "uint32") < old[0]:
+                            T.evaluate(T.cuda.atomic_add(T.address_of(high_words[place]), T.uint32(1)))
+            T.tvm_storage_sync("shared")
 
-        add_up(0, n, 0)
-        needed[0] = _needed(top_p, total[0])
+        @T.inline
+        def add_parts(weight_at):
+            """Each warp adds up a part of the weights from begin to end; width is the length of a part."""
+            width[0] = T.ceildiv(end[0] - begin[0], warps)
+            total[0] = T.int64(0)
+            for step in T.serial(T.ceildiv(width[0], 32)):
+                i = T.meta_var(tx // 32 * width[0] + step * 32 + tx % 32)
+                if step * 32 + tx % 32 < width[0] and begin[0] + i < end[0]:
+                    total[0] += weight_at(begin[0] + i)
+            total[0] = T.cuda.warp_sum(total[0])
+            if tx % 32 == 0:
+                of_warp[tx // 32] = total[0]
+            T.tvm_storage_sync("shared")
+
+        @T.inline
+        def find(count, weight_at):
+            """Sets begin to the first weight whose running sum exceeds rest, and takes those before it off rest."""
+            begin[0] = 0
+            end[0] = count
+            while end[0] - begin[0] > 1:
+                add_parts(weight_at)
+                skipped[0] = 0
+                for w in T.serial(warps - 1):
+                    total[0] = of_warp[w]
+                    if skipped[0] == w and rest[0] >= total[0]:
+                        rest[0] -= total[0]
+                        skipped[0] += 1
+                T.tvm_storage_sync("shared")
+                begin[0] = T.min(begin[0] + skipped[0] * width[0], end[0] - 1)
+                end[0] = T.min(end[0], begin[0] + width[0])
+
+        @T.inline
+        def find_digit(high, low):
+            find(1 << (high - low), lambda i: sum_of(low_words, high_words, i))
+            level[0] |= (1 << (high - low)) - 1 - begin[0] << low
+
         level[0] = 0
-        for bit in T.serial(BITS + 1):
-            add_up(0, n, level[0] | 1 << (BITS - bit))
-            if total[0] >= needed[0]:
-                level[0] = level[0] | 1 << (BITS - bit)
-        add_up(0, n, level[0])
-        needed[0] = _position(uniform[row], total[0])
+        add_up(28, 18)
         begin[0] = 0
-        end[0] = T.if_then_else(total[0] > T.int64(0), n, 0)
-        while end[0] - begin[0] > 1:
-            add_up(begin[0], (begin[0] + end[0]) // 2, level[0])
-            if needed[0] < total[0]:
-                end[0] = (begin[0] + end[0]) // 2
-            else:
-                needed[0] -= total[0]
-                begin[0] = (begin[0] + end[0]) // 2
+        end[0] = bins
+        add_parts(lambda i: sum_of(low_words, high_words, i))
+        total[0] = T.int64(0)
+        for w in T.serial(warps):
+            total[0] += of_warp[w]
+        T.tvm_storage_sync("shared")
+        needed[0] = _needed(top_p, total[0])
+        rest[0] = needed[0] - T.int64(1)
+        find_digit(28, 18)
+        add_up(18, 8)
+        find_digit(18, 8)
+        add_up(8, 0)
+        find_digit(8, 0)
+        # The sum of the nucleus: of what lies above level, and of what equals it.
+        needed[0] = needed[0] - T.int64(1) - rest[0] + sum_of(low_words, high_words, begin[0])
+        rest[0] = _position(uniform[row], needed[0])
+        find(n, lambda j: kept(_weight(probs[row, j]), level[0]))
         if tx == 0:
-            token[row] = T.if_then_else(end[0] > 0, begin[0], -1)
+            token[row] = T.if_then_else(needed[0] > T.int64(0), begin[0], -1)
 
     return main

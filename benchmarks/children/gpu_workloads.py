@@ -130,7 +130,7 @@ class Maker:
             a, b, c = self.random(m, k, dtype=dtype), self.random(k, n, dtype=dtype), self.empty(m, n, dtype=dtype)
             b /= math.sqrt(k)
             peer = torch.empty_like(c)
-            config = {"n": n, "k": k, "dtype": dtype, "block_m": 64 if m <= 64 else 128}
+            config = {"n": n, "k": k, "dtype": dtype}
             moved = size * (m * k + k * n + m * n)
             peers = {"cuBLAS": lambda a=a, b=b, peer=peer: torch.matmul(a, b, out=peer)}
             sizes = f"{m}x{n}x{k} {dtype}"
@@ -144,7 +144,8 @@ class Maker:
         scales = (torch.rand(n, k // group, device=self._device) / 1000).to(torch.float16)
         weights = (w.float() * scales.float().repeat_interleave(group, 1)).to(torch.float16)
         moved = n * k + 2 * scales.numel() + 2 * x.numel() + 2 * y.numel()
-        config, sizes = {"k": k, "group": group, "dtype": "float16"}, f"tokens={tokens} n={n}"
+        config = {"one_token": tokens == 1, "k": k, "group": group, "dtype": "float16"}
+        sizes = f"tokens={tokens} n={n}"
         peers = {"cuBLAS, float16 weights": lambda: F.linear(x, weights)}
         yield Workload("gemv_int8", config, sizes, (x, w, scales), (y,), peers, moved)
 

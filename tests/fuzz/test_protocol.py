@@ -13,7 +13,14 @@ from kernelwright.core.errors import KernelwrightError, LoweringError, Where, Wo
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
 from kernelwright.processes.pool import WorkerKind, WorkerPool
-from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
+from kernelwright.processes.protocol import (
+    CheckRequest,
+    CostRequest,
+    DevicesRequest,
+    DiscoverRequest,
+    LowerRequest,
+    MeasureRequest,
+)
 from kernelwright.processes.tool_process import _members as members_of_session
 from moments import ENDLESS, HANGS_AFTER_S, Clock, running, wait_for
 
@@ -25,6 +32,8 @@ REQUESTS = [
     LowerRequest("kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
     CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
     LowerRequest("kernels/a.py", "a", "m-2", {"m": 2}, "cuda", "sm_80", "/o", listed=False),
+    MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, {"symbols": []}, "cpu", sizes={"n": 4}, batches=3),
+    CostRequest("kernels/a.py", "a", [{"m": 1}], {"n": 4}, "llvm"),
     DevicesRequest(),
 ]
 ERROR = LoweringError("bad", Where("k", "v", "lower", "kernels/k.py:3"), "do this", "line 1\nline 2")
@@ -250,6 +259,8 @@ RESULTS = {
     "discover": {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "recorded": {}, "kernels": []},
     "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}},
     "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
+    "measure": {"us": [1.5, 2], "warm_us": [], "clock_mhz": 1980},
+    "cost": {"costs": [1.5, 2]},
     "devices": {"cuda": ["sm_80"]},
 }
 """A good result of each operation."""

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kernelwright.compilers.limits import check_limits, read_usage
 from kernelwright.core.errors import KernelwrightError, WorkerError
 from kernelwright.core.sealed import unsealed, unsealed_object
+from kernelwright.define.tuning import Rule, TableDevice
 from kernelwright.discover import discovery
 from kernelwright.library import sources as library
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
@@ -32,6 +33,14 @@ from kernelwright.state.cache import BuildCache
 from kernelwright.state.journal import SCHEMA, SEPARATOR, Journal
 from kernelwright.state.settled import is_current, read_settled
 from kernelwright.state.trace import read_trace
+from kernelwright.state.tuning_result import (
+    CandidateResult,
+    ConfigResult,
+    Failure,
+    SizeResult,
+    TuningResult,
+    write_result,
+)
 from kernelwright.toolchain import probe as toolchain
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.tvm import Lowerer
@@ -331,6 +340,34 @@ def test_traces(built: Project, tmp_path: Path, data: Any) -> None:
             assert str(path) in str(error)
         else:
             assert all(span.start <= span.end for span in run.spans)
+
+
+@pytest.fixture(scope="session")
+def tuning_result(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    points = [{"block_m": size, "vector": vector} for size in (64, 32) for vector in (True, False)]
+    measured = tuple(CandidateResult(n, 9.0 + n, 9.0, 1 + n / 9, 0.01, 5, 8.0, (900, 1000)) for n in range(3))
+    sizes = tuple(SizeResult({"m": m, "k": 8}, m % 3, 9.0, measured) for m in (1, 64, 512))
+    rules = (Rule(points[1], 64), Rule(points[0]))
+    failure = Failure(3, "block_m-32", "too large", "build/tune/gemm/failed/block_m-32")
+    config = ConfigResult({"n": 64}, ("m", "k"), ("m",), rules, tuple(points), sizes, (failure,), ())
+    device = TableDevice("llvm", "x86-64-v3", "a device", 2)
+    folder = tmp_path_factory.mktemp("result")
+    write_result(folder, TuningResult("gemm", device, {"tvm": "1"}, "tuning/gemm.json", (config,)))
+    return (folder / "result.json").read_bytes()
+
+
+@fuzz(160, data=st.data())
+def test_results_of_tuning(tuning_result: bytes, tmp_path: Path, data: Any) -> None:
+    folder = tmp_path / "build/tune/gemm/cpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = drawn(data, changed(tuning_result, json.loads(tuning_result), lambda text: text))
+    (folder / "result.json").write_bytes(found)
+    with write_guard().only(tmp_path):
+        make_report(tmp_path, tmp_path / "build/report.html")
+    page = (tmp_path / "build/report.html").read_text(encoding="utf-8")
+    # Either it is shown, or a note says what is wrong.
+    assert ("<h2>Tuning</h2>" in page) != ("result.json: " in page)
+    assert page.count("</script>") == 2
 
 
 @fuzz(80, data=st.data())

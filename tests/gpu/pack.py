@@ -186,7 +186,7 @@ def main(words: Sequence[str] | None = None) -> int:
     (options.folder / "packages").mkdir(parents=True)
     names = options.kernels.split(",") if options.kernels else [p.stem for p in (ROOT / "kernels").glob("[!_]*.py")]
     definitions = [ROOT / "kernels" / f"{name}.py" for name in sorted(names)]
-    needed = [*definitions, ROOT / "kernels" / "_common.py"]
+    needed = [*definitions, *(ROOT / "kernels").glob("_*.py")]
     library = copied(build(work / "library", "kw_kernels", needed, options, options.archs), options.folder / "packages")
     probes = build(work / "probes", "gpu_probes", [PROBES], options, options.archs)
     copied(probes, options.folder / "packages")

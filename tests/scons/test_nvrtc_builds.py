@@ -287,7 +287,7 @@ def test_kernels_of_the_library_have_the_code_and_registers_of_nvcc(project: Pro
     """Where both address shared memory alike; the benchmark ``nvrtc`` does it with all of them."""
     needs_nvcc()
     (project.folder / "kernels/add_one.py").unlink()
-    for name in ("_common", "saxpy", "softmax", "layer_norm"):
+    for name in ("_common", "_rows_on_cuda", "saxpy", "softmax", "layer_norm"):
         shutil.copy(ROOT / "kernels" / f"{name}.py", project.folder / "kernels")
     text = (project.folder / "SConstruct").read_text()
     project.write("SConstruct", text.replace("kernels/*.py", "kernels/[!_]*.py"))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from conftest import Project
 from demand import Demand
-from kernelwright.ondemand import machine
-from test_tuned_calls import BY_BOTH, BY_M, COUNT, HERE, WHICH
+from test_tuned_calls import BY_BOTH, BY_M, HERE, WHICH
 from tuned import table, tuned
 
 TABLE = table(BY_M, BY_BOTH, device=HERE, kernel="which")
@@ -35,9 +32,7 @@ def test_a_table_of_the_project_decides_and_an_edit_counts_at_the_next_call(dema
     demand.run(
         BEGIN
         + f"""
-    from pathlib import Path
-
-    assert ran(1, 20, 70) == [1, 1, 1], "the declared variant"
+        assert ran(1, 20, 70) == [1, 1, 1], "the declared variant"
     path = Path({FILE!r})
     path.parent.mkdir()
     path.write_text({TABLE!r})
@@ -80,21 +75,3 @@ def test_tables_of_another_arch_do_not_count(demand: Demand) -> None:
     demand.project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\narchs = ["x86-64"]\n')
     demand.project.write(FILE, TABLE)
     demand.run(BEGIN + "\n    assert ran(1, 70) == [1, 1]\n")
-
-
-# ---- this machine
-
-
-def test_a_cpu_is_known_by_its_model_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "cpuinfo"
-    path.write_text("processor\t: 0\nmodel name\t:  A CPU @ 2 GHz \nmodel name\t: another\n")
-    assert machine.cpu_identity(str(path)) == ("A CPU @ 2 GHz", COUNT)
-    assert machine.cpu_identity(str(tmp_path / "nothing")) == ("", COUNT)
-    assert machine.cpu_identity() == (HERE.name, COUNT)
-
-
-def test_a_gpu_that_the_driver_does_not_know_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(machine.DRIVER, "/no/driver.so")
-    machine.gpu_identity.cache_clear()
-    assert machine.gpu_identity(0) == ("", 0, 0)
-    machine.gpu_identity.cache_clear()

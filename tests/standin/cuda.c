@@ -21,7 +21,10 @@
  *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
  *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
- *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code */
+ *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code
+ *
+ * Times are made up: a launch takes 5 us, a hundredth of one for each block, and a fiftieth for each thread of a block.
+ * Work that sets memory takes 1 us. Events note how much time has passed by such work. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -46,6 +49,8 @@ typedef struct {
   char name[128], arch[32];
   unsigned int dynamic[64]; /* what the function opted in to on each device */
 } kernel;
+
+static _Atomic long long passed_ns;
 
 static int contexts[64], foreign_contexts[64]; /* the primary ones, and others */
 static _Thread_local int *current[16];
@@ -180,6 +185,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 75: *value = capability / 10; return 0;
     case 76: *value = capability % 10; return 0;
     case 16: *value = number("STANDIN_COUNT", 100); return *value < 0;
+    case 38: *value = 1 << 20; return 0;
     case 95: *value = 1; return 0;
     case 97: *value = number("STANDIN_SHARED", 101376); return 0;
     case 115: *value = number("STANDIN_POOLS", 1); return 0;
@@ -361,6 +367,8 @@ int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters
   unsigned int fixed = number("STANDIN_STATIC", 0), device = *current[depth - 1];
   if (config->shared > own->dynamic[device] && config->shared + fixed > 48 * 1024) return 1;
   say_launch(config, own, parameters);
+  const unsigned int *grid = config->grid, *block = config->block;
+  passed_ns += 5000 + 10LL * grid[0] * grid[1] * grid[2] + 20LL * block[0] * block[1] * block[2];
   return 0;
 }
 
@@ -419,6 +427,28 @@ int cuMemFree_v2(unsigned long long pointer) {
   UNSAFE();
   give_back(pointer);
   say("free\n");
+  return 0;
+}
+
+int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
+  if (!depth) return 201;
+  ENTER("cuMemcpyHtoD_v2");
+  memcpy((void *)(uintptr_t)to, from, bytes);
+  return 0;
+}
+
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
+  if (!depth) return 201;
+  ENTER("cuMemcpyDtoH_v2");
+  memcpy(to, (void *)(uintptr_t)from, bytes);
+  return 0;
+}
+
+int cuMemsetD8Async(unsigned long long pointer, unsigned char value, size_t bytes, void *stream) {
+  (void)pointer, (void)value, (void)bytes;
+  if (!depth) return 201;
+  STREAM(stream);
+  passed_ns += 1000;
   return 0;
 }
 
@@ -552,7 +582,7 @@ int standin_events(void) { return events; }
 
 int cuEventCreate(void **event, unsigned int flags) {
   (void)flags;
-  *event = malloc(1);
+  *event = calloc(1, sizeof(long long));
   ++events;
   return 0;
 }
@@ -564,10 +594,16 @@ int cuEventDestroy_v2(void *event) {
 }
 
 int cuEventRecord(void *event, void *stream) {
-  (void)event;
   ENTER("cuEventRecord");
   STREAM(stream);
+  *(long long *)event = passed_ns;
   say("record in stream %#llx\n", (unsigned long long)(uintptr_t)stream);
+  return 0;
+}
+
+int cuEventElapsedTime(float *ms, void *start, void *end) {
+  ENTER("cuEventElapsedTime");
+  *ms = (float)((double)(*(long long *)end - *(long long *)start) / 1e6);
   return 0;
 }
 

@@ -123,7 +123,7 @@ def entry_of(plan: KernelPlan) -> dict[str, Any]:
 
 def lower_ours(project: Project, kernel: str, outputs: Sequence[str], *configs: Mapping[str, Any]) -> KernelPlan:
     """The plan of a kernel of this repository, lowered for the CPU in the project's workers."""
-    for name in (f"{kernel}.py", "_common.py"):
+    for name in (f"{kernel}.py", *(path.name for path in KERNELS.glob("_*.py"))):
         project.write(f"kernels/{name}", (KERNELS / name).read_text())
     variants = []
     for config in configs or ({},):

@@ -20,7 +20,6 @@ from forked import starter
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.library.plan import KernelPlan, LoweredUnit
 from kernelwright.library.sources import emit
-from kernelwright.ondemand.machine import gpu_identity
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.tables import NO_TABLES, DeviceTable, Rules, Tuned, table_for
 from launcher_build import (
@@ -671,13 +670,3 @@ def test_a_device_that_nothing_was_built_for_is_the_error_of_the_declared_varian
         with pytest.raises(RuntimeError, match="cuda:0 is an sm_70, and variant small was built for"):
             module[function](on_cuda((101,)))
     assert "variant small" in module["kw_supported"](2, 0)
-
-
-def test_calls_on_demand_know_a_gpu_as_libraries_do(machine: Machine) -> None:  # noqa: F811
-    machine.set(capability=90, name="NVIDIA H100", count=132)
-    gpu_identity.cache_clear()
-    assert gpu_identity(1) == ("NVIDIA H100", 132, 90)
-    machine.set(fail="cuDeviceGetName=1")
-    gpu_identity.cache_clear()
-    assert gpu_identity(1) == ("", 132, 90)
-    gpu_identity.cache_clear()

@@ -163,6 +163,25 @@ def test_code_that_git_does_not_track_is_refused(tree: Path, name: str) -> None:
     assert make_sdist(tree)[0] == 0
 
 
+def test_tuning_tables_are_packed_and_one_that_git_does_not_track_is_refused(tree: Path) -> None:
+    write(tree, {"tuning/scale.sm_80-108.json": "{}", "tuning/notes.txt": "mine"})
+    status, output, names = make_sdist(tree)
+    assert status == 1 and names == []
+    assert "git does not track tuning/scale.sm_80-108.json: the build here may use that" in output
+    git(tree, "add", "tuning/scale.sm_80-108.json")
+    status, output, names = make_sdist(tree)
+    assert status == 0 and "tuning/scale.sm_80-108.json" in names and "tuning/notes.txt" not in names
+
+
+def test_without_git_the_tuning_tables_of_the_setting_are_packed(tmp_path: Path) -> None:
+    include = '\n[tool.kernelwright]\ntuning = "tables"\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
+    tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + include})
+    write(tree, {"tables/scale.sm_80-108.json": "{}", "tuning/scale.sm_80-108.json": "{}"})
+    status, output, names = make_sdist(tree)
+    assert status == 0 and "tables/scale.sm_80-108.json" in names and "tuning/scale.sm_80-108.json" in output
+    assert "tuning/scale.sm_80-108.json" not in names
+
+
 def test_a_readme_that_git_does_not_track_is_named(tree: Path) -> None:
     git(tree, "rm", "-q", "--cached", "README.md")
     status, output, _ = make_sdist(tree)

@@ -74,6 +74,12 @@ def test_one_variant_serves_both_targets_where_their_points_are_equal() -> None:
     assert [config["block"] for config in made.configs if config["n"] == 1024] == [8, 16, 32]
 
 
+def test_a_config_without_points_for_a_target_has_no_variant_for_it() -> None:
+    made = declared(tune=lambda n, target: [{"block": 8}] if target == "cuda" or n == 1024 else [])
+    assert [sorted(choice.points) for choice in made.choices] == [["cuda", "llvm"], ["cuda"]]
+    assert [choice.declared("llvm") is None for choice in made.choices] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("tune", "message"),
     [
@@ -88,7 +94,7 @@ def test_one_variant_serves_both_targets_where_their_points_are_equal() -> None:
         ([{"n": 3}], "has the key 'n', which tune has, too"),
         ([{"block": [1]}], "is not a bool, int, float or str"),
         (lambda m: [{"block": m}], "has a parameter 'm', but what it can be given is n, target"),
-        (lambda n: [], "for {'n': 1024} and llvm, is empty"),
+        (lambda n: [], "tune has no point for {'n': 1024} and any target"),
     ],
 )
 def test_a_space_of_another_form_is_an_error_at_the_definition(tune: Any, message: str) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune.bench import Turn
 from kernelwright.tune.candidates import Candidate
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
-from kernelwright.tune.decide import DEFAULT, Range, Timing, choose, ranges_of
+from kernelwright.tune.decide import Range, Timing, choose, ranges_of
 from kernelwright.tune.device import device_of
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
 from kernelwright.tune.lock import locked

@@ -350,7 +350,7 @@ def test_what_a_kernel_allocates_itself_is_compared_too(monkeypatch: pytest.Monk
         y[:] = 2 * x
         return None
 
-    monkeypatch.setattr(check, "_function", lambda: kernel)
+    monkeypatch.setattr(check, "function", lambda: kernel)
     factor = 2
     assert check.run()["cases"] == 7
     factor = 3

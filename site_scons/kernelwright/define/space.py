@@ -26,6 +26,8 @@ TARGETS_OF = {"cutedsl": ("cuda",)}
 
 WRITE = "write tune=grid(block=[32, 64]), or a function that returns such a list"
 
+POINTLESS = "give at least one point; [{}] if there is nothing to tune"
+
 MOST_SIZES = 10_000
 """Sizes of one symbol that a kernel may be measured with."""
 
@@ -38,7 +40,7 @@ class Choice:
 
     Arguments:
         config: the caller's config.
-        points: target -> its points; the first one is the default.
+        points: target -> its points; the first one is the default. There is no variant for a target that is missing.
         sizes: what is measured, as far as the definition says so.
     """
 
@@ -79,6 +81,8 @@ class Space:
         self._where = where
         if not callable(tune):
             self._points = self._checked(tune, "tune")
+            if not self._points:
+                raise DefinitionError("tune is empty", where, POINTLESS)
 
     def choices(self, configs: Sequence[Mapping[str, Any]], seen: bool) -> tuple[Choice, ...]:
         """A choice for each config of a caller.
@@ -101,14 +105,17 @@ class Space:
         return choices
 
     def _choice(self, config: Mapping[str, Any], seen: bool) -> Choice:
-        points = {target: self._of(config, target) for target in self._targets}
+        points = {target: found for target in self._targets if (found := self._of(config, target))}
+        if not points:
+            message = f"tune has no point for {shown(dict(config))} and any target"
+            raise DefinitionError(message, self._where, POINTLESS)
         choice = Choice(dict(config), points)
         if not seen:
             return choice
         return Choice({key: value for key, value in config.items() if key not in choice.parameters}, points)
 
     def _of(self, config: Mapping[str, Any], target: str) -> tuple[Point, ...]:
-        """The points for a config and a target."""
+        """The points for a config and a target; none: there is no such variant for this target."""
         if not callable(self._tune):
             return self._points
         found = self._tune(**given(self._tune, {**config, "target": target}, "tune", self._where))
@@ -126,9 +133,6 @@ class Space:
                 message = f"{subject} lists point {shown(dict(point))} twice"
                 raise DefinitionError(message, self._where, "remove one of them")
             found[text] = dict(point)
-        if not found:
-            remedy = "give at least one point; [{}] if there is nothing to tune"
-            raise DefinitionError(f"{subject} is empty", self._where, remedy)
         return tuple(found.values())
 
     def _require_apart(self, config: Mapping[str, Any], tuned: frozenset[str]) -> None:

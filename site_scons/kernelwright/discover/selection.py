@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import backends
 from ..core.arch import TARGETS, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
+from ..define.kernel import Variant
 from ..define.settings import Settings
 from ..runtime.tables import DeviceTable
 from .discovery import KernelRecord
@@ -48,11 +49,21 @@ class KernelSelection:
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     places: tuple[Mapping[int, str], ...] = ()
 
+    def compiled_archs(self, target: str) -> tuple[str, ...]:
+        """The archs of a target that code is compiled for."""
+        archs = self.archs.get(target, ())
+        return archs if target != "cuda" or self.compiled is None else self.compiled
+
+    def variant_for(self, target: str) -> Variant:
+        """The first variant that has code for a target; the first one at all, if none has."""
+        variants = [Variant(self.record.name, config, slug) for config, slug in self.record.listed]
+        return next((one for one in variants if target in self.archs_of(one.slug)), variants[0])
+
     def archs_of(self, slug: str) -> dict[str, tuple[str, ...]]:
         """The archs that a variant is compiled for, by target."""
         only, found = self.only.get(slug), {}
-        for target, archs in self.archs.items():
-            wanted = archs if target != "cuda" or self.compiled is None else self.compiled
+        for target in self.archs:
+            wanted = self.compiled_archs(target)
             if only is not None:
                 wanted = tuple(arch for arch in wanted if arch in only.get(target, ()))
             if wanted:

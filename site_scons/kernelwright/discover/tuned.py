@@ -170,7 +170,7 @@ class _Choosing:
                 continue
             points = self._points(file, tuned, choice)
             first = choice.declared(device.target)
-            if first is not None and text in selected and device.arch in self.selection.archs.get(device.target, ()):
+            if first is not None and text in selected and device.arch in self.selection.compiled_archs(device.target):
                 number = self._build(first, device.target, ())
                 found = self._rules(tuned, choice, number, points, file)
                 if found.ranges != ((None, number),):

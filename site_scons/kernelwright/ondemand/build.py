@@ -73,7 +73,7 @@ class Job:
 
     @property
     def slug(self) -> str:
-        """The slug of the variant that is compiled."""
+        """The slug of the variant that is compiled; of the first one, if targets have different ones."""
         return self.record.slugs[0]
 
     @cached_property
@@ -92,7 +92,7 @@ class Job:
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
             # Where the definition is decides nothing; of a program, it is the line that compiles it.
-            [asdict(replace(s, record=replace(s.record, location=""))) for s in self.selections],
+            [asdict(replace(s, record=replace(s.record, location=""), places=())) for s in self.selections],
             dict(self.identity),
         ]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
@@ -198,7 +198,8 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
         target, archs = next(iter(job.selection.archs.items()))
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, note), scratch)
-        stage = lower.make(kernel, job.slug, job.record.configs[0], target, archs)
+        variant = job.selection.variant_for(target)
+        stage = lower.make(kernel, variant.slug, variant.config, target, archs)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
         return Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted))).read_bytes()

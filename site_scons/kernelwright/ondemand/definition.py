@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from .eager import Eager
     from .origin import Origin
-    from .tuned import TunedVariants
 
 Self = TypeVar("Self", bound="Compilable")
 
@@ -73,7 +72,7 @@ class Compilable:
         """Compile several variants at once; the kernel objects in the order of the configs.
 
         Arguments:
-            configs: as of :meth:`compile`; None: all that are listed.
+            configs: as of :meth:`compile`; None: all that are listed; of a space, the first points.
             num_workers: how many stages run at once; None: as many as there are cores.
             ignore_error: whether a variant that fails becomes None, with a warning. Otherwise the first failure ends
                 all, and is raised.
@@ -87,7 +86,8 @@ class Compilable:
         if num_workers is not None:
             chosen._options = replace(self._options, num_workers=num_workers)
         origin = chosen._origin()
-        wanted = origin.record.configs if configs is None else listed(configs, "configs", origin.where)
+        seen = [choice.config for choice in origin.record.choices] or origin.record.configs
+        wanted = seen if configs is None else listed(configs, "configs", origin.where)
         return compile_all([partial(self._load, origin, config) for config in wanted], origin.session, ignore_error)
 
     def using(self: Self, **options: Any) -> Self:
@@ -198,27 +198,24 @@ class Compilable:
         from .build import lower_job
 
         job = job_of(origin, config, self._options)
-        signature = lower_job(job, target or next(iter(job.selection.archs)), _say)
-        units = [{"target": name} for name in job.selection.archs]
-        return {"slug": job.record.slugs[0], "config": dict(job.record.configs[0]), "units": units, **signature}
+        target = target if target in job.selection.archs else next(iter(job.selection.archs))
+        variant = job.selection.variant_for(target)
+        units = [{"target": name} for name in job.selection.archs_of(variant.slug)]
+        signature = lower_job(job, target, _say)
+        return {"slug": variant.slug, "config": dict(variant.config), "units": units, **signature}
 
-    def _tuned(self, origin: Origin) -> TunedVariants | None:
-        """What the project's tuning tables say; None for a kernel without a space."""
-        from .tuned import TunedVariants
-
-        has_space = bool(origin.record.choices)
-        return TunedVariants(origin, self._options, self._source_file() is not None) if has_space else None
-
-    def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
+    def _load(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Any:
+        """The kernel object of a config; ``tuned``: with what tuning tables choose for the calls that it gets."""
         from .build import later_files
         from .loaded import load_kernel
         from .record import active
 
-        job = job_of(origin, config, self._options)
+        job = job_of(origin, config, self._options, tuned)
         kernel = load_kernel(job, _say)
         self._watched = tuple(dict.fromkeys((*self._watched, *later_files(job, kernel.artifacts.parent))))
         if (recorder := active(self._options.record)) is not None:
-            recorder.note(origin.record.name, job.selection.record.configs[0])
+            for variant in job.record.configs[: job.selection.declared]:
+                recorder.note(origin.record.name, variant)
         return kernel
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..core.errors import KernelwrightError
 from ..define.kernel import require_values
 from ..define.recorded import config_text
-from ..runtime.arguments import Chosen, Described, Signatures
+from ..runtime.arguments import Described, Signatures
 from ..runtime.dtype import name_of_torch
 from .record import open_block
 from .session import SESSIONS
@@ -19,7 +19,6 @@ from .session import SESSIONS
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
     from .origin import Origin
-    from .tuned import TunedVariants
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""
@@ -43,9 +42,7 @@ class Variants(Protocol):
 
     def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]: ...
 
-    def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any: ...
-
-    def _tuned(self, origin: Origin) -> TunedVariants | None: ...
+    def _load(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Any: ...
 
     def _snapshot(self) -> tuple[Any, ...]: ...
 
@@ -62,25 +59,8 @@ class Candidates:
         self.origin = definition._origin()
         self._definition = definition
         self._target = target
-        self._tuned = definition._tuned(self.origin)
         self._variants: dict[str, dict[str, Any]] = {}
         self._kernels: dict[str, Any] = {}
-
-    def configs(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """Number and config of each variant that a call is compared with, in order: of a kernel with a space, of those
-        that are declared."""
-        if self._tuned is None:
-            return list(enumerate(self.origin.record.configs))
-        return self._tuned.declared(self._target or self._tuned.target)
-
-    def replacement(self, number: int, fitting: Chosen, passed: list[Described]) -> Mapping[str, Any] | None:
-        """The config that a tuning table has in place of the one of that number, if the call fits it."""
-        device = next((one.device for one in passed if one.device), None)
-        if self._tuned is None or device is None:
-            return None
-        config = self._tuned.replacement(number, fitting.symbols, device)
-        fits = config is not None and _fitting(self.origin.record, self.variant(config), passed, self._target)
-        return config if fits else None
 
     def variant(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What a listed variant expects of its arguments. Raises KernelwrightError if it cannot be lowered."""
@@ -94,7 +74,7 @@ class Candidates:
         require_values(config, self.origin.where)
         name = config_text(config)
         if name not in self._kernels:
-            self._kernels[name] = self._definition._load(self.origin, config)
+            self._kernels[name] = self._definition._load(self.origin, config, tuned=True)
         return self._kernels[name]
 
 
@@ -156,6 +136,12 @@ class Eager:
         with self._lock:
             return next(self._fitting(now, arguments))
 
+    @staticmethod
+    def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]:
+        """The configs that a call is compared with: those that are listed, or that callers of a space can see."""
+        seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
+        return seen if record.choices else list(record.configs)
+
     def _fitting(self, now: Any, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """The kernels that fit some arguments, in order, each compiled when it is asked for.
 
@@ -174,17 +160,15 @@ class Eager:
         candidates = self._candidates[now, target]
         record = candidates.origin.record
         tried, errors, fits = [], [], False
-        for number, config in candidates.configs():
+        for config in self._listed(record, target):
             try:
                 variant = candidates.variant(config)
             except KernelwrightError as error:
                 errors.append(error)
                 continue
             tried.append(variant)
-            if fitting := _fitting(record, variant, passed, target):
+            if _fits(record, [variant], passed, target):
                 fits = True
-                if (other := candidates.replacement(number, fitting, passed)) is not None:
-                    yield candidates.kernel(other)
                 yield candidates.kernel(config)
         if self._bound is not None:
             yield candidates.kernel(self._bound(*arguments))
@@ -195,16 +179,14 @@ class Eager:
             raise KernelwrightError("no variant fits, and all of them do", candidates.origin.where)
 
 
-def _fitting(
-    record: KernelRecord, variant: dict[str, Any], passed: list[Described], target: str | None
-) -> Chosen | None:
-    """A variant as the one for a call; None, if the call does not fit it."""
+def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
     try:
-        return Signatures(record.name, {"variants": [variant]}).choose(passed, target=target)
+        Signatures(record.name, {"variants": variants}).choose(passed, target=target)
     except (TypeError, ValueError) as error:
         if not any(text in str(error) for text in UNFIT):
             raise  # a dispatcher looks no further, either
-        return None
+        return False
+    return True
 
 
 def _refuse(name: str, tried: list[dict[str, Any]], passed: list[Described], target: str | None) -> None:

@@ -73,12 +73,11 @@ class FileKernel(Compilable):
         self._options = options
 
     def _origin(self) -> Origin:
-        origin = origin_in(self._path, self.name, self._options)
-        files = (origin.definition.file, *origin.definition.dependencies)
-        if origin.record.choices:
-            from .tuned import table_files
+        from .origin import tables_of
 
-            files += table_files(origin)
+        origin = origin_in(self._path, self.name, self._options)
+        tables = (origin.settings.tuning, *tables_of(origin, origin.record)) if origin.record.choices else ()
+        files = (origin.definition.file, *origin.definition.dependencies, *tables)
         self._watched = tuple(str(origin.session.root / name) for name in files)
         return origin
 

@@ -53,27 +53,27 @@ RECURSION_LIMIT = 10_000
 
 @dataclass(frozen=True)
 class Programs:
-    """What a definition returns for the units of one variant.
+    """What a definition returns for the units of one variant; of several, if targets have different ones.
 
     Arguments:
         kernel: the kernel.
-        config: the variant's config.
+        configs: slug of a variant -> its config.
         slugs: the slugs of all variants.
         pass_configs: configs of TVM's passes.
     """
 
     kernel: Kernel
-    config: Config
+    configs: Mapping[str, Config]
     slugs: tuple[str, ...]
     pass_configs: PassConfigs
 
     def unit(self, slug: str, target: str, arch: str) -> Unit:
         """What is lowered for an arch."""
-        kernel, configs = self.kernel, self.pass_configs
+        kernel, config = self.kernel, self.configs[slug]
         return Unit(
-            *(kernel.name, slug, self.slugs, self.config, kernel.outputs, target, arch, kernel.location),
-            pass_configs=configs,
-            multiples=kernel.multiples(self.config),
+            *(kernel.name, slug, self.slugs, config, kernel.outputs, target, arch, kernel.location),
+            pass_configs=self.pass_configs,
+            multiples=kernel.multiples(config),
         )
 
     def returned(self, unit: Unit) -> Any:
@@ -97,11 +97,14 @@ class Programs:
 
     def digests(self, selection: KernelSelection) -> dict[str, str]:
         """A digest of the program for each unit, by target and arch."""
-        (slug,) = selection.record.slugs
-        units = [("llvm", arch) for arch in selection.archs.get("llvm", ())]
-        if archs := selection.archs.get("cuda"):
-            units.append(("cuda", lowering_arch(archs)))
-        return {f"{target} {arch}": self._digest(slug, target, arch) for target, arch in units}
+        found: dict[str, str] = {}
+        for slug in selection.record.slugs:
+            wanted = selection.archs_of(slug)
+            units = [("llvm", arch) for arch in wanted.get("llvm", ())]
+            if "cuda" in wanted:
+                units.append(("cuda", lowering_arch(selection.archs["cuda"])))
+            found |= {f"{target} {arch}": self._digest(slug, target, arch) for target, arch in units}
+        return found
 
     def _digest(self, slug: str, target: str, arch: str) -> str:
         """A digest of the program for an arch: of its text, and of TVM's own hash of its structure.
@@ -173,8 +176,10 @@ def origin_of(kernel: Kernel, options: Options) -> Origin:
     def context(selection: KernelSelection) -> tuple[MakeContext, dict[str, str]]:
         record, backward = selection.record, kernel.backward_kernel
         declared = backward if backward is not None and backward.name == record.name else kernel
-        declared.unlisted(record.configs[0])
-        programs = Programs(declared, record.configs[0], _slugs(declared, record), record.pass_configs)
+        for config in record.configs:
+            declared.unlisted(config)
+        configs = dict(zip(record.slugs, record.configs, strict=True))
+        programs = Programs(declared, configs, _slugs(declared, record), record.pass_configs)
         digests = programs.digests(selection)
         return partial(LiveContext, programs=programs, digests=digests), digests
 

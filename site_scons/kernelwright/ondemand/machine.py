@@ -124,44 +124,6 @@ def cuda_devices(remember: Path | None = None) -> tuple[int, ...]:
 
 
 @cache
-def cpu_identity(cpuinfo: str = "/proc/cpuinfo") -> tuple[str, int]:
-    """What tuning tables know this machine's CPU by: its model, and how many processors there are.
-
-    It is what ``library/launcher/tables.h`` asks for; empty, and 0, where the system does not say.
-    """
-    try:
-        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, ""), max(0, os.sysconf("SC_NPROCESSORS_ONLN"))
-
-
-@cache
-def gpu_identity(number: int) -> tuple[str, int, int]:
-    """What tuning tables know a GPU by: its name and its multiprocessors; and its compute capability.
-
-    The driver is asked in this process: whoever wants to know is about to call a kernel there. What it does not say is
-    empty, or 0.
-    """
-    import ctypes
-
-    try:
-        driver = ctypes.CDLL(os.environ.get(DRIVER) or "libcuda.so.1")
-        found, name, device = [], ctypes.create_string_buffer(256), ctypes.c_int()
-        if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
-            return "", 0, 0
-        for attribute in (16, 75, 76):  # multiprocessors, and the two digits, as above
-            value = ctypes.c_int()
-            failed = driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-            found.append(0 if failed else value.value)
-        text = "" if driver.cuDeviceGetName(name, len(name), device) else name.value.decode(errors="replace")
-    except (OSError, AttributeError):
-        return "", 0, 0
-    return text, found[0], 10 * found[1] + found[2]
-
-
-@cache
 def _remembered(library: str, visible: str | None, remember: Path | None) -> tuple[int, ...]:
     """The answer of the driver, from the file if that is of this machine as it is now."""
     now = _identity(library, visible)

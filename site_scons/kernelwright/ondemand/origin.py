@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ..core.arch import TARGETS
 from ..core.errors import Where
 from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
+from ..define.space import Choice, Point, callers_part
 from .build import Job
 from .choice import select_for
 from .machine import REMEMBERED, machine
@@ -52,17 +54,20 @@ class Origin:
         return Where(self.record.name, location=self.record.location)
 
 
-def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
+def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: bool = False) -> Job:
     """The job that compiles one variant, for the archs and the backend that are asked for.
+
+    Of a kernel with a space these are the declared variants, which may differ from target to target.
 
     Arguments:
         config: as of ``Compilable.compile``.
+        tuned: whether the variants that tuning tables choose are compiled with it.
 
     Raises:
         KernelwrightError: the options, the settings, the kernel and the machine do not fit each other.
     """
     record = narrowed(origin.record, config)
-    selection = selected(origin, record, options)
+    selection = _selected(origin, record, options, tuned)
     backward = _backward_of(origin, selection, options)
     if backward is None:
         selection = replace(selection, record=replace(selection.record, backward=None))
@@ -80,13 +85,39 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options) -> Job:
     return Job(origin.definition, selection, settings, origin.session, backward, contexts, identity)
 
 
-def selected(origin: Origin, record: KernelRecord, options: Options) -> KernelSelection:
+def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: bool = False) -> KernelSelection:
     """What is compiled of a kernel: for one backend, and without what a build says about the others."""
     if pass_configs := effective(os.environ, options).pass_configs:
         merged = {**record.pass_configs, **pass_configs}
         record = replace(record, pass_configs=checked_pass_configs(merged, origin.where))
     selection = select_for(record, origin.settings, machine(origin.session.state / REMEMBERED), options.given)
-    return replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+    selection = replace(selection, backends=selection.backends[:1], left_out=(), unused=())
+    return _chosen(origin, selection, tuned) if record.choices else selection
+
+
+def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSelection:
+    """The variants of a kernel with a space that are compiled. What is asked for in two ways is selected in one."""
+    from ..discover.tuned import choose, read_tables
+
+    record = next(known for known in origin.definition.kernels if known.name == selection.record.name)
+    names = tables_of(origin, record) if tuned else ()
+    chosen = choose(selection, read_tables(origin.session.root, names).tables, record).selection
+    slugs = chosen.record.slugs
+    return replace(
+        chosen,
+        record=replace(chosen.record, choices=(), targets=record.targets),
+        only={slug: only for slug, only in chosen.only.items() if only != chosen.archs},
+        declared=chosen.declared if len(slugs) > 1 else None,
+    )
+
+
+def tables_of(origin: Origin, record: KernelRecord) -> tuple[str, ...]:
+    """The files of the tuning tables of a kernel; a kernel that is in no file of a project has none."""
+    from ..discover.tables import tables_in
+
+    if not record.choices or not origin.definition.dependencies:
+        return ()
+    return tables_in(origin.session.root, origin.settings.tuning).get(record.name, ())
 
 
 def _backward_of(origin: Origin, selection: KernelSelection, options: Options) -> KernelSelection | None:
@@ -95,11 +126,12 @@ def _backward_of(origin: Origin, selection: KernelSelection, options: Options) -
     if name is None or selection.backends[0] not in DIFFERENTIATING:
         return None
     record = next(record for record in origin.definition.kernels if record.name == name)
-    return selected(origin, narrowed(record, selection.record.configs[0]), options)
+    seen = callers_part(origin.record.choices, selection.record.configs[0])
+    return _selected(origin, narrowed(record, seen), options)
 
 
 def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
-    """A kernel with one config only.
+    """A kernel with one config only; with a space, with one choice only.
 
     Arguments:
         config: values of parameters; see :meth:`Compilable.compile`.
@@ -108,13 +140,31 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
         DefinitionError: it is no config.
     """
     require_values(config, Where(record.name, stage="lower", location=record.location))
-    listed = list(zip(record.configs, record.slugs, strict=True))
     # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
-    for known, slug in sorted(listed, key=lambda pair: len(pair[0]) != len(config)):
-        if all(key in known and _same(known[key], value) for key, value in config.items()):
-            return replace(record, configs=(known,), slugs=(slug,))
+    for choice in sorted(record.choices, key=lambda choice: len(choice.config) != len(config)):
+        if _begins_like(choice.config, config):
+            return replace(record, choices=(choice,))
+    for known, slug in sorted(record.listed, key=lambda pair: len(pair[0]) != len(config)):
+        if _begins_like(known, config):
+            return _with_one(record, known, slug)
     variant = variant_of(record.name, record.configs, config)
-    return replace(record, configs=(variant.config,), slugs=(variant.slug,))
+    return _with_one(record, variant.config, variant.slug)
+
+
+def _with_one(record: KernelRecord, config: Mapping[str, Any], slug: str) -> KernelRecord:
+    """A kernel with one variant, for the targets whose space has it, or else for all."""
+    one = replace(record, configs=(config,), slugs=(slug,))
+    if not record.choices:
+        return one
+    targets = [t for choice in record.choices for t in choice.points if config in choice.candidates(t)]
+    points: dict[str, tuple[Point, ...]] = dict.fromkeys(targets or TARGETS, ({},))
+    allowed = tuple(target for target in record.targets or TARGETS if target in points)
+    return replace(one, choices=(Choice(config, points),), targets=allowed)
+
+
+def _begins_like(known: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a known config has all values of another one."""
+    return all(key in known and _same(known[key], value) for key, value in config.items())
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -21,10 +21,10 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     from ..lower.tir_lowering import scheduled
     from .live import Programs, deep_recursion
 
-    slug, (config,) = job.slug, job.record.configs
     archs = job.selection.archs
     target = "cuda" if "cuda" in archs else "llvm"
-    programs = Programs(kernel, config, job.record.slugs, job.record.pass_configs)
-    unit = programs.unit(slug, target, lowering_arch(archs["cuda"]) if target == "cuda" else archs["llvm"][0])
+    variant = job.selection.variant_for(target)
+    programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.pass_configs)
+    unit = programs.unit(variant.slug, target, lowering_arch(archs["cuda"]) if target == "cuda" else archs["llvm"][0])
     with deep_recursion():
         return scheduled(programs.returned(unit), unit)

@@ -1,4 +1,4 @@
-"""The report of a build: one static HTML page of its timeline and of the code that it made."""
+"""The report of a build: one static HTML page of its timeline, of the code that it made, and of tuning."""
 
 from __future__ import annotations
 
@@ -35,4 +35,5 @@ def make_report(top: Path, output: Path, bases: Sequence[str] = ("build",)) -> s
         ) from error
     steps = len(report.run.spans) if report.run else 0
     kernels = sum(len(package.kernels) for package in report.packages)
-    return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}"
+    tuned = f", {plural(len(report.tunings), 'result')} of tuning" if report.tunings else ""
+    return f"{output}: {plural(steps, 'step')}, {plural(kernels, 'kernel')}{tuned}"

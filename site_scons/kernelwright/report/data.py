@@ -1,7 +1,8 @@
-"""Reads what the report shows: the trace of the last run, the manifests of the packages, and the sizes of files."""
+"""Reads what the report shows: the last run's trace, manifests of packages, results of tuning, and sizes of files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from ..core.arch import image_file
 from ..core.errors import KernelwrightError
 from ..core.records import Record, damage_named, is_file_name
 from ..runtime.loader import gap_text, read_manifest
+from ..state import tuning_result
 from ..state.trace import RecordedRun, read_trace
+from ..state.tuning_result import TuningResult, read_result
 
 REMEDY = "run scons to make it again"
 
@@ -105,11 +108,13 @@ class Report:
         run: the last run that built something, or None if there is no trace of it.
         packages: of each base folder, sorted by name.
         notes: what is missing, and how to get it.
+        tunings: of each kernel and device that was tuned, sorted by name.
     """
 
     run: RecordedRun | None
     packages: tuple[PackageEntry, ...]
     notes: tuple[str, ...]
+    tunings: tuple[TuningResult, ...] = ()
 
 
 def collect(top: Path, bases: Sequence[str]) -> Report:
@@ -119,7 +124,8 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
         bases: folders that packages were built in, relative to ``top``.
 
     Raises:
-        KernelwrightError: there is neither a trace nor a package, or a file is damaged; the message names it.
+        KernelwrightError: there is no trace, no package and no result of tuning, or a file of the build is damaged; the
+            message names it. A damaged result of tuning is a note.
     """
     if not top.is_dir():
         raise KernelwrightError(f"{top}: there is no such folder", remedy="name the folder of the SConstruct")
@@ -128,7 +134,8 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
     made = [(top / base, name) for base in bases for name in _package_names(top / base)]
     ready = [place for place in made if _manifest(*place).exists()]
     packages = [_package(base, name) for base, name in ready]
-    if run is None and not packages:
+    tunings, tuning_notes = _tunings(top)
+    if run is None and not (packages or tunings or tuning_notes):
         message = f"{top / bases[0]}: has neither a trace.json nor a kernel package"
         raise KernelwrightError(message, remedy=f"run scons in {top} first")
     notes = [f"There is no {trace}; the next run of scons that builds something writes it."] if run is None else []
@@ -136,7 +143,31 @@ def collect(top: Path, bases: Sequence[str]) -> Report:
     notes += [f"{p.name} was built partially, without {gap}" for p in packages for gap in p.missing]
     if not made:
         notes.append(f"There is no kernel package in {' or '.join(str(top / base) for base in bases)}; run scons.")
-    return Report(run, tuple(packages), tuple(notes))
+    return Report(run, tuple(packages), (*notes, *tuning_notes), tunings)
+
+
+def _tunings(top: Path) -> tuple[tuple[TuningResult, ...], list[str]]:
+    """The results of tuning that can be read, and a note for each of the others."""
+    found: list[TuningResult] = []
+    notes: list[str] = []
+    for folder in _tuned_folders(top / tuning_result.FOLDER):
+        name = (folder / tuning_result.FILE).relative_to(top).as_posix()
+        if not os.path.lexists(top / name):
+            notes.append(f"There is no {name}: tuning was interrupted, or goes on; kernelwright tune ends it.")
+            continue
+        try:
+            found.append(read_result(top, name))
+        except KernelwrightError as error:
+            notes.append(str(error))
+    return tuple(found), notes
+
+
+def _tuned_folders(base: Path) -> list[Path]:
+    """The folder of each kernel and device that anything was measured for."""
+    with damage_named(base, REMEDY):
+        kernels = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+        devices = [path for kernel in kernels for path in sorted(kernel.iterdir()) if path.is_dir()]
+    return [path for path in devices if path.name != tuning_result.FAILED]
 
 
 def _package_names(base: Path) -> list[str]:

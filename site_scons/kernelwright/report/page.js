@@ -33,6 +33,16 @@ function plural(number, noun) {
   return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** Move the tip beside the pointer, and into the window. */
+function placeTip(tip, event) {
+  const box = tip.getBoundingClientRect();
+  const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
+  const below = event.clientY + 18;
+  const top = below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below;
+  tip.style.left = `${Math.max(left, 8)}px`;
+  tip.style.top = `${Math.max(top, 8)}px`;
+}
+
 /* ---- Timeline ---- */
 
 class Timeline {
@@ -162,12 +172,7 @@ class Timeline {
     this.tip.hidden = index === undefined;
     if (this.tip.hidden) return;
     this.tip.replaceChildren(...this.lines(this.drawn[index].spans));
-    const box = this.tip.getBoundingClientRect();
-    const left = Math.min(event.clientX + 14, window.innerWidth - box.width - 8);
-    const below = event.clientY + 18;
-    const top = below + box.height > window.innerHeight ? event.clientY - box.height - 10 : below;
-    this.tip.style.left = `${Math.max(left, 8)}px`;
-    this.tip.style.top = `${Math.max(top, 8)}px`;
+    placeTip(this.tip, event);
   }
 
   lines(spans) {
@@ -365,7 +370,39 @@ function addFilter(section) {
   update();
 }
 
+/* ---- Tuning ---- */
+
+/** Titles of drawings become tips, which come at once; without this script, the browser shows them. */
+function addTips(section, tip) {
+  for (const title of section.querySelectorAll("svg title")) {
+    title.parentElement.dataset.tip = title.textContent;
+    title.remove();
+  }
+  section.addEventListener("pointermove", (event) => {
+    const text = event.target.closest("[data-tip]")?.dataset.tip;
+    tip.hidden = text === undefined;
+    if (tip.hidden) return;
+    const [first, ...rest] = text.split("\n");
+    tip.replaceChildren(element("strong", {}, first), ...rest.map((line) => element("div", {}, line)));
+    placeTip(tip, event);
+  });
+  section.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+/** The candidate under the pointer, or in the legend the one with the focus, stands out in all plots of its config. */
+function addLighting(times) {
+  const light = (event) => {
+    const number = event.target.closest("[data-candidate]")?.dataset.candidate;
+    times.classList.toggle("lighting", number !== undefined);
+    for (const one of times.querySelectorAll(".one")) one.classList.toggle("lit", one.dataset.candidate === number);
+  };
+  for (const kind of ["pointerover", "focusin"]) times.addEventListener(kind, light);
+  for (const kind of ["pointerleave", "focusout"]) times.addEventListener(kind, () => times.classList.remove("lighting"));
+}
+
 const data = JSON.parse(document.getElementById("data").textContent);
 if (data !== null) addTimeline(data);
 for (const table of document.querySelectorAll("table")) addSorting(table);
 for (const section of document.querySelectorAll("section.code")) addFilter(section);
+for (const section of document.querySelectorAll("section.tuning")) addTips(section, document.getElementById("tip"));
+for (const times of document.querySelectorAll(".times")) addLighting(times);

@@ -14,6 +14,7 @@ from ..core.version import VERSION
 from .code import package_sections
 from .data import Report
 from .timeline import colour_rules, run_sections, timeline_data
+from .tuning import tuning_sections
 
 
 def render(report: Report) -> bytes:
@@ -42,8 +43,9 @@ def _body(report: Report, names: str) -> str:
     notes = [f'<p class="note callout">{escape(note)}</p>' for note in report.notes]
     run = [run_sections(report.run)] if report.run else []
     packages = [package_sections(package) for package in report.packages]
+    tuning = [tuning_sections(report.tunings)] if report.tunings else []
     foot = f"<footer>Made by Kernelwright {escape(VERSION)} from what is in the build folder.</footer>"
-    return "\n".join([head, *notes, *run, *packages, foot])
+    return "\n".join([head, *notes, *run, *packages, *tuning, foot])
 
 
 def _policy(style: str, script: str) -> str:

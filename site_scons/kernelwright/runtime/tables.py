@@ -1,7 +1,7 @@
 """Tuning tables as a package has them: on which device which variant runs for which sizes.
 
 The same tables are in the library of a kernel, where ``library/launcher/tables.h`` looks them up. This module serves
-what has no library: the backend ``nvrtc``, and calls that compile on demand.
+what has no library: the backend ``nvrtc``.
 """
 
 from __future__ import annotations

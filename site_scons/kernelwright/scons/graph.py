@@ -494,7 +494,8 @@ class PackageGraph:
         from ..stages import wheel
 
         manifest = next(node.get_abspath() for node in package if node.name == "manifest.json")
-        stage = self.add_stage(wheel.make(self.context, self._files, manifest))
+        tables = [name for names in self._tables.values() for name in names]
+        stage = self.add_stage(wheel.make(self.context, [*self._files, *tables], manifest))
 
         def publish(target: Any, source: Any, env: Any) -> Any:
             error = wheel.publish(stage, self.context)

@@ -14,6 +14,7 @@ from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
 from ..ondemand.project import project_of
+from ..state.tuning_result import FOLDER
 from .device import Device, device_of
 from .listing import listed, tables_in
 from .lock import locked
@@ -22,7 +23,7 @@ from .progress import Progress
 from .recheck import regrets, text_of, words
 from .sizes import read_seconds, read_sizes, size_text
 from .table import answer_in, table_of, times_of, write_files
-from .tuner import FOLDER, Request, Tuned, Tuner
+from .tuner import Request, Tuned, Tuner
 
 if TYPE_CHECKING:
     from ..ondemand.origin import Origin

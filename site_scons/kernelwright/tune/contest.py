@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from ..core.errors import KernelwrightError
+from ..state.tuning_result import DEFAULT
 from .bench import Bench, Turn
 from .candidates import Built
-from .decide import DEFAULT
 from .kept import Entry, Kept, Key
 from .policy import Policy
 

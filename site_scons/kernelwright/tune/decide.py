@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-DEFAULT = 0
-"""The candidate that runs if nobody says anything."""
+from ..state.tuning_result import DEFAULT
 
 MARGIN = 0.03
 """How much faster an answer has to be than the one that stands, as a part of that one's time."""

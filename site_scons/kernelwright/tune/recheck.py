@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, SettingsError
 from ..define.tuning import TableFile, TunedConfig, same
+from ..state.tuning_result import DEFAULT
 from .bench import Bench
 from .candidates import Built
 from .contest import Contest
-from .decide import DEFAULT
+from .decide import Timing
 from .kept import Kept, Key
 from .table import answer_in, config_in, folder_of
 from .tuner import Tuner, number_of
 
 if TYPE_CHECKING:
     from ..define.space import Choice
+
+
+DEFAULT_TIMING = Timing((1.0,), (1.0,))
+"""The timing of the default beside itself."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +102,24 @@ class _Recheck:
 
     def _regret(self, sizes: Mapping[str, int]) -> Regret:
         number = number_of(self._candidates, answer_in(self._table, self._choice.config, sizes))
-        ratios = {DEFAULT: 1.0}
-        for other in self._built:
-            entry = self._known.get(self._key(other, sizes))
-            if entry is not None and entry.us and not entry.failed:
-                ratios[other] = entry.timing.ratio
-        ratios[number] = self._measured(number, sizes)
-        best = min(ratios, key=lambda one: ratios[one])
+        answer = self._measured(number, sizes)
+        timings = {DEFAULT: DEFAULT_TIMING} | {n: timing for n in self._built if (timing := self._kept(n, sizes))}
+        # What a run would not put in the answer's place is not better: its time was a matter of luck.
+        better = {n: timing for n, timing in timings.items() if timing.beats(answer)} | {number: answer}
+        best = min(better, key=lambda one: better[one].ratio)
         points = [candidate.tune for candidate in self._candidates]
-        return Regret(self._choice.config, sizes, points[number], ratios[number], ratios[best], points[best])
+        return Regret(self._choice.config, sizes, points[number], answer.ratio, better[best].ratio, points[best])
 
-    def _measured(self, number: int, sizes: Mapping[str, int]) -> float:
-        """The ratio of a candidate to the default, measured now."""
+    def _kept(self, number: int, sizes: Mapping[str, int]) -> Timing | None:
+        """What an earlier run has measured of a candidate to the end."""
+        entry = self._known.get(self._key(number, sizes))
+        complete = entry and not entry.failed and len(entry.us) >= self._tuner.request.policy.rounds
+        return entry.timing if entry and complete else None
+
+    def _measured(self, number: int, sizes: Mapping[str, int]) -> Timing:
+        """What is measured of a candidate now."""
         if number == DEFAULT:
-            return 1.0
+            return DEFAULT_TIMING
         problems: list[KernelwrightError] = []
         again = Kept(folder_of(self._tuner), anew=True)
         contest = Contest(
@@ -121,7 +130,7 @@ class _Recheck:
         entry = contest.run({n: self._built[n] for n in (DEFAULT, number)}, sizes, float("inf"))[number]
         if problems:
             raise problems[0]
-        return entry.timing.ratio
+        return entry.timing
 
 
 def text_of(regret: Regret) -> str:

@@ -1,22 +1,4 @@
-"""From what was measured to files: the tuning table, which is kept with the sources, and ``result.json``.
-
-``build/tune/<kernel>/<device>/result.json`` is the last run, for programs and for the report. Its fields:
-
-- ``schema``: 1. ``kernel``, ``device`` and ``measured``: as in the table. ``table``: path of the table in the project.
-- ``configs``: a list with a dict for each config of a caller:
-
-  - ``config``; ``symbols``, the names of its sizes; ``default``, the point that runs if nobody says anything; ``by``
-    and ``rules``, as in the table.
-  - ``points``: all points of the space, in order. A candidate's ``number`` is its place there.
-  - ``sizes``: a list with a dict for each combination of sizes that was measured: ``sizes``; ``chosen``, the number of
-    the candidate that is to run; ``default_us``; and ``candidates``, a list of dicts with ``number``, ``us``,
-    ``default_us`` (medians, in the same rounds), ``ratio`` (the median of the rounds' ratios to the default),
-    ``spread``, ``rounds``, ``warm_us`` (0 on the CPU, where the caches are always warm) and ``clock_mhz`` (a list of
-    the lowest and the highest; empty: unknown).
-  - ``failures``: a list of dicts with ``number``, ``slug``, ``message`` and ``folder``, where the sources and the log
-    are.
-  - ``unmeasured``: the numbers of candidates that there was no time for.
-"""
+"""From what was measured to files: the tuning table, which is kept with the sources, and the result of the run."""
 
 from __future__ import annotations
 
@@ -26,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..core.files import pretty_json, write_atomically
+from ..core.files import write_atomically
 from ..define.tuning import (
     Evidence,
     Point,
@@ -41,11 +23,18 @@ from ..define.tuning import (
     same,
     table_text,
 )
-from .decide import DEFAULT
+from ..state.tuning_result import (
+    DEFAULT,
+    FOLDER,
+    CandidateResult,
+    ConfigResult,
+    Failure,
+    SizeResult,
+    TuningResult,
+    write_result,
+)
 from .kept import Entry
-from .tuner import FOLDER, Tuned, Tuner
-
-RESULT = "result.json"
+from .tuner import Tuned, Tuner
 
 DIGITS = 4
 """Significant digits of times in tables: more would change with every run and say nothing."""
@@ -104,23 +93,17 @@ def write_files(tuner: Tuner, tuned: Sequence[Tuned], before: TableFile | None) 
     ]
     name = table_name(tuner)
     table = TableFile(tuner.request.kernel, tuner.device, tuner.measured, (*kept, *new))
-    result = {
-        "schema": 1,
-        "kernel": tuner.request.kernel,
-        "device": vars(tuner.device),
-        "measured": tuner.measured,
-        "table": name,
-        "configs": [_result_of(one, tuner) for one in tuned],
-    }
-    write_atomically(folder_of(tuner) / RESULT, pretty_json(result))
+    found = tuple(_result_of(one, tuner) for one in tuned)
+    write_result(folder_of(tuner), TuningResult(tuner.request.kernel, tuner.device, tuner.measured, name, found))
     write_atomically(tuner.root / name, table_text(table))
     return name
 
 
 def times_of(tuned: Tuned, place: int, number: int) -> tuple[float, float, float]:
     """Microseconds of a candidate and of the default, and the spread, at one of the combinations of sizes."""
-    entry = tuned.entries[place][number]
-    return _rounded(median(entry.us)), _rounded(median(entry.default_us)), round(entry.timing.spread, 3)
+    entry, us = tuned.entries[place][number], median(tuned.entries[place][number].us)
+    spread = entry.timing.spread if number != DEFAULT else (max(entry.us) - min(entry.us)) / us
+    return _rounded(us), _rounded(median(entry.default_us)), round(spread, 3)
 
 
 def _rounded(number: float) -> float:
@@ -139,51 +122,40 @@ def _tuned_config(tuned: Tuned) -> TunedConfig:
     return TunedConfig(tuned.config, tuned.by, rules, evidence, sources)
 
 
-def _result_of(tuned: Tuned, tuner: Tuner) -> dict[str, Any]:
+def _result_of(tuned: Tuned, tuner: Tuner) -> ConfigResult:
     points = [dict(candidate.tune) for candidate in tuned.candidates]
-    workshop = tuner.workshop()
     measured = {number for known in tuned.entries for number in known}
+    workshop = tuner.workshop()
     failures = [
-        {
-            "number": number,
-            "slug": tuned.candidates[number].slug,
-            "message": message,
-            "folder": workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix(),
-        }
+        Failure(
+            number,
+            tuned.candidates[number].slug,
+            message,
+            workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix(),
+        )
         for number, message in sorted(tuned.failed.items())
     ]
-    return {
-        "config": dict(tuned.config),
-        "symbols": list(tuned.sizes[0]),
-        "default": points[DEFAULT],
-        "by": list(tuned.by),
-        "rules": [{"upto": one.upto, "tune": points[one.answer]} for one in tuned.ranges],
-        "points": points,
-        "sizes": [_size_result(tuned, place) for place in range(len(tuned.sizes))],
-        "failures": failures,
-        "unmeasured": sorted(set(range(len(points))) - measured - tuned.failed.keys()),
-    }
+    return ConfigResult(
+        dict(tuned.config),
+        tuple(tuned.sizes[0]),
+        tuned.by,
+        tuple(Rule(points[one.answer], one.upto) for one in tuned.ranges),
+        tuple(points),
+        tuple(_size_result(tuned, place) for place in range(len(tuned.sizes))),
+        tuple(failures),
+        tuple(sorted(set(range(len(points))) - measured - tuned.failed.keys())),
+    )
 
 
-def _size_result(tuned: Tuned, place: int) -> dict[str, Any]:
+def _size_result(tuned: Tuned, place: int) -> SizeResult:
     known = {n: entry for n, entry in sorted(tuned.entries[place].items()) if entry.us and n not in tuned.failed}
-    return {
-        "sizes": dict(tuned.sizes[place]),
-        "chosen": tuned.answers[place],
-        "default_us": times_of(tuned, place, DEFAULT)[1],
-        "candidates": [_candidate_result(tuned, place, number, entry) for number, entry in known.items()],
-    }
+    candidates = tuple(_candidate_result(tuned, place, number, entry) for number, entry in known.items())
+    default_us = times_of(tuned, place, DEFAULT)[1]
+    return SizeResult(dict(tuned.sizes[place]), tuned.answers[place], default_us, candidates)
 
 
-def _candidate_result(tuned: Tuned, place: int, number: int, entry: Entry) -> dict[str, Any]:
+def _candidate_result(tuned: Tuned, place: int, number: int, entry: Entry) -> CandidateResult:
     us, default_us, spread = times_of(tuned, place, number)
-    return {
-        "number": number,
-        "us": us,
-        "default_us": default_us,
-        "ratio": round(entry.timing.ratio, 4),
-        "spread": spread,
-        "rounds": len(entry.us),
-        "warm_us": _rounded(median(entry.warm_us)) if entry.warm_us else 0.0,
-        "clock_mhz": list(entry.clock_mhz),
-    }
+    warm_us = _rounded(median(entry.warm_us)) if entry.warm_us else 0.0
+    ratio = round(entry.timing.ratio, 4)
+    return CandidateResult(number, us, default_us, ratio, spread, len(entry.us), warm_us, entry.clock_mhz)

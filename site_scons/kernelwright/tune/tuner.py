@@ -16,10 +16,11 @@ from ..ondemand.files import origin_in
 from ..ondemand.options import Options
 from ..ondemand.origin import job_of
 from ..processes.protocol import CostRequest
+from ..state.tuning_result import DEFAULT, FAILED, FOLDER
 from .bench import Bench
 from .candidates import Built, Candidate, Workshop
 from .contest import Contest
-from .decide import DEFAULT, Range, choose, ranges_of
+from .decide import Range, choose, ranges_of
 from .device import Device
 from .kept import Entry, Kept, Key
 from .policy import Policy
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from ..ondemand.origin import Origin
 
 Standing = Callable[[Mapping[str, Any], Mapping[str, int]], Point | None]
-
-FOLDER = Path("build", "tune")
-"""The folder, in the project's, that has timings, results and logs."""
 
 BUILDING = 0.5
 """The part of the budget after which nothing more is built."""
@@ -116,7 +114,7 @@ class Tuner:
         compiler = next(name for name in ("nvcc", "nvrtc", "host_compiler") if name in tools)
         self.measured = {
             "tvm": str(tools["tvm"]["tvm"]),
-            "compiler": f"{compiler.replace('_', ' ')} {tools[compiler]['version']}",
+            "compiler": f"{compiler} {tools[compiler]['version']}".removeprefix("host_compiler "),
             "driver": device.driver or "none",
             "policy": request.policy.text,
         }
@@ -156,7 +154,7 @@ class Tuner:
     def workshop(self) -> Workshop:
         """What builds candidates."""
         device = self.request.device
-        failed = self.root / FOLDER / self.request.kernel / "failed"
+        failed = self.root / FOLDER / self.request.kernel / FAILED
         return Workshop(self.origin, self._options, device.target, device.spec, failed)
 
     def key(self, built: Built, default: Built, sizes: Mapping[str, int]) -> Key:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import SettingsError, Where, printable, shown
+from ..define.settings import Settings
+from ..discover.tables import tables_in
 from .git import repository_of
 from .source import is_made, present_files, recorded_files
 
@@ -29,7 +31,7 @@ def choose_files(root: Path, document: Mapping[str, Any], described: Collection[
     """The files of a project that a source distribution has.
 
     They are those that git tracks; in an unpacked source distribution, those that it came with; without both, those
-    that ``[tool.kernelwright.sdist]`` names.
+    that ``[tool.kernelwright.sdist]`` names, and the tuning tables.
 
     Arguments:
         root: the project's folder.
@@ -39,7 +41,7 @@ def choose_files(root: Path, document: Mapping[str, Any], described: Collection[
     Raises:
         KernelwrightError: nothing says which files are sources, or a file that a build needs would be missing.
     """
-    chosen = _of_git(root) or _of_record(root) or _of_document(root, document, described)
+    chosen = _of_git(root, document) or _of_record(root) or _of_document(root, document, described)
     listed = {name for name in chosen.files if not is_made(name)}
     if missing := sorted({"pyproject.toml", *described} - listed):
         remedy = "add them: git add, or name them in [tool.kernelwright.sdist]"
@@ -72,7 +74,14 @@ def words_for(left_out: Sequence[str]) -> str:
     return f"kernelwright: the source distribution leaves out {count}: {_enumerated(left_out)}" if left_out else ""
 
 
-def _of_git(root: Path) -> Chosen | None:
+def _tables(root: Path, document: Mapping[str, Any]) -> set[str]:
+    """The tuning tables in the folder of the setting."""
+    table = document.get("tool", {}).get("kernelwright", {})
+    folder = table.get("tuning", Settings.tuning)
+    return {name for names in tables_in(root, folder).values() for name in names} if isinstance(folder, str) else set()
+
+
+def _of_git(root: Path, document: Mapping[str, Any]) -> Chosen | None:
     """What git tracks; None: it tracks nothing here."""
     repository = repository_of(root)
     tracked = [] if repository is None else [file.name for file in repository.tracked()]
@@ -80,8 +89,10 @@ def _of_git(root: Path) -> Chosen | None:
         return None
     others = repository.ask("ls-files", "-z", "--others", "--exclude-standard", "--", ".") or ""
     left_out = [name for name in others.split("\0") if name and not is_made(name)]
+    tables = _tables(root, document)
     # The build file takes all files of a folder, so a file that git does not know may well be built here.
-    if code := sorted(name for name in left_out if name.endswith(".py") or Path(name).name.startswith("SCons")):
+    used = (n for n in left_out if n.endswith(".py") or Path(n).name.startswith("SCons") or n in tables)
+    if code := sorted(used):
         message = f"git does not track {_enumerated(code)}: the build here may use that, and it would be missing"
         raise _refused(message, "git add what belongs to the project, and have .gitignore name what does not")
     return Chosen(tracked, left_out)
@@ -102,7 +113,7 @@ def _of_document(root: Path, document: Mapping[str, Any], described: Collection[
     patterns = table.get("include") if isinstance(table, dict) and table.keys() == {"include"} else None
     if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
         raise _refused(f"[tool.kernelwright.sdist] is {shown(table)}", remedy)
-    found = {*(name for name in ALWAYS if (root / name).exists()), *described}
+    found = {*(name for name in ALWAYS if (root / name).exists()), *described, *_tables(root, document)}
     for pattern in patterns:
         # Unlike that of Path, this one leaves out hidden files unless the pattern has their dot.
         matches = glob.glob(pattern, root_dir=root, recursive=True)  # noqa: PTH207

@@ -1,0 +1,88 @@
+"""Logarithmic axes of plots, and where their ticks are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+LEAST_SPAN = 1.25
+"""By what factor the ends of an axis differ at least, so that noise does not look like a mountain."""
+
+TICKS = 7
+"""The most ticks of an axis whose values are not given."""
+
+NARROW = 4.0
+"""Up to this factor between the ends of an axis its ticks have one distance."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A logarithmic axis.
+
+    Arguments:
+        low, high: the values at its ends.
+        start, end: where these are in the drawing.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Where a value is."""
+        return self.start + math.log(value / self.low) / math.log(self.high / self.low) * (self.end - self.start)
+
+
+def axis(values: Iterable[float], start: float, end: float, pad: float = 0.06) -> Axis:
+    """An axis that has room for some positive values.
+
+    Arguments:
+        start, end: where its ends are in the drawing.
+        pad: room at both ends, as a part of its length.
+    """
+    known = list(values)
+    low, high = math.log(min(known)), math.log(max(known))
+    missing = max(0.0, math.log(LEAST_SPAN) - (high - low)) / 2
+    room = pad * (high - low + 2 * missing) + missing
+    return Axis(math.exp(low - room), math.exp(high + room), start, end)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two ends, about five of them."""
+    if high / low <= NARROW:
+        return _even_ticks(low, high)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        found = [factor * 10.0**decade for decade in decades for factor in factors]
+        inside = [tick for tick in found if low <= tick <= high]
+        if 3 <= len(inside) <= TICKS:
+            return inside
+    many = [10.0**decade for decade in decades if low <= 10.0**decade <= high]
+    return many[:: math.ceil(len(many) / TICKS)] if len(many) > TICKS else _even_ticks(low, high)
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Ticks with one distance."""
+    power = 10.0 ** math.floor(math.log10(high - low))
+    step = next(factor * power for factor in (0.2, 0.5, 1, 2, 5) if (high - low) / (factor * power) <= TICKS)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def readable(
+    values: Sequence[float], place: Callable[[float], float], text: Callable[[float], str], letter: float
+) -> list[float]:
+    """Those of some rising values whose texts do not touch along an axis; the last one is always among them.
+
+    Arguments:
+        place: where a value is.
+        text: its text.
+        letter: width of a letter.
+    """
+    shown: list[float] = []
+    for value in reversed(values):
+        room = (len(text(value)) + (len(text(shown[-1])) if shown else 0)) / 2 * letter + 1.5 * letter
+        if not shown or abs(place(shown[-1]) - place(value)) >= room:
+            shown.append(value)
+    return shown[::-1]

@@ -1,0 +1,230 @@
+// Threads of emulated hardware: see cuda_on_cpu.h. It is compiled once, and linked to each kernel.
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cuda_on_cpu.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+unsigned char buf_dyn_shmem[emulated::MAX_DYNAMIC];
+extern "C" char __start_cuda_shared[] __attribute__((weak)), __stop_cuda_shared[] __attribute__((weak));
+
+namespace emulated {
+
+constexpr int MAX_THREADS = 1024;
+constexpr size_t STACK = 64 << 10;
+
+enum State { READY, AT_BARRIER, IN_WARP, ENDED };
+
+struct Fiber {
+  uint3 index;  // threadIdx
+  State state = ENDED;
+  int line = 0;           // of the barrier at which it waits
+  const char *what = "";  // the function of its warp in which it waits,
+  unsigned mask = 0;      // for which lanes,
+  uint64_t value = 0;     // and what it gives to them
+  bool started = false;
+  ucontext_t start;
+  jmp_buf point;  // where it goes on
+};
+
+struct Machine {
+  std::vector<Fiber> fibers{MAX_THREADS};
+  char *stacks = nullptr;
+  int threads = 0;
+  int current = 0;
+  unsigned active[MAX_THREADS / WARP];  // the lanes of each warp that have not ended
+  uint64_t lanes[MAX_THREADS];          // what each thread gave when its warp last met
+  void (*body)(void *) = nullptr;
+  void *argument = nullptr;
+  jmp_buf scheduler;
+  std::string error;
+};
+
+static Machine m;
+
+[[noreturn]] static void to_scheduler() { _longjmp(m.scheduler, 1); }
+
+[[noreturn]] static void fail(const std::string &text) {
+  const auto at = [](const uint3 &index) {
+    return std::to_string(index.x) + "," + std::to_string(index.y) + "," + std::to_string(index.z);
+  };
+  m.error = text + " (block " + at(blockIdx) + ", thread " + at(threadIdx) + ")";
+  to_scheduler();
+}
+
+void fail(const char *text) { fail(std::string(text)); }
+
+void refuse_ptx(const char *text) { fail("instructions of PTX cannot be emulated: " + std::string(text)); }
+
+static void wait(State state) {
+  Fiber &self = m.fibers[m.current];
+  self.state = state;
+  if (!_setjmp(self.point)) to_scheduler();
+}
+
+void barrier(int line) {
+  m.fibers[m.current].line = line;
+  wait(AT_BARRIER);
+}
+
+const uint64_t *meet(const char *function, unsigned mask, uint64_t value) {
+  Fiber &self = m.fibers[m.current];
+  if (!(mask >> lane() & 1)) fail(std::string(function) + " has a mask without the lane that calls it");
+  self.what = function, self.mask = mask, self.value = value;
+  wait(IN_WARP);
+  return m.lanes + m.current / WARP * WARP;
+}
+
+unsigned active() { return m.active[m.current / WARP]; }
+
+int lane() { return m.current % WARP; }
+
+static void run_fiber() {
+  while (true) {
+    m.body(m.argument);
+    m.active[m.current / WARP] &= ~(1u << lane());
+    wait(ENDED);
+  }
+}
+
+static void resume(int number) {
+  Fiber &fiber = m.fibers[number];
+  m.current = number;
+  threadIdx = fiber.index;
+  if (_setjmp(m.scheduler)) return;
+  if (fiber.started) _longjmp(fiber.point, 1);
+  fiber.started = true;
+  getcontext(&fiber.start);
+  fiber.start.uc_stack.ss_sp = m.stacks + STACK * number;
+  fiber.start.uc_stack.ss_size = STACK;
+  makecontext(&fiber.start, run_fiber, 0);
+  setcontext(&fiber.start);
+}
+
+// Let the threads of the block go on if all of them wait at the barrier; whether they do.
+static bool release_block() {
+  const auto begin = m.fibers.begin(), end = begin + m.threads;
+  const auto waits = [](const Fiber &fiber) { return fiber.state == AT_BARRIER; };
+  const auto first = std::find_if(begin, end, waits);
+  const auto is_there = [&](const Fiber &fiber) { return waits(fiber) || fiber.state == ENDED; };
+  if (first == end || !std::all_of(begin, end, is_there)) return false;
+  for (auto fiber = begin; fiber != end; ++fiber) {
+    if (!waits(*fiber)) continue;
+    if (fiber->line != first->line)
+      fail("threads of a block wait at different barriers, in lines " + std::to_string(first->line) + " and " +
+           std::to_string(fiber->line));
+    fiber->state = READY;
+  }
+  return true;
+}
+
+// Let those lanes of a warp go on who have met; whether there are any.
+static bool release_warp(int start, int count) {
+  bool any = false;
+  for (int i = 0; i < count; ++i) {
+    const Fiber &one = m.fibers[start + i];
+    if (one.state != IN_WARP) continue;
+    const unsigned chosen = one.mask & m.active[start / WARP];
+    bool complete = true;
+    for (int k = 0; k < count; ++k) {
+      const Fiber &other = m.fibers[start + k];
+      const bool has_come = other.state == IN_WARP && other.mask == one.mask && other.what == one.what;
+      complete = complete && (has_come || !(chosen >> k & 1));
+    }
+    for (int k = 0; complete && k < count; ++k) {
+      if (!(chosen >> k & 1)) continue;
+      m.lanes[start + k] = m.fibers[start + k].value;
+      m.fibers[start + k].state = READY;
+      any = true;
+    }
+  }
+  return any;
+}
+
+// Run the lanes of a warp until all wait for other warps, or have ended: one warp runs as far ahead as it can.
+static void run_warp(int start, bool reversed) {
+  const int count = std::min(WARP, m.threads - start);
+  do {
+    for (int i = 0; i < count && m.error.empty(); ++i) {
+      const int number = start + (reversed ? count - 1 - i : i);
+      if (m.fibers[number].state == READY) resume(number);
+    }
+  } while (m.error.empty() && release_warp(start, count));
+}
+
+// Say who waits for whom, of threads that will wait forever.
+[[noreturn]] static void fail_waiting() {
+  std::string text = "threads wait for others that do not come:";
+  for (int i = 0; i < m.threads; ++i) {
+    const Fiber &f = m.fibers[i];
+    if (text.size() > 600) break;
+    const std::string number = std::to_string(i);
+    if (f.state == AT_BARRIER) text += " " + number + " at the barrier in line " + std::to_string(f.line) + ";";
+    if (f.state == IN_WARP) text += " " + number + " in " + f.what + ";";
+  }
+  fail(text);
+}
+
+static void run_block(const Geometry &geometry) {
+  if (&__start_cuda_shared[0]) memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
+  memset(buf_dyn_shmem, 0xff, geometry.dynamic);
+  std::fill(std::begin(m.active), std::end(m.active), 0);
+  for (int i = 0; i < m.threads; ++i) {
+    m.fibers[i].state = READY;
+    m.active[i / WARP] |= 1u << i % WARP;
+  }
+  const int warps = (m.threads + WARP - 1) / WARP;
+  const auto ended = [](const Fiber &fiber) { return fiber.state == ENDED; };
+  while (true) {
+    for (int i = 0; i < warps; ++i) run_warp((geometry.reversed ? warps - 1 - i : i) * WARP, geometry.reversed);
+    if (!m.error.empty() || std::all_of(m.fibers.begin(), m.fibers.begin() + m.threads, ended)) return;
+    if (_setjmp(m.scheduler)) return;  // where fail() ends
+    if (!release_block()) fail_waiting();
+  }
+}
+
+const char *run(void (*body)(void *), void *argument, const Geometry &geometry) {
+  const auto &[x, y, z] = geometry.grid;
+  const auto &block = geometry.block;
+  gridDim = {x, y, z};
+  blockDim = {block[0], block[1], block[2]};
+  m.threads = int(block[0] * block[1] * block[2]);
+  m.body = body, m.argument = argument;
+  m.error.clear();
+  for (Fiber &fiber : m.fibers) fiber.started = false;  // of an earlier launch that failed
+  constexpr int LAZY = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  if (!m.stacks) m.stacks = (char *)mmap(nullptr, STACK * MAX_THREADS, PROT_READ | PROT_WRITE, LAZY, -1, 0);
+  for (int i = 0; i < m.threads; ++i)
+    m.fibers[i].index = {i % block[0], i / block[0] % block[1], i / (block[0] * block[1])};
+  const uint64_t blocks = uint64_t(x) * y * z;
+  for (uint64_t turn = 0; turn < blocks && m.error.empty(); ++turn) {
+    const uint64_t i = geometry.reversed ? blocks - 1 - turn : turn;
+    blockIdx = {unsigned(i % x), unsigned(i / x % y), unsigned(i / (uint64_t(x) * y))};
+    run_block(geometry);
+  }
+  return m.error.c_str();
+}
+
+}  // namespace emulated
+
+// What the host compiler calls for an unaligned access and for an index out of bounds (-fsanitize).
+extern "C" {
+struct SanitizerPlace {
+  const char *file;
+  uint32_t line, column;
+};
+void __ubsan_handle_type_mismatch_v1_abort(void *place, uintptr_t) {
+  emulated::fail("line " + std::to_string(static_cast<SanitizerPlace *>(place)->line) +
+                 ": an access to memory that is not aligned to its size");
+}
+void __ubsan_handle_out_of_bounds_abort(void *place, uintptr_t index) {
+  emulated::fail("line " + std::to_string(static_cast<SanitizerPlace *>(place)->line) + ": index " +
+                 std::to_string(static_cast<intptr_t>(index)) + " is beyond the end of an array");
+}
+}

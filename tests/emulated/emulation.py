@@ -1,0 +1,260 @@
+"""Runs the CUDA code of kernels on the CPU: ``device.cu`` compiled by g++ with ``cuda_on_cpu.h`` in place of CUDA.
+
+It finds wrong results, missing barriers, and accesses that are out of bounds or not aligned; it says nothing about
+speed. Kernels with instructions of PTX (``mma``, ``ldmatrix``, ``cp.async``) cannot be run.
+
+    comparison = Comparison(lowered(kernel, kernel.variants[0]), tmp_path)
+    comparison.compare({"rows": 33})
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from conftest import ROOT
+from kernelwright.core.dtype import numpy_dtype
+from kernelwright.define.kernel import Kernel, Variant
+from kernelwright.library.plan import Launch, LoweredUnit
+from kernelwright.lower.tir import Tir
+from kernelwright.lower.unit import Unit
+from kernelwright.processes.protocol import CheckRequest
+from kernelwright.runtime.cuda_core_device import truncdiv, truncmod
+from kernelwright.worker.check import Check, barely_aligned
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Values = dict[str, Any]
+
+HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+MACHINE = Path(__file__).with_name("cuda_on_cpu.cpp")
+
+FLAGS = (
+    *("-std=c++17", "-O1", "-fPIC", "-w", "-fvisibility=hidden", "-fno-gnu-unique", "-U_FORTIFY_SOURCE"),
+    *("-fno-strict-aliasing", "-ffp-contract=off", "-fsanitize=alignment,bounds", "-fno-sanitize-recover=all"),
+)
+"""For g++. The two sanitizers call functions of the header, so that nothing is linked for them."""
+
+MARGIN = 4096
+"""Bytes around the memory of each tensor: NaN to those who read them, and an error for those who write them."""
+
+FUNCTIONS = {"min": min, "max": max, "truncdiv": truncdiv, "truncmod": truncmod}
+"""What expressions of a launch call."""
+
+
+class EmulationError(Exception):
+    """A kernel did what hardware leaves undefined, or what cannot be emulated."""
+
+
+class _Geometry(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("dynamic", ctypes.c_uint),
+        ("reversed", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A variant lowered for CUDA: ``signature.json`` and ``device.cu``, and what they come from."""
+
+    kernel: Kernel
+    variant: Variant
+    signature: Mapping[str, Any]
+    source: str
+
+
+def kernels_in(name: str) -> list[Kernel]:
+    """The kernels of a definition file of the library, such as ``softmax``."""
+    folder = str(ROOT / "kernels")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = importlib.import_module(name)
+    return [value for value in vars(module).values() if isinstance(value, Kernel)]
+
+
+def lowered(kernel: Kernel, variant: Variant, arch: str = "sm_80") -> Lowered:
+    """Lower a variant for CUDA, as a build does."""
+    slugs = tuple(other.slug for other in kernel.variants)
+    whose = (kernel.name, variant.slug, slugs, variant.config, kernel.outputs)
+    unit = Unit(*whose, "cuda", arch, kernel.location, multiples=kernel.multiples(variant.config))
+    front_end = Tir()
+    made = kernel.build(variant.config, front_end.target(unit))
+    files = front_end.lower(made, unit, lambda doing: None).files
+    return Lowered(kernel, variant, json.loads(files["signature.json"]), files["device.cu"].decode())
+
+
+def variants_of(kernel: Kernel) -> list[Variant]:
+    """The variants of a kernel for CUDA, but of a space only the declared ones, and all points of the first config."""
+    if not kernel.choices:
+        return kernel.variants
+    wanted = [choice.declared("cuda") for choice in kernel.choices] + kernel.choices[0].candidates("cuda")
+    return [variant for variant in kernel.variants if variant.config in wanted]
+
+
+class Emulation:
+    """A lowered variant that can be called with NumPy arrays.
+
+    Arguments:
+        signature: its ``signature.json``.
+        source: its ``device.cu``.
+        folder: where to compile it; what is compiled once for all is put beside it.
+    """
+
+    def __init__(self, signature: Mapping[str, Any], source: str, folder: Path) -> None:
+        self.unit = LoweredUnit.from_json(signature, "host.c")
+        assert self.unit.host_plan is not None, self.unit.host_logic
+        self._plan = self.unit.host_plan
+        self._library = ctypes.CDLL(str(self._compiled(source, folder)))
+
+    def _compiled(self, source: str, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        source = re.sub(r"^\s*#include.*$", "", source, flags=re.M).replace("extern __shared__", "extern")
+        exported = 'extern "C" __attribute__((visibility("default"))) const char *emulated_'
+        launchers = [
+            f"{exported}{kernel.name}(void **values, const emulated::Geometry *geometry) "
+            f"{{ return emulated::launch({kernel.name}, values, geometry); }}\n"
+            for kernel in self.unit.device_kernels
+        ]
+        place, library = folder / "device.cpp", folder / "device.so"
+        machine = _machine(folder.parent)
+        place.write_text(f'#include "{machine.with_suffix(".h")}"\n#line 1 "device.cu"\n{source}\n{"".join(launchers)}')
+        _run("g++", *FLAGS, "-c", str(place), "-o", f"{place}.o")
+        _run("g++", "-shared", "-Wl,-z,start-stop-visibility=hidden", f"{place}.o", str(machine), "-o", str(library))
+        return library
+
+    def __call__(self, values: Mapping[str, Any], sizes: Mapping[str, int], backwards: bool = False) -> Values:
+        """The kernel's tensors after a call.
+
+        Arguments:
+            values: an array or a number for each argument; arrays are left as they are.
+            sizes: the values of the size variables.
+            backwards: run the last block and the last thread first.
+
+        Raises:
+            EmulationError: the code did what it must not, or what cannot be emulated.
+        """
+        needed = {argument.name: argument.alignment for argument in self.unit.arguments}
+        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        tensors = {name: _Memory(value, needed[name] or value.dtype.itemsize) for name, value in arrays.items()}
+        names = {name: value for name, value in values.items() if name not in tensors} | dict(sizes)
+        bytes_of_spaces = [self._number(size, names) for size in self._plan.workspaces]
+        spaces = [_Memory(np.full(size, 0xFF, np.uint8), 64) for size in bytes_of_spaces]
+        for launch in self._plan.launches:
+            if launch.when is None or self._number(launch.when, names):
+                self._launch(launch, names, tensors, spaces, backwards)
+        for name, memory in [*tensors.items(), *((f"workspace {i}", space) for i, space in enumerate(spaces))]:
+            memory.require_margin(name)
+        return {name: memory.array for name, memory in tensors.items()}
+
+    def _launch(
+        self,
+        launch: Launch,
+        names: Mapping[str, Any],
+        tensors: Mapping[str, _Memory],
+        spaces: Sequence[_Memory],
+        backwards: bool,
+    ) -> None:
+        if launch.cooperative or launch.cluster:
+            raise EmulationError(f"{launch.kernel} is launched with clusters, or cooperatively")
+
+        def parameter(kind: str, what: int | str) -> Any:
+            if kind in ("tensor", "workspace"):
+                return ctypes.c_void_p((tensors[str(what)] if kind == "tensor" else spaces[int(what)]).address)
+            number = np.array(self._number(what, names), numpy_dtype(kind))
+            return (ctypes.c_char * 8).from_buffer_copy(number.tobytes().ljust(8, b"\0"))
+
+        given = [parameter(kind, what) for kind, what in launch.params]
+        addresses = (ctypes.c_void_p * len(given))(*map(ctypes.addressof, given))
+        grid, block = (tuple(self._number(size, names) for size in sizes) for sizes in (launch.grid, launch.block))
+        geometry = _Geometry(grid, block, self._number(launch.shared, names), backwards)
+        function = self._library[f"emulated_{launch.kernel}"]
+        function.restype = ctypes.c_char_p
+        if error := function(addresses, ctypes.byref(geometry)):
+            raise EmulationError(f"{launch.kernel}: {error.decode()}")
+
+    @staticmethod
+    def _number(expression: int | str, names: Mapping[str, Any]) -> Any:
+        return expression if isinstance(expression, int) else eval(expression, dict(FUNCTIONS), dict(names))
+
+
+def _machine(folder: Path) -> Path:
+    """What runs threads, compiled once for all kernels; beside it is the header, which g++ has read already."""
+    machine = folder / "cuda_on_cpu.o"
+    if not machine.exists():
+        header = Path(shutil.copy(HEADER, folder))
+        _run("g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch")
+        _run("g++", *FLAGS, "-c", str(MACHINE), "-o", str(machine))
+    return machine
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:6000]
+
+
+class _Memory:
+    """A copy of an array with a margin around it, aligned as asked for and no better."""
+
+    def __init__(self, array: Array, alignment: int) -> None:
+        margin = np.full(MARGIN, 0xFF, np.uint8)
+        content = np.frombuffer(array.tobytes(), np.uint8)
+        self._whole = barely_aligned(np.concatenate([margin, content, margin]), alignment)
+        self._size = array.nbytes
+        self.array: Array = self._whole[MARGIN : MARGIN + self._size].view(array.dtype).reshape(array.shape)
+        self.address = self._whole.ctypes.data + MARGIN
+
+    def require_margin(self, name: str) -> None:
+        for where, part in (("before", self._whole[:MARGIN]), ("behind", self._whole[MARGIN + self._size :])):
+            if (part != 0xFF).any():
+                raise EmulationError(f"the kernel wrote {where} {name}, at bytes {np.flatnonzero(part != 0xFF)[:5]}")
+
+
+class Comparison(Check):
+    """The comparison of a variant with its reference that ``scons check`` makes, with emulated hardware.
+
+    Arguments:
+        lowered: the variant.
+        folder: where to compile it.
+    """
+
+    def __init__(self, lowered: Lowered, folder: Path) -> None:
+        kernel, slug = lowered.kernel, lowered.variant.slug
+        request = CheckRequest("", kernel.name, slug, "", 0, lowered.signature, "cpu:0", kernel.tolerance)
+        super().__init__(request, kernel, lowered.variant, lambda name, function: function(), lambda doing: None)
+        self._emulation = Emulation(lowered.signature, lowered.source, folder)
+
+    def compare(self, sizes: Mapping[str, int], backwards: bool = False) -> bool:
+        """Run the kernel and its reference for some sizes; whether its inputs function accepts them.
+
+        Raises:
+            CheckError: they differ.
+            EmulationError: the code did what it must not, or what cannot be emulated.
+        """
+        inputs = self.inputs(sizes)
+        if inputs is None:
+            return False
+        self.compare_for(inputs, sizes, backwards)
+        return True
+
+    def compare_for(self, inputs: Values, sizes: Mapping[str, int], backwards: bool = False) -> None:
+        """Run the kernel and its reference with an array or a number for each argument that is not an output.
+
+        Raises:
+            CheckError: they differ.
+            EmulationError: the code did what it must not, or what cannot be emulated.
+        """
+        outputs = {a["name"]: self.garbage(a, sizes) for a in self._arguments if a["output"]}
+        got = self._emulation({**inputs, **outputs}, sizes, backwards)
+        self.compared(self.expected(inputs), got, sizes, inputs)

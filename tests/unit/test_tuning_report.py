@@ -1,0 +1,665 @@
+"""The part of the report about tuning: what it shows, what it refuses, and how it behaves in a browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, colours_of, find_browser
+from kernelwright.cli import main
+from kernelwright.report.axes import axis, readable, ticks
+from kernelwright.report.data import collect
+from kernelwright.report.page import render
+from kernelwright.report.tuning_data import ConfigView, microseconds, regret, short_time, spaced
+from kernelwright.state.tuning_result import ConfigResult, SizeResult, read_result
+from tuning_results import CPU, add_result, grid, result, tuned_config
+
+EVIL = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;\"'"
+POINTS = grid(block_m=[64, 16, 256], stages=[2, 3], block_n=[128])
+"""The default is block_m=64 stages=2."""
+SIZES = [{"m": m} for m in (1, 64, 4096)]
+LARGE = "gemm/block_m-256 [link]: it needs 300,000 bytes of shared memory; declare fewer stages\nand more"
+
+
+def cost(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+    """Small blocks are best for small sizes, large ones for large sizes; stages matter little."""
+    rows = point.get("block_m", 64)
+    return float(
+        10 * math.ceil(sizes.get("m", 1) / rows) * (8 + rows / 16) * (1.0 if point.get("stages") == 3 else 1.02)
+    )
+
+
+GEMM = tuned_config({"n": 4096, "dtype": "float16"}, POINTS, SIZES, cost, {5: LARGE}, warm=True)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of which one kernel was tuned, and nothing built."""
+    add_result(tmp_path, result("gemm", GEMM))
+    return tmp_path
+
+
+def page_of(folder: Path, *configs: ConfigResult) -> str:
+    """The page of a project, or of one whose kernel ``k`` has these configs."""
+    if configs:
+        add_result(folder, result("k", *configs))
+    return render(collect(folder, ["build"])).decode()
+
+
+def rows_of(page: str, label: str) -> list[list[str]]:
+    """The texts of a table's cells, by row."""
+    body = page.split(f'aria-label="{html.escape(label)}"', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", body, re.S)]
+    return [[html.unescape(re.sub(r"<[^>]*>", "", cell)) for cell in row] for row in cells]
+
+
+def drawings(page: str, kind: str) -> list[str]:
+    """The drawings of a kind: ``plot`` or ``map``."""
+    return re.findall(rf'<svg class="{kind}" .*?\n</svg>(?=</figure>)', page, re.S)
+
+
+def candidates(plot: str) -> dict[int, str]:
+    """Number -> what is drawn of a candidate."""
+    found = re.findall(r'<g class="one \w+" data-candidate="(\d+)">(.*?)</g>\n', plot, re.S)
+    return {int(number): drawn for number, drawn in found}
+
+
+def text_of(page: str) -> str:
+    """What a reader sees."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+# The file.
+
+
+def test_what_is_written_is_what_is_read(project: Path):
+    assert read_result(project, "build/tune/gemm/sm_90a-132/result.json") == result("gemm", GEMM)
+
+
+def test_the_form_of_the_file_is_for_programs_too(project: Path):
+    document = json.loads((project / "build/tune/gemm/sm_90a-132/result.json").read_text())
+    assert list(document) == ["schema", "kernel", "device", "measured", "table", "configs"]
+    assert document["device"] == {"target": "cuda", "arch": "sm_90a", "name": "NVIDIA H100 80GB HBM3", "count": 132}
+    (config,) = document["configs"]
+    assert config["default"] == config["points"][0] == {"block_m": 64, "stages": 2, "block_n": 128}
+    assert config["by"] == ["m"] and "upto" in config["rules"][0] and list(config["rules"][-1]) == ["tune"]
+    assert config["sizes"][0]["candidates"][0] == {
+        **{"number": 0, "us": 122.4, "default_us": 122.4, "ratio": 1.0, "spread": 0.012, "rounds": 5},
+        **{"warm_us": pytest.approx(110.16), "clock_mhz": [1755, 1980]},
+    }
+    assert config["failures"][0] == {
+        **{"number": 5, "slug": "slug-5", "message": LARGE, "folder": "build/tune/gemm/failed/slug-5"},
+    }
+
+
+MISFITS = [
+    ('"schema": 1', '"schema": 2', "its schema is 2, expected 1"),
+    ('"kernel": "gemm"', '"kernel": "../gemm"', "kernel is '../gemm', expected a name"),
+    ('"count": 132', '"count": "132"', "device.count is '132', expected an integer"),
+    ('"ratio": 1.0', '"ratio": 0', "ratio is 0, expected more than nothing"),
+    ('"ratio": 1.0', '"ratio": -1', "ratio is -1, expected a number"),
+    ('"ratio": 1.0', '"ratio": 1e-300', "ratio is 1e-300, expected more than nothing"),
+    ('"ratio": 1.0', '"ratio": NaN', "NaN is not a number"),
+    ('"us": 122.4', '"us": 1e999', "us is inf"),
+    ('"m": 64\n', '"m": 0\n', "sizes.m is 0, expected more than nothing"),
+    ('"m": 64\n', '"k": 64\n', "sizes has not exactly the symbols of its config"),
+    ('"chosen": 3', '"chosen": 6', "chosen is 6, expected an integer from 0 to 5"),
+    ('"number": 1,', '"number": 0,', "candidates has a candidate twice"),
+    ('"number": 5', '"number": 99', "failures[0].number is 99"),
+    ('"unmeasured": []', '"unmeasured": [6]', "unmeasured has 6, but there are 6 points"),
+    ('"block_m": 64', '"block_m": [64]', "block_m is no number, text, true or false"),
+    ('"block_m": 64', '"block_m": 1e999', "block_m is no number, text, true or false"),
+    ('"clock_mhz": [\n      1755,', '"clock_mhz": [\n      1, 2,', "clock_mhz has 3 numbers"),
+    ('"by": [\n    "m"', '"by": [\n    "q"', "by is not among its symbols"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), MISFITS)
+def test_a_damaged_result_is_a_note_and_the_rest_is_shown(
+    project: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
+):
+    path = project / "build/tune/gemm/sm_90a-132/result.json"
+    content = re.sub(r"\n +", "\n", path.read_text())
+    old, new = (re.sub(r"\n +", "\n", text) for text in (old, new))
+    assert old in content
+    path.write_text(content.replace(old, new))
+    add_result(project, result("softmax", GEMM, device=CPU), "cpu")
+    assert main(["report", str(project)]) == 0
+    assert "0 kernels, 1 result of tuning" in capsys.readouterr().out
+    page = text_of((project / "build" / "report.html").read_text())
+    assert "build/tune/gemm/sm_90a-132/result.json: is damaged: " in page and expected in page
+    assert "measure it again: kernelwright tune" in page and "Tuning of softmax" in page
+    assert str(project / "build/tune") not in page
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"schema": 1}', b"[" * 100_000])
+def test_a_file_that_is_no_result_is_a_note(project: Path, content: bytes):
+    path = project / "build/tune/gemm/sm_90a-132/result.json"
+    path.write_bytes(content)
+    assert "result.json: is damaged: " in text_of(page_of(project))
+
+
+def test_a_link_and_a_folder_in_place_of_a_result_are_notes(project: Path):
+    path = project / "build/tune/gemm/sm_90a-132/result.json"
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert "sm_90a-132/result.json: cannot be read" in text_of(page_of(project))
+    path.unlink()
+    path.mkdir()
+    assert "sm_90a-132/result.json: cannot be read" in text_of(page_of(project))
+
+
+def test_tuning_that_was_interrupted_is_noted(project: Path):
+    folder = project / "build/tune/softmax/sm_90a-132"
+    folder.mkdir(parents=True)
+    (folder / "timings.jsonl").write_text("{}\n")
+    (project / "build/tune/softmax/failed/block_m-256").mkdir(parents=True)
+    (project / "build/tune/cuda-0.lock").touch()
+    notes = re.findall(r'<p class="note callout">(.*?)</p>', page_of(project))
+    assert [note for note in notes if "tune" in note] == [
+        "There is no build/tune/softmax/sm_90a-132/result.json: tuning was interrupted, or goes on; "
+        "kernelwright tune ends it."
+    ]
+
+
+def test_a_project_without_tuning_has_no_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "build/tune").mkdir(parents=True)
+    assert main(["report", str(tmp_path)]) == 1
+    assert "has neither a trace.json nor a kernel package" in capsys.readouterr().err
+
+
+# What is on the page.
+
+
+def test_overview(project: Path):
+    add_result(project, result("add", tuned_config({}, grid(rows=[1, 2]), [{}], cost), device=CPU), "cpu")
+    # The default takes twice as long as block_m=256 at m=4096.
+    assert rows_of(page_of(project), "Tuning") == [
+        ["add", "x86-64-v3", "\u2013", "1", "2", "0", "1", "0.0%"],
+        ["gemm", "sm_90a", "n=4096 dtype=float16", "3", "6", "1", "0", "100.0%"],
+    ]
+
+
+def test_choices_by_size(project: Path):
+    rows = rows_of(page_of(project), "Choices of gemm n=4096 dtype=float16")
+    # m, chosen, time, default, regret of default and choice, spread, warm, clocks, measured, to the end.
+    assert rows[0] == [
+        *("1", "block_m=16 stages=3", "90.00", "122.4", "36.0%", "0.0%", "1.2%", "81.00", "1755 \u2013 1980", "5", "5")
+    ]
+    # At m=64 block_m=16 takes four turns, more than twice the default's time: it has one round.
+    assert rows[1][:4] == ["64", "block_m=64 stages=3", "120.0", "122.4"] and rows[1][-2:] == ["5", "3"]
+    assert rows[2][1:3] == ["block_m=256 stages=2", "3,917"]
+
+
+def test_choice_that_is_not_the_fastest_has_a_regret_of_its_own(tmp_path: Path):
+    first = GEMM.sizes[0]
+    page = page_of(tmp_path, replace(GEMM, sizes=(replace(first, chosen=0), *GEMM.sizes[1:])))
+    assert rows_of(page, "Choices of k n=4096 dtype=float16")[0][1:6] == [
+        *("block_m=64 stages=2 (default)", "122.4", "122.4", "36.0%", "36.0%")
+    ]
+
+
+def test_a_candidate_with_fewer_rounds_is_not_the_fastest():
+    size = GEMM.sizes[1]
+    hasty = replace(size.of_number[2], ratio=0.1, rounds=1)
+    changed = replace(size, candidates=tuple(hasty if one.number == 2 else one for one in size.candidates))
+    assert regret(changed, 0) == regret(size, 0) == pytest.approx(0.02, abs=1e-3)
+    assert regret(changed, 5) is None
+
+
+def test_choice_without_a_timing_leaves_gaps(tmp_path: Path):
+    size = GEMM.sizes[0]
+    without = replace(size, candidates=tuple(one for one in size.candidates if one.number != size.chosen))
+    rows = rows_of(page_of(tmp_path, replace(GEMM, sizes=(without,))), "Choices of k n=4096 dtype=float16")
+    assert rows[0][2:8] == ["\u2013", "122.4", "33.3%", "\u2013", "\u2013", "\u2013"]
+
+
+def test_what_was_measured_with_what_and_what_follows(project: Path):
+    text = text_of(page_of(project))
+    assert "NVIDIA H100 80GB HBM3, 132 multiprocessors. Measured with tvm 0.27.0, compiler nvcc 13.0.88" in text
+    assert "The table is tuning/gemm.json." in text
+    assert "6 candidates: 5 measured, 1 out." in text
+    rules = "m up to 8: block_m=16 stages=3; up to 512: block_m=64 stages=3; above: block_m=256 stages=2."
+    assert f"{rules} Every candidate has block_n=128." in text
+
+
+def test_candidates_that_there_was_no_time_for_are_counted(tmp_path: Path):
+    page = page_of(tmp_path, tuned_config({}, POINTS, SIZES, cost, late=[4, 5]))
+    assert "6 candidates: 4 measured, 2 for which there was no time." in page
+
+
+def test_candidates_that_are_out_with_the_reason(project: Path):
+    (row,) = rows_of(page_of(project), "Candidates of gemm n=4096 dtype=float16 that are out")
+    assert row == ["block_m=256 stages=3", LARGE.splitlines()[0], "build/tune/gemm/failed/slug-5"]
+
+
+def test_a_choice_at_sizes_that_were_never_measured_is_not_made_up(tmp_path: Path):
+    page = page_of(tmp_path, replace(GEMM, sizes=()))
+    assert "Nothing was measured." in page and not drawings(page, "plot") and not drawings(page, "map")
+
+
+# Plots.
+
+
+def test_each_candidate_is_a_line_and_the_chosen_one_is_marked_where_it_is_chosen(project: Path):
+    times, ratios = drawings(page_of(project), "plot")
+    for plot in (times, ratios):
+        found = candidates(plot)
+        assert sorted(found) == [0, 1, 2, 3, 4]
+        assert {number: drawn.count('class="ring"') for number, drawn in found.items()} == {
+            0: 0,
+            1: 1,
+            2: 0,
+            3: 1,
+            4: 1,
+        }
+        assert all(drawn.count("L") == 2 for drawn in found.values())
+    assert 'data-candidate="0"' in times and '<g class="one tdefault" data-candidate="0">' in times
+
+
+def test_the_chosen_mark_is_the_lowest_of_its_size(project: Path):
+    for plot in drawings(page_of(project), "plot"):
+        marks = re.findall(r'<circle class="(ring|dot)" cx="([\d.]+)" cy="(-?[\d.]+)"', plot)
+        for column in {x for _, x, _ in marks}:
+            lowest = max((float(y), kind) for kind, x, y in marks if x == column)
+            assert lowest[1] == "ring"
+
+
+def test_the_default_is_a_level_line_among_the_ratios(project: Path):
+    _, ratios = drawings(page_of(project), "plot")
+    heights = set(re.findall(r"[\d.]+ (-?[\d.]+)(?=[L\"])", candidates(ratios)[0].partition("/>")[0]))
+    assert len(heights) == 1
+
+
+def test_axes_name_what_they_show(project: Path):
+    times, ratios = drawings(page_of(project), "plot")
+    assert re.findall(r'text-anchor="middle">([^<]*)</text>', times) == ["1", "64", "4,096", "m"]
+    assert {"300 \u00b5s", "1 ms"} <= set(re.findall(r'text-anchor="end">([^<]*)</text>', times))
+    assert "1\u00d7" in re.findall(r'text-anchor="end">([^<]*)</text>', ratios)
+    assert 'aria-label="Time of a call over m, gemm n=4096 dtype=float16"' in times
+
+
+def test_tip_says_what_a_mark_stands_for(project: Path):
+    times, _ = drawings(page_of(project), "plot")
+    tips = re.findall(r"<title>(.*?)</title>", candidates(times)[3], re.S)
+    assert html.unescape(tips[0]).split("\n") == [
+        "block_m=16 stages=3 (chosen)",
+        "m=1",
+        "90 \u00b5s in 5 rounds, spread 1.2%",
+        "0.735 of the default\u2019s time",
+        "81 \u00b5s with warm caches",
+    ]
+
+
+MANY = grid(a=list(range(20)), b=list(range(25)))
+
+
+def many_cost(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+    return 100.0 + abs(point["a"] - sizes["m"] % 7) + point["b"] / 10
+
+
+def test_of_many_candidates_only_the_best_have_colours(tmp_path: Path):
+    page = page_of(tmp_path, tuned_config({}, MANY, [{"m": m} for m in (1, 3, 5)], many_cost))
+    times, _ = drawings(page, "plot")
+    colours = re.findall(r'<g class="one (\w+)" data-candidate="(\d+)"', times)
+    assert [colour for colour, _ in colours].count("tother") == 200
+    assert [colour for colour, _ in colours[-7:]] == ["tdefault", "t5", "t4", "t3", "t2", "t1", "t0"]
+    # Those that were chosen have colours, whatever else is fast.
+    assert {25, 75, 125} <= {int(number) for _, number in colours[-7:]}
+    assert "493 other candidates, 200 of them drawn" in text_of(page)
+    assert len(page) < 600_000
+
+
+def test_size_at_which_a_candidate_was_not_measured_is_a_gap(tmp_path: Path):
+    sizes = [{"m": m} for m in (1, 2, 4, 8)]
+    config = tuned_config({}, grid(rows=[1, 2]), sizes, lambda point, at: 10.0 * point["rows"])
+    gap = replace(config.sizes[1], candidates=config.sizes[1].candidates[:1])
+    times, _ = drawings(page_of(tmp_path, replace(config, sizes=(config.sizes[0], gap, *config.sizes[2:]))), "plot")
+    line = re.search(r'<path class="line" d="(.*?)"', candidates(times)[1])
+    assert line and re.fullmatch(r"M[\d. ]+h0M[\d. ]+L[\d. ]+", line[1])
+    assert candidates(times)[1].count('class="dot"') == 3
+
+
+def test_a_second_symbol_that_varies_makes_plots_of_its_own(tmp_path: Path):
+    sizes = [{"b": b, "m": m} for m in (1, 64, 4096) for b in (1, 8)]
+    page = page_of(tmp_path, tuned_config({}, POINTS, sizes, lambda point, at: cost(point, at) * at["b"]))
+    assert re.findall(r"<h4>(b=\d)</h4>", page) == ["b=1", "b=8"]
+    assert len(drawings(page, "plot")) == 4
+    assert [row[:2] for row in rows_of(page, "Choices of k")][:2] == [["1", "1"], ["8", "1"]]
+
+
+def test_symbols_that_vary_together_share_their_plots(tmp_path: Path):
+    sizes = [{"m": 512 // b, "b": b} for b in (1, 8, 64)]
+    page = page_of(tmp_path, tuned_config({}, POINTS, sizes, cost))
+    times, _ = drawings(page, "plot")
+    assert all(drawn.count("L") == 2 for drawn in candidates(times).values())
+    line = candidates(times)[0].split('d="M')[1].partition('"')[0]
+    across = [float(place.split()[0]) for place in line.split("L")]
+    assert across == sorted(across)
+
+
+def test_plots_are_at_most_six_pairs(tmp_path: Path):
+    sizes = [{"m": m, "b": b} for b in range(1, 21) for m in (1, *range(50, 81))]
+    page = page_of(tmp_path, tuned_config({}, POINTS[:2], sizes, cost))
+    assert len(drawings(page, "plot")) == 12 and "6 of 20 plots; the table has all sizes." in page
+    assert re.findall(r"<h4>b=(\d+)</h4>", page)[::5] == ["1", "20"]
+
+
+@pytest.mark.parametrize("at", [{}, {"m": 64}])
+def test_one_combination_of_sizes_has_bars_in_place_of_lines(tmp_path: Path, at: dict[str, int]):
+    points = grid(block_m=[64, *range(1, 20), 256])
+    page = page_of(tmp_path, tuned_config({}, points, [at], cost))
+    assert not drawings(page, "plot")
+    (label,) = re.findall(r'aria-label="(Fastest candidates of .*?)"', page)
+    rows = rows_of(page, label)
+    assert 10 <= len(rows) <= 12 and sum("(chosen)" in row[0] for row in rows) == 1
+    assert any(row[0].startswith("block_m=64 (default)") for row in rows)
+    shares = [float(share) for share in re.findall(r'<rect class="t\w+" width="([\d.]+)%"', page)]
+    assert shares == sorted(shares) and shares[-1] == 100
+
+
+# Heat maps.
+
+
+def cells_of(drawing: str) -> dict[str, tuple[str, str]]:
+    """Values of the parameters -> the classes of a cell and its text."""
+    found = re.findall(
+        r'<g class="cell (.*?)"><title>(.*?)\n.*?</title><rect.*?(?:>([^<>]+)</text>)?</g>', drawing, re.S
+    )
+    return {html.unescape(tip).partition(" (")[0]: (kinds, text) for kinds, tip, text in found}
+
+
+def test_heat_map_has_the_best_time_of_each_pair_of_values(project: Path):
+    together, *single = drawings(page_of(project), "map")
+    assert len(single) == 3
+    assert cells_of(single[0]) == {
+        "block_m=16 stages=2": ("h0", "91.8 \u00b5s"),
+        "block_m=16 stages=3": ("h0 chosen", "90 \u00b5s"),
+        "block_m=64 stages=2": ("h3 default", "122 \u00b5s"),
+        "block_m=64 stages=3": ("h3", "120 \u00b5s"),
+        "block_m=256 stages=2": ("h5", "245 \u00b5s"),
+        "block_m=256 stages=3": ("none", "\u2715"),
+    }
+    # Geometric means: 1 for the default, and for block_m=256 of 2, 2 and 0.5.
+    found = cells_of(together)
+    assert found["block_m=64 stages=2"] == ("h0 default", "1.00\u00d7")
+    assert found["block_m=256 stages=2"][1] == "1.26\u00d7"
+
+
+def test_heat_map_explains_only_what_occurs(project: Path, tmp_path: Path):
+    assert "\u2715 no candidate works" in page_of(project) and "not measured</li>" not in page_of(project)
+    page = page_of(tmp_path / "other", tuned_config({}, POINTS, SIZES, cost, late=[5]))
+    assert "\u2013 not measured</li>" in page and "no candidate works" not in page
+
+
+def test_points_that_the_space_has_not_are_empty(tmp_path: Path):
+    points = [point for point in grid(a=[1, 2], b=[1, 2]) if point != {"a": 2, "b": 2}]
+    drawing = drawings(page_of(tmp_path, tuned_config({}, points, SIZES, cost)), "map")[0]
+    assert list(cells_of(drawing)) == ["a=1 b=1", "a=2 b=1", "a=1 b=2"]
+
+
+def test_of_several_parameters_the_two_that_matter_most_are_shown(tmp_path: Path):
+    points = grid(a=[1, 2], b=[1, 2, 3], c=[1, 2])
+
+    def price(point: Mapping[str, Any], sizes: Mapping[str, int]) -> float:
+        return float(10 * point["b"] * (1 + point["c"]) + 0.1 * point["a"])
+
+    page = page_of(tmp_path, tuned_config({}, points, SIZES, price))
+    assert "The best time over b and c. These two change the time most. Each cell has the best over a." in page
+    assert cells_of(drawings(page, "map")[1])["b=3 c=2"][1] == "90.1 \u00b5s"
+
+
+def test_no_heat_map_where_only_one_parameter_varies(tmp_path: Path):
+    assert not drawings(page_of(tmp_path, tuned_config({}, grid(a=[1, 2], b=[5]), SIZES, cost)), "map")
+
+
+def test_values_of_parameters_are_in_order(tmp_path: Path):
+    numbers = ConfigView(tuned_config({}, grid(a=[16, 2, 128], b=["y", "x"], c=[True, False]), SIZES, cost))
+    assert numbers.values("a") == ["2", "16", "128"]
+    assert numbers.values("b") == ['"y"', '"x"']
+    assert numbers.values("c") == ["false", "true"]
+    drawing = drawings(page_of(tmp_path, numbers.result), "map")[0]
+    assert "&#x27;" not in drawing and "&quot;" not in drawing
+
+
+def test_points_may_lack_parameters(tmp_path: Path):
+    points = [{"a": 1}, {"a": 1, "b": 2}, {"b": 2}, {}]
+    page = page_of(tmp_path, tuned_config({}, points, SIZES, cost))
+    assert "a=\u2013 b=2" in cells_of(drawings(page, "map")[0])
+    assert ">no parameters<" in page
+
+
+def test_maps_are_few_whatever_the_sizes(tmp_path: Path):
+    sizes = [{"m": m} for m in range(1, 41)]
+    page = page_of(tmp_path, tuned_config({}, POINTS, sizes, cost))
+    titles = re.findall(r"<figcaption>(m=\d+)</figcaption>", page)
+    assert len(titles) == 8 and titles[0] == "m=1" and titles[-1] == "m=40"
+    large = tuned_config({}, grid(a=list(range(40)), b=list(range(40))), sizes[:9], lambda point, at: 5.0)
+    assert page_of(tmp_path / "large", large).count('class="cell ') == 2 * 1600
+
+
+# Texts of the user.
+
+
+def test_texts_of_the_user_are_escaped(tmp_path: Path):
+    points = [{EVIL: EVIL, "b": 1}, {EVIL: "x", "b": 1}, {EVIL: EVIL, "b": 2}, {EVIL: "x", "b": 2}]
+    sizes = [{EVIL: size, "m<b>": size} for size in (1, 2)]
+    config = tuned_config({EVIL: EVIL}, points, sizes, lambda point, at: 10.0 + point["b"], {3: EVIL})
+    made = result("k<i>", config, device=replace(CPU, name=EVIL, arch=EVIL))
+    add_result(tmp_path, replace(made, measured={EVIL: EVIL}, table=EVIL))
+    page = page_of(tmp_path)
+    assert "<script>alert" not in page and "<img" not in page and "<!--" not in page and "<i>" not in page
+    assert page.count("</script>") == 2 and page.count(html.escape(EVIL)) > 20
+
+
+def test_no_styles_in_attributes_and_nothing_from_outside(project: Path):
+    page = page_of(project).replace("http://www.w3.org/2000/svg", "")
+    assert ' style="' not in page and " on" not in re.sub(r">[^<]*<", "><", page.partition("<style>")[0])
+    for reference in ("http:", "https:", "url(", "@import", " src=", " href=", "<link"):
+        assert reference not in page
+
+
+def test_texts_with_odd_characters_can_be_written(tmp_path: Path):
+    page = page_of(tmp_path, tuned_config({"a": "\udcff\0"}, POINTS, SIZES, cost))
+    assert "a=" in page
+    (tmp_path / "page.html").write_text(page)
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.65, 1.6, [0.8, 1.0, 1.2, 1.4, 1.6]),
+        (95, 106, [96, 98, 100, 102, 104, 106]),
+        (8, 900, [10, 20, 50, 100, 200, 500]),
+        (5, 1500, [10, 30, 100, 300, 1000]),
+        (0.3, 2.6, [0.3, 0.5, 0.7, 1, 2]),
+        (1, 1e5, [1, 10, 100, 1e3, 1e4, 1e5]),
+        (1, 1e12, [1, 100, 1e4, 1e6, 1e8, 1e10, 1e12]),
+        (7.1, 28.5, [10, 15, 20, 25]),
+    ],
+)
+def test_ticks_are_round_and_few(low: float, high: float, expected: list[float]):
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("low", [1e-30, 0.37, 1, 9.7, 999])
+@pytest.mark.parametrize("factor", [1.25, 3.9, 4.1, 8, 11, 99, 1e4, 1e9, 1e40])
+def test_every_axis_has_ticks(low: float, factor: float):
+    found = ticks(low, low * factor)
+    assert 2 <= len(found) <= 8 and found == sorted(set(found))
+    assert all(low * 0.999 <= tick <= low * factor * 1.001 for tick in found)
+
+
+def test_axis_has_room_around_its_values_and_is_never_too_short():
+    long = axis([1, 100], 0, 100)
+    assert 0 < long.at(1) < 10 and 90 < long.at(100) < 100 and long.at(10) == pytest.approx(50)
+    short = axis([100, 100.1], 200, 0)
+    assert short.high / short.low >= 1.25 and short.at(100) == pytest.approx(100, abs=1)
+
+
+def test_texts_that_would_touch_are_left_out():
+    shown = readable([1, 2, 3, 100, 101], lambda value: value, lambda value: f"{value:g}", 6)
+    assert shown == [1, 101] or shown == [3, 101]
+    assert readable([1, 50, 100], lambda value: 3 * value, str, 6) == [1, 50, 100]
+
+
+@pytest.mark.parametrize(
+    ("us", "shown", "short"),
+    [
+        (0.01234, "0.01234", "12.3 ns"),
+        (1.0, "1.000", "1 \u00b5s"),
+        (999.96, "1,000.0", "1 ms"),
+        (12.345, "12.35", "12.3 \u00b5s"),
+        (1234.5, "1,234", "1.23 ms"),
+        (98765432.1, "98,765,432", "98.8 s"),
+    ],
+)
+def test_times_for_people(us: float, shown: str, short: str):
+    assert (microseconds(us), short_time(us)) == (shown, short)
+
+
+def test_spaced_keeps_the_ends():
+    assert spaced(list(range(100)), 3) == [0, 50, 99] and spaced([1, 2], 3) == [1, 2]
+    assert spaced([1, 2, 3], 1) == [1]
+
+
+def test_size_without_its_default_counts_all_as_measured_to_the_end():
+    size: SizeResult = replace(GEMM.sizes[0], candidates=GEMM.sizes[0].candidates[1:])
+    assert len(size.complete) == len(size.candidates) and regret(size, 0) is None
+
+
+# In a browser.
+
+BROWSER = find_browser()
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+
+
+@pytest.fixture(scope="module")
+def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two kernels, in a file."""
+    folder = tmp_path_factory.mktemp("project")
+    add_result(folder, result("gemm", GEMM))
+    evil = tuned_config({"a": EVIL}, [{"b": EVIL, "c": 1}, {"b": 1, "c": 1}, {"b": 1, "c": 2}], SIZES, cost)
+    add_result(folder, result("other", evil, device=replace(CPU, name=EVIL)))
+    assert main(["report", str(folder)]) == 0
+    return folder / "build" / "report.html"
+
+
+@pytest.fixture(scope="module")
+def shared_browser(built_page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with that page; tests leave the page as they found it."""
+    assert BROWSER
+    with Browser(BROWSER, built_page, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def leave(browser: Browser) -> None:
+    """Take the pointer away from everything."""
+    browser.evaluate("window.scrollTo(0, 0)")
+    browser.mouse("mouseMoved", 1, 1)
+
+
+@needs_browser
+def test_pointer_on_a_mark_explains_it_and_lights_its_candidate(shared_browser: Browser):
+    shared_browser.mouse("mouseMoved", *shared_browser.middle('.one[data-candidate="3"] .ring + .hit'))
+    text = shared_browser.evaluate("document.getElementById('tip').innerText")
+    assert text.split("\n")[:2] == ["block_m=16 stages=3 (chosen)", "m=1"]
+    lit = "[...document.querySelectorAll('.lighting .lit')].map(one => one.dataset.candidate).join()"
+    assert shared_browser.evaluate(lit) == "3,3", "in both plots of this config"
+    leave(shared_browser)
+    assert shared_browser.evaluate("document.getElementById('tip').hidden") is True
+    assert shared_browser.evaluate(lit) == ""
+
+
+@needs_browser
+def test_pointer_or_focus_on_the_legend_lights_its_candidate(shared_browser: Browser):
+    shared_browser.mouse("mouseMoved", *shared_browser.middle('.key [data-candidate="1"]'))
+    lit = "document.querySelectorAll('.lighting .lit').length"
+    assert shared_browser.evaluate(lit) == 2
+    leave(shared_browser)
+    shared_browser.evaluate("document.querySelector('.key [data-candidate]').focus()")
+    assert shared_browser.evaluate(lit) == 2
+    shared_browser.evaluate("document.activeElement.blur()")
+    assert shared_browser.evaluate(lit) == 0
+
+
+@needs_browser
+def test_pointer_on_a_cell_explains_it(shared_browser: Browser):
+    shared_browser.mouse("mouseMoved", *shared_browser.middle(".map .cell.default rect"))
+    text = shared_browser.evaluate("document.getElementById('tip').innerText")
+    assert text.split("\n")[0] == "block_m=64 stages=2 (default)"
+    leave(shared_browser)
+
+
+@needs_browser
+def test_texts_of_the_user_stay_texts_in_tips(shared_browser: Browser):
+    selector = "section:last-of-type .map .cell.default rect"
+    shared_browser.mouse("mouseMoved", *shared_browser.middle(selector))
+    assert EVIL in shared_browser.evaluate("document.querySelector('#tip strong').textContent")
+    assert shared_browser.evaluate("document.images.length + document.scripts.length") == 2
+    leave(shared_browser)
+
+
+@needs_browser
+def test_page_neither_complains_nor_asks_for_anything(shared_browser: Browser, built_page: Path):
+    assert shared_browser.complaints == []
+    assert shared_browser.requests == [built_page.as_uri()]
+
+
+@needs_browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_plots_and_maps_are_drawn_in_both_colour_schemes(shared_browser: Browser, scheme: str):
+    shared_browser.emulate(scheme)
+    for selector, least in ((".plot", 5), (".map", 4)):
+        box = shared_browser.evaluate(
+            f"(() => {{ const b = document.querySelector('{selector}').getBoundingClientRect();"
+            "return {x: b.x, y: b.y + window.scrollY, width: b.width, height: b.height}; })()"
+        )
+        counts = colours_of(shared_browser.screenshot(box))
+        assert (sum(max(counts, key=lambda colour: counts[colour])) > 600) == (scheme == "light") or selector == ".map"
+        assert len([colour for colour, count in counts.items() if count > 40]) >= least
+    shared_browser.emulate()
+
+
+@needs_browser
+def test_default_is_dashed_and_chosen_cells_have_a_border(shared_browser: Browser):
+    def style(selector: str, name: str) -> str:
+        return str(shared_browser.evaluate(f"getComputedStyle(document.querySelector('{selector}')).{name}"))
+
+    assert style(".one.tdefault .line", "strokeDasharray") != "none"
+    assert style(".one.t0 .line", "strokeDasharray") == "none"
+    assert style(".one.t0 .line", "stroke") != style(".one.t1 .line", "stroke")
+    assert style(".cell.chosen rect", "strokeWidth") == "2.5px"
+    assert float(style(".cell.h0 rect", "fillOpacity")) > float(style(".cell.h3 rect", "fillOpacity"))
+
+
+@needs_browser
+def test_table_of_choices_sorts_by_time(shared_browser: Browser):
+    table = '[aria-label="Choices of gemm n=4096 dtype=float16"]'
+    shared_browser.click(f"{table} th:nth-child(3) button")
+    rows = f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[0].textContent).join()"
+    assert shared_browser.evaluate(rows) == "4,096,64,1"
+    for _ in range(2):
+        shared_browser.click(f"{table} th:nth-child(3) button")
+    assert shared_browser.evaluate(rows) == "1,64,4,096"
+
+
+@needs_browser
+def test_narrow_window_and_paper(shared_browser: Browser):
+    shared_browser.resize(420, 800)
+    assert shared_browser.evaluate("document.documentElement.scrollWidth") == 420
+    shared_browser.resize(1280, 900)
+    shared_browser.emulate("dark", "print")
+    assert shared_browser.evaluate("getComputedStyle(document.querySelector('.line.t0')).stroke") == "rgb(43, 95, 168)"
+    assert len(shared_browser.command("Page.printToPDF", printBackground=True)["data"]) > 10_000
+    shared_browser.emulate()
