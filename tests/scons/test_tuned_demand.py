@@ -33,7 +33,9 @@ def test_a_table_of_the_project_decides_and_an_edit_counts_at_the_next_call(dema
         BEGIN
         + f"""
         assert ran(1, 20, 70) == [1, 1, 1], "the declared variant"
-    path = Path({FILE!r})
+    import pathlib
+
+    path = pathlib.Path({FILE!r})
     path.parent.mkdir()
     path.write_text({TABLE!r})
     assert ran(1, 8, 9, 64, 65) == [4, 4, 1, 1, 16]

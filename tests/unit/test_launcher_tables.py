@@ -600,6 +600,17 @@ def test_devices_of_a_process_have_tables_of_their_own(machine: Machine, gpu_lib
         module["touch"](on_cuda((101,), device=70))
 
 
+def test_what_is_found_for_one_gpu_is_not_for_another(machine: Machine, gpu_library: Path) -> None:  # noqa: F811
+    """The second device is asked when it is used first, and has become another one until then."""
+    machine.set(capability=90, name="NVIDIA H100", count=132)
+    module = machine.load(gpu_library)
+    module["touch"](on_cuda((100,), device=0))
+    machine.set(name="NVIDIA H800", count=100)
+    module["touch"](on_cuda((100,), device=1))
+    module["touch"](on_cuda((100,), device=0))
+    assert threads_of(machine) == [32, 64, 32]
+
+
 def test_a_gpu_for_whose_arch_only_declared_variants_have_code_is_supported(
     machine: Machine,  # noqa: F811
     gpu_library: Path,

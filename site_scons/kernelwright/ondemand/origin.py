@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -97,12 +98,14 @@ def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: boo
 
 def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSelection:
     """The variants of a kernel with a space that are compiled. What is asked for in two ways is selected in one."""
-    from ..discover.tuned import choose, read_tables
+    from ..discover.tuned import choose, note_of, read_tables
 
     record = next(known for known in origin.definition.kernels if known.name == selection.record.name)
     names = tables_of(origin, record) if tuned else ()
-    chosen = choose(selection, read_tables(origin.session.root, names).tables, record).selection
-    slugs = chosen.record.slugs
+    found = choose(selection, read_tables(origin.session.root, names).tables, record)
+    for stale in found.stale:
+        sys.stderr.write(f"{note_of(stale)}\n")
+    chosen, slugs = found.selection, found.selection.record.slugs
     return replace(
         chosen,
         record=replace(chosen.record, choices=(), targets=record.targets),
