@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ struct Fiber {
   jmp_buf point;  // where it goes on
 };
 
+// What an instruction copies after the thread has gone on.
+struct Copy {
+  unsigned char *to;
+  const void *from;
+};
+
 struct Machine {
   std::vector<Fiber> fibers{MAX_THREADS};
   char *stacks = nullptr;
@@ -40,6 +47,8 @@ struct Machine {
   int current = 0;
   unsigned active[MAX_THREADS / WARP];  // the lanes of each warp that have not ended
   uint64_t lanes[MAX_THREADS];          // what each thread gave when its warp last met
+  std::vector<std::vector<Copy>> copies[MAX_THREADS];  // of each thread by groups; the last group is open
+  bool late = false;                                   // whether copies are made when they are waited for, or at once
   void (*body)(void *) = nullptr;
   void *argument = nullptr;
   jmp_buf scheduler;
@@ -47,6 +56,14 @@ struct Machine {
 };
 
 static Machine m;
+
+// What a thread has of a and b, unpacked. There are two of each, in turns: a thread that has met the others of its warp
+// may be at the next mma while they still read.
+struct Fragments {
+  float a[8], b[4];
+};
+static Fragments fragments[2][MAX_THREADS];
+static bool turns[MAX_THREADS];
 
 [[noreturn]] static void to_scheduler() { _longjmp(m.scheduler, 1); }
 
@@ -178,6 +195,8 @@ static void run_block(const Geometry &geometry) {
   for (int i = 0; i < m.threads; ++i) {
     m.fibers[i].state = READY;
     m.active[i / WARP] |= 1u << i % WARP;
+    m.copies[i].assign(1, {});
+    turns[i] = false;
   }
   const int warps = (m.threads + WARP - 1) / WARP;
   const auto ended = [](const Fiber &fiber) { return fiber.state == ENDED; };
@@ -195,7 +214,7 @@ const char *run(void (*body)(void *), void *argument, const Geometry &geometry) 
   gridDim = {x, y, z};
   blockDim = {block[0], block[1], block[2]};
   m.threads = int(block[0] * block[1] * block[2]);
-  m.body = body, m.argument = argument;
+  m.body = body, m.argument = argument, m.late = geometry.reversed;
   m.error.clear();
   for (Fiber &fiber : m.fibers) fiber.started = false;  // of an earlier launch that failed
   constexpr int LAZY = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -209,6 +228,80 @@ const char *run(void (*body)(void *), void *argument, const Geometry &geometry) 
     run_block(geometry);
   }
   return m.error.c_str();
+}
+
+// ---- instructions of PTX
+
+// Hardware may copy at any time until somebody waits for it: one order of threads has the first moment, one the last.
+void cp_async_16(uint32_t to, const void *from) {
+  const Copy copy{buf_dyn_shmem + int32_t(to), from};
+  if ((uintptr_t(copy.to) | uintptr_t(from)) % 16) fail("cp.async of memory that is not aligned to 16 bytes");
+  if (m.late) m.copies[m.current].back().push_back(copy);
+  else memcpy(copy.to, from, 16);
+}
+
+void cp_async_commit_group() { m.copies[m.current].emplace_back(); }
+
+void cp_async_wait_group(int unfinished) {
+  auto &groups = m.copies[m.current];
+  while (int(groups.size()) > unfinished + 1) {
+    for (const Copy &copy : groups.front()) memcpy(copy.to, copy.from, 16);
+    groups.erase(groups.begin());
+  }
+}
+
+static uint16_t element(uint64_t row, int column) {
+  if (row % 16) fail("ldmatrix of a row that is not aligned to 16 bytes");
+  uint16_t bits;
+  memcpy(&bits, buf_dyn_shmem + int32_t(row) + 2 * column, 2);
+  return bits;
+}
+
+static void load_matrices(uint32_t *result, uint32_t row, bool transposed) {
+  uint64_t rows[WARP];
+  memcpy(rows, meet("ldmatrix", ~0u, row), sizeof rows);
+  const int outer = lane() / 4, inner = lane() % 4 * 2;
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t *matrix = rows + 8 * i;
+    const uint16_t low = transposed ? element(matrix[inner], outer) : element(matrix[outer], inner);
+    const uint16_t high = transposed ? element(matrix[inner + 1], outer) : element(matrix[outer], inner + 1);
+    result[i] = low | uint32_t(high) << 16;
+  }
+  meet("the end of ldmatrix", ~0u, 0);  // no lane runs ahead while others read
+}
+
+void ldmatrix_x4(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t row) {
+  uint32_t result[4];
+  load_matrices(result, row, false);
+  r0 = result[0], r1 = result[1], r2 = result[2], r3 = result[3];
+}
+
+void ldmatrix_x4_trans(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t row) {
+  uint32_t result[4];
+  load_matrices(result, row, true);
+  r0 = result[0], r1 = result[1], r2 = result[2], r3 = result[3];
+}
+
+static void unpack(float *values, uint32_t word) {
+  values[0] = Float16::widened(uint16_t(word));
+  values[1] = Float16::widened(uint16_t(word >> 16));
+}
+
+void mma_m16n8k16(float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                  uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3) {
+  Fragments *of_turn = fragments[turns[m.current] ^= true];
+  Fragments &own = of_turn[m.current];
+  unpack(own.a, a0), unpack(own.a + 2, a1), unpack(own.a + 4, a2), unpack(own.a + 6, a3);
+  unpack(own.b, b0), unpack(own.b + 2, b1);
+  meet("mma", ~0u, 0);
+  const Fragments *lanes = of_turn + m.current / WARP * WARP;
+  float d[4] = {c0, c1, c2, c3};
+  for (int i = 0; i < 4; ++i) {
+    const Fragments *row = lanes + lane() / 4 * 4, *column = lanes + (lane() % 4 * 2 + i % 2) * 4;
+    for (int k = 0; k < 16; ++k)
+      d[i] += row[k % 8 / 2].a[4 * (k / 8) + 2 * (i / 2) + k % 2] * column[k % 8 / 2].b[2 * (k / 8) + k % 2];
+  }
+  d0 = d[0], d1 = d[1], d2 = d[2], d3 = d[3];
 }
 
 }  // namespace emulated

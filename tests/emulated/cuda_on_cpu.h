@@ -5,8 +5,8 @@
 // waits for other warps. Nothing runs in step that CUDA does not promise to: most missing barriers give a wrong result
 // in one of the two orders of threads. What hardware leaves undefined is an error or NaN here: shared memory before it
 // is written, lanes that take no part in a shuffle, barriers that only some threads reach, wide accesses to unaligned
-// memory, and indices beyond the end of an array of known size. An instruction of PTX is an error once a thread gets
-// there.
+// memory, and indices beyond the end of an array of known size. An instruction of PTX that is not known is an error once
+// a thread gets there.
 //
 // Only what TVM's source uses is here; add what is missing.
 #pragma once
@@ -211,7 +211,6 @@ inline unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
 #define CUDART_NAN_F NAN
 #define CUDART_INF double(INFINITY)
 
-inline size_t __cvta_generic_to_shared(const void *) { return 0; }  // an address for PTX
 template <typename T> T __ldg(const T *from) { return *from; }
 template <typename T> T __ldcs(const T *from) { return *from; }
 template <typename T> T __ldcg(const T *from) { return *from; }
@@ -312,6 +311,27 @@ extern dim3 blockDim, gridDim;
 constexpr int warpSize = emulated::WARP;
 // Where TVM has "extern __shared__".
 extern unsigned char buf_dyn_shmem[emulated::MAX_DYNAMIC] __attribute__((aligned(1024)));
+
+// ---- instructions of PTX that emulation.py calls in place of asm
+
+// An address of shared memory as instructions have it: how far from the dynamic part.
+inline size_t __cvta_generic_to_shared(const void *at) { return static_cast<const unsigned char *>(at) - buf_dyn_shmem; }
+
+namespace emulated {
+
+void cp_async_16(uint32_t to, const void *from);
+void cp_async_commit_group();
+void cp_async_wait_group(int unfinished);
+
+// PTX ISA, "ldmatrix": four matrices of 8 x 8 elements of 16 bits; a lane gives the address of one of 32 rows.
+void ldmatrix_x4(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t row);
+void ldmatrix_x4_trans(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, uint32_t row);
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+void mma_m16n8k16(float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                  uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
+
+}  // namespace emulated
 
 inline void __trap() { emulated::fail("__trap()"); }
 #define __syncthreads() emulated::barrier(__LINE__)

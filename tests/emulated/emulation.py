@@ -1,7 +1,7 @@
 """Runs the CUDA code of kernels on the CPU: ``device.cu`` compiled by g++ with ``cuda_on_cpu.h`` in place of CUDA.
 
 It finds wrong results, missing barriers, and accesses that are out of bounds or not aligned; it says nothing about
-speed. Kernels with instructions of PTX (``mma``, ``ldmatrix``, ``cp.async``) cannot be run.
+speed. Of the instructions of PTX it knows those in ``PTX``; other ones cannot be run.
 
     comparison = Comparison(lowered(kernel, kernel.variants[0]), tmp_path)
     comparison.compare({"rows": 33})
@@ -47,6 +47,16 @@ FLAGS = (
 
 MARGIN = 4096
 """Bytes around the memory of each tensor: NaN to those who read them, and an error for those who write them."""
+
+PTX = {
+    r"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 .*": "mma_m16n8k16",
+    r"ldmatrix.sync.aligned.m8n8.x4.shared.b16 .*": "ldmatrix_x4",
+    r"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 .*": "ldmatrix_x4_trans",
+    r"cp.async.cg.shared.global \[%0\], \[%1\], 16;": "cp_async_16",
+    r"cp.async.commit_group;": "cp_async_commit_group",
+    r"cp.async.wait_group (\d+);": "cp_async_wait_group",
+}
+"""Patterns of instructions -> the function of the header that is called with their operands and their numbers."""
 
 FUNCTIONS = {"min": min, "max": max, "truncdiv": truncdiv, "truncmod": truncmod}
 """What expressions of a launch call."""
@@ -120,7 +130,9 @@ class Emulation:
 
     def _compiled(self, source: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
-        source = re.sub(r"^\s*#include.*$", "", source, flags=re.M).replace("extern __shared__", "extern")
+        source = re.sub(r"^\s*#include.*$", "", source, flags=re.M)
+        source = re.sub(r"extern __shared__[^;]*?(\w+)\[\];", r"unsigned char *\1 = ::buf_dyn_shmem;", source)
+        source = re.sub(r'asm volatile\("([^"]*)"(.*)\);', _instruction, source)
         exported = 'extern "C" __attribute__((visibility("default"))) const char *emulated_'
         launchers = [
             f"{exported}{kernel.name}(void **values, const emulated::Geometry *geometry) "
@@ -187,6 +199,16 @@ class Emulation:
     @staticmethod
     def _number(expression: int | str, names: Mapping[str, Any]) -> Any:
         return expression if isinstance(expression, int) else eval(expression, dict(FUNCTIONS), dict(names))
+
+
+def _instruction(match: re.Match[str]) -> str:
+    """A call of the header's function for an instruction, or the instruction as it is."""
+    text, operands = match.groups()
+    for pattern, function in PTX.items():
+        if known := re.fullmatch(pattern, text):
+            given = [*re.findall(r'"[=+&]*\w"\s*\((\w+)\)', operands), *known.groups()]
+            return f"emulated::{function}({', '.join(given)});"
+    return match.group()
 
 
 def _machine(folder: Path) -> Path:

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from emulation import Comparison, EmulationError, kernels_in, lowered, variants_of
+from emulation import Comparison, kernels_in, lowered, variants_of
 from kernelwright.worker.check import size_sets
 
 FILES = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
-
-WITH_PTX = {"gemm"}
-"""Kernels that have variants with instructions of PTX, which cannot be emulated."""
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 
@@ -27,6 +24,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LONG = 521
 """A prime that the last of several size variables takes: loops over parts of a row go round a few times."""
+
+WIDE = 4096
+"""Columns of those variants of gemm that differ from others in the number of their blocks only, which takes long."""
 
 MULTIPLES = (48, 80, 16)
 """What size variables take where there are several: rows of 16 bytes may have code of their own."""
@@ -44,17 +44,12 @@ def chosen(signature: Mapping[str, Any], first: bool) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_cuda_code_agrees_with_its_reference_in_both_orders_of_threads(name: str, folder: Path) -> None:
-    compared, refused = [], []
     for kernel in kernels_in(name):
         for variant in variants_of(kernel):
             code = lowered(kernel, variant)
             comparison = Comparison(code, folder / f"{kernel.name}-{variant.slug}")
             sizes = chosen(code.signature, variant == kernel.variants[0])
-            try:
-                results = [comparison.compare(case, bool(i % 2)) for i, case in enumerate(sizes)]
-                assert any(results), "the inputs function accepts no sizes"
-                compared.append(variant.slug)
-            except EmulationError as error:
-                assert "PTX" in str(error), error
-                refused.append(variant.slug)
-    assert compared and (not refused or name in WITH_PTX), refused
+            if variant.config.get("n") == WIDE:
+                sizes = sizes[1:2]
+            results = [comparison.compare(case, bool(i % 2)) for i, case in enumerate(sizes)]
+            assert any(results), f"{variant.slug}: the inputs function accepts no sizes"

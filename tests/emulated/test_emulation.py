@@ -32,12 +32,21 @@ KERNELS = {
     "split": "if (t < 32) { __syncthreads(); }\nelse { __syncthreads(); } y[t] = 0;",
     "missed": "if (t % 32) __syncwarp(); else __syncthreads(); y[t] = 0;",
     "ptx": 'asm volatile("mma.sync %0;" : "=r"(rows));',
+    "copied": 'COPY\nasm volatile("cp.async.wait_group 0;" :  :  : "memory");\n__syncthreads(); y[t] = s[63 - t];',
+    "not_waited": 'COPY\nasm volatile("cp.async.wait_group 1;" :  :  : "memory");\n__syncthreads(); y[t] = s[63 - t];',
     "unaligned": "y[t] = ((float4 *)(y + 1))->x;",
     "beyond": "__shared__ float s[64]; s[t + 1] = 0; y[t] = 0;",
     "outside": "y[64 + t] = 0;",
     "workspace": "spare[t] = 3 * t; __syncthreads(); y[t] = spare[63 - t];",
     "bfloat": "y[t] = float(nv_bfloat16(1 + t / 256.0f)) + 0 * float((nv_bfloat16)(-1.0f));",
 }
+
+COPY = """
+__shared__ __align__(16) float s[64]; spare[t] = t; __syncthreads();
+unsigned to = __cvta_generic_to_shared(s + t / 4 * 4); const void *from = spare + t / 4 * 4;
+asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :  : "r"(to), "l"(from) : "memory");
+asm volatile("cp.async.commit_group;" :  : );
+"""
 
 SOURCE = '#include <cuda.h>\nextern "C" __global__ void __launch_bounds__(64) NAME'
 PARAMETERS = "(float* __restrict__ y, float* __restrict__ spare, int rows) { int t = threadIdx.x;\n"
@@ -59,7 +68,7 @@ class Machine:
         signature = {"schema": 1, "kernel": name, "slug": "", "target": "cuda", "arch": "sm_80", "entry": name}
         signature |= {"arguments": [tensor], "symbols": {"rows": "int32"}, "device_kernels": [device]}
         signature |= {"launches": [launch], "workspaces": [{"bytes": "4 * rows"}], "host_checks": []}
-        source = SOURCE.replace("NAME", name) + PARAMETERS + KERNELS[name] + "\n}\n"
+        source = SOURCE.replace("NAME", name) + PARAMETERS + KERNELS[name].replace("COPY", COPY) + "\n}\n"
         place = self.folder / name
         emulation = Emulation(signature, source, place)
         return emulation({"y": np.zeros(64, np.float32)}, {"rows": 64}, backwards)["y"]
@@ -84,6 +93,7 @@ EXPECTED = {
     "dynamic": T ^ 1,
     "halves": np.zeros(64),
     "workspace": 3 * (63 - T),
+    "copied": 63 - T,
     "bfloat": np.round((1 + T / 256) * 128) / 128,
 }
 
@@ -96,6 +106,10 @@ def test_it_computes_what_cuda_does(run: Machine, name: str) -> None:
 
 def test_a_missing_barrier_is_seen_in_at_least_one_order(run: Machine) -> None:
     assert np.isnan(run("no_barrier")[0]) and np.isnan(run("no_barrier", True)[63])
+
+
+def test_a_copy_that_nobody_waits_for_comes_at_once_in_one_order_and_never_in_the_other(run: Machine) -> None:
+    assert (run("not_waited") == 63 - T).all() and np.isnan(run("not_waited", True)).all()
 
 
 def test_a_warp_may_be_ahead_of_the_others_by_all_that_no_barrier_forbids(run: Machine) -> None:

@@ -68,6 +68,8 @@ def test_the_variant_for_other_data_comes_later_and_asks_for_no_alignment(name: 
     fallback = {**config, "aligned": False}
     assert configs.index(config) < configs.index(fallback)
     assert not any("alignment" in argument for argument in variant_of(name, fallback).signature["arguments"])
+    (choice,) = (choice for choice in kernel.choices if choice.config == fallback)
+    assert choice.declared("cuda") == fallback and choice.declared("llvm") is None, "code for the CPU takes any data"
 
 
 def test_the_fallback_reads_elements(tmp_path: Path) -> None:

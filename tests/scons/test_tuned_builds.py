@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tarfile
 from typing import Any
 
 import pytest
-from conftest import ADD, Project
+from conftest import ADD, SITE_SCONS, Project
 from kernelwright.ondemand.record import note
 from tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, table, tuned, write_project
 
@@ -150,11 +154,15 @@ def test_two_tables_of_one_device_are_an_error(cpu: Project) -> None:
     assert f"{FILE}:2 scaled [tuning]: it is of the same device as tuning/scaled.other.json" in run.output
 
 
-def test_a_malformed_table_of_one_kernel_leaves_the_others_with_k(cpu: Project) -> None:
+def test_a_malformed_table_of_one_kernel_leaves_the_others_with_k_and_in_a_partial_package(cpu: Project) -> None:
     cpu.write("kernels/add_one.py", ADD)
     cpu.write(FILE, "{")
     run = cpu.scons("-j2", "-k", ok=False)
     assert "LINK add_one" in run.stages and f"{FILE}:1 scaled" in run.output
+    run = cpu.scons("-j2", "--partial", ok=None)
+    assert f"{FILE}:1 scaled" in run.output
+    manifest = json.loads((cpu.folder / "build/demo/manifest.json").read_text())
+    assert list(manifest["kernels"]) == ["add_one"] and manifest["missing"][0]["location"] == f"{FILE}:1"
 
 
 def test_tables_of_no_kernel_and_of_kernels_without_a_space_are_told(cpu: Project) -> None:
@@ -247,6 +255,40 @@ def test_a_partial_package_has_rules_for_what_was_made(cpu: Project) -> None:
     assert [variant["config"]["block"] for variant in entry(cpu)["variants"]] == [1, 1, 16]
     assert entry(cpu)["declared"] == 2
     assert entry(cpu)["tables"][0]["rules"] == {"0": {"by": ["n"], "ranges": [[64, 0], [None, 2]]}}
+
+
+METADATA = """
+[build-system]
+requires = ["kernelwright"]
+build-backend = "kernelwright.build"
+
+[project]
+name = "demo"
+version = "1.0"
+"""
+
+
+def test_what_is_built_of_a_source_distribution_is_tuned(
+    cpu: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cpu.write("pyproject.toml", f'[tool.kernelwright]\npackage = "demo"\ntargets = ["llvm"]\n{METADATA}')
+    cpu.write(FILE, SMALL_AND_LARGE)
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=x", "-c", "user.email=x@y.z", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *command], cwd=cpu.folder, check=True)
+    out = tmp_path_factory.mktemp("out")
+    program = f"from kernelwright.build import build_sdist; build_sdist({str(out)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    subprocess.run([sys.executable, "-c", program], cwd=cpu.folder, env=environment, check=True)
+    with tarfile.open(out / "demo-1.0.tar.gz") as packed:
+        packed.extractall(out, filter="data")
+    unpacked = Project(out / "demo-1.0")
+    unpacked.scons("-j2")
+    cpu.scons("-j2")
+    assert entry(unpacked) == entry(cpu) and len(entry(cpu)["tables"]) == 1
 
 
 def test_cleaning_leaves_the_tables(cpu: Project) -> None:

@@ -137,6 +137,23 @@ def test_a_kernel_for_both_targets_has_the_first_point_of_each(demand: Demand) -
     """)
 
 
+def test_a_config_without_a_point_for_a_target_is_not_compared_with_calls_on_it(demand: Demand) -> None:
+    demand.project.replace(
+        "kernels/scaled.py",
+        f"tune={BLOCKS}",
+        "tune=lambda target, dtype: grid(block=[4]) if (target, dtype) != ('llvm', 'float64') else []",
+    )
+    assert demand.project.scons("-j2").labels["LOWER"] == 1
+    demand.run("""
+        scaled = kw.load("kernels/scaled.py").scaled
+        assert array(scaled(np.ones(3, "float32"))).max() == 2
+        with pytest.raises(TypeError, match="no listed config fits"):
+            scaled(np.ones(3, "float64"))
+        with pytest.raises(kw.KernelwrightError, match="compiled for CUDA only"):
+            scaled.compile(dtype="float64")
+    """)
+
+
 def test_a_kernel_of_a_notebook_has_its_first_point(demand: Demand) -> None:
     demand.run(
         """

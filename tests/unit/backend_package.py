@@ -202,7 +202,7 @@ def kernels_in(path: Path) -> tuple[Kernel, ...]:
 
 
 def case_of(kernel: Kernel, index: int, entry: dict[str, Any]) -> Case:
-    variant = kernel.variants[index]
+    (variant,) = (variant for variant in kernel.variants if variant.slug == entry["slug"])
     signature = {key: entry[key] for key in ("arguments", "symbols")}
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kernelwright.define.kernel import slugs
-from kernelwright.define.space import Choice, variants_of
+from kernelwright.define.space import Choice, targets_with_points, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
 from kernelwright.discover.selection import KernelSelection
 from kernelwright.discover.tables import tables_in
@@ -145,6 +145,17 @@ def test_a_variant_that_is_declared_for_one_target_and_chosen_for_the_other_is_m
     ]
     assert chosen.declared == 2 and chosen.tabled == {"n-1_block-8": ("cuda",)}
     assert chosen.tables[0].rules == {1: Rules(("m",), ((64, 0), (None, 1)))}
+
+
+def test_a_target_without_a_point_has_no_variant() -> None:
+    some = (Choice({"n": 1}, {"llvm": blocks(8), "cuda": blocks(4)}), Choice({"n": 2}, {"cuda": blocks(4)}))
+    assert built(choose(selected(some)).selection)[-1] == (2, 4, {"cuda": ARCHS["cuda"]})
+    chosen = choose(selected(some[1:]), [table(CPU, tuned(2, (None, 4)))])
+    assert chosen.selection.archs == {"cuda": ARCHS["cuda"]} and len(chosen.stale) == 1
+    nothing = choose(selected(some[1:], {"llvm": ("x86-64-v3",)})).selection
+    assert (nothing.archs, nothing.record.configs) == ({}, ())
+    assert targets_with_points(some, ("llvm", "cuda")) == ("llvm", "cuda") == targets_with_points((), ("llvm", "cuda"))
+    assert targets_with_points(some[1:], ("llvm", "cuda")) == ("cuda",)
 
 
 def test_only_the_archs_of_the_machine_are_compiled_on_demand() -> None:

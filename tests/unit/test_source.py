@@ -174,7 +174,7 @@ def test_tuning_tables_are_packed_and_one_that_git_does_not_track_is_refused(tre
 
 
 def test_without_git_the_tuning_tables_of_the_setting_are_packed(tmp_path: Path) -> None:
-    include = '\n[tool.kernelwright]\ntuning = "tables"\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
+    include = 'tuning = "tables"\n[tool.kernelwright.sdist]\ninclude = ["kernels/**/*.py"]\n'
     tree = write(tmp_path / "tree", {**FILES, "pyproject.toml": PYPROJECT + include})
     write(tree, {"tables/scale.sm_80-108.json": "{}", "tuning/scale.sm_80-108.json": "{}"})
     status, output, names = make_sdist(tree)

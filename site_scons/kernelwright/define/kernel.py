@@ -143,6 +143,9 @@ class Kernel:
     sizes_function: Callable[..., Any] | None = field(default=None)
     cost_function: Callable[..., Any] | None = field(default=None)
     divisible: Divisible = field(default_factory=dict)
+    _variants: tuple[tuple[Config, ...], list[Variant]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def where(self) -> Where:
@@ -162,9 +165,11 @@ class Kernel:
     @property
     def variants(self) -> list[Variant]:
         """One variant for each config, in order."""
-        return [
-            Variant(self.name, config, slug) for config, slug in zip(self.configs, slugs(self.configs), strict=True)
-        ]
+        if self._variants is None or self._variants[0] is not self.configs:
+            named = zip(self.configs, slugs(self.configs), strict=True)
+            # A space has thousands, and each lowering looks for one.
+            self._variants = self.configs, [Variant(self.name, config, slug) for config, slug in named]
+        return list(self._variants[1])
 
     def unlisted(self, config: Any) -> tuple[Variant, list[str]]:
         """The variant that a config would be as the last of ``configs``, and the slugs that all would have then.

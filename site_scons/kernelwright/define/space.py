@@ -160,6 +160,11 @@ def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:
     return list(unique.values())
 
 
+def targets_with_points(choices: Sequence[Choice], targets: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some targets that a kernel with these choices has variants for; all, if it has no space."""
+    return tuple(target for target in targets if any(c.points.get(target) for c in choices)) if choices else targets
+
+
 def callers_part(choices: Iterable[Choice], config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a variant's config that callers can see."""
     tuned = frozenset[str]().union(*(choice.parameters for choice in choices))

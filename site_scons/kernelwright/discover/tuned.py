@@ -127,8 +127,10 @@ class _Choosing:
         known = {config_text(config): (config, slug) for config, slug in record.listed}
         variants = [known[text] for text in self.built]
         slugs = dict(zip(self.built, (slug for _, slug in variants), strict=True))
+        built = {target for of_target in self.built.values() for target in of_target}
         selection = replace(
             self.selection,
+            archs={target: listed for target, listed in archs.items() if target in built},
             record=replace(record, configs=tuple(c for c, _ in variants), slugs=tuple(slugs.values())),
             only={slugs[text]: self._in_order(of_target) for text, of_target in self.built.items()},
             declared=count,

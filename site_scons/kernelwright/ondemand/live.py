@@ -28,6 +28,7 @@ from ..core.errors import DefinitionError, Where, WorkerError, refused
 from ..core.files import canonical_json
 from ..define.kernel import Config, Kernel
 from ..define.pass_configs import PassConfigs
+from ..define.space import targets_with_points
 from ..discover.discovery import DefinitionRecord, KernelRecord
 from ..lower.unit import Unit
 from ..processes.protocol import LowerRequest
@@ -275,7 +276,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         kernel.location,
         kernel.configs,
         tuple(variant.slug for variant in kernel.variants),
-        front_end.targets if kernel.targets is None else kernel.targets,
+        targets_with_points(kernel.choices, front_end.targets if kernel.targets is None else kernel.targets),
         kernel.archs,
         kernel.backends,
         kernel.outputs,

@@ -12,7 +12,7 @@ from ..core.arch import TARGETS
 from ..core.errors import Where
 from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
-from ..define.space import Choice, Point, callers_part
+from ..define.space import Choice, Point, callers_part, targets_with_points
 from .build import Job
 from .choice import select_for
 from .machine import REMEMBERED, machine
@@ -146,7 +146,8 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
     # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
     for choice in sorted(record.choices, key=lambda choice: len(choice.config) != len(config)):
         if _begins_like(choice.config, config):
-            return replace(record, choices=(choice,))
+            targets = targets_with_points((choice,), record.targets or TARGETS)
+            return replace(record, choices=(choice,), targets=targets)
     for known, slug in sorted(record.listed, key=lambda pair: len(pair[0]) != len(config)):
         if _begins_like(known, config):
             return _with_one(record, known, slug)

@@ -31,6 +31,7 @@ from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
 from ..define.kernel import Config, Kernel, Variant, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
+from ..define.space import targets_with_points
 from ..lower.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
@@ -250,7 +251,8 @@ class Server:
 
 def _targets(kernel: Kernel) -> tuple[str, ...]:
     """The targets that a kernel can be built for; a backward kernel follows the kernel whose gradients it computes."""
-    return lower.get((kernel.forward or kernel).frontend).targets if kernel.targets is None else kernel.targets
+    targets = lower.get((kernel.forward or kernel).frontend).targets if kernel.targets is None else kernel.targets
+    return targets_with_points(kernel.choices, targets)
 
 
 def load() -> dict[str, str] | KernelwrightError:
