@@ -1,8 +1,12 @@
 """Attention of one new token over a cache of keys and values: the decoding step of a transformer."""
 
+import math
+
 import numpy as np
+from _common import exp
 from kernelwright import grid, kernel
 from tvm.script import tirx as T
+from tvm.target import Target
 from tvm.tirx import Var
 
 LOG2_E = 1.4426950408889634
@@ -16,8 +20,18 @@ PART = 64
 """Fewest positions that are worth a block."""
 
 
-@kernel(configs=grid(heads=[16], kv_heads=[4], head_dim=[64, 128], dtype=["float16", "float32"]), outputs=["out"])
-def decode_attention(heads: int, kv_heads: int, head_dim: int, dtype: str, target):
+def _space(target: str):
+    return grid(share=[4, 2, 1], block=[64, 128]) if target == "llvm" else [{}]
+
+
+@kernel(
+    configs=grid(heads=[16], kv_heads=[4], head_dim=[64, 128], dtype=["float16", "float32"]),
+    tune=_space,
+    outputs=["out"],
+)
+def decode_attention(
+    heads: int, kv_heads: int, head_dim: int, dtype: str, target: Target, share: int = 4, block: int = 64
+):
     """Attention with one query for each sequence, grouped heads and sequences of different lengths.
 
     ``out[b, h] = softmax(q[b, h] . k_cache[b, :len, g] / sqrt(head_dim)) @ v_cache[b, :len, g]`` with
@@ -25,10 +39,17 @@ def decode_attention(heads: int, kv_heads: int, head_dim: int, dtype: str, targe
 
     Shapes: q [batch, heads, head_dim], k_cache and v_cache [batch, max_seq, kv_heads, head_dim], lengths [batch] of
     int32, out [batch, heads, head_dim]. The softmax is computed in float32, in one pass over the cache (Milakov and
-    Gimelshein, "Online normalizer calculation for softmax", 2018). A cache has fewer than 2**31 elements.
+    Gimelshein, "Online normalizer calculation for softmax", 2018). A cache has fewer than 2**31 elements. ``share`` and
+    ``block`` are for the CPU.
     """
-    lower = _cpu if target.kind.name == "llvm" else _cuda
-    return lower(heads, kv_heads, head_dim, dtype)
+    if target.kind.name == "cuda":
+        return _cuda(heads, kv_heads, head_dim, dtype)
+    return _cpu(heads, kv_heads, head_dim, dtype, share, block)
+
+
+@decode_attention.sizes
+def _():
+    return {"batch": [1, 8], "max_seq": [256, 1024, 4096]}
 
 
 @decode_attention.reference
@@ -56,11 +77,15 @@ def _(rng, batch, max_seq):
     return {"lengths": lengths.astype(np.int32)}
 
 
-def _cpu(heads: int, kv_heads: int, head_dim: int, dtype: str):
-    """A task computes one head of one sequence."""
-    group, lanes = heads // kv_heads, 16
+def _cpu(heads: int, kv_heads: int, head_dim: int, dtype: str, share: int, block: int):
+    """A task computes up to ``share`` heads of one sequence that have the same keys, so that it reads keys once.
+
+    It takes ``block`` positions at a time: their scores first, then the powers of all scores at once, then the values.
+    """
+    group = math.gcd(heads // kv_heads, share)
+    tasks, lanes = heads // group, 16
     chunks = head_dim // lanes
-    scale = LOG2_E * head_dim**-0.5
+    scale = head_dim**-0.5
     itemsize = np.dtype(dtype).itemsize  # NumPy promises no more, and TVM would take 64 bytes for granted
     batch, max_seq = Var("batch", "int32"), Var("max_seq", "int32")
 
@@ -72,43 +97,76 @@ def _cpu(heads: int, kv_heads: int, head_dim: int, dtype: str):
         lengths: T.Buffer((batch,), "int32"),
         out: T.Buffer((batch, heads, head_dim), dtype, align=itemsize),
     ):
-        for task in T.parallel(batch * heads):
-            b = T.meta_var(task // heads)
-            h = T.meta_var(task % heads)
-            acc = T.alloc_buffer((head_dim,), "float32")
-            dot = T.alloc_buffer((lanes,), "float32")
-            top = T.alloc_buffer((1,), "float32")  # largest score so far
-            total = T.alloc_buffer((1,), "float32")  # sum of exp2(score - top)
-            score = T.alloc_buffer((1,), "float32")
+        for task in T.parallel(batch * tasks):
+            b = T.meta_var(task // tasks)
+            h0 = T.meta_var(task % tasks * group)
+            g = T.meta_var(h0 // (heads // kv_heads))
+            length = T.meta_var(T.max(T.min(lengths[b], max_seq), 0))
+            query = T.alloc_buffer((group, head_dim), "float32")
+            acc = T.alloc_buffer((group, head_dim), "float32")
+            score = T.alloc_buffer((group, block), "float32")
+            top = T.alloc_buffer((group,), "float32")  # largest score so far
+            total = T.alloc_buffer((group,), "float32")  # sum of exp(score - top)
             keep = T.alloc_buffer((1,), "float32")  # what is left of earlier sums when top grows
-            top[0] = T.min_value("float32")
-            total[0] = T.float32(0)
-            for d in T.vectorized(head_dim):
-                acc[d] = T.float32(0)
-            for s in T.serial(T.max(T.min(lengths[b], max_seq), 0)):
-                for lane in T.vectorized(lanes):
-                    dot[lane] = T.float32(0)
-                for c in T.unroll(chunks):
-                    for lane in T.vectorized(lanes):
-                        dot[lane] += T.cast(q[b, h, c * lanes + lane], "float32") * T.cast(
-                            k_cache[b, s, h // group, c * lanes + lane], "float32"
-                        )
-                for lane in T.unroll(1, lanes):
-                    dot[0] += dot[lane]
-                score[0] = dot[0] * T.float32(scale)
-                keep[0] = T.exp2(top[0] - T.max(top[0], score[0]))
-                top[0] = T.max(top[0], score[0])
-                score[0] = T.exp2(score[0] - top[0])
-                total[0] = total[0] * keep[0] + score[0]
+            for h in T.serial(group):
+                top[h] = T.min_value("float32")
+                total[h] = T.float32(0)
                 for c in T.serial(chunks):
                     for lane in T.vectorized(lanes):
-                        acc[c * lanes + lane] = acc[c * lanes + lane] * keep[0] + score[0] * T.cast(
-                            v_cache[b, s, h // group, c * lanes + lane], "float32"
+                        acc[h, c * lanes + lane] = T.float32(0)
+                        query[h, c * lanes + lane] = T.cast(q[b, h0 + h, c * lanes + lane], "float32") * T.float32(
+                            scale
                         )
+            for s0 in T.serial(T.ceildiv(length, block)):
+                for s in T.serial(block):
+                    dot = T.alloc_buffer((group, lanes), "float32")
+                    for h in T.unroll(group):
+                        for lane in T.vectorized(lanes):
+                            dot[h, lane] = T.float32(0)
+                    for c in T.unroll(chunks):
+                        for h in T.unroll(group):
+                            for lane in T.vectorized(lanes):
+                                # Positions past the end repeat the last one, with scores that add nothing.
+                                dot[h, lane] += query[h, c * lanes + lane] * T.cast(
+                                    k_cache[b, T.min(s0 * block + s, length - 1), g, c * lanes + lane], "float32"
+                                )
+                    for h in T.unroll(group):
+                        for lane in T.unroll(1, lanes):
+                            dot[h, 0] += dot[h, lane]
+                        score[h, s] = T.Select(s0 * block + s < length, dot[h, 0], T.min_value("float32"))
+                for h in T.serial(group):
+                    keep[0] = top[h]
+                    for s in T.serial(block):
+                        top[h] = T.max(top[h], score[h, s])
+                    keep[0] = T.exp2((keep[0] - top[h]) * T.float32(LOG2_E))
+                    for lane in T.vectorized(block):
+                        score[h, lane] = exp(score[h, lane] - top[h])
+                    total[h] = total[h] * keep[0]
+                    for s in T.serial(block):
+                        total[h] += score[h, s]
+                    for c in T.serial(chunks):
+                        for lane in T.vectorized(lanes):
+                            acc[h, c * lanes + lane] = acc[h, c * lanes + lane] * keep[0]
+                for c in T.serial(chunks):
+                    part = T.alloc_buffer((group, lanes), "float32")
+                    for h in T.unroll(group):
+                        for lane in T.vectorized(lanes):
+                            part[h, lane] = acc[h, c * lanes + lane]
+                    for s in T.serial(T.min(block, length - s0 * block)):
+                        for h in T.unroll(group):
+                            for lane in T.vectorized(lanes):
+                                part[h, lane] += score[h, s] * T.cast(
+                                    v_cache[b, s0 * block + s, g, c * lanes + lane], "float32"
+                                )
+                    for h in T.unroll(group):
+                        for lane in T.vectorized(lanes):
+                            acc[h, c * lanes + lane] = part[h, lane]
             # total is at least 1, unless the sequence is empty: then acc is 0.
-            for c in T.serial(chunks):
+            for h, c in T.grid(group, chunks):
                 for lane in T.vectorized(lanes):
-                    out[b, h, c * lanes + lane] = T.cast(acc[c * lanes + lane] / T.max(total[0], T.float32(1)), dtype)
+                    out[b, h0 + h, c * lanes + lane] = T.cast(
+                        acc[h, c * lanes + lane] / T.max(total[h], T.float32(1)), dtype
+                    )
 
     return main
 

@@ -70,3 +70,31 @@ def write_project(project: Project) -> None:
     for path in (project.folder / "kernels").glob("*.py"):
         path.unlink()
     project.write("kernels/scaled.py", SCALED)
+
+
+CUDA_OF_SCALED = """\
+    if target.kind.name == "cuda":
+
+        @T.prim_func(s_tir=True)
+        def gpu(x_handle: T.handle, y_handle: T.handle):
+            n = T.int32()
+            x = T.match_buffer(x_handle, (n,), dtype)
+            y = T.match_buffer(y_handle, (n,), dtype)
+            for i in T.thread_binding((n + block - 1) // block, "blockIdx.x"):
+                for k in T.thread_binding(block, "threadIdx.x"):
+                    with T.sblock("y"):
+                        j = T.axis.spatial(n, i * block + k)
+                        T.where(i * block + k < n)
+                        y[j] = x[j] * T.cast(2.0, dtype)
+
+        return gpu
+
+"""
+
+
+def scaled_on_both() -> str:
+    """``scaled`` for both targets: the points are 16 and 4 on the CPU, and 4 and 16 with CUDA."""
+    text = SCALED.replace("block: int)", "block: int, target)")
+    text = text.replace("    @T.prim_func", f"{CUDA_OF_SCALED}    @T.prim_func", 1)
+    points = "lambda target: grid(block=[16, 4] if target == 'llvm' else [4, 16])"
+    return text.replace(f"tune={BLOCKS}", f"tune={points}")

@@ -80,7 +80,7 @@ def test_the_code_for_multiples_has_no_tail_and_other_sizes_never_reach_it(twice
     found = json.loads(twice.python(CALL))
     assert found[0] == [[16, True], [1, True], [1, True], [16, True], [1, True], []]
     assert found[1] == [16, True]
-    assert "the size n is not a multiple of 16" in found[2] and "remedy: pass arrays of such sizes" in found[2]
+    assert "expects: x = float32[n (a multiple of 16)]" in found[2] and "remedy: " in found[2]
 
 
 def test_checks_use_sizes_of_the_class(twice: Project) -> None:
@@ -124,3 +124,39 @@ def test_what_is_no_class_is_an_error_at_the_definition(twice: Project, declared
     run = twice.scons("TARGETS=llvm", ok=False)
     assert message in run.output and re.search(r"kernels/twice\.py:\d+ twice", run.output) and "remedy:" in run.output
     assert "Traceback" not in run.output
+
+
+def test_without_assertions_other_sizes_reach_no_variant_of_a_class_either(twice: Project) -> None:
+    text = TWICE.replace("[1, 16]}", '[16]}, pass_configs={"tirx.disable_assert": True}')
+    twice.write("kernels/twice.py", text.replace('["float32", "float16"]', '["float32"]'))
+    twice.scons("-j2", "TARGETS=llvm")
+    program = """
+        import numpy as np, demo
+        x, y = np.ones(17, "float32"), np.zeros(17, "float32")
+        for call in (lambda: demo.twice(x), lambda: demo.twice(x, y), lambda: demo.twice.choice(x, y)):
+            try:
+                call()
+            except ValueError as error:
+                print("a multiple of 16" in str(error), y.any())
+    """
+    assert twice.python(program) == "True False\n" * 3
+
+
+def test_recorded_configs_are_compared_with_the_largest_multiples_first(twice: Project) -> None:
+    """The file is sorted, and there the config without a class comes first."""
+    classes = [{"dtype": "float32"}, {"dtype": "float32", "n_multiple_of": 16}]
+    twice.write("configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
+    twice.scons("-j2", "TARGETS=llvm", "CONFIGS=configs.json")
+    configs = [
+        variant["config"]
+        for variant in json.loads((twice.folder / "build/demo/manifest.json").read_text())["kernels"]["twice"][
+            "variants"
+        ]
+    ]
+    assert configs == classes[::-1]
+    twice.write("kernels/configs.json", json.dumps({"schema": 1, "kernels": {"twice": classes}}))
+    twice.replace("kernels/twice.py", 'grid(dtype=["float32", "float16"])', 'recorded("configs.json")')
+    twice.replace("kernels/twice.py", "import grid", "import recorded")
+    twice.scons("-j2", "TARGETS=llvm")
+    ran = twice.python('import numpy as np, demo; print(int(np.from_dlpack(demo.twice(np.ones(32, "float32")))[0]))')
+    assert ran == "16\n"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import ADD, SITE_SCONS, Project
 from kernelwright.ondemand.record import note
-from tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, table, tuned, write_project
+from tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
 
 
 @pytest.fixture
@@ -296,3 +296,22 @@ def test_cleaning_leaves_the_tables(cpu: Project) -> None:
     cpu.scons("-j2")
     cpu.scons("-c")
     assert (cpu.folder / FILE).is_file() and not (cpu.folder / "build/kernels/demo").exists()
+
+
+def test_a_table_of_one_target_leaves_what_is_declared_for_another_one(project: Project) -> None:
+    """It has chosen what is declared for the CPU, for one arch: a call on another GPU is not compared with that."""
+    write_project(project)
+    archs = '["x86-64-v2", "sm_80", "sm_90a"]'
+    project.write("pyproject.toml", f'[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = {archs}\n')
+    project.write("kernels/scaled.py", scaled_on_both().replace('"float32", "float64"', '"float32"'))
+    project.write("tuning/scaled.sm_80-108.json", table(tuned("float32", (None, {"block": 16})), device=GPU))
+    project.scons("-j2")
+    of_cpu, of_gpu = entry(project)["variants"]
+    assert (of_cpu["archs"], of_cpu["tabled"]) == (["x86-64-v2", "sm_80"], ["cuda"])
+    assert of_gpu["archs"] == ["sm_80", "sm_90a"] and "tabled" not in of_gpu
+    program = """
+        import demo, numpy as np
+        demo.scaled.preload("cpu")
+        assert demo.scaled.supported("cpu") and (np.from_dlpack(demo.scaled(np.ones(3, "float32"))) == 2).all()
+    """
+    assert project.python(program) == ""

@@ -20,7 +20,8 @@
  *   STANDIN_BLOCKING    1: that stream is not non-blocking, so any use of the legacy default stream fails with 906
  *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
- *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL
+ *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
+ *                       of several functions with their names: "first:pi second:ppi"
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code
  *
  * Times are made up: a launch takes 5 us, a hundredth of one for each block, and a fiftieth for each thread of a block.
@@ -339,10 +340,20 @@ static void say_parameter(FILE *line, char type, const void *value) {
   }
 }
 
+/* The types of a function's parameters, up to a blank or the end; NULL: nobody has asked for them. */
+static const char *types_of(const char *function) {
+  const char *types = getenv("STANDIN_PARAMETERS");
+  const size_t length = strlen(function);
+  if (!types || !strchr(types, ':')) return types;
+  for (; types; types = strchr(types, ' '), types += types != NULL)
+    if (!strncmp(types, function, length) && types[length] == ':') return types + length + 1;
+  return NULL;
+}
+
 /* Threads launch at the same time: the line is written as a whole. */
 static void say_launch(const launch_config *config, const kernel *own, void **parameters) {
   const unsigned int *g = config->grid, *b = config->block;
-  const char *types = getenv("STANDIN_PARAMETERS");
+  const char *types = types_of(own->name);
   char text[4096];
   FILE *line = fmemopen(text, sizeof text, "w");
   fprintf(line, "launch %s %s grid %u %u %u block %u %u %u ", own->name, own->arch, g[0], g[1], g[2], b[0], b[1], b[2]);
@@ -351,7 +362,7 @@ static void say_launch(const launch_config *config, const kernel *own, void **pa
   if (is_foreign(context_of(config->stream))) fprintf(line, " in a context of its own");
   for (unsigned int i = 0; i < config->num_attributes; ++i)
     fprintf(line, " attribute %u: %u", config->attributes[i].id, config->attributes[i].value[0]);
-  for (int i = 0; types && types[i]; ++i) {
+  for (int i = 0; types && types[i] && types[i] != ' '; ++i) {
     if (!i) fprintf(line, " parameters");
     say_parameter(line, types[i], parameters[i]);
   }

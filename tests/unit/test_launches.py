@@ -81,7 +81,11 @@ def library(project: Project) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted((project.folder / "kernels").glob("[a-z]*.py")):
         for kernel in project.discover(f"kernels/{path.name}")["kernels"]:
+            choices = kernel.get("choices", [])
+            of_space = [{**c["config"], **point} for c in choices for point in c["points"].get("cuda", [])]
             for slug, config in zip(kernel["slugs"], kernel["configs"], strict=True):
+                if choices and config not in of_space:
+                    continue  # a variant for the CPU only
                 result = project.lower(f"kernels/{path.name}", kernel["name"], "cuda", slug=slug, config=config)
                 found.setdefault(kernel["name"], []).append(json.loads(result["contents"]["signature.json"]))
     return found
@@ -157,8 +161,9 @@ def by_tvm(
 
 
 def letters(signature: Mapping[str, Any]) -> str:
-    (params,) = {tuple(device["params"]) for device in signature["device_kernels"]}
-    return "".join(LETTERS[dtype] for dtype in params)
+    """The types of the parameters of each device function, as the stand-in takes them."""
+    functions = signature["device_kernels"]
+    return " ".join(f"{f['name']}:{''.join(LETTERS[dtype] for dtype in f['params'])}" for f in functions)
 
 
 def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]], **standin: object) -> dict[str, list[str]]:
@@ -188,8 +193,8 @@ def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]], **st
 
 
 def plain(launches: list[str]) -> list[str]:
-    """Launches without their stream: the default one has two handles."""
-    return [re.sub(r"stream \S+ ", "", line) for line in launches]
+    """Launches without their stream, as the default one has two handles, and without addresses of workspaces."""
+    return [re.sub("0x[0-9a-f]{8,}", "workspace", re.sub(r"stream \S+ ", "", line)) for line in launches]
 
 
 def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
@@ -204,7 +209,7 @@ def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
     launched = by_nvrtc(Process(tmp_path / "package", driver), library)
     for name, signatures in library.items():
         expected = by_tvm(tmp_path, driver, signatures, project.folder / "out", monkeypatch)
-        assert len(expected) == len(SIZES) * len(signatures), name
+        assert len(expected) >= len(SIZES) * len(signatures), name
         assert plain(launched[name]) == plain(expected), name
 
 

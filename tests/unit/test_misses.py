@@ -205,3 +205,9 @@ def test_what_is_no_fallback_is_an_error(
 ) -> None:
     with pytest.raises(kind, match=said):
         Misses().set_fallback(mode, definitions)
+
+
+def test_sizes_of_no_class_are_noted() -> None:
+    classes = {"variants": [variant | {"multiples": {"n": 16}} for variant in ONE["variants"]]}
+    for size, is_miss in ((16, False), (0, False), (17, True)):
+        assert Misses().note("f", classes, (np.zeros((size, 4), "float32"), 1.5, 2), REFUSED) == is_miss

@@ -201,3 +201,22 @@ def test_without_tables_the_first_declared_variant_runs(folder: Path, driver: Pa
     process = Process(tmp_path, driver)
     said = process.run('print(made.kernel("touch").choice(on_cuda((3, 8), "float16"), 1))', **HERE)
     assert said == "<variant fast: it is the first declared variant that fits; there are no tuning tables>\n"
+
+
+def test_what_is_declared_for_the_cpu_runs_only_where_a_table_says_so(driver: Path, tmp_path: Path) -> None:
+    """A table for an sm_80 has chosen it, so it has code for that arch only."""
+    make_package(tmp_path, {"touch": touch()}, ARCHS)
+    path = tmp_path / "made/touch.json"
+    entry = json.loads(path.read_text())
+    for place in (0, 2):
+        variant = entry["variants"][place]
+        variant["archs"] = variant["units"][0]["archs"] = ["sm_80"]
+        variant["tabled"] = ["cuda"]
+    table = DeviceTable("cuda", "sm_80", "NVIDIA A100", 108, {1: Rules(("m",), ((4, 0), (None, 1)))})
+    path.write_text(json.dumps(entry | {"declared": 5, "tables": [table.to_json()]}))
+    process = Process(tmp_path, driver)
+    assert ran(process, (1, 0, ALIGNED), (5, 0, ALIGNED), capability=90) == ["plain", "plain"]
+    a100 = {"capability": 80, "name": "NVIDIA A100", "count": 108}
+    assert ran(process, (1, 0, ALIGNED), (5, 0, ALIGNED), **a100) == ["fast", "plain"]
+    for capability in (80, 90):
+        assert process.run('print(made.kernel("touch").supported())', capability=capability) == "True\n"

@@ -19,8 +19,12 @@ from kernelwright.backends import cython
 from kernelwright.core.arch import lowering_arch
 from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.core.pipeline import LISTINGS
+from kernelwright.define.kernel import slugs
 from kernelwright.define.settings import Settings
+from kernelwright.define.space import Choice, variants_of
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.discover.selection import select
+from kernelwright.discover.tuned import choose
 from kernelwright.library.files import UnitFiles
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import cc, ext, link, package
@@ -126,6 +130,32 @@ def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monk
     found = changed(before, signatures(tmp_path, monkeypatch, other))
     assert not [name for name in found if name.startswith(("CUBIN", "PTX", "FATBIN", "LOWER")) and "x86" not in name]
     assert labels(found) >= {"LOWER", "WRAP", "LINK"}
+
+
+def tuned_signatures(tmp_path, monkeypatch, *ranges: tuple[int | None, int]) -> dict[str, str]:
+    """Signatures of a kernel with a space of three points, for one table with these ranges for the first config."""
+    points = tuple({"block": block} for block in (8, 16, 32))
+    choices = tuple(Choice({"m": m}, dict.fromkeys(("llvm", "cuda"), points)) for m in (1, 2))
+    configs = tuple(variants_of(choices))
+    record = replace(GEMM, configs=configs, slugs=tuple(slugs(configs)), choices=choices)
+    rules = tuple(Rule({"block": block}, upto) for upto, block in ranges)
+    file = TableFile("gemm", TableDevice("cuda", "sm_80", "GPU", 108), {}, (TunedConfig({"m": 1}, ("n",), rules),))
+    graph = new_graph(tmp_path, monkeypatch, replace(BASE, kernel=record))
+    graph.add_kernel(replace(BASE, kernel=record).definition, choose(select(record, BASE.settings), [file]).selection)
+    return {name: stage.fingerprint for name, stage in stages_of(graph).items()}
+
+
+def test_the_ranges_of_a_table_are_in_the_signatures_of_what_has_them_and_a_new_variant_in_its_own(
+    tmp_path, monkeypatch
+):
+    before = tuned_signatures(tmp_path, monkeypatch, (64, 16), (None, 8))
+    edited = changed(before, tuned_signatures(tmp_path, monkeypatch, (65, 16), (None, 8)))
+    assert edited == {"WRAP gemm", "WRAP gemm cython", "LINK gemm"}
+    after = tuned_signatures(tmp_path, monkeypatch, (64, 16), (None, 32))
+    assert changed(before, after) - edited - {"CC gemm"} == {
+        *("LOWER gemm/m-1_block-32 cuda", "CUBIN gemm/m-1_block-32 sm_80", "FATBIN gemm/m-1_block-32 sm_80"),
+        *("SASS gemm/m-1_block-32 sm_80", "PTX gemm/m-1_block-32 sm_80", "CHECK gemm/m-1_block-32 cuda:0"),
+    }
 
 
 @pytest.mark.parametrize(

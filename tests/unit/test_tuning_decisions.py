@@ -73,6 +73,16 @@ def test_an_answer_without_a_timing_counts_as_the_default():
     assert choose({0: ONE, 2: timing(0.99, 0.99, 0.99)}, standing=1) == DEFAULT
 
 
+def test_what_was_disturbed_changes_no_answer():
+    fast, slow = (0.5,) * 4, (1.5,) * 4
+    once, twice = (True, False, False, False), (True, True, False, False)
+    assert choose({0: ONE, 1: Timing(fast, (1.0,) * 4, noisy=once)}) == 1
+    assert choose({0: ONE, 1: Timing(fast, (1.0,) * 4, noisy=twice)}) == DEFAULT
+    assert choose({0: ONE, 1: Timing(slow, (1.0,) * 4, noisy=once)}, standing=1) == DEFAULT
+    assert choose({0: ONE, 1: Timing(slow, (1.0,) * 4, noisy=twice)}, standing=1) == 1
+    assert choose({0: ONE, 1: Timing((9.0, 0.5, 0.5, 0.5), (1.0,) * 4, noisy=once)}) == 1
+
+
 def test_spread_and_ratio_are_those_of_the_rounds():
     found = timing(0.5, 0.6, 0.4)
     assert found.ratio == 0.5 and math.isclose(found.spread, 0.4)

@@ -137,6 +137,11 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
     "an arch that is none": (put("device", "arch", value="sm90"), '"arch"', "unknown arch 'sm90'"),
     "an arch of the other target": (put("device", "arch", value="x86-64"), '"arch"', "is one of llvm, not of cuda"),
     "a device without a name": (put("device", "name", value=""), '"name"', "expected the name of a device"),
+    "too many cores": (
+        put("device", "count", value=2**32 + 2),
+        '"count"',
+        "device.count is 4294967298, expected at most 2147483647",
+    ),
     "no cores": (put("device", "count", value=0), '"count"', "device.count is 0, expected an integer from 1"),
     "a version that is no text": (put("measured", "tvm", value=0.27), '"tvm"', "measured.tvm is 0.27, expected a text"),
     "configs that are no list": (put("configs", value={}), '"configs"', "configs is {}, expected a list"),

@@ -6,10 +6,14 @@ A class is a key of a variant's config, such as ``m_multiple_of``, which the def
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import DefinitionError, Where, shown
+from .recorded import config_text
+
+Item = TypeVar("Item")
 
 SUFFIX = "_multiple_of"
 
@@ -39,10 +43,47 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
 
 
 def expanded(configs: Iterable[Mapping[str, Any]], divisible: Divisible) -> list[dict[str, Any]]:
-    """Each config once for each combination of classes, the largest multiples first."""
+    """Each config once for each combination of classes, the largest multiples first.
+
+    A config that names a class itself is for that one only.
+    """
     keys = [f"{name}{SUFFIX}" for name in divisible]
     classes = [dict(zip(keys, numbers, strict=True)) for numbers in itertools.product(*divisible.values())]
-    return [{**config, **{k: n for k, n in known.items() if n > 1}} for config in configs for known in classes]
+    made = (
+        {**config, **{k: n for k, n in known.items() if k not in config}} for config in configs for known in classes
+    )
+    plain = [{key: value for key, value in config.items() if key not in keys or value != 1} for config in made]
+    return list({config_text(config): config for config in plain}.values())
+
+
+def in_order(configs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Configs in the order of :func:`by_class`."""
+    return by_class((config, config) for config in configs)
+
+
+def by_class(pairs: Iterable[tuple[Mapping[str, Any], Item]]) -> list[Item]:
+    """What configs stand for, in the order in which a call is compared with it. A file of recorded configs has another.
+
+    Arguments:
+        pairs: a config, and what it stands for. Of those that differ only in their classes, the one with the largest
+            multiples comes first.
+    """
+    groups: dict[str, list[tuple[tuple[int, ...], Item]]] = {}
+    for config, item in pairs:
+        rest = config_text({key: value for key, value in config.items() if not is_class(key)})
+        groups.setdefault(rest, []).append((_rank(config), item))
+    return [item for group in groups.values() for _, item in sorted(group, key=lambda pair: pair[0])]
+
+
+def is_class(key: str) -> bool:
+    """Whether a key of a config stands for a class."""
+    return key.endswith(SUFFIX)
+
+
+def _rank(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """What configs with other classes are sorted by: the more code is specialised, the earlier it comes."""
+    numbers = [value for key, value in config.items() if is_class(key) and type(value) is int]
+    return -math.prod(numbers), *(-number for number in numbers)
 
 
 def multiples_of(config: Mapping[str, Any], divisible: Divisible) -> dict[str, int]:

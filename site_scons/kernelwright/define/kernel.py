@@ -19,10 +19,19 @@ from functools import partial
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
-from .divisible import Divisible, checked_divisible, class_keys, expanded, multiples_of, require_classes
+from .divisible import (
+    Divisible,
+    by_class,
+    checked_divisible,
+    class_keys,
+    expanded,
+    in_order,
+    multiples_of,
+    require_classes,
+)
 from .pass_configs import PassConfigs, checked_pass_configs
-from .recorded import Recorded
-from .space import Choice, checked_cost, checked_sizes, given, space_of, variants_of
+from .recorded import Recorded, config_text
+from .space import Choice, callers_part, checked_cost, checked_sizes, given, space_of, variants_of
 
 ConfigValue = bool | int | float | str
 Outputs = tuple[str | int, ...]
@@ -393,6 +402,22 @@ class Kernel:
 
         return declare
 
+    def config_of_forward(self, config: Config, target: str) -> Config:
+        """The config of the forward kernel that a variant of this backward kernel belongs to, with its first point.
+
+        Arguments:
+            config: the variant's.
+            target: ``llvm`` or ``cuda``.
+        """
+        seen = callers_part(self.choices, config)
+        choices = self.forward.choices if self.forward else ()
+        if not choices:
+            return seen
+        text = config_text(seen)
+        choice = next((choice for choice in choices if config_text(choice.config) == text), choices[0])
+        points = choice.points.get(target) or next(iter(choice.points.values()))
+        return {**seen, **points[0]}
+
     def _check_backward(self, where: Where) -> None:
         if self.backward_kernel is not None:
             message = f"kernel {self.name!r} has a backward kernel already, at {self.backward_kernel.location}"
@@ -640,17 +665,30 @@ def _declared(
     """
     seen = _checked_configs(function, configs, where, divisible, complete=tune is None)
     if not classes_are_listed and not isinstance(configs, Recorded):
-        seen = tuple(expanded(seen, divisible))
+        seen = _with_classes(seen, divisible, where)
+    if divisible:
+        seen = tuple(in_order(seen))
     require_classes(seen, divisible, where)
     if tune is None:
         return seen, ()
     space = space_of(tune, targets, frontend, where)
     choices = space.choices(seen, isinstance(configs, Recorded))
+    if divisible:  # which of them a config of a variant belongs to is known only now
+        choices = tuple(by_class((choice.config, choice) for choice in choices))
     variants = variants_of(choices)
     if len(variants) > MAX_CONFIGS:
         message = f"configs and tune make {len(variants)} candidates, at most {MAX_CONFIGS} are possible"
         raise DefinitionError(message, where, FEWER)
     return _checked_configs(function, variants, where, divisible), choices
+
+
+def _with_classes(configs: Sequence[Config], divisible: Divisible, where: Where) -> tuple[Config, ...]:
+    """Each config once for each class of sizes."""
+    count = len(configs) * math.prod(map(len, divisible.values()))
+    if count > MAX_CONFIGS:
+        message = f"configs and divisible make {count} variants, at most {MAX_CONFIGS} are possible"
+        raise DefinitionError(message, where, "list fewer classes, or give the axes fewer values")
+    return tuple(expanded(configs, divisible))
 
 
 def _checked_configs(
@@ -663,7 +701,7 @@ def _checked_configs(
     """
     if isinstance(configs, Recorded):
         check = partial(_checked_configs, divisible=divisible, complete=complete)
-        return configs.configs(function, where, check)
+        return configs.configs(function, where, check, lambda default: _with_classes(default, divisible, where))
     if configs is None:
         configs = [{}]
     if isinstance(configs, Mapping) or not isinstance(configs, Iterable):

@@ -28,6 +28,8 @@ VARIABLE = "KERNELWRIGHT_RECORD"
 Check = Callable[[Callable[..., Any], Any, Where], tuple[Mapping[str, Any], ...]]
 """Finds out whether configs suit a definition."""
 
+OfDefault = Callable[[tuple[Mapping[str, Any], ...]], tuple[Mapping[str, Any], ...]]
+
 Configs = dict[str, list[dict[str, Any]]]
 """Name of a kernel -> its configs."""
 
@@ -63,20 +65,23 @@ class Recorded:
     path: str
     default: tuple[Mapping[str, Any], ...] | None = None
 
-    def configs(self, function: Callable[..., Any], where: Where, check: Check) -> tuple[Mapping[str, Any], ...]:
+    def configs(
+        self, function: Callable[..., Any], where: Where, check: Check, of_default: OfDefault
+    ) -> tuple[Mapping[str, Any], ...]:
         """The configs of a kernel, with keys in the order of those of ``default``, or else of the parameters.
 
         Arguments:
             function: the definition.
             where: its place.
             check: finds out whether configs suit the definition.
+            of_default: makes the configs of variants of those of ``default``; what was recorded is of variants.
 
         Raises:
             DefinitionError: the file is missing or damaged, or does not name the kernel, or a config does not suit it.
         """
         found = self._found(function, where)
         if found is None:
-            return check(function, self.default, where)
+            return of_default(check(function, self.default, where))
         try:
             return check(function, found, where)
         except DefinitionError as error:

@@ -26,6 +26,9 @@ SCHEMA = 1
 LARGEST = 16 << 20
 """Bytes that such a file may have."""
 
+MOST_CORES = 2**31 - 1
+"""Largest count of a device: it is an int in C."""
+
 ENDING = ".json"
 
 DIGEST = re.compile(r"[0-9a-f]{8,64}")
@@ -311,7 +314,10 @@ def _device(item: Located) -> TableDevice:
     name = item.member("name")
     if not name.text() or not name.text().isprintable():
         raise LocatedError(f"device.name is {shown(name.text())}, expected the name of a device", name.line)
-    return TableDevice(target.text(), arch.text(), name.text(), item.member("count").count(1))
+    count = item.member("count")
+    if count.count(1) > MOST_CORES:
+        raise LocatedError(f"device.count is {count.value}, expected at most {MOST_CORES}", count.line)
+    return TableDevice(target.text(), arch.text(), name.text(), count.count(1))
 
 
 def _config(item: Located) -> TunedConfig:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.files import read_record
+from ..define.divisible import by_class, in_order
 from ..define.kernel import Variant
 from ..define.recorded import LARGEST, VARIABLE, Configs, config_text, damage, parse
 from ..define.space import Choice, callers_part, variants_of
@@ -64,6 +65,7 @@ class Configured:
             configs = list({config_text(config): config for config in of_forward}.values())
         if configs is None:
             return kernel
+        configs = [dict(config) for config in in_order(configs)]
         if kernel.choices:
             kernel = self._narrowed(kernel, configs)
             configs = [dict(config) for config in variants_of(kernel.choices)]
@@ -91,7 +93,7 @@ class Configured:
             text = config_text(seen)
             points = dict.fromkeys(first, (point,)) if point else first
             found.setdefault(text, known.get(text) or Choice(seen, points))
-        return replace(kernel, choices=tuple(found.values()))
+        return replace(kernel, choices=tuple(by_class((choice.config, choice) for choice in found.values())))
 
     def _require_names(self, kernel: KernelRecord, variants: list[Variant], count: int) -> None:
         """Each name is found apart from those of other configs in the file, so two may be one, or be one in C."""

@@ -115,8 +115,9 @@ class Programs:
         import tvm_ffi
 
         with LOCK, deep_recursion():
-            returned = self.returned(self.unit(slug, target, arch))
-            content = [returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))]
+            unit = self.unit(slug, target, arch)
+            returned = self.returned(unit)
+            content = [returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned)), dict(unit.multiples)]
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
     def lower(self, request: LowerRequest) -> dict[str, Any]:

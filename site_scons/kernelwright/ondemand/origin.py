@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.arch import TARGETS
 from ..core.errors import Where
+from ..define.divisible import is_class
 from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import Choice, Point, callers_part, targets_with_points
@@ -144,11 +145,11 @@ def narrowed(record: KernelRecord, config: Mapping[str, Any]) -> KernelRecord:
     """
     require_values(config, Where(record.name, stage="lower", location=record.location))
     # The config itself goes before those that only begin like it: one without classes is for sizes of any kind.
-    for choice in sorted(record.choices, key=lambda choice: len(choice.config) != len(config)):
+    for choice in sorted(record.choices, key=lambda choice: _surplus(choice.config, config)):
         if _begins_like(choice.config, config):
             targets = targets_with_points((choice,), record.targets or TARGETS)
             return replace(record, choices=(choice,), targets=targets)
-    for known, slug in sorted(record.listed, key=lambda pair: len(pair[0]) != len(config)):
+    for known, slug in sorted(record.listed, key=lambda pair: _surplus(pair[0], config)):
         if _begins_like(known, config):
             return _with_one(record, known, slug)
     variant = variant_of(record.name, record.configs, config)
@@ -169,6 +170,11 @@ def _with_one(record: KernelRecord, config: Mapping[str, Any], slug: str) -> Ker
 def _begins_like(known: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether a known config has all values of another one."""
     return all(key in known and _same(known[key], value) for key, value in config.items())
+
+
+def _surplus(known: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[bool, int]:
+    """What a known config has that was not asked for: whether anything, and how many classes of sizes."""
+    return len(known) != len(config), sum(is_class(key) for key in known.keys() - config.keys())
 
 
 def _same(one: Any, other: Any) -> bool:

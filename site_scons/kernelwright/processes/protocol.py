@@ -270,6 +270,7 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "us": _is_list_of(_is_number),
         "warm_us": _is_list_of(_is_number),
         "clock_mhz": _is_integer,
+        "disturbed": _is_number,
     },
     CostRequest.op: {"costs": _is_list_of(_is_number)},
     DevicesRequest.op: {"cuda": _is_list_of(_is_text)},

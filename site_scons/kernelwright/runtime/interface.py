@@ -92,15 +92,17 @@ class Interface:
     def variant(self: Self, **config: Any) -> Self:
         """The first variant whose config has these values; on a variant, one that differs from it only in these.
 
-        One whose config has just these values goes before those that have more keys.
+        One whose config has just these values goes before those that have more keys, and one for sizes of any class
+        before those for multiples.
 
         Raises:
             KeyError: no variant has them; the message lists the configs.
         """
         entries = self._entry["variants"]
         wanted = config if self._index is None else entries[self._index]["config"] | config
+        order = sorted(enumerate(entries), key=lambda pair: _surplus(pair[1], wanted))
         for fits in (_equal_in_type, _equal):
-            for index, entry in sorted(enumerate(entries), key=lambda pair: len(pair[1]["config"]) != len(wanted)):
+            for index, entry in order:
                 if all(key in entry["config"] and fits(entry["config"][key], value) for key, value in wanted.items()):
                     return self._of_variant(index)
         configs = [_listed(entry["config"]) or "one without a config" for entry in entries]
@@ -225,6 +227,12 @@ def parse_device(device: Any) -> tuple[int, int]:
     if kind not in DEVICE_TYPES or not (index or "0").isdigit():
         raise ValueError(f"unknown device {device!r}; expected 'cpu', 'cuda' or 'cuda:N'")
     return DEVICE_TYPES[kind], int(index or 0)
+
+
+def _surplus(entry: dict[str, Any], wanted: dict[str, Any]) -> tuple[bool, int]:
+    """What a variant has that was not asked for: whether anything, and how many classes of sizes."""
+    classes = {f"{symbol}_multiple_of" for symbol in entry.get("multiples", {})}
+    return len(entry["config"]) != len(wanted), len(classes - wanted.keys())
 
 
 def _equal(left: Any, right: Any) -> bool:

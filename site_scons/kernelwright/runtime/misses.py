@@ -162,11 +162,11 @@ def _fits(variant: dict[str, Any], described: Sequence[dict[str, Any]]) -> bool:
         return False
     if target in variant.get("tabled", ()):
         return False
-    items = {item["name"]: item for item in variant["arguments"]}
-    return all(_suits(items[argument["name"]], argument) for argument in described)
+    items, multiples = {item["name"]: item for item in variant["arguments"]}, variant.get("multiples", {})
+    return all(_suits(items[argument["name"]], argument, multiples) for argument in described)
 
 
-def _suits(item: dict[str, Any], argument: dict[str, Any]) -> bool:
+def _suits(item: dict[str, Any], argument: dict[str, Any], multiples: dict[str, int]) -> bool:
     if item["kind"] != "tensor":
         return argument.get("kind") != "float" or "float" in item["dtype"]
     if "dtype" not in argument:
@@ -174,4 +174,10 @@ def _suits(item: dict[str, Any], argument: dict[str, Any]) -> bool:
     sizes = item["shape"]
     if argument["dtype"] != item["dtype"] or len(argument["shape"]) != len(sizes):
         return False
-    return all(isinstance(size, str) or size == found for size, found in zip(sizes, argument["shape"], strict=True))
+    return all(_size_suits(*pair, multiples) for pair in zip(sizes, argument["shape"], strict=True))
+
+
+def _size_suits(size: int | str, found: int | str, multiples: dict[str, int]) -> bool:
+    if isinstance(size, int):
+        return size == found
+    return not isinstance(found, int) or found % multiples.get(size, 1) == 0  # text is a size that is not known yet

@@ -32,11 +32,13 @@ class Turn:
         us: microseconds of a call: those of the fastest batch.
         warm_us: with warm caches, where ``us`` is with cold ones; else 0.
         clock_mhz: the device's clock then; 0: unknown.
+        noisy: whether all of its batches were disturbed.
     """
 
     us: float
     warm_us: float
     clock_mhz: int
+    noisy: bool = False
 
 
 class Bench:
@@ -45,6 +47,8 @@ class Bench:
     Arguments:
         root: the project's folder.
         policy: how is measured.
+
+    ``seconds`` and ``disturbed`` have for each turn how long it took, and the part of its batches that did not count.
     """
 
     def __init__(self, root: Path, policy: Policy) -> None:
@@ -53,6 +57,7 @@ class Bench:
         self._pool: WorkerPool | None = None
         self._seen: set[str] = set()
         self.seconds: list[float] = []
+        self.disturbed: list[float] = []
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Bench]:
@@ -106,7 +111,10 @@ class Bench:
         start = time.monotonic()
         found = self._process().call(request)
         self.seconds.append(time.monotonic() - start)
-        return Turn(min(found["us"]), min(found["warm_us"], default=0.0), found["clock_mhz"])
+        self.disturbed.append(found["disturbed"])
+        return Turn(
+            *(min(found["us"]), min(found["warm_us"], default=0.0), found["clock_mhz"]), noisy=found["disturbed"] >= 1
+        )
 
     def _end(self) -> None:
         """End the process; the next turn starts a new one."""

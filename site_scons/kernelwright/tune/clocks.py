@@ -30,6 +30,13 @@ POOL_THREADS = "kernelwright"
 """The name of the threads of the libraries' pool; see ``library/launcher/threads.h``."""
 
 
+SETTLE_S = 0.0001
+"""After so long the threads of the pool sleep, if nothing is to be done: they spin for a fifth of that."""
+
+MOST_WAITING = 0.02
+"""The part of a batch's time that threads may have waited for a CPU."""
+
+
 class CpuClock:
     """Times calls on the CPU.
 
@@ -39,6 +46,7 @@ class CpuClock:
 
     def __init__(self) -> None:
         self._cpus = sorted(os.sched_getaffinity(0))
+        self._threads = [os.getpid()]
 
     def tensor(self, array: NDArray[Any], argument: Mapping[str, Any]) -> Any:
         """A tensor with the content of an array, for an argument of signature.json."""
@@ -61,7 +69,8 @@ class CpuClock:
         """
         os.sched_setaffinity(0, self._cpus)
         call()
-        for number, thread in enumerate([os.getpid(), *self._pool()]):
+        self._threads = [os.getpid(), *self._pool()]
+        for number, thread in enumerate(self._threads):
             with contextlib.suppress(OSError):  # it has ended
                 os.sched_setaffinity(thread, [self._cpus[number % len(self._cpus)]])
 
@@ -79,6 +88,34 @@ class CpuClock:
     def batch(self, call: Call, calls: int) -> tuple[float, float | None]:
         """Seconds of a call, by a batch of them; and with warm caches, if the first is with cold ones."""
         return self.seconds(call, calls) / calls, None
+
+    def waited_s(self) -> float:
+        """Seconds that the threads were ready to run, and had no CPU, since they began; always 0 if nobody counts that.
+
+        Linux counts it (proc(5), the second field of schedstat), with CONFIG_SCHED_INFO.
+        """
+        waited = 0
+        for thread in self._threads:
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                waited += int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[1])
+        return waited / 1e9
+
+    def is_disturbed(self, waited_s: float, seconds: float) -> bool:
+        """Whether something else had a CPU of the threads during a batch that has just ended.
+
+        A thread of the pool that still waits for its CPU has not been counted yet. By now it would sleep otherwise.
+
+        Arguments:
+            waited_s: what :meth:`waited_s` was when it began.
+            seconds: how long it took.
+        """
+        time.sleep(SETTLE_S)
+        for thread in self._threads[1:]:
+            with contextlib.suppress(OSError, IndexError):
+                stat = Path(f"/proc/self/task/{thread}/stat").read_text()
+                if stat.rpartition(")")[2].split()[0] == "R":
+                    return True
+        return self.waited_s() - waited_s > MOST_WAITING * seconds
 
     def clock_mhz(self) -> int:
         """The clock of the device now; 0: unknown."""
@@ -101,6 +138,8 @@ LEAST_FLUSH = 64 << 20
 
 L2_BYTES = 38
 """CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE of cuda.h."""
+
+SPIN_UP_S = 0.5
 
 CLOCK_SM = 1
 """NVML_CLOCK_SM of nvml.h."""
@@ -132,6 +171,7 @@ class CudaClock:
         self._flush = self._allocated(self._flush_bytes)
         self._events = [self._event() for _ in range(2 * COLD_CALLS)]
         self._nvml = _nvml(self._bus_id(device))
+        self._spin_up()
 
     def _ask(self, name: str, *arguments: Any) -> None:
         if status := getattr(self._driver, name)(*arguments):
@@ -205,6 +245,21 @@ class CudaClock:
 
     def _fill(self) -> None:
         self._ask("cuMemsetD8Async", self._flush, 0, ctypes.c_size_t(self._flush_bytes), None)
+
+    def waited_s(self) -> float:
+        """Nothing: the device's own clock stands still while the host waits."""
+        return 0.0
+
+    def is_disturbed(self, waited_s: float, seconds: float) -> bool:
+        """Never, as far as we know."""
+        return False
+
+    def _spin_up(self) -> None:
+        """Keep the device busy until it has left its sleep, in which its clock is low."""
+        end = time.monotonic() + SPIN_UP_S
+        while time.monotonic() < end:
+            self._fill()
+            self._ask("cuCtxSynchronize")
 
     def batch(self, call: Call, calls: int) -> tuple[float, float | None]:
         """Seconds of a call with a cold L2 cache, the median of a batch; and with a warm one."""

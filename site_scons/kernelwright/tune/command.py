@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from .policy import Policy
 from .progress import Progress
 from .recheck import regrets, text_of, words
 from .sizes import read_seconds, read_sizes, size_text
-from .table import answer_in, table_of, times_of, write_files
+from .table import answer_in, folder_of, table_of, times_of, write_files
 from .tuner import Request, Tuned, Tuner
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class _Command:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._progress = Progress()
+        self._budget = read_seconds(options.budget) if options.budget else None
+        self._start = time.monotonic()
         self._files = [Path(name).absolute() for name in options.file or ()] or _default_files()
 
     def run(self) -> int:
@@ -58,7 +60,7 @@ class _Command:
         if self._options.list:
             return self._list(kernels)
         status = 0
-        wanted = list(self._wanted(kernels))
+        wanted = self._wanted(kernels)
         for number, (name, path, device) in enumerate(wanted):
             status |= self._one(name, path, device, len(wanted) - number)
         return status
@@ -75,29 +77,32 @@ class _Command:
                 raise SettingsError(f"there is no kernel {shown(name)}", _WHERE, f"the kernels are {known}; see --file")
         return found
 
-    def _wanted(self, kernels: dict[str, Path]) -> Iterator[tuple[str, Path, Device]]:
-        """What is tuned: those that were named; or else all that have a space for a device."""
-        named, given = self._options.kernels, self._options.device
-        devices = [device_of(spec) for spec in given or (["cuda:0"] if cuda_devices() else ["cpu"])]
-        nothing = True
-        for name, path in kernels.items():
-            choices = origin_in(path, name, Options()).record.choices
-            for device in devices:
-                if name in named or (not named and any(choice.points.get(device.target) for choice in choices)):
-                    nothing = False
-                    yield name, path, device
-        if nothing:
-            raise SettingsError(
-                "no kernel has a space", _WHERE, "write @kernel(..., tune=grid(...)) in a definition file"
-            )
+    def _wanted(self, kernels: dict[str, Path]) -> list[tuple[str, Path, Device]]:
+        """What is tuned: the kernels that were named, or else all that have a space, and on which device."""
+        specs = self._options.device or (["cuda:0", "cpu"] if cuda_devices() else ["cpu"])
+        devices = [device_of(spec) for spec in specs]
+        named = self._options.kernels or kernels
+        wanted = [
+            (n, path, device) for n, path in kernels.items() if n in named for device in self._for(path, n, devices)
+        ]
+        if not wanted:
+            remedy = "write @kernel(..., tune=grid(...)) in a definition file"
+            raise SettingsError("no kernel has a space", _WHERE, remedy)
+        return wanted
+
+    def _for(self, path: Path, name: str, devices: Sequence[Device]) -> Sequence[Device]:
+        """The devices that a kernel is tuned on: those that were named, or else the first one that suits it."""
+        origin = origin_in(path, name, Options())
+        suitable = [device for device in devices if _is_tunable(origin, device.target)]
+        if suitable:
+            return suitable if self._options.device else suitable[:1]
+        return devices[:1] if self._options.kernels else []  # an error will say what a kernel that was named lacks
 
     def _one(self, name: str, path: Path, device: Device, left: int) -> int:
         """Tune one kernel on one device, or check its table."""
-        options = self._options
-        budget = read_seconds(options.budget) if options.budget else None
-        if budget is not None:
-            self._deadline = getattr(self, "_deadline", time.monotonic() + budget)
-            budget = max(1.0, self._deadline - time.monotonic()) / left
+        options, budget = self._options, None
+        if self._budget is not None:
+            budget = max(1.0, self._start + self._budget - time.monotonic()) / left
         sizes = read_sizes(options.sizes or ())
         request = Request(path, name, device, sizes, budget, options.again, Policy.of_environment())
         tuner = Tuner(request, self._progress)
@@ -106,8 +111,6 @@ class _Command:
             return self._check(tuner) if options.check else self._tune(tuner)
 
     def _tune(self, tuner: Tuner) -> int:
-        from .table import folder_of
-
         before = table_of(tuner)
         try:
             tuned = tuner.run(folder_of(tuner), lambda config, sizes: answer_in(before, config, sizes))
@@ -161,6 +164,12 @@ def _default_files() -> list[Path]:
     if not files:
         raise SettingsError(f"there are no definition files in {root / 'kernels'}", _WHERE, "name them: --file FILE")
     return files
+
+
+def _is_tunable(origin: Origin, target: str) -> bool:
+    """Whether a kernel has a space for a target of the project."""
+    has_points = any(choice.points.get(target) for choice in origin.record.choices)
+    return has_points and target in origin.settings.targets
 
 
 def _percent(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -90,7 +90,7 @@ class Contest:
         return None
 
     def _goes_on(self, entry: Entry) -> bool:
-        return not entry.failed and entry.timing.ratio <= self.policy.drop
+        return not entry.failed and (entry.timing.is_noisy or entry.timing.ratio <= self.policy.drop)
 
     def _measure(
         self,
@@ -125,6 +125,7 @@ class Contest:
             (*before.default_us, default.us),
             (*before.warm_us, turn.warm_us) if turn.warm_us else (),
             (min(clocks), max(clocks)) if clocks else (),
+            noisy=_flags((*(before.noisy or (False,) * len(before.us)), turn.noisy or default.noisy)),
         )
 
     def _of_default(self, built: Mapping[int, Built], sizes: Mapping[str, int], found: Mapping[int, Entry]) -> Entry:
@@ -134,9 +135,16 @@ class Contest:
             return Entry(beside, beside)
         turns = [self.bench.turn(built[DEFAULT], sizes) for _ in range(self.policy.rounds)]
         times = tuple(turn.us for turn in turns)
-        entry = Entry(times, times, tuple(turn.warm_us for turn in turns if turn.warm_us))
+        warm, noisy = tuple(turn.warm_us for turn in turns if turn.warm_us), _flags(turn.noisy for turn in turns)
+        entry = Entry(times, times, warm, noisy=noisy)
         self.kept.put(self.key_of(DEFAULT, sizes), entry)
         return entry
+
+
+def _flags(found: Iterable[bool]) -> tuple[bool, ...]:
+    """Which rounds are noisy; empty: none is."""
+    flags = tuple(found)
+    return flags if any(flags) else ()
 
 
 def _chunks(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -29,15 +29,26 @@ class Timing:
     Arguments:
         us: microseconds of a call, one number a round.
         default_us: those of the default in the same rounds.
+        noisy: for each round, whether it or the default was disturbed all the time; empty: none was. Such rounds do not
+            count, unless they are half of all: then the timing changes no answer.
     """
 
     us: tuple[float, ...]
     default_us: tuple[float, ...]
+    noisy: tuple[bool, ...] = ()
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:
-        """Time over that of the default, of each round: less is faster."""
-        return tuple(own / default for own, default in zip(self.us, self.default_us, strict=True))
+        """Time over that of the default, of each round that counts: less is faster."""
+        ratios = [own / default for own, default in zip(self.us, self.default_us, strict=True)]
+        if self.is_noisy or not self.noisy:
+            return tuple(ratios)
+        return tuple(ratio for ratio, noisy in zip(ratios, self.noisy, strict=True) if not noisy)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether half of the rounds are."""
+        return 2 * sum(self.noisy) >= max(1, len(self.noisy))
 
     @cached_property
     def ratio(self) -> float:
@@ -50,7 +61,12 @@ class Timing:
         return (max(self.ratios) - min(self.ratios)) / self.ratio
 
     def beats(self, other: Timing) -> bool:
-        """Whether this is faster by MARGIN at least, and each of its rounds is faster than every one of the other."""
+        """Whether this is faster by MARGIN at least, and each of its rounds is faster than every one of the other.
+
+        What is noisy beats nothing, and nothing beats it.
+        """
+        if self.is_noisy or other.is_noisy:
+            return False
         return self.ratio <= (1 - MARGIN) * other.ratio and max(self.ratios) < min(other.ratios)
 
 

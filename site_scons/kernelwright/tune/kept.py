@@ -2,9 +2,9 @@
 
 Each line is one candidate at one combination of sizes. It has ``config`` (all values of the variant), ``digest`` (of
 its source), ``default`` (that of the default's source), ``sizes``, ``with`` (a digest of device, driver, compilers and
-policy), and ``us`` with ``default_us``, the microseconds of each round; ``warm_us`` and ``clock_mhz`` on CUDA. Or it
-has ``failed``: why the candidate is out. Of two lines for one the later one counts. A line that is cut off, because the
-process was killed, counts as none.
+policy), and ``us`` with ``default_us``, the microseconds of each round; ``warm_us`` and ``clock_mhz`` on CUDA; and
+``noisy``, in which rounds something else had the CPUs all the time. Or it has ``failed``: why the candidate is out. Of
+two lines for one the later one counts. A line that is cut off, because the process was killed, counts as none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Entry:
         warm_us: with warm caches, where the others are with cold ones.
         clock_mhz: the lowest and the highest clock of the device that was seen.
         failed: why the candidate is out; empty: it is not.
+        noisy: see :class:`Timing`.
     """
 
     us: tuple[float, ...] = ()
@@ -38,11 +39,12 @@ class Entry:
     warm_us: tuple[float, ...] = ()
     clock_mhz: tuple[int, ...] = ()
     failed: str = ""
+    noisy: tuple[bool, ...] = ()
 
     @property
     def timing(self) -> Timing:
         """The timing; only if it is not out."""
-        return Timing(self.us, self.default_us)
+        return Timing(self.us, self.default_us, self.noisy)
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,19 @@ def _read(line: bytes) -> tuple[str, Entry] | None:
         found = json.loads(line)
         key = Key(found["config"], found["digest"], found["default"], found["sizes"], found["with"])
         us, default_us, warm_us = (tuple(map(float, found.get(n, ()))) for n in ("us", "default_us", "warm_us"))
-        entry = Entry(us, default_us, warm_us, tuple(found.get("clock_mhz", ())), str(found.get("failed", "")))
-        if len(entry.us) != len(entry.default_us) or not (entry.us or entry.failed):
+        entry = Entry(
+            us,
+            default_us,
+            warm_us,
+            tuple(found.get("clock_mhz", ())),
+            str(found.get("failed", "")),
+            tuple(map(bool, found.get("noisy", ()))),
+        )
+        if (
+            len(entry.us) != len(entry.default_us)
+            or len(entry.noisy) not in (0, len(entry.us))
+            or not (entry.us or entry.failed)
+        ):
             return None
         return canonical_json(key.fields), entry
     except (ValueError, TypeError, KeyError, AttributeError):

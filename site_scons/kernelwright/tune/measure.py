@@ -28,6 +28,10 @@ MOST_CALLS = 1_000_000
 """Calls of a batch; a kernel that does nothing takes a fraction of a microsecond."""
 
 
+MOST_BATCHES = 5
+"""How many times as many batches as are wanted there may be on a machine that is busy."""
+
+
 class Turn:
     """A variant that is ready to be timed.
 
@@ -51,13 +55,21 @@ class Turn:
             needed = int(1.1 * self._calls * batch_s / max(seconds, 1e-9)) + 1
             self._calls = min(MOST_CALLS, max(2 * self._calls, min(needed, 100 * self._calls)))
 
-    def batches(self, count: int) -> list[tuple[float, float | None]]:
-        """Seconds of a call by each of some batches; see ``batch`` of the clocks."""
-        found = []
-        for _ in range(count):
+    def batches(self, count: int) -> tuple[list[tuple[float, float | None]], float]:
+        """Seconds of a call by each of some batches, see ``batch`` of the clocks; and the part that does not count.
+
+        A batch in which a thread waited for a CPU does not count, unless all are like that. There is another one for
+        it, up to a limit.
+        """
+        quiet: list[tuple[float, float | None]] = []
+        disturbed: list[tuple[float, float | None]] = []
+        while len(quiet) < count and len(quiet) + len(disturbed) < MOST_BATCHES * count:
             self._renew()
-            found.append(self._clock.batch(self._call, self._calls))
-        return found
+            before = self._clock.waited_s()
+            found = self._clock.batch(self._call, self._calls)
+            is_disturbed = self._clock.is_disturbed(before, found[0] * self._calls)
+            (disturbed if is_disturbed else quiet).append(found)
+        return quiet or disturbed, len(disturbed) / (len(quiet) + len(disturbed))
 
     def _renew(self) -> None:
         for tensor, values in self._renewed:
@@ -84,8 +96,9 @@ class Bench:
             self._sizes, self._inputs, self._expected, self._turns = sizes, {}, {}, {}
         if request.library not in self._turns:
             self._turns[request.library] = self._prepared(request, check, has_reference)
-        found = self._turns[request.library].batches(request.batches)
+        found, disturbed = self._turns[request.library].batches(request.batches)
         return {
+            "disturbed": disturbed,
             "us": [1e6 * seconds for seconds, _ in found],
             "warm_us": [1e6 * warm for _, warm in found if warm is not None],
             "clock_mhz": self._clock.clock_mhz(),

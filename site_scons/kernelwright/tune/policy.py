@@ -37,7 +37,7 @@ class Policy:
         """The policy as tables have it."""
         return (
             f"1: {self.rounds} rounds, fastest of {self.batches} batches of {self.batch_us} us; CPU: pinned threads, "
-            "warm caches; CUDA: events, L2 flushed before each call"
+            "warm caches, no batch that waited for a CPU; CUDA: events, L2 flushed before each call"
         )
 
     @classmethod

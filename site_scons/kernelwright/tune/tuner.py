@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, SettingsError, Where
@@ -35,6 +36,10 @@ Standing = Callable[[Mapping[str, Any], Mapping[str, int]], Point | None]
 
 BUILDING = 0.5
 """The part of the budget after which nothing more is built."""
+
+
+BUSY = 0.1
+"""The part of batches that did not count from which on a run says so."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +179,10 @@ class Tuner:
         kept = Kept(folder, self.request.anew)
         bench = Bench(self.root, self.request.policy)
         with bench.open():
-            return [self._tune(number, bench, kept, standing) for number in range(len(self.choices))]
+            tuned = [self._tune(number, bench, kept, standing) for number in range(len(self.choices))]
+        if bench.disturbed and (part := mean(bench.disturbed)) > BUSY:
+            self._progress.note(f"this machine is busy: {part:.0%} of the batches waited for a CPU, and do not count")
+        return tuned
 
     def _left_s(self, number: int, part: float = 1.0) -> float:
         """Seconds that there are for a choice, if those that are left are for all choices from it on."""

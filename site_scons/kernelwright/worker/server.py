@@ -212,7 +212,8 @@ class Server:
         """Raise a DefinitionError if an argument of a backward kernel is not named after one of its forward kernel."""
         forward = kernel.forward
         if forward is not None:
-            of_forward = replace(unit, kernel=forward.name, outputs=forward.outputs)
+            config = kernel.config_of_forward(unit.config, unit.target)
+            of_forward = replace(unit, kernel=forward.name, outputs=forward.outputs, config=config)
             names = lower.get(forward.frontend).argument_names(
                 self._returned(definition, forward, of_forward), of_forward
             )

@@ -66,6 +66,13 @@ KW_FUNCTION bool kw_tensor_matches(const kw_argument *argument, const DLTensor *
   return depth < KW_DATA || kw_is_aligned(argument, tensor) || kw_is_empty(tensor);
 }
 
+/* Whether a tensor has a size that is not the multiple of a number which it has to be. */
+KW_COLD bool kw_is_of_other_class(const kw_argument *argument, const DLTensor *tensor) {
+  for (int32_t i = 0; i < argument->ndim && i < tensor->ndim; ++i)
+    if (argument->shape[i] < 0 && !kw_size_matches(argument->shape[i], tensor->shape[i])) return true;
+  return false;
+}
+
 /* Python's numbers convert the way TVM's host code converts them. */
 KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
   if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;

@@ -110,7 +110,7 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
 }
 
 /* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
- * our checks, or in those of TVM. */
+ * our checks, or in those of TVM. A size of another class is said here, because a definition can do without those. */
 KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_t given, TVMFFIAny *result) {
   const kw_variant *only = NULL;
   int32_t candidates = 0;
@@ -122,9 +122,12 @@ KW_COLD int kw_handle_no_match(kw_call *call, const kw_variant *variants, int32_
   }
   if (!candidates) return kw_raise_no_target(call, given == call->kernel->num_variants ? "it" : variants->slug);
   if (candidates > 1 || !call->complete) return kw_raise_no_match(call, variants, given);
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
-    if (call->tensors[i] && kw_count_within(call->tensors[i], KW_INT32_LIMIT) < 0)
+  const kw_argument *arguments = kw_signature_on(only, call->device.device_type)->arguments;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const DLTensor *tensor = call->tensors[i];
+    if (tensor && (kw_count_within(tensor, KW_INT32_LIMIT) < 0 || kw_is_of_other_class(&arguments[i], tensor)))
       return kw_raise_no_match(call, variants, given);
+  }
   return kw_run(call, only, result);
 }
 
