@@ -333,3 +333,13 @@ def test_a_run_within_a_budget_ends_and_says_what_it_left_out(tuned: Tuned) -> N
     tuned.tune("--sizes", "n=16", "--budget", "2s")
     result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
     assert result["unmeasured"] and time.monotonic() - start < 120
+
+
+def test_variants_of_a_class_are_measured_at_sizes_of_the_class(tuned: Tuned) -> None:
+    tuned.points("fast")
+    tuned.project.replace("kernels/double.py", "tune=POINTS", 'tune=POINTS, divisible={"n": [1, 16]}')
+    tuned.tune("double", "--sizes", "n=17,30")
+    configs = json.loads(tuned.table.read_text())["configs"]
+    found = ((each["config"].get("n_multiple_of", 1), each["evidence"]) for each in configs)
+    sizes = {number: [row["sizes"]["n"] for row in rows] for number, rows in found}
+    assert sizes == {1: [17, 30], 16: [32]}

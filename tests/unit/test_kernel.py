@@ -180,3 +180,10 @@ def test_what_a_kernel_for_the_cpu_returns_is_returned_as_it_is() -> None:
     kernel = kernel_of(library, variant("a"))
     library.result = tvm_ffi.from_dlpack(x)
     assert isinstance(kernel(x), tvm_ffi.Tensor) and kernel(x, x) is not None and library.asked == []
+
+
+def test_a_config_without_a_class_is_for_any_size_also_if_it_lacks_other_keys() -> None:
+    of_class = variant("one", dtype="float32", n_multiple_of=16, block=1) | {"multiples": {"n": 16}}
+    kernel = kernel_of(Library(), of_class, variant("two", dtype="float32", block=1))
+    assert kernel.variant(dtype="float32")._index == 1
+    assert kernel.variant(n_multiple_of=16)._index == 0

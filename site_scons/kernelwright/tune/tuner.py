@@ -26,7 +26,7 @@ from .device import Device
 from .kept import Entry, Kept, Key
 from .policy import Policy
 from .progress import Progress
-from .sizes import combinations, size_text
+from .sizes import combinations, rounded_up, size_text
 
 if TYPE_CHECKING:
     from ..define.space import Choice
@@ -216,9 +216,12 @@ class Tuner:
         return self._decided(choice, candidates, built, entries, failed, standing)
 
     def _sizes(self, choice: Choice, default: Built) -> list[dict[str, int]]:
-        symbols = list(default.request.signature["symbols"])
+        """The combinations of sizes that are measured; those of a class are rounded up to its multiples."""
+        signature = default.request.signature
+        symbols, multiples = list(signature["symbols"]), signature.get("multiples", {})
         given = self.request.sizes or {name: choice.sizes[name] for name in symbols if name in choice.sizes}
-        return combinations(given, symbols, self.where)
+        rounded = {name: rounded_up(values, multiples.get(name, 1)) for name, values in given.items()}
+        return combinations(rounded, symbols, self.where)
 
     def _ordered(
         self, candidates: Sequence[Candidate], sizes: Sequence[Mapping[str, int]], bench: Bench
