@@ -23,6 +23,10 @@ ENOUGH_ROWS = 64
 ROW_WISE = ("cumsum", "layer_norm", "quantize_int8", "rms_norm", "row_argmax", "row_sum", "softmax", "swiglu")
 """Kernels that are to be as fast as compiled PyTorch."""
 
+THREADS = {"one thread": "1", "all threads": "0"}
+"""What is shown -> the argument of the program that measures. With one thread a busy machine disturbs all alike; with
+several, those that wait for each other at barriers suffer most from a core that others use."""
+
 NOTE = "medians of interleaved samples of 4 ms; details have all samples and the fastest"
 
 
@@ -31,14 +35,26 @@ def measure(bench: Bench) -> Result:
     if importlib.util.find_spec("torch") is None:
         raise Skip("PyTorch is not installed: pip install -e '.[bench,frameworks]'")
     project = _built(bench)
-    bench.say("measuring")
-    size = "tiny" if bench.small else "full"
-    done = bench.child("kernels_cpu", project.folder / "build", str(bench.rounds_or(ROUNDS)), size)
+    found = {threads: _measured(bench, project, threads) for threads in THREADS}
+    rows = [_row(one, threads) for threads, listed in found.items() for one in listed]
+    details = [_details(one, threads) for threads, listed in found.items() for one in listed]
+    return Result(rows, {"archs": ARCHS, "workloads": details})
+
+
+def _measured(bench: Bench, project: Project, threads: str) -> list[dict[str, Any]]:
+    """The samples of all workloads.
+
+    Raises:
+        BenchmarkError: a result of ours is not PyTorch's.
+    """
+    bench.say(f"measuring, {threads}")
+    arguments = (str(bench.rounds_or(ROUNDS)), "tiny" if bench.small else "full", THREADS[threads])
+    done = bench.child("kernels_cpu", project.folder / "build", *arguments)
     found = [json.loads(line) for line in done.output.splitlines() if line.startswith("{")]
-    wrong = [one for one in found if not one["is_right"]]
-    if wrong:
-        raise BenchmarkError(f"results of {wrong[0]['kernel']} {wrong[0]['sizes']} are off by {wrong[0]['error']:.3g}")
-    return Result([_row(one) for one in found], {"archs": ARCHS, "workloads": [_details(one) for one in found]})
+    for one in found:
+        if not one["is_right"]:
+            raise BenchmarkError(f"results of {one['kernel']} {one['sizes']} are off by {one['error']:.3g}")
+    return found
 
 
 def _built(bench: Bench) -> Project:
@@ -48,11 +64,11 @@ def _built(bench: Bench) -> Project:
     return project
 
 
-def _row(found: dict[str, Any]) -> Row:
+def _row(found: dict[str, Any], threads: str) -> Row:
     """Microseconds; the first peer is the one that the target names: NumPy for a matrix product, else torch.compile."""
     times = {name: 1e6 * median(samples) for name, samples in found["seconds"].items()}
     ours = times.pop("ours")
-    return Row(f"{found['kernel']} {found['sizes']}", "us", ours, times, _target(found), NOTE)
+    return Row(f"{found['kernel']} {found['sizes']}, {threads}", "us", ours, times, _target(found), NOTE)
 
 
 def _target(found: dict[str, Any]) -> Target | None:
@@ -63,12 +79,12 @@ def _target(found: dict[str, Any]) -> Target | None:
     return None
 
 
-def _details(found: dict[str, Any]) -> dict[str, Any]:
+def _details(found: dict[str, Any], threads: str) -> dict[str, Any]:
     """What a row leaves out: each sample in microseconds, the fastest, and how far apart the middle half is."""
     samples = {name: sorted(1e6 * s for s in seconds) for name, seconds in found["seconds"].items()}
     quarter = {name: len(one) // 4 for name, one in samples.items()}
     return {
-        "what": f"{found['kernel']} {found['sizes']}",
+        "what": f"{found['kernel']} {found['sizes']}, {threads}",
         "error": found["error"],
         "fastest_us": {name: one[0] for name, one in samples.items()},
         "spread": {name: (one[-1 - quarter[name]] - one[quarter[name]]) / median(one) for name, one in samples.items()},

@@ -1,5 +1,5 @@
-"""Times the kernels of the library on the CPU beside NumPy and PyTorch: ``kernels_cpu.py PACKAGES ROUNDS tiny|full
-[KERNEL ...]``; prints a JSON object for each workload.
+"""Times the kernels of the library on the CPU beside NumPy and PyTorch, a JSON object for each workload:
+``kernels_cpu.py PACKAGES ROUNDS tiny|full THREADS [KERNEL ...]``, where 0 threads are as many as each takes by itself.
 
 In each round all ways of a workload are measured in turn. All get the same tensors, and each makes a new result.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+if sys.argv[4] != "0":  # before anything is imported that reads them
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KERNELWRIGHT_NUM_THREADS"), sys.argv[4])
 
 import torch
 from cpu_workloads import Workload, workloads
@@ -83,7 +87,7 @@ def measured(workload: Workload, kernel: Callable[..., Any], rounds: int) -> dic
 def main() -> None:
     """Measure one workload after the other."""
     sys.path.insert(0, sys.argv[1])
-    rounds, tiny, wanted = int(sys.argv[2]), sys.argv[3] == "tiny", sys.argv[4:]
+    rounds, tiny, wanted = int(sys.argv[2]), sys.argv[3] == "tiny", sys.argv[5:]
     package = importlib.import_module("kw_kernels")
     names = set(package.manifest()["kernels"]) & set(wanted or package.manifest()["kernels"])
     with torch.inference_mode():
