@@ -28,7 +28,7 @@ def double(dtype: str, way: str):
     if way == "raises":
         raise ValueError("there is no such way")
     steps = {"slow": 64, "wide": 1}.get(way, 16)
-    before = 3000 if way == "wide" else 1
+    before = 300 if way == "wide" else 1
     added = {"wrong": 1.0}.get(way, 0.0)
     late = {"late": 1.0}.get(way, 0.0)
     number = {"crashes": 11}.get(way, 0)
@@ -69,7 +69,7 @@ def double(dtype: str, way: str):
 
 @double.sizes
 def _():
-    return {"n": [16, 65536]}
+    return {"n": [16, 8192]}
 
 
 @double.reference
@@ -148,7 +148,7 @@ def answers(tuned: Tuned) -> list[str]:
 
 def test_the_best_candidate_of_each_size_is_chosen_and_a_second_run_gives_the_same_table(tuned: Tuned) -> None:
     said = tuned.tune("double")
-    assert answers(tuned) == ["fast", "wide"] and tuned.rules[0]["upto"] == 1024, said.stdout
+    assert answers(tuned) == ["fast", "wide"] and tuned.rules[0]["upto"] == 362, said.stdout
     assert "way=fast" in said.stdout and "double: building 2 candidates" in said.stderr
     text, lines = tuned.table.read_bytes(), (tuned.state / "timings.jsonl").read_bytes()
     result = json.loads((tuned.state / "result.json").read_text())["configs"][0]
@@ -164,10 +164,10 @@ def test_a_new_candidate_measures_only_itself(tuned: Tuned) -> None:
     tuned.points("slow", "fast")
     tuned.tune()
     before = tuned.measured
-    assert before == [("fast", 16), ("fast", 65536)] and answers(tuned) == ["fast"]
+    assert before == [("fast", 16), ("fast", 8192)] and answers(tuned) == ["fast"]
     tuned.points("slow", "fast", "wide")
     tuned.tune()
-    assert tuned.measured == [*before, ("wide", 16), ("wide", 65536)] and answers(tuned) == ["fast", "wide"]
+    assert tuned.measured == [*before, ("wide", 16), ("wide", 8192)] and answers(tuned) == ["fast", "wide"]
 
 
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
@@ -178,7 +178,7 @@ def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -
     words = {
         "crashes": "was ended by SIGSEGV",
         "wrong": "[check]: y differs from the reference at n=33",
-        "late": "[tune]: y differs from the reference at n=65536",
+        "late": "[tune]: y differs from the reference at n=8192",
         "raises": "ValueError: there is no such way",
         "hangs": "took longer than 20 s",
     }
@@ -242,7 +242,7 @@ def test_an_interrupted_run_is_resumed(tuned: Tuned, how: signal.Signals) -> Non
 
 
 def test_two_tuners_at_once_one_waits_or_says_who_works(tuned: Tuned) -> None:
-    process = tuned.start("--sizes", "n=16:65536:x2")
+    process = tuned.start("--sizes", "n=16:8192:x2")
     lock = tuned.folder / "build/tune/cpu.lock"
     try:
         wait_for(lambda: lock.is_file() and lock.read_text() != "", "the lock")
@@ -258,9 +258,7 @@ def test_check_measures_the_table_again_and_fails_beyond_the_regret(tuned: Tuned
     said = tuned.tune("--check", "--max-regret", "100%")
     assert "the largest regret is" in said.stdout and "BEYOND" not in said.stdout
     text = tuned.table.read_text()
-    tuned.table.write_text(
-        text.replace('"upto": 1024, "tune": {"way": "fast"}', '"upto": 1024, "tune": {"way": "slow"}')
-    )
+    tuned.table.write_text(text.replace('"upto": 362, "tune": {"way": "fast"}', '"upto": 362, "tune": {"way": "slow"}'))
     said = tuned.tune("--check", ok=False)
     assert "BEYOND double dtype=float32, n=16: way=slow takes 1.000 of the default's time, way=fast 0." in said.stdout
 
