@@ -3,22 +3,38 @@
 import numpy as np
 from kernelwright import grid, kernel
 from tvm.script import tirx as T
+from tvm.target import Target
 from tvm.tirx import Var
 
 
-@kernel(configs=grid(one_token=[True, False], k=[2048], group=[64, 128], dtype=["float16", "float32"]), outputs=["y"])
-def gemv_int8(one_token: bool, k: int, group: int, dtype: str, target):
+def _space(target: str):
+    return grid(warps=[4, 8, 2]) if target == "cuda" else grid(rows=[16, 64, 4])
+
+
+@kernel(
+    configs=grid(one_token=[True, False], k=[2048], group=[64, 128], dtype=["float16", "float32"]),
+    tune=_space,
+    outputs=["y"],
+)
+def gemv_int8(one_token: bool, k: int, group: int, dtype: str, target: Target, rows: int = 16, warps: int = 4):
     """Skinny matrix product with weights of 8 bits, accumulated in float32.
 
     ``y[t, i] = sum over j of x[t, j] * w[i, j] * scales[i, j // group]``
 
     Shapes: x [tokens, k], w [n, k] of int8, scales [n, k / group], y [tokens, n]. The weights are read once for every
     four tokens, so this is meant for small numbers of tokens. A single token, the most frequent number, has variants of
-    its own. They come first, so that calls with one token find them.
+    its own. They come first, so that calls with one token find them. A task of the CPU computes ``rows`` columns of y,
+    a block of CUDA ``warps`` of them.
     """
     tokens = 1 if one_token else Var("tokens", "int32")
-    lower = _cpu if target.kind.name == "llvm" else _cuda
-    return lower(tokens, k, group, dtype)
+    if target.kind.name == "llvm":
+        return _cpu(tokens, k, group, dtype, rows)
+    return _cuda(tokens, k, group, dtype, warps)
+
+
+@gemv_int8.sizes
+def _(one_token):
+    return {"n": [1024, 4096, 11008], **({} if one_token else {"tokens": [2, 4, 16]})}
 
 
 @gemv_int8.reference
@@ -37,9 +53,9 @@ def _(rng, n, k, group, dtype, tokens=1):
     }
 
 
-def _cpu(tokens: int | Var, k: int, group: int, dtype: str):
-    """A task computes 16 columns of y for up to 4 tokens; sums are kept in 16 lanes and added up at the end."""
-    rows, tokens_per_task, lanes = 16, 1 if tokens == 1 else 4, 16
+def _cpu(tokens: int | Var, k: int, group: int, dtype: str, rows: int):
+    """A task computes some columns of y for up to 4 tokens; sums are kept in 16 lanes and added up at the end."""
+    tokens_per_task, lanes = 1 if tokens == 1 else 4, 16
     itemsize = np.dtype(dtype).itemsize  # NumPy promises no more, and TVM would take 64 bytes for granted
     n = Var("n", "int32")
 
@@ -83,12 +99,12 @@ def _cpu(tokens: int | Var, k: int, group: int, dtype: str):
     return main
 
 
-def _cuda(tokens: int | Var, k: int, group: int, dtype: str):
+def _cuda(tokens: int | Var, k: int, group: int, dtype: str, warps: int):
     """A warp computes one column of y for 4 tokens, or for the only one.
 
     In each step a lane multiplies 8 neighbouring weights, or 16: with one token there are registers for more of them.
     """
-    warps, tokens_per_block, width = (4, 1, 16) if tokens == 1 else (4, 4, 8)
+    tokens_per_block, width = (1, 16) if tokens == 1 else (4, 8)
     step = 32 * width
     vector = 16 // np.dtype(dtype).itemsize
     n = Var("n", "int32")
