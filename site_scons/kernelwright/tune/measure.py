@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ MOST_CALLS = 1_000_000
 
 MOST_BATCHES = 5
 """How many times as many batches as are wanted there may be on a machine that is busy."""
+
+TURN_S = 0.2
+"""Seconds after which a turn has no more batches."""
+
+LEAST_BATCHES = 3
+"""Batches that a turn has even if they take longer than that: of calls that take long, one is as good as many."""
 
 
 class Turn:
@@ -59,11 +66,14 @@ class Turn:
         """Seconds of a call by each of some batches, see ``batch`` of the clocks; and the part that does not count.
 
         A batch in which a thread waited for a CPU does not count, unless all are like that. There is another one for
-        it, up to a limit.
+        it, up to a limit. Of long calls there are fewer.
         """
+        end = time.monotonic() + TURN_S
         quiet: list[tuple[float, float | None]] = []
         disturbed: list[tuple[float, float | None]] = []
         while len(quiet) < count and len(quiet) + len(disturbed) < MOST_BATCHES * count:
+            if time.monotonic() > end and (len(quiet) >= LEAST_BATCHES or len(disturbed) >= 2 * LEAST_BATCHES):
+                break
             self._renew()
             before = self._clock.waited_s()
             found = self._clock.batch(self._call, self._calls)

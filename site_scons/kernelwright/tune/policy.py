@@ -19,7 +19,8 @@ class Policy:
         rounds: how often each candidate has its turn. In a round the default comes first, and then each candidate of
             the group, so that a slow minute hits all of them.
         group: candidates that are measured in turns with one default.
-        batches: batches of a turn; the fastest one counts, because nothing makes code faster than it is.
+        batches: batches of a turn, fewer if calls take long; the fastest one counts, because nothing makes code faster
+            than it is.
         batch_us: microseconds that a batch takes at least: as many calls as that needs.
         drop: a candidate that takes more than so many times the default's time in its first round has no second one.
         limit_s: seconds that a turn may take, with loading, comparing and warming up; then the process is ended.
@@ -36,7 +37,7 @@ class Policy:
     def text(self) -> str:
         """The policy as tables have it."""
         return (
-            f"1: {self.rounds} rounds, fastest of {self.batches} batches of {self.batch_us} us; CPU: pinned threads, "
+            f"2: {self.rounds} rounds, fastest of {self.batches} batches of {self.batch_us} us, or of fewer in 0.2 s; CPU: pinned threads, "
             "warm caches, no batch that waited for a CPU; CUDA: events, L2 flushed before each call"
         )
 

@@ -124,7 +124,7 @@ class Check:
     def inputs(self, sizes: Mapping[str, int]) -> Values | None:
         """An array or a number for each argument that is not an output; None: this combination is to be skipped."""
         shapes = self.shapes(sizes)
-        if shapes is None or (max(sizes.values(), default=0) >= LARGE and self._bytes(shapes) > MAX_BYTES):
+        if shapes is None or (self._has_large(sizes) and self._bytes(shapes) > MAX_BYTES):
             return None
         given = self._given(sizes, shapes)
         if given is None:
@@ -168,6 +168,10 @@ class Check:
             else:
                 result[name] = value
         return result
+
+    def _has_large(self, sizes: Mapping[str, int]) -> bool:
+        """Whether these are sizes of a check, of which one is large; a tuner may ask for others of any size."""
+        return any(size == rounded(LARGE, self._multiples.get(name, 1)) for name, size in sizes.items())
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
         """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
@@ -323,10 +327,12 @@ def size_sets(symbols: Sequence[str], multiples: Mapping[str, int] | None = None
         multiples: variable -> what its values are multiples of; they are rounded up to such.
     """
     steps = multiples or {}
-    return [
-        {name: -(-size // steps.get(name, 1)) * steps.get(name, 1) for name, size in found.items()}
-        for found in _size_sets(symbols)
-    ]
+    return [{name: rounded(size, steps.get(name, 1)) for name, size in found.items()} for found in _size_sets(symbols)]
+
+
+def rounded(size: int, step: int) -> int:
+    """The next multiple of a step from a size on."""
+    return -(-size // step) * step
 
 
 def _size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
