@@ -38,7 +38,7 @@ class Policy:
         """The policy as tables have it."""
         return (
             f"2: {self.rounds} rounds, fastest of {self.batches} batches of {self.batch_us} us, or of fewer in 0.2 s; "
-            "CPU: pinned threads, warm caches, no batch that waited for a CPU; CUDA: events, L2 flushed before each call"
+            "CPU: pinned threads, warm caches, no batch that waited for a CPU; CUDA: events, L2 flushed at each call"
         )
 
     @classmethod
