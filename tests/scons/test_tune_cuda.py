@@ -84,7 +84,7 @@ def test_a_table_for_a_gpu_says_which_and_what_was_measured(gpu: Gpu) -> None:
     table = gpu.table()
     assert table["device"] == {"target": "cuda", "arch": "sm_80", "name": "stand-in 0", "count": 100}
     assert table["measured"]["compiler"].startswith("nvcc 13.") and table["measured"]["driver"].endswith("CUDA 13.0")
-    assert "L2 flushed before each call" in table["measured"]["policy"]
+    assert "L2 flushed at each call" in table["measured"]["policy"]
     (config,) = table["configs"]
     assert config["rules"] == [{"upto": 2048, "tune": {"threads": 64}}, {"tune": {"threads": 256}}]
     for row in config["evidence"]:
