@@ -200,6 +200,12 @@ def test_a_default_that_fails_is_an_error(tuned: Tuned) -> None:
     tuned.points("wrong", "fast")
     said = tuned.tune(ok=False)
     assert "way-wrong [check]: y differs" in said.stderr and not (tuned.folder / "tuning").exists()
+    # The kernels behind it are tuned all the same.
+    other = FILE.replace("double", "other").replace("[16, 8192]", "[16]").replace(', {"way": "wide"}', "")
+    tuned.project.write("kernels/other.py", other)
+    said = tuned.tune(ok=False)
+    assert "way-wrong [check]: y differs" in said.stderr and "way=fast" in said.stdout
+    assert list((tuned.folder / "tuning").glob("other.*"))
 
 
 def measuring(folder: Path) -> list[str]:
@@ -255,9 +261,14 @@ def test_two_tuners_at_once_one_waits_or_says_who_works(tuned: Tuned) -> None:
 
 def test_check_measures_the_table_again_and_fails_beyond_the_regret(tuned: Tuned) -> None:
     tuned.tune()
+    lines = (tuned.state / "timings.jsonl").read_bytes()
     said = tuned.tune("--check", "--max-regret", "100%")
     assert "the largest regret is" in said.stdout and "BEYOND" not in said.stdout
+    assert (tuned.state / "timings.jsonl").read_bytes() == lines
     text = tuned.table.read_text()
+    tuned.table.write_text(text.replace('{"n": 16}', '{"q": 16}'))
+    said = tuned.tune("--check", ok=False)
+    assert f"{tuned.table.relative_to(tuned.folder)}:5" in said.stderr and "double has no size 'q'" in said.stderr
     tuned.table.write_text(text.replace('"upto": 362, "tune": {"way": "fast"}', '"upto": 362, "tune": {"way": "slow"}'))
     said = tuned.tune("--check", ok=False)
     assert "BEYOND double dtype=float32, n=16: way=slow takes 1.000 of the default's time, way=fast 0." in said.stdout
@@ -279,6 +290,11 @@ def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
     assert "the kernels are add_one, double, scale" in tuned.tune("triple", ok=False).stderr
     assert "its sizes are n" in tuned.tune("--sizes", "m=1", ok=False).stderr
     assert "write cpu" in tuned.tune("--device", "tpu", ok=False).stderr
+    assert "write 5% or 2.5%" in tuned.tune("--check", "--max-regret", "nan", ok=False).stderr
+    (lock := tuned.folder / "build/tune/cpu.lock").unlink(missing_ok=True)
+    tuned.project.write("build/tune/cpu.lock/other", "so that the folder stays")
+    said = tuned.tune("double", ok=False).stderr
+    assert f"{lock}: Is a directory" in said and "make room" in said and "Traceback" not in said
     tuned.project.replace("kernels/double.py", ", tune=POINTS", "")
     tuned.project.replace("kernels/double.py", "way: str", 'way: str = "slow"')
     assert "no kernel has a space" in tuned.tune(ok=False).stderr

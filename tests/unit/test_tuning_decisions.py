@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
-from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.define.tuning import Evidence, Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.ondemand.options import Options
 from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune.bench import Turn
-from kernelwright.tune.candidates import Candidate
+from kernelwright.tune.candidates import Candidate, Workshop
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Range, Timing, choose, ranges_of
-from kernelwright.tune.device import device_of
+from kernelwright.tune.device import device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
 from kernelwright.tune.lock import locked
 from kernelwright.tune.policy import Policy
 from kernelwright.tune.recheck import Regret, text_of
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
-from kernelwright.tune.table import answer_in
+from kernelwright.tune.table import answer_in, no_longer_measured
 from kernelwright.tune.tuner import Tuned
 
 WHERE = Where("gemm", stage="tune")
@@ -209,6 +210,49 @@ def test_large_groups_are_parted_and_each_has_the_default_beside_it(tmp_path: Pa
     bench = MadeUp(dict.fromkeys(range(4), 10))
     contest(bench, Kept(tmp_path), [], rounds=2, group=2).run(built(0, 1, 2, 3), {}, math.inf)
     assert bench.turns == [0, 1, 2, 0, 1, 2, 0, 3, 0, 3]
+
+
+def test_the_answer_that_stands_is_measured_to_the_end_within_any_budget(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
+    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 1}, 0.0, standing=3)
+    assert bench.turns == [0, 3] * 3 and choose({n: entry.timing for n, entry in found.items()}, 3) == 3
+    bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
+    found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 2}, 5.0, standing=3)
+    assert bench.turns[:4] == [0, 3, 1, 2] and len(found[3].us) == 3 and len(found[2].us) == 1
+
+
+def test_timings_that_cannot_be_do_not_count_and_a_check_keeps_none(tmp_path: Path):
+    key = Key({"block": 1}, "digest 1", "digest 0", {"m": 1}, "tools")
+    Kept(tmp_path, writes=False).put(key, Entry((1.0,), (2.0,)))
+    assert not (tmp_path / FILE).exists()
+    for us in (0.0, -1.0, math.nan, math.inf):
+        Kept(tmp_path).put(key, Entry((1.0,), (us,)))
+        assert Kept(tmp_path).get(key) is None
+
+
+def test_fewer_cpus_than_the_machine_has_are_seen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2, 5})
+    found = [usable_cpus({"KERNELWRIGHT_NUM_THREADS": text}) for text in ("", "3", "9", "0", "many")]
+    assert found == [4, 3, 4, 4, 4] and usable_cpus({}) == 4
+
+
+def test_sizes_that_lose_their_answer_are_told():
+    evidence = tuple(Evidence({"m": m}, {"block": 1}, 1, 1, 0) for m in (1, 2))
+    before = TableFile("k", TableDevice("llvm", "a", "b", 2), {}, (TunedConfig({}, (), (), evidence),))
+    one: Any = SimpleNamespace(config={}, sizes=({"m": 1}, {"m": 3}))
+    assert no_longer_measured(before, [one]).startswith("m=2 had an answer in the table")
+    one.sizes = ({"m": 2}, {"m": 1})
+    assert no_longer_measured(before, [one]) == "" == no_longer_measured(None, [one])
+
+
+def test_what_fails_because_the_run_ends_leaves_no_log(tmp_path: Path):
+    origin: Any = SimpleNamespace(session=SimpleNamespace(ending=True))
+    shop, slow = Workshop(origin, Options(), "llvm", "cpu", tmp_path), Candidate(1, {}, {}, "slow")
+    shop.out(slow, CheckError("the build is ending"), tmp_path / "sources")
+    assert not list(tmp_path.iterdir())
+    origin.session.ending = False
+    shop.out(slow, CheckError("it is wrong"), tmp_path / "sources")
+    assert (tmp_path / "slow/log.txt").read_text() == "it is wrong\n"
 
 
 def test_a_candidate_that_is_far_slower_has_one_turn(tmp_path: Path):

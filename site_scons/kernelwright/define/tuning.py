@@ -34,7 +34,7 @@ ENDING = ".json"
 DIGEST = re.compile(r"[0-9a-f]{8,64}")
 """The digest of the sources of a variant, or its beginning."""
 
-MEND = "mend the line, or measure the table again: kernelwright tune"
+MEND = "mend the line, or remove the file and measure again: kernelwright tune"
 
 Point = Mapping[str, Any]
 

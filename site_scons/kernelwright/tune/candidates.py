@@ -124,7 +124,9 @@ class Workshop:
         shutil.rmtree(self.folder(candidate), ignore_errors=True)
 
     def out(self, candidate: Candidate, error: KernelwrightError, sources: Path) -> None:
-        """Keep the sources of a candidate that is out, and the reason."""
+        """Keep the sources of a candidate that is out, and the reason; nothing if only the run is ending."""
+        if self.origin.session.ending:
+            return
         folder = self.folder(candidate)
         shutil.rmtree(folder, ignore_errors=True)
         if sources.is_dir():

@@ -22,7 +22,7 @@ from .policy import Policy
 from .progress import Progress
 from .recheck import regrets, text_of, words
 from .sizes import read_seconds, read_sizes, size_text
-from .table import answer_in, folder_of, table_of, times_of, write_files
+from .table import answer_in, folder_of, no_longer_measured, table_of, times_of, write_files
 from .tuner import Request, Tuned, Tuner
 
 if TYPE_CHECKING:
@@ -39,9 +39,19 @@ def tune(options: argparse.Namespace) -> int:
     except KernelwrightError as error:
         print(f"kernelwright: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"kernelwright: {_unwritten(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("kernelwright: interrupted; what was measured is kept, and the next run goes on", file=sys.stderr)
         return INTERRUPTED
+
+
+def _unwritten(error: OSError) -> SettingsError:
+    """What a run says if the system does not let it read or write a file."""
+    message = ": ".join(filter(None, (error.filename, error.strerror or str(error))))
+    remedy = "let this user write there, or make room; what was measured up to now is kept, and the next run goes on"
+    return SettingsError(message, _WHERE, remedy)
 
 
 class _Command:
@@ -51,6 +61,8 @@ class _Command:
         self._options = options
         self._progress = Progress()
         self._budget = read_seconds(options.budget) if options.budget else None
+        self._sizes = read_sizes(options.sizes or ())
+        self._most = _percent(options.max_regret)
         self._start = time.monotonic()
         self._files = [Path(name).absolute() for name in options.file or ()] or _default_files()
 
@@ -62,7 +74,12 @@ class _Command:
         status = 0
         wanted = self._wanted(kernels)
         for number, (name, path, device) in enumerate(wanted):
-            status |= self._one(name, path, device, len(wanted) - number)
+            try:
+                status |= self._one(name, path, device, len(wanted) - number)
+            except KernelwrightError as error:
+                # The other kernels of a long run are tuned all the same.
+                print(f"kernelwright: {error}", file=sys.stderr)
+                status = 1
         return status
 
     def _kernels(self) -> dict[str, Path]:
@@ -103,11 +120,12 @@ class _Command:
         options, budget = self._options, None
         if self._budget is not None:
             budget = max(1.0, self._start + self._budget - time.monotonic()) / left
-        sizes = read_sizes(options.sizes or ())
-        request = Request(path, name, device, sizes, budget, options.again, Policy.of_environment())
+        request = Request(path, name, device, self._sizes, budget, options.again, Policy.of_environment())
         tuner = Tuner(request, self._progress)
         place = tuner.root / FOLDER / f"{device.spec.replace(':', '-')}.lock"
+        asked = time.monotonic()
         with locked(place, f"tuning {name}", not options.no_wait, self._progress.note):
+            self._start += time.monotonic() - asked  # waiting for another run takes nothing of the budget
             return self._check(tuner) if options.check else self._tune(tuner)
 
     def _tune(self, tuner: Tuner) -> int:
@@ -116,6 +134,8 @@ class _Command:
             tuned = tuner.run(folder_of(tuner), lambda config, sizes: answer_in(before, config, sizes))
         finally:
             self._progress.end()
+        if gone := no_longer_measured(before, tuned):
+            self._progress.note(gone)
         name = write_files(tuner, tuned, before)
         device = tuner.device
         print(f"{tuner.request.kernel} on {device.name} ({device.arch}, {device.count}): {name}")
@@ -127,11 +147,11 @@ class _Command:
         return 0
 
     def _check(self, tuner: Tuner) -> int:
+        most = self._most
         table = table_of(tuner)
         if table is None:
             self._progress.note(f"{tuner.request.kernel} has no table for {tuner.device.name}")
             return 0
-        most = _percent(self._options.max_regret)
         found = regrets(tuner, table)
         for regret in found:
             mark = "  BEYOND " if regret.regret > most else "  "
@@ -174,9 +194,12 @@ def _is_tunable(origin: Origin, target: str) -> bool:
 
 def _percent(text: str) -> float:
     try:
-        return float(text.strip().removesuffix("%")) / 100
+        percent = float(text.strip().removesuffix("%"))
     except ValueError:
-        raise SettingsError(f"--max-regret is {shown(text)}", _WHERE, "write 5% or 2.5%") from None
+        percent = -1.0
+    if not 0 <= percent < float("inf"):  # what is not a number is in no range
+        raise SettingsError(f"--max-regret is {shown(text)}", _WHERE, "write 5% or 2.5%")
+    return percent / 100
 
 
 def result_lines(tuned: Sequence[Tuned]) -> list[str]:

@@ -43,15 +43,19 @@ class Contest:
     out: Callable[[int, KernelwrightError], None]
     step: Callable[[int], None]
 
-    def run(self, built: Mapping[int, Built], sizes: Mapping[str, int], left_s: float) -> dict[int, Entry]:
+    def run(
+        self, built: Mapping[int, Built], sizes: Mapping[str, int], left_s: float, standing: int = DEFAULT
+    ) -> dict[int, Entry]:
         """What is known of each candidate in the end; of those that there was no time for, nothing.
 
         If not all can have all their turns in the time that is left, each has one, the slower half is left out, and so
-        on until the rest fits: successive halving. Where not even one turn each fits, those at the end have none.
+        on until the rest fits: successive halving. Where not even one turn each fits, those at the end have none. The
+        answer that stands comes first and is never left out: without a timing it could not stay the answer.
 
         Arguments:
             built: the candidates in the order in which they are measured, the default among them.
             left_s: seconds.
+            standing: the answer that the present table has.
 
         Raises:
             KernelwrightError: the default cannot be measured at these sizes.
@@ -59,6 +63,7 @@ class Contest:
         deadline = time.monotonic() + left_s
         found = {number: entry for number in built if (entry := self._final(number, sizes)) is not None}
         waiting = [number for number in built if number not in (DEFAULT, *found)]
+        waiting.sort(key=lambda number: number != standing)
         done = 0
         while waiting and done < self.policy.rounds:
             rest = self.policy.rounds - done
@@ -70,7 +75,8 @@ class Contest:
             for group in _chunks(waiting, self.policy.group):
                 self._measure(group, built, sizes, rounds, found)
             done += rounds
-            alive = sorted((n for n in waiting if self._goes_on(found[n])), key=lambda n: found[n].timing.ratio)
+            alive = [n for n in waiting if self._goes_on(found[n])]
+            alive.sort(key=lambda n: (n != standing, found[n].timing.ratio))
             waiting = alive if done == self.policy.rounds else alive[: (len(alive) + 1) // 2]
         if DEFAULT not in found:
             found[DEFAULT] = self._of_default(built, sizes, found)

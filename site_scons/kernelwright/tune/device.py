@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,9 @@ from ..core.errors import SettingsError, Where, shown
 from ..runtime.arch import suitable
 
 CPUINFO = Path("/proc/cpuinfo")
+
+NUM_THREADS = "KERNELWRIGHT_NUM_THREADS"
+"""The variable that limits the threads of the libraries' pool."""
 
 ASK = """
 import ctypes, json, sys
@@ -83,6 +86,12 @@ def device_of(spec: str) -> Device:
         raise SettingsError(message, _WHERE, "see what nvidia-smi says") from error
     driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
     return Device(f"cuda:{int(index)}", name, count, f"{_driver_version()}{driver}", capability)
+
+
+def usable_cpus(environment: Mapping[str, str] = os.environ) -> int:
+    """The CPUs that the library's pool may use in this process: fewer with taskset, or with the pool's variable."""
+    cpus, asked = len(os.sched_getaffinity(0)), environment.get(NUM_THREADS, "")
+    return min(cpus, int(asked)) if re.fullmatch(r"[1-9]\d{0,8}", asked) else cpus
 
 
 _WHERE = Where(stage="settings", location="--device")

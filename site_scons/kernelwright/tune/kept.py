@@ -10,6 +10,7 @@ two lines for one the later one counts. A line that is cut off, because the proc
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,10 +77,12 @@ class Kept:
     Arguments:
         folder: where the file is.
         anew: whether those of earlier runs do not count.
+        writes: whether what is measured now is kept for later runs.
     """
 
     folder: Path
     anew: bool = False
+    writes: bool = True
     _entries: dict[str, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +105,10 @@ class Kept:
     def put(self, key: Key, entry: Entry) -> None:
         """Keep an entry, from now on and for later runs."""
         self._entries[canonical_json(key.fields)] = entry
+        if self.writes:
+            self._append(key, entry)
+
+    def _append(self, key: Key, entry: Entry) -> None:
         found = {name: value for name, value in vars(entry).items() if value}
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(self.folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
@@ -132,6 +139,7 @@ def _read(line: bytes) -> tuple[str, Entry] | None:
             len(entry.us) != len(entry.default_us)
             or len(entry.noisy) not in (0, len(entry.us))
             or not (entry.us or entry.failed)
+            or not all(0 < us < math.inf for us in (*us, *default_us))
         ):
             return None
         return canonical_json(key.fields), entry

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, SettingsError
-from ..define.tuning import TableFile, TunedConfig, same
+from ..define.tuning import MEND, TableFile, TunedConfig, same
 from ..state.tuning_result import DEFAULT
 from .bench import Bench
 from .candidates import Built
@@ -97,7 +97,16 @@ class _Recheck:
         return self._tuner.key(built, self._built[DEFAULT], sizes)
 
     def regrets(self) -> list[Regret]:
-        """The regret at each combination of sizes that there is evidence for."""
+        """The regret at each combination of sizes that there is evidence for.
+
+        Raises:
+            SettingsError: the table names a size that the kernel does not have.
+        """
+        symbols = set(self._built[DEFAULT].request.signature["symbols"])
+        for named in ({*self._config.by}, *({*row.sizes} for row in self._config.evidence)):
+            if unknown := sorted(named - symbols):
+                where = self._table.where(self._config.line)
+                raise SettingsError(f"{self._table.kernel} has no size {unknown[0]!r}", where, MEND)
         return [self._regret(row.sizes) for row in self._config.evidence]
 
     def _regret(self, sizes: Mapping[str, int]) -> Regret:
@@ -121,7 +130,7 @@ class _Recheck:
         if number == DEFAULT:
             return DEFAULT_TIMING
         problems: list[KernelwrightError] = []
-        again = Kept(folder_of(self._tuner), anew=True)
+        again = Kept(folder_of(self._tuner), anew=True, writes=False)
         contest = Contest(
             *(self._bench, self._tuner.request.policy, again, self._key),
             out=lambda _, error: problems.append(error),

@@ -34,6 +34,7 @@ from ..state.tuning_result import (
     write_result,
 )
 from .kept import Entry
+from .sizes import size_text
 from .tuner import Tuned, Tuner
 
 DIGITS = 4
@@ -97,6 +98,17 @@ def write_files(tuner: Tuner, tuned: Sequence[Tuned], before: TableFile | None) 
     write_result(folder_of(tuner), TuningResult(tuner.request.kernel, tuner.device, tuner.measured, name, found))
     write_atomically(tuner.root / name, table_text(table))
     return name
+
+
+def no_longer_measured(before: TableFile | None, tuned: Sequence[Tuned]) -> str:
+    """What a run says if the table had answers for sizes that were not measured now; empty: it had none."""
+    gone = []
+    for one in tuned:
+        old = config_in(before, one.config)
+        gone += [row.sizes for row in (old.evidence if old else ()) if row.sizes not in one.sizes]
+    if not gone:
+        return ""
+    return f"{size_text(gone[0])} had an answer in the table, and was not measured now: the new rules are without it"
 
 
 def times_of(tuned: Tuned, place: int, number: int) -> tuple[float, float, float]:

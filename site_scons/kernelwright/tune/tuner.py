@@ -22,7 +22,7 @@ from .bench import Bench
 from .candidates import Built, Candidate, Workshop
 from .contest import Contest
 from .decide import Range, choose, ranges_of
-from .device import Device
+from .device import Device, usable_cpus
 from .kept import Entry, Kept, Key
 from .policy import Policy
 from .progress import Progress
@@ -124,6 +124,10 @@ class Tuner:
             "policy": request.policy.text,
         }
         identity = [vars(device) | {"spec": ""}, self.arch, self.measured, tools]
+        if (cpus := usable_cpus()) < device.count and device.target == "llvm":
+            # Other CPUs, other times: these are kept apart from those that were measured with all of them.
+            identity.append({"cpus": cpus})
+            progress.note(f"this process may use {cpus} of {device.count} CPUs, and the table will say {device.count}")
         self._made_with = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
 
     def _refuse(self) -> None:
@@ -176,6 +180,7 @@ class Tuner:
         Raises:
             KernelwrightError: a default cannot be built or measured, or there are no sizes to measure.
         """
+        self._start = time.monotonic()
         kept = Kept(folder, self.request.anew)
         bench = Bench(self.root, self.request.policy)
         with bench.open():
@@ -199,7 +204,9 @@ class Tuner:
         if isinstance(default, KernelwrightError):
             raise default
         sizes = self._sizes(choice, default)
-        ordered = self._ordered(candidates[1:], sizes, bench)
+        stand = [number_of(candidates, standing(choice.config, at)) for at in sizes]
+        # Those that stand come first: a budget must not leave out what is the answer up to now.
+        ordered = sorted(self._ordered(candidates[1:], sizes, bench), key=lambda each: each.number not in stand)
         built = {DEFAULT: default} | self._build(workshop, ordered, number, failed)
 
         def out(candidate: int, error: KernelwrightError) -> None:
@@ -210,7 +217,7 @@ class Tuner:
             return self.key(built[candidate], default, at)
 
         contest = Contest(bench, self.request.policy, kept, key_of, out, self._progress.step)
-        entries = self._measure(contest, built, sizes, number, failed)
+        entries = self._measure(contest, built, list(zip(sizes, stand, strict=True)), number, failed)
         for each in (own.candidate for n, own in built.items() if n not in failed):
             workshop.well(each)
         return self._decided(choice, candidates, built, entries, failed, standing)
@@ -257,18 +264,22 @@ class Tuner:
         self,
         contest: Contest,
         built: dict[int, Built],
-        sizes: Sequence[Mapping[str, int]],
+        sizes: Sequence[tuple[Mapping[str, int], int]],
         number: int,
         failed: dict[int, str],
     ) -> list[tuple[Mapping[str, int], dict[int, Entry]]]:
-        """What is known of the candidates at each combination of sizes at which the default can be measured."""
+        """What is known of the candidates at each combination of sizes at which the default can be measured.
+
+        Arguments:
+            sizes: each combination with the candidate that is the answer up to now.
+        """
         found: list[tuple[Mapping[str, int], dict[int, Entry]]] = []
         problem: KernelwrightError | None = None
-        for place, at in enumerate(sizes):
+        for place, (at, standing) in enumerate(sizes):
             self._progress.begin(f"{self.request.kernel}: {size_text(at)} ({place + 1} of {len(sizes)})")
             alive = {candidate: own for candidate, own in built.items() if candidate not in failed}
             try:
-                entries = contest.run(alive, at, self._left_s(number) / (len(sizes) - place))
+                entries = contest.run(alive, at, self._left_s(number) / (len(sizes) - place), standing)
             except KernelwrightError as error:
                 problem = error
                 self._progress.note(f"{size_text(at)} is left out: the default cannot be measured: {error.message}")
