@@ -232,7 +232,7 @@ def test_top_k_keeps_its_lists_in_registers_and_has_four_loads_on_their_way(tmp_
 
 def test_gemv_int8_has_its_variants_for_one_token_first() -> None:
     (kernel,) = kernels_in("gemv_int8")
-    alone = [variant.config["one_token"] for variant in kernel.variants]
+    alone = [choice.config["one_token"] for choice in kernel.choices]
     assert alone == sorted(alone, reverse=True) and Counter(alone) == {True: 4, False: 4}
     arguments = {a["name"]: a for a in code_of("gemv_int8", one_token=True).signature["arguments"]}
     assert arguments["x"]["shape"][0] == arguments["y"]["shape"][0] == 1

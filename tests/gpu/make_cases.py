@@ -57,8 +57,9 @@ def coarse(value: Any) -> Any:
 
 def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, Any]]:
     """The cases of a variant as arrays, smallest first: all small ones, or one that has elements if there is none."""
-    variant = kernel.variants[index]
-    signature = {key: built[key] for key in ("arguments", "symbols")}
+    # Of a space only some candidates are built.
+    variant = next(variant for variant in kernel.variants if variant.slug == built["slug"])
+    signature = {key: built[key] for key in ("arguments", "symbols", "multiples") if key in built}
     request = CheckRequest("", kernel.name, variant.slug, "", index, signature, "cpu", kernel.tolerance)
     check = Check(request, kernel, variant, lambda what, function: function(), lambda doing: None)
     meta = described(kernel, built, index, check)
@@ -69,7 +70,7 @@ def cases(kernel: Kernel, built: dict[str, Any], index: int) -> list[dict[str, A
         return {"meta": np.asarray(json.dumps(meta | {"sizes": sizes})), **arrays}
 
     found, large = [], []
-    for number, sizes in enumerate(size_sets(list(built["symbols"]))):
+    for number, sizes in enumerate(size_sets(list(built["symbols"]), built.get("multiples"))):
         count = input_bytes(check, built["arguments"], sizes)
         if count is not None and count > LARGEST:
             large.append((count, number, sizes))
@@ -101,7 +102,7 @@ def described(kernel: Kernel, built: dict[str, Any], index: int, check: Check) -
     arguments = built["arguments"]
     return {
         "kernel": kernel.name,
-        "variant": dict(kernel.variants[index].config),
+        "variant": dict(built["config"]),
         "index": index,
         "tolerance": {argument["name"]: check.tolerance(argument["dtype"]) for argument in arguments},
         "dtypes": sorted({argument["dtype"] for argument in arguments}),

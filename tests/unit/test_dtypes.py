@@ -67,7 +67,7 @@ def test_library_module_and_lowering_agree_about_the_alignment(dtype: str, align
     from tvm import tirx
 
     (unit,) = plan_of([cuda_data(dtype)]).units
-    row = library._argument(unit.arguments[0], WHERE)
+    row = library._argument(unit.arguments[0], unit)
     assert re.findall(r"\.alignment = (\d+)", row) == [str(alignment)]
     assert alignments_of(cuda_data(dtype)) == {"default": (alignment,)}
     assert element_alignment(tirx.decl_buffer((8,), dtype, "x")) == alignment
