@@ -42,6 +42,11 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
     return {_symbol(name, where): _numbers(name, listed, where) for name, listed in value.items()}
 
 
+def rounded_up(size: int, step: int) -> int:
+    """The smallest multiple of a step that is no less than a size."""
+    return -(-size // step) * step
+
+
 def expanded(configs: Iterable[Mapping[str, Any]], divisible: Divisible) -> list[dict[str, Any]]:
     """Each config once for each combination of classes, the largest multiples first.
 

@@ -31,7 +31,7 @@ from .divisible import (
 )
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded, config_text
-from .space import Choice, callers_part, checked_cost, checked_sizes, given, space_of, variants_of
+from .space import Choice, callers_part, checked_cost, checked_sizes, given, space_of, typed_items, variants_of
 
 ConfigValue = bool | int | float | str
 Outputs = tuple[str | int, ...]
@@ -190,7 +190,7 @@ class Kernel:
         _check_config(self.function, config, where, self.divisible)
         require_classes([config], self.divisible, where)
         for listed in self.variants:  # a config that was recorded in the meantime
-            if sorted(_config_items(listed.config)) == sorted(_config_items(config)):
+            if typed_items(listed.config) == typed_items(config):
                 return listed, slugs(self.configs)
         names = slugs((*self.configs, config))
         return Variant(self.name, dict(config), names[-1]), names
@@ -468,15 +468,11 @@ def variant_of(name: str, configs: Sequence[Config], config: Config) -> Variant:
     """
     names = list(dict.fromkeys((*(configs[0] if configs else ()), *config)))
     ordered = {key: config[key] for key in names if key in config}
-    wanted = sorted(_config_items(ordered))
+    wanted = typed_items(ordered)
     for known, slug in zip(configs, slugs(configs), strict=True):
-        if sorted(_config_items(known)) == wanted:
+        if typed_items(known) == wanted:
             return Variant(name, known, slug)
     return Variant(name, ordered, slugs((*configs, ordered))[-1])
-
-
-def _config_items(config: Config) -> list[tuple[str, str, str]]:
-    return [(key, type(value).__name__, repr(value)) for key, value in config.items()]
 
 
 def _config_text(config: Config) -> str:

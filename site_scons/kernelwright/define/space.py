@@ -97,7 +97,7 @@ class Space:
         unique: dict[str, Choice] = {}
         for config in configs:
             choice = self._choice(config, seen)
-            unique.setdefault(repr(sorted(_typed(choice.config))), choice)
+            unique.setdefault(repr(typed_items(choice.config)), choice)
         choices = tuple(unique.values())
         tuned = frozenset[str]().union(*(choice.parameters for choice in choices))
         for choice in choices:
@@ -128,7 +128,7 @@ class Space:
         for point in points:
             if not isinstance(point, Mapping):
                 raise DefinitionError(f"{subject} has {shown(point)}, which is not a dict", self._where, WRITE)
-            text = repr(sorted(_typed(point)))
+            text = repr(typed_items(point))
             if text in found:
                 message = f"{subject} lists point {shown(dict(point))} twice"
                 raise DefinitionError(message, self._where, "remove one of them")
@@ -156,7 +156,7 @@ def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:
     for choice in choices:
         for target in choice.points:
             for config in choice.candidates(target):
-                unique.setdefault(repr(sorted(_typed(config))), config)
+                unique.setdefault(repr(typed_items(config)), config)
     return list(unique.values())
 
 
@@ -227,6 +227,6 @@ def _size(symbol: str, size: Any, where: Where) -> int:
     return size
 
 
-def _typed(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """The items of a config, different for 1, 1.0 and True."""
-    return [(str(key), type(value).__name__, repr(value)) for key, value in config.items()]
+def typed_items(config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The items of a config, in whatever order its keys are; different for 1, 1.0 and True. Values may be anything."""
+    return sorted((str(key), type(value).__name__, repr(value)) for key, value in config.items())

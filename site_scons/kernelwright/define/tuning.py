@@ -19,6 +19,7 @@ from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import read_record
 from ..core.located import Located, LocatedError, located
 from .recorded import config_text, rank_of
+from .space import Point
 
 SCHEMA = 1
 """Revision of the file's form."""
@@ -35,8 +36,6 @@ DIGEST = re.compile(r"[0-9a-f]{8,64}")
 """The digest of the sources of a variant, or its beginning."""
 
 MEND = "mend the line, or remove the file and measure again: kernelwright tune"
-
-Point = Mapping[str, Any]
 
 
 class TuningError(KernelwrightError):

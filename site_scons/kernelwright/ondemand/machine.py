@@ -144,29 +144,34 @@ def _remembered(library: str, visible: str | None, remember: Path | None) -> tup
 
 def _ask(library: str) -> tuple[int, ...]:
     """What the driver says; nothing if it fails."""
+    try:
+        return tuple(map(int, answer_of(ASK, library).split()))
+    except ValueError:
+        return ()
+
+
+def answer_of(program: str, *arguments: str) -> bytes:
+    """What a Python program prints that asks the driver, in a process of its own; nothing if it fails."""
     import subprocess
 
+    command = [sys.executable, "-I", "-S", "-c", program, *arguments]
     try:
-        asked = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", ASK, library],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            check=True,
-        )
-        return tuple(map(int, asked.stdout.split()))
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return ()
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_TIMEOUT_S, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return b""
+
+
+def driver_library() -> str:
+    """The name of the CUDA driver's library."""
+    return os.environ.get(DRIVER) or "libcuda.so.1"
 
 
 def _driver() -> str:
     """The CUDA driver's library, if it can have a device; else an empty text."""
-    given = os.environ.get(DRIVER, "")
-    if given:
-        return given
-    if not any(map(os.path.exists, DEVICE_FILES)):
-        return ""
-    return "libcuda.so.1"
+    may_have_one = os.environ.get(DRIVER) or any(map(os.path.exists, DEVICE_FILES))
+    return driver_library() if may_have_one else ""
 
 
 def _identity(library: str, visible: str | None) -> list[str]:

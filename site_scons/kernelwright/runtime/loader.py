@@ -346,7 +346,7 @@ def _is_backend(described: Any) -> bool:
     needs: Any = described.get("needs")
     named = isinstance(modules, list) and all(isinstance(m, str) and m[:-3].isidentifier() for m in modules)
     listed = isinstance(needs, list) and all(isinstance(need, list) and len(need) == 2 for need in needs)
-    return named and bool(modules) and listed and all(isinstance(text, str) and text for need in needs for text in need)
+    return named and bool(modules) and listed and all(isinstance(text, str) for need in needs for text in need)
 
 
 def _is_variant(variant: Any) -> bool:

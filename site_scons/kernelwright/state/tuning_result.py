@@ -16,7 +16,8 @@ from typing import Any
 
 from ..core.files import pretty_json, read_record, write_atomically
 from ..core.records import LARGEST, Record, damage_named, decoded
-from ..define.tuning import Point, Rule, TableDevice
+from ..define.space import Point
+from ..define.tuning import Rule, TableDevice
 
 SCHEMA = 1
 """Revision of the file's form."""

@@ -19,6 +19,7 @@ import tvm_ffi
 from numpy.typing import NDArray
 
 from ..core.errors import WorkerError
+from ..ondemand.machine import driver_library
 from ..worker.check import from_device, to_device
 
 Call = Callable[[], Any]
@@ -160,7 +161,7 @@ class CudaClock:
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._driver = ctypes.CDLL(os.environ.get("KERNELWRIGHT_CUDA_DRIVER") or "libcuda.so.1")
+        self._driver = ctypes.CDLL(driver_library())
         device, context, l2 = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
         self._ask("cuInit", 0)
         self._ask("cuDeviceGet", ctypes.byref(device), index)

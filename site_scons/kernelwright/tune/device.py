@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import SettingsError, Where, shown
+from ..ondemand.machine import answer_of, driver_library
 from ..runtime.arch import suitable
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -33,8 +32,6 @@ print(json.dumps([name.value.decode(), attribute(16), 10 * attribute(75) + attri
 """
 """Prints name, multiprocessors, compute capability and driver version of a device. The numbers are
 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _COMPUTE_CAPABILITY_MAJOR and _MINOR of cuda.h."""
-
-ASK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -76,12 +73,9 @@ def device_of(spec: str) -> Device:
     index = spec.removeprefix("cuda").removeprefix(":") or "0"
     if not spec.startswith("cuda") or not re.fullmatch(r"\d{1,3}", index):
         raise SettingsError(f"there is no device {shown(spec)}", _WHERE, "write cpu, cuda or cuda:1")
-    library = os.environ.get("KERNELWRIGHT_CUDA_DRIVER") or "libcuda.so.1"
     try:
-        command = [sys.executable, "-I", "-S", "-c", ASK, library, index]
-        asked = subprocess.run(command, capture_output=True, timeout=ASK_TIMEOUT_S, check=True)
-        name, count, capability, version = json.loads(asked.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        name, count, capability, version = json.loads(answer_of(ASK, driver_library(), index))
+    except ValueError as error:
         message = f"this machine has no device {spec}, or its driver does not answer"
         raise SettingsError(message, _WHERE, "see what nvidia-smi says") from error
     driver = f"CUDA {version // 1000}.{version % 1000 // 10}"

@@ -59,11 +59,6 @@ def _wrong(text: str) -> SettingsError:
     return SettingsError(f"the sizes {shown(text)} are none", Where(stage="settings", location="--sizes"), REMEDY)
 
 
-def rounded_up(values: Iterable[int], step: int) -> tuple[int, ...]:
-    """Sizes as multiples of a number, each once."""
-    return tuple(dict.fromkeys(-(-value // step) * step for value in values))
-
-
 def combinations(sizes: Mapping[str, Sequence[int]], symbols: Sequence[str], where: Where) -> list[dict[str, int]]:
     """Every combination of the values of a kernel's symbols, in the order of the symbols.
 

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Any
 
 from ..core.files import write_atomically
+from ..define.space import Point
 from ..define.tuning import (
     Evidence,
-    Point,
     Rule,
     Source,
     TableDevice,

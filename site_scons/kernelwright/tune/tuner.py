@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
-from ..define.tuning import Point, TableDevice, same
+from ..define.divisible import rounded_up
+from ..define.space import Point
+from ..define.tuning import TableDevice, same
 from ..ondemand.files import origin_in
 from ..ondemand.options import Options
 from ..ondemand.origin import job_of
@@ -26,7 +28,7 @@ from .device import Device, usable_cpus
 from .kept import Entry, Kept, Key
 from .policy import Policy
 from .progress import Progress
-from .sizes import combinations, rounded_up, size_text
+from .sizes import combinations, size_text
 
 if TYPE_CHECKING:
     from ..define.space import Choice
@@ -227,8 +229,12 @@ class Tuner:
         signature = default.request.signature
         symbols, multiples = list(signature["symbols"]), signature.get("multiples", {})
         given = self.request.sizes or {name: choice.sizes[name] for name in symbols if name in choice.sizes}
-        rounded = {name: rounded_up(values, multiples.get(name, 1)) for name, values in given.items()}
-        return combinations(rounded, symbols, self.where)
+
+        def in_class(name: str) -> list[int]:
+            # Two sizes may be one as a multiple.
+            return list(dict.fromkeys(rounded_up(size, multiples.get(name, 1)) for size in given[name]))
+
+        return combinations({name: in_class(name) for name in given}, symbols, self.where)
 
     def _ordered(
         self, candidates: Sequence[Candidate], sizes: Sequence[Mapping[str, int]], bench: Bench

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..core.arch import arch_of_device
 from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where
+from ..define.divisible import rounded_up
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import CheckRequest
 from ..runtime.size import Size
@@ -171,7 +172,7 @@ class Check:
 
     def _has_large(self, sizes: Mapping[str, int]) -> bool:
         """Whether these are sizes of a check, of which one is large; a tuner may ask for others of any size."""
-        return any(size == rounded(LARGE, self._multiples.get(name, 1)) for name, size in sizes.items())
+        return any(size == rounded_up(LARGE, self._multiples.get(name, 1)) for name, size in sizes.items())
 
     def shapes(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]] | None:
         """The shape of each tensor; None if one divides by zero or is negative for these sizes."""
@@ -327,12 +328,9 @@ def size_sets(symbols: Sequence[str], multiples: Mapping[str, int] | None = None
         multiples: variable -> what its values are multiples of; they are rounded up to such.
     """
     steps = multiples or {}
-    return [{name: rounded(size, steps.get(name, 1)) for name, size in found.items()} for found in _size_sets(symbols)]
-
-
-def rounded(size: int, step: int) -> int:
-    """The next multiple of a step from a size on."""
-    return -(-size // step) * step
+    return [
+        {name: rounded_up(size, steps.get(name, 1)) for name, size in found.items()} for found in _size_sets(symbols)
+    ]
 
 
 def _size_sets(symbols: Sequence[str]) -> list[dict[str, int]]:
