@@ -399,16 +399,17 @@ def test_a_child_calls_while_a_thread_of_the_parent_compiles(demand: Demand) -> 
     demand.run(
         CELLS
         + '''
-import signal, threading, time
+import signal, threading
 
 names["begun"] = threading.Event()
+names["forked"], told = os.pipe()
 cell("""
-import time
+import os
 
 @kw.kernel(outputs=[-1])
 def times():
     begun.set()
-    time.sleep(1)
+    os.read(forked, 1)
     x = te.placeholder((te.var("n"), 4), "float32", name="x")
     return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="y")])
 """)
@@ -417,6 +418,7 @@ thread = threading.Thread(target=times, args=(x,))
 thread.start()
 names["begun"].wait()
 child = os.fork()
+os.write(told, b"." * 100)  # one for each time that the definition is executed, in either process
 if child == 0:
     signal.alarm(60)
     os._exit(0 if (array(times(x)) == 2).all() else 1)
@@ -493,19 +495,26 @@ assert (array(times.compile(zero=0.0)(x)) == 1).all() and (array(times.compile(z
 
 
 def test_a_failure_of_one_thread_leaves_the_compile_of_another_alone(demand: Demand) -> None:
-    body = """if factor == 3: __import__("time").sleep(3)
+    begun, failed = (demand.project.folder.parent / name for name in ("begun", "failed"))
+    body = f"""if factor == 3:
+        from pathlib import Path
+        Path({str(begun)!r}).touch()
+        while not Path({str(failed)!r}).exists(): pass
     if factor == 4: raise ValueError("four")"""
     demand.project.write("kernels/slow.py", FILE.format(name="slow", body=body))
     demand.run(
         """
-        import threading, time
+        import threading
+        from pathlib import Path
         slow = kw.load("kernels/slow.py").slow
-        made = []
+        begun, failed, made = Path("../begun"), Path("../failed"), []
         thread = threading.Thread(target=lambda: made.append(slow.compile(dtype="float32", factor=3)))
         thread.start()
-        time.sleep(1)
+        while not begun.exists():
+            pass
         with pytest.raises(kw.KernelwrightError, match="four"):
             slow.par_compile([{"dtype": "float32", "factor": 4}, {"dtype": "float32", "factor": 5}])
+        failed.touch()
         thread.join()
         assert (array(made[0](np.ones((1, 4), "float32"))) == 3).all()
         """

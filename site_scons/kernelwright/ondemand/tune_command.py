@@ -57,18 +57,22 @@ def run_tune(
     arguments += [f"--budget={budget}"] if budget else []
     arguments += [f"--device={device}"] if device else []
     arguments += ["--again"] if again else []
-    command = [sys.executable, "-m", "kernelwright", "tune", kernel, f"--file={path}", *arguments]
-    status = _run(command, _environment(given))
+    named = {PASSED_ON[name]: value for name, value in given.items() if name in PASSED_ON}
+    texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in named.items()}
+    status = _run(command_of([kernel, f"--file={path}", *arguments]), environment_of(texts))
     if status:
         raise KernelwrightError(f"kernelwright tune ended with exit status {status}; it says why above", where)
 
 
-def _environment(given: Mapping[str, object]) -> dict[str, str]:
-    """The variables of the command."""
-    named = {PASSED_ON[name]: value for name, value in given.items() if name in PASSED_ON}
-    texts = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in named.items()}
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """The command ``kernelwright tune`` of this installation, with some arguments."""
+    return [sys.executable, "-m", "kernelwright", "tune", *arguments]
+
+
+def environment_of(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of that command: those of this process, in which it finds our code, and some more."""
     paths = [str(PACKAGE_PARENT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **texts, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **(more or {}), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

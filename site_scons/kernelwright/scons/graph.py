@@ -10,9 +10,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -448,15 +445,19 @@ class PackageGraph:
 
         ``KERNELS=gemm,softmax`` names kernels, and ``TUNE="--budget 10m"`` has further options.
         """
+        # Imported here, because hardly any run tunes.
+        import shlex
+        import subprocess
+
+        from ..ondemand.tune_command import command_of, environment_of
+
         words = SCons.Script.ARGUMENTS
         kernels = words.get("KERNELS", "").replace(",", " ").split()
         files = [f"--file={self.run.top / file}" for file in self._files]
-        command = [sys.executable, "-m", "kernelwright", "tune", *kernels, *shlex.split(words.get("TUNE", "")), *files]
-        paths = [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = command_of([*kernels, *shlex.split(words.get("TUNE", "")), *files])
 
         def tune(target: Any, source: Any, env: Any) -> Any:
-            status = subprocess.call(command, cwd=self._top, env=variables)
+            status = subprocess.call(command, cwd=self._top, env=environment_of())
             if status == 0:
                 return None
             message = f"kernelwright tune ended with exit status {status}"
