@@ -34,11 +34,12 @@ class Command:
 
     @property
     def inputs(self) -> list[Path]:
-        """What it reads: the files that it names, and for a library also those that its sources embed or include."""
+        """What it reads: the files that it names, and those that the sources of a library embed or include."""
         if self.output.suffix == ".so":
             return sorted(file for file in self.output.parent.rglob("*") if file.suffix in LINKED)
         named = (self.folder / word for word in self.arguments[1:] if not word.startswith("-"))
-        return [path for path in named if path.is_file() and path.suffix in LINKED | {".cu"} and path != self.output]
+        read = [path for path in named if path.is_file() and path.suffix in LINKED | {".cu"} and path != self.output]
+        return [*read, *(host for path in read if path.name == "wrapper.c" for host in path.parent.rglob("host.c"))]
 
     def moved(self, old: Path, new: Path) -> Command:
         """The same command in a copy of the build folder; what it takes from elsewhere in the tree stays there."""

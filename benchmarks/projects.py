@@ -93,19 +93,25 @@ class Project:
         return self.scons(f"-j{jobs}", "--cache-disable")
 
 
-def library(bench: Bench) -> Project:
-    """A copy of this repository's library with the SConstruct and settings; in small mode one kernel of it."""
-    folder = bench.work / ("library-small" if bench.small else "library")
+def library(bench: Bench, name: str = "library", source: Path = ROOT, site_scons: Path | None = None) -> Project:
+    """A copy of this repository's library with the SConstruct and settings; in small mode one kernel of it.
+
+    Arguments:
+        name: of its folder.
+        source: the repository, or what another commit has in its place.
+        site_scons: the code that builds it, if it is not the measured code.
+    """
+    folder, code = bench.work / (f"{name}-small" if bench.small else name), site_scons or bench.site_scons
     names = ("saxpy.py", "_*.py") if bench.small else ("*.py",)
-    kernels = [file for name in names for file in sorted((ROOT / "kernels").glob(name))]
-    others = [ROOT / "SConstruct", ROOT / "pyproject.toml"]
-    state = _digest([*kernels, *others, *sources_of(bench.site_scons)])
+    kernels = [file for name in names for file in sorted((source / "kernels").glob(name))]
+    others = [source / "SConstruct", source / "pyproject.toml"]
+    state = _digest([*kernels, *others, *sources_of(code)])
     if not _is_ready(folder, state):
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "kernels").mkdir(parents=True)
         for file in kernels:
             shutil.copy(file, folder / "kernels")
-        shutil.copytree(bench.site_scons, folder / "site_scons")
+        shutil.copytree(code, folder / "site_scons")
         for file in others:
             shutil.copy(file, folder)
         (folder / "ready").write_text(state)
@@ -114,9 +120,13 @@ def library(bench: Bench) -> Project:
 
 def built_library(bench: Bench) -> Project:
     """The same, built."""
-    project = library(bench)
+    return built(bench, library(bench))
+
+
+def built(bench: Bench, project: Project) -> Project:
+    """A project that is built, if it is not yet."""
     if not (project.folder / "build" / project.package / "manifest.json").exists():
-        bench.say("building the library")
+        bench.say(f"building {project.folder.name}")
         project.build(bench.jobs)
     return project
 
