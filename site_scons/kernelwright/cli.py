@@ -152,9 +152,7 @@ def add_tune(commands: Any) -> None:
     command.add_argument("--again", action="store_true", help="measure anew, also what was measured before")
     command.add_argument("--no-wait", action="store_true", help="fail if another process tunes, instead of waiting")
     command.add_argument("--check", action="store_true", help="measure the answers of the tables again, and write none")
-    command.add_argument(
-        "--max-regret", default="5%", metavar="PERCENT", help="with --check: what an answer may cost (default: 5%%)"
-    )
+    command.add_argument("--max-regret", metavar="PERCENT", help="with --check: what an answer may cost (default: 5%%)")
     command.add_argument("--list", action="store_true", help="list the tables, and what is stale in them")
     command.add_argument("--strict", action="store_true", help="with --list: exit status 1 if anything is stale")
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from conftest import Project
 from demand import Demand
+from kernelwright.cli import main
 from moments import wait_for
 
 FILE = '''
@@ -283,6 +284,47 @@ def test_the_list_shows_tables_and_what_is_stale(tuned: Tuned) -> None:
     tuned.points("slow", "fast")
     said = tuned.tune("--list", "--strict", ok=False).stdout
     assert f"{tuned.table.relative_to(tuned.folder)}:8: {{'way': 'wide'}} is not in the space any more" in said
+
+
+OPTIONS = {
+    "--sizes=n=16": ("tuning",),
+    "--budget=1s": ("tuning",),
+    "--again": ("tuning",),
+    "--device=cpu": ("tuning", "--check"),
+    "--no-wait": ("tuning", "--check"),
+    "--max-regret=5%": ("--check",),
+    "--strict": ("--list",),
+    "--file=kernels/double.py": ("tuning", "--check", "--list"),
+    "double": ("tuning", "--check", "--list"),
+}
+"""What may be given besides -> what it counts for."""
+
+
+def test_an_option_that_does_not_count_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """All pairs of an option and what is done; the rest of a run is left out here."""
+    monkeypatch.setattr("kernelwright.tune.command._Command.run", lambda self: 0)
+    monkeypatch.setattr("kernelwright.tune.command._default_files", list)
+    for option, counts in OPTIONS.items():
+        for doing in ("tuning", "--check", "--list"):
+            status = main(["tune", option, *([] if doing == "tuning" else [doing])])
+            errors = capsys.readouterr().err
+            said = f"{option.partition('=')[0]} does not count for {doing}"
+            assert (status, said in errors) == ((0, False) if doing in counts else (1, True)), (option, doing, errors)
+    assert main(["tune", "--check", "--list"]) == 1 and "leave it out; it counts for --check" in capsys.readouterr().err
+    assert main(["tune", "--budget="]) == 1 and "write 90s" in capsys.readouterr().err
+
+
+def test_a_check_without_a_table_checks_nothing_and_says_so(tuned: Tuned) -> None:
+    assert "there is no table for this device to check" in tuned.tune("--check", ok=False).stderr
+    said = tuned.tune("--check", "double", ok=False).stderr
+    assert "double has no table for" in said and "kernelwright tune double" in said
+    tuned.tune("--sizes", "n=16")
+    other = FILE.replace("double", "other")
+    tuned.project.write("kernels/other.py", other)
+    said = tuned.tune("--check", "--max-regret", "500%")
+    assert "other has no table for" in said.stderr and "the largest regret is" in said.stdout
+    assert "other has no table for" in tuned.tune("--check", "other", ok=False).stderr
+    assert "other" not in tuned.tune("--list", "double").stdout
 
 
 def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:

@@ -31,6 +31,18 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as of a shell."""
 
+COUNTS = {
+    "sizes": ("tuning",),
+    "budget": ("tuning",),
+    "again": ("tuning",),
+    "device": ("tuning", "--check"),
+    "no_wait": ("tuning", "--check"),
+    "check": ("--check",),
+    "max_regret": ("--check",),
+    "strict": ("--list",),
+}
+"""Options that do not always count -> what they count for."""
+
 
 def tune(options: argparse.Namespace) -> int:
     """Do what the command line asks for; returns the exit status."""
@@ -58,11 +70,13 @@ class _Command:
     """One run of the command."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        _refuse_what_does_not_count(options)
         self._options = options
         self._progress = Progress()
-        self._budget = read_seconds(options.budget) if options.budget else None
+        self._budget = None if options.budget is None else read_seconds(options.budget)
         self._sizes = read_sizes(options.sizes or ())
-        self._most = _percent(options.max_regret)
+        self._most = _percent("5%" if options.max_regret is None else options.max_regret)
+        self._checked = 0
         self._start = time.monotonic()
         self._files = [Path(name).absolute() for name in options.file or ()] or _default_files()
 
@@ -80,6 +94,8 @@ class _Command:
                 # The other kernels of a long run are tuned all the same.
                 print(f"kernelwright: {error}", file=sys.stderr)
                 status = 1
+        if self._options.check and not self._checked and not status:
+            raise SettingsError("there is no table for this device to check", _WHERE, "measure one: kernelwright tune")
         return status
 
     def _kernels(self) -> dict[str, Path]:
@@ -97,7 +113,7 @@ class _Command:
     def _wanted(self, kernels: dict[str, Path]) -> list[tuple[str, Path, Device]]:
         """What is tuned: the kernels that were named, or else all that have a space, and on which device."""
         specs = self._options.device or (["cuda:0", "cpu"] if cuda_devices() else ["cpu"])
-        devices = [device_of(spec) for spec in specs]
+        devices = list(dict.fromkeys(device_of(spec) for spec in specs))
         named = self._options.kernels or kernels
         wanted = [
             (n, path, device) for n, path in kernels.items() if n in named for device in self._for(path, n, devices)
@@ -148,14 +164,18 @@ class _Command:
 
     def _check(self, tuner: Tuner) -> int:
         most = self._most
-        table = table_of(tuner)
+        kernel, table = tuner.request.kernel, table_of(tuner)
         if table is None:
-            self._progress.note(f"{tuner.request.kernel} has no table for {tuner.device.name}")
+            message = f"{kernel} has no table for {tuner.device.name}"
+            if self._options.kernels:
+                raise SettingsError(message, tuner.where, f"measure one: kernelwright tune {kernel}")
+            self._progress.note(message)
             return 0
+        self._checked += 1
         found = regrets(tuner, table)
         for regret in found:
             mark = "  BEYOND " if regret.regret > most else "  "
-            print(f"{mark}{tuner.request.kernel} {text_of(regret)}")
+            print(f"{mark}{kernel} {text_of(regret)}")
         worst = max(regret.regret for regret in found)
         print(f"{table.path}: the largest regret is {worst:.1%}, at most {most:.1%} is accepted")
         return 1 if worst > most else 0
@@ -168,13 +188,26 @@ class _Command:
         names = [name for name in tables_in(root, folder) if not wanted or Path(name).name.partition(".")[0] in wanted]
         lines, stale = listed(root, names, origins)
         print("\n".join(lines) or f"there are no tables in {folder}")
-        for name, origin in origins.items():
-            if origin.record.choices and not any(Path(table).name.startswith(f"{name}.") for table in names):
+        for name in wanted or origins:
+            if origins[name].record.choices and not any(Path(table).name.startswith(f"{name}.") for table in names):
                 print(f"{name:24} has a space, and no table")
         return 1 if stale and self._options.strict else 0
 
 
 _WHERE = Where(stage="tune")
+
+
+def _refuse_what_does_not_count(options: argparse.Namespace) -> None:
+    """An option that makes no difference is a mistake: the run would do something else than is meant."""
+    doing = "--list" if options.list else "--check" if options.check else "tuning"
+    for name, counts in COUNTS.items():
+        if getattr(options, name) not in (None, False) and doing not in counts:
+            option = f"--{name.replace('_', '-')}"
+            where, remedy = (
+                Where(stage="settings", location=option),
+                f"leave it out; it counts for {' and '.join(counts)}",
+            )
+            raise SettingsError(f"{option} does not count for {doing}", where, remedy)
 
 
 def _default_files() -> list[Path]:
