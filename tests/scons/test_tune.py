@@ -332,6 +332,11 @@ def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
     assert "its sizes are n" in tuned.tune("--sizes", "m=1", ok=False).stderr
     assert "write cpu" in tuned.tune("--device", "tpu", ok=False).stderr
     assert "write 5% or 2.5%" in tuned.tune("--check", "--max-regret", "nan", ok=False).stderr
+    tuned.project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\ntuning = ""\n')
+    said = tuned.tune("double", ok=False).stderr
+    assert "tuning" in said and "no table would count" in said and 'set tuning = "tuning"' in said
+    assert "there are no tables in no folder: the setting tuning is empty" in tuned.tune("--list").stdout
+    tuned.project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
     (lock := tuned.folder / "build/tune/cpu.lock").unlink(missing_ok=True)
     tuned.project.write("build/tune/cpu.lock/other", "so that the folder stays")
     said = tuned.tune("double", ok=False).stderr

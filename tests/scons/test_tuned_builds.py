@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import ADD, SITE_SCONS, Project
+from kernelwright.core.errors import SettingsError
+from kernelwright.discover.tables import tables_in
 from kernelwright.ondemand.record import note
 from tuned import BLOCKS, FILE, GPU, SCALED, SMALL_AND_LARGE, scaled_on_both, table, tuned, write_project
 
@@ -145,6 +147,36 @@ def test_a_table_that_is_wrong_is_an_error_with_its_line(cpu: Project, text: str
     cpu.write(FILE, text)
     run = cpu.scons("-j2", ok=False)
     assert said in run.output and "remedy: " in run.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("file", "Not a directory"), ("dangling", "a link to nothing"), ("loop", "symbolic links")]
+)
+def test_what_is_no_folder_of_tables_does_not_count_as_none(cpu: Project, kind: str, said: str) -> None:
+    folder = cpu.folder / "tuning"
+    if kind == "file":
+        folder.write_text("{}")
+    else:
+        folder.symlink_to("gone" if kind == "dangling" else "tuning")
+    with pytest.raises(SettingsError, match=f"tuning.*cannot be read as the folder of the tuning tables: .*{said}"):
+        tables_in(cpu.folder, "tuning")
+
+
+def test_a_file_in_place_of_the_folder_of_tables_is_an_error_of_a_build(cpu: Project) -> None:
+    cpu.write("kernels/scaled.py", ADD)
+    cpu.scons("-j2")
+    cpu.write("tuning", "no folder")
+    run = cpu.scons("-j2", ok=False)
+    assert "cannot be read as the folder of the tuning tables: Not a directory" in run.output
+    assert 'remedy: remove or mend it, or set tuning = "FOLDER"' in run.output and "Traceback" not in run.output
+    cpu.scons("-j2", "TUNING=tables")
+
+
+def test_a_folder_of_tables_that_is_not_there_or_a_link_to_one_is_none_or_that_one(cpu: Project) -> None:
+    assert tables_in(cpu.folder, "tuning") == tables_in(cpu.folder, "none/below") == {}
+    cpu.write("elsewhere/scaled.cpu.json", "{}")
+    (cpu.folder / "tuning").symlink_to("elsewhere")
+    assert tables_in(cpu.folder, "tuning") == {"scaled": ("tuning/scaled.cpu.json",)}
 
 
 def test_two_tables_of_one_device_are_an_error(cpu: Project) -> None:

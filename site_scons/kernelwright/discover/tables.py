@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..core.errors import SettingsError, Where
+
 ENDING = ".json"
 
 
@@ -14,16 +16,26 @@ def tables_in(top: Path, folder: str) -> dict[str, tuple[str, ...]]:
     Arguments:
         top: the folder of the SConstruct.
         folder: the setting ``tuning``; empty: there are none.
+
+    Raises:
+        SettingsError: what has the name is no folder, or cannot be read.
     """
     found: dict[str, list[str]] = {}
-    for name in sorted(_names(top / folder)) if folder else ():
+    for name in sorted(_names(top, folder)) if folder else ():
         if name.endswith(ENDING) and not name.startswith("."):
             found.setdefault(name.partition(".")[0], []).append(f"{folder}/{name}")
     return {kernel: tuple(names) for kernel, names in found.items()}
 
 
-def _names(folder: Path) -> list[str]:
+def _names(top: Path, folder: str) -> list[str]:
+    place = top / folder
     try:
-        return os.listdir(folder)  # noqa: PTH208 (in every run)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        return os.listdir(place)  # noqa: PTH208 (in every run)
+    except OSError as error:
+        # Nobody would miss tables that are overlooked, so only a name that nothing has means that there are none.
+        if isinstance(error, FileNotFoundError) and not place.is_symlink():
+            return []
+        what = "a link to nothing" if isinstance(error, FileNotFoundError) else error.strerror
+        remedy = 'remove or mend it, or set tuning = "FOLDER" under [tool.kernelwright] in pyproject.toml'
+        where = Where(stage="settings", location=folder)
+        raise SettingsError(f"cannot be read as the folder of the tuning tables: {what}", where, remedy) from error

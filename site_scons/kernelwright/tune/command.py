@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
+from ..discover.tables import tables_in
 from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
 from ..ondemand.project import project_of
 from ..state.tuning_result import FOLDER
 from .device import Device, device_of
-from .listing import listed, tables_in
+from .listing import listed
 from .lock import locked
 from .policy import Policy
 from .progress import Progress
@@ -182,14 +183,13 @@ class _Command:
 
     def _list(self, kernels: dict[str, Path]) -> int:
         origins: dict[str, Origin] = {name: origin_in(path, name, Options()) for name, path in kernels.items()}
-        any_origin = next(iter(origins.values()))
-        root, folder = any_origin.session.root, any_origin.settings.tuning or "tuning"
-        wanted = self._options.kernels
-        names = [name for name in tables_in(root, folder) if not wanted or Path(name).name.partition(".")[0] in wanted]
-        lines, stale = listed(root, names, origins)
-        print("\n".join(lines) or f"there are no tables in {folder}")
+        of_kernels = next(iter(origins.values()))
+        root, folder = of_kernels.session.root, of_kernels.settings.tuning
+        wanted, tables = self._options.kernels, tables_in(root, folder)
+        lines, stale = listed(root, [name for kernel in wanted or tables for name in tables.get(kernel, ())], origins)
+        print("\n".join(lines) or f"there are no tables in {folder or 'no folder: the setting tuning is empty'}")
         for name in wanted or origins:
-            if origins[name].record.choices and not any(Path(table).name.startswith(f"{name}.") for table in names):
+            if origins[name].record.choices and name not in tables:
                 print(f"{name:24} has a space, and no table")
         return 1 if stale and self._options.strict else 0
 

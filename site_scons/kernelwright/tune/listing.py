@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from ..ondemand.origin import Origin
 
 
-def tables_in(root: Path, folder: str) -> list[str]:
-    """The names of the tables of a project, relative to its folder."""
-    return sorted(path.relative_to(root).as_posix() for path in (root / folder).glob("*.json"))
-
-
 def listed(root: Path, names: Sequence[str], origins: dict[str, Origin]) -> tuple[list[str], int]:
     """A line for each table, and one for each thing that is stale in it; and how many of the latter there are.
 

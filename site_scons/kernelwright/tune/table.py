@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..core.errors import SettingsError, Where
 from ..core.files import write_atomically
 from ..define.space import Point
 from ..define.tuning import (
@@ -23,6 +24,7 @@ from ..define.tuning import (
     same,
     table_text,
 )
+from ..discover.tables import tables_in
 from ..state.tuning_result import (
     DEFAULT,
     FOLDER,
@@ -62,8 +64,17 @@ def table_of(tuner: Tuner) -> TableFile | None:
 
 
 def table_name(tuner: Tuner) -> str:
-    """Where the table belongs, relative to the project's folder."""
-    return path_of_table(tuner.root, tuner.origin.settings.tuning or "tuning", tuner.request.kernel, tuner.device)
+    """Where the table belongs, relative to the project's folder.
+
+    Raises:
+        SettingsError: the project has no folder for tables.
+    """
+    folder = tuner.origin.settings.tuning
+    if not folder:
+        where = Where(tuner.request.kernel, stage="settings", location="tuning")
+        raise SettingsError("it is empty, so no table would count", where, 'set tuning = "tuning" in pyproject.toml')
+    tables_in(tuner.root, folder)  # an error, if what has the name is no folder
+    return path_of_table(tuner.root, folder, tuner.request.kernel, tuner.device)
 
 
 def config_in(table: TableFile | None, config: Mapping[str, Any]) -> TunedConfig | None:
