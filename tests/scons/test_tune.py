@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -90,9 +91,13 @@ class Tuned:
         self.folder = project.folder
         self.file = project.write("kernels/double.py", FILE)
         self.project = project
+        self.temporary = project.folder.parent / "temporary"
+        self.temporary.mkdir(exist_ok=True)
+        self.lock = self.temporary / f"kernelwright-{os.getuid()}" / "tune-cpu.lock"
 
     def variables(self, **policy: Any) -> dict[str, str]:
-        return {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | policy), "CUDA_VISIBLE_DEVICES": ""}
+        own = {"TMPDIR": str(self.temporary)}  # other tests must not wait for this one
+        return {"KERNELWRIGHT_TEST_TUNE": json.dumps(SHORT | policy), "CUDA_VISIBLE_DEVICES": "", **own}
 
     def tune(self, *arguments: str, ok: bool = True, **policy: Any) -> subprocess.CompletedProcess[str]:
         code = COMMAND.format(arguments=["tune", *arguments])
@@ -247,16 +252,24 @@ def test_an_interrupted_run_is_resumed(tuned: Tuned, how: signal.Signals) -> Non
     assert tuned.rules
 
 
-def test_two_tuners_at_once_one_waits_or_says_who_works(tuned: Tuned) -> None:
+def test_of_two_tuners_on_one_machine_one_waits_or_says_who_works(tuned: Tuned, tmp_path: Path) -> None:
+    """The second one tunes a checkout of its own."""
+    here, checkout = tuned.folder, tmp_path / "checkout"
+    shutil.copytree(here, checkout)
     process = tuned.start("--sizes", "n=16:8192:x2")
-    lock = tuned.folder / "build/tune/cpu.lock"
     try:
-        wait_for(lambda: lock.is_file() and lock.read_text() != "", "the lock")
+        wait_for(lambda: tuned.lock.is_file() and tuned.lock.read_text() != "", "the lock")
+        tuned.project.folder = checkout
         said = tuned.tune("--no-wait", ok=False)
-        assert f"process {process.pid}, tuning double, since" in said.stderr and "--no-wait" in said.stderr
+        assert f"process {process.pid}, tuning double of {here}, since" in said.stderr and "--no-wait" in said.stderr
+        second = tuned.start("--sizes", "n=16")
+        assert second.stderr is not None
+        wait_for(lambda: "waiting for it" in os.read(second.stderr.fileno(), 10000).decode(), "the second one to wait")
+        assert not (checkout / "build/tune/double").exists()
     finally:
         process.kill()
         process.communicate()
+    assert second.wait(60) == 0 and list((checkout / "tuning").iterdir())
 
 
 def test_check_measures_the_table_again_and_fails_beyond_the_regret(tuned: Tuned) -> None:
@@ -337,10 +350,11 @@ def test_mistakes_are_told_with_what_to_do(tuned: Tuned) -> None:
     assert "tuning" in said and "no table would count" in said and 'set tuning = "tuning"' in said
     assert "there are no tables in no folder: the setting tuning is empty" in tuned.tune("--list").stdout
     tuned.project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm"]\n')
-    (lock := tuned.folder / "build/tune/cpu.lock").unlink(missing_ok=True)
-    tuned.project.write("build/tune/cpu.lock/other", "so that the folder stays")
+    tuned.lock.unlink(missing_ok=True)
+    tuned.lock.mkdir()
+    (tuned.lock / "other").write_text("so that the folder stays")
     said = tuned.tune("double", ok=False).stderr
-    assert f"{lock}: Is a directory" in said and "make room" in said and "Traceback" not in said
+    assert f"{tuned.lock}: Is a directory" in said and "make room" in said and "Traceback" not in said
     tuned.project.replace("kernels/double.py", ", tune=POINTS", "")
     tuned.project.replace("kernels/double.py", "way: str", 'way: str = "slow"')
     assert "no kernel has a space" in tuned.tune(ok=False).stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from kernelwright.tune.contest import Contest
 from kernelwright.tune.decide import Range, Timing, choose, ranges_of
 from kernelwright.tune.device import device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
-from kernelwright.tune.lock import locked
+from kernelwright.tune.lock import locked, place_of
 from kernelwright.tune.policy import Policy
 from kernelwright.tune.recheck import Regret, text_of
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
@@ -360,6 +361,17 @@ def test_a_second_tuner_is_told_who_has_the_device(tmp_path: Path):
         pass
     with locked(path, "tuning softmax", False, print):
         assert json.loads(path.read_text())["what"] == "tuning softmax"
+
+
+def test_the_folder_of_locks_is_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert place_of("cuda:1") == tmp_path / f"kernelwright-{os.getuid()}" / "tune-cuda-1.lock"
+    assert place_of("cpu").parent.stat().st_mode & 0o777 == 0o700
+    mine = os.getuid()
+    (tmp_path / f"kernelwright-{mine + 1}").mkdir()
+    monkeypatch.setattr("os.getuid", lambda: mine + 1)
+    with pytest.raises(SettingsError, match="is another user's"):
+        place_of("cpu")
 
 
 # Devices, tables and lines.

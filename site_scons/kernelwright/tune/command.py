@@ -15,10 +15,9 @@ from ..ondemand.files import origin_in, record_of
 from ..ondemand.machine import cuda_devices
 from ..ondemand.options import Options
 from ..ondemand.project import project_of
-from ..state.tuning_result import FOLDER
 from .device import Device, device_of
 from .listing import listed
-from .lock import locked
+from .lock import locked, place_of
 from .policy import Policy
 from .progress import Progress
 from .recheck import regrets, text_of, words
@@ -139,9 +138,8 @@ class _Command:
             budget = max(1.0, self._start + self._budget - time.monotonic()) / left
         request = Request(path, name, device, self._sizes, budget, options.again, Policy.of_environment())
         tuner = Tuner(request, self._progress)
-        place = tuner.root / FOLDER / f"{device.spec.replace(':', '-')}.lock"
         asked = time.monotonic()
-        with locked(place, f"tuning {name}", not options.no_wait, self._progress.note):
+        with locked(place_of(device.spec), f"tuning {name} of {tuner.root}", not options.no_wait, self._progress.note):
             self._start += time.monotonic() - asked  # waiting for another run takes nothing of the budget
             return self._check(tuner) if options.check else self._tune(tuner)
 

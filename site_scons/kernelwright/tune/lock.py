@@ -1,4 +1,4 @@
-"""One tuner at a time measures on a device of this project: a second one waits, or ends."""
+"""One tuner of a user at a time measures on a device of this machine: a second one waits, or ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,24 @@ from ..core.errors import SettingsError, Where
 from ..core.files import open_lock
 
 POLL_S = 0.2
+
+
+def place_of(device: str) -> Path:
+    """The file of a device's lock: the same one for all projects and checkouts of this user on this machine.
+
+    It is in the folder for temporary files, which is the machine's own, where a home folder may be that of several.
+
+    Arguments:
+        device: ``cpu`` or ``cuda:0``.
+
+    Raises:
+        SettingsError: the folder is another user's, who could keep us waiting for ever.
+    """
+    folder = Path(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise SettingsError(f"{folder} is another user's", Where(stage="tune"), "set TMPDIR to a folder of your own")
+    return folder / f"tune-{device.replace(':', '-')}.lock"
 
 
 @contextlib.contextmanager
