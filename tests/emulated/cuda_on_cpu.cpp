@@ -20,7 +20,7 @@ namespace emulated {
 constexpr int MAX_THREADS = 1024;
 constexpr size_t STACK = 64 << 10;
 
-enum State { READY, AT_BARRIER, IN_WARP, ENDED };
+enum State { READY, AT_BARRIER, IN_WARP, AT_CONDITION, ENDED };
 
 struct Fiber {
   uint3 index;  // threadIdx
@@ -29,6 +29,8 @@ struct Fiber {
   const char *what = "";  // the function of its warp in which it waits,
   unsigned mask = 0;      // for which lanes,
   uint64_t value = 0;     // and what it gives to them
+  bool (*is_ready)(uint32_t, uint32_t) = nullptr;  // the condition that it waits for,
+  uint32_t place = 0, number = 0;                  // and of what
   bool started = false;
   ucontext_t start;
   jmp_buf point;  // where it goes on
@@ -49,6 +51,7 @@ struct Machine {
   uint64_t lanes[MAX_THREADS];          // what each thread gave when its warp last met
   std::vector<std::vector<Copy>> copies[MAX_THREADS];  // of each thread by groups; the last group is open
   bool late = false;                                   // whether copies are made when they are waited for, or at once
+  unsigned dynamic = 0;                                // bytes of dynamic shared memory
   void (*body)(void *) = nullptr;
   void *argument = nullptr;
   jmp_buf scheduler;
@@ -67,7 +70,7 @@ static bool turns[MAX_THREADS];
 
 [[noreturn]] static void to_scheduler() { _longjmp(m.scheduler, 1); }
 
-[[noreturn]] static void fail(const std::string &text) {
+[[noreturn]] void fail(const std::string &text) {
   const auto at = [](const uint3 &index) {
     return std::to_string(index.x) + "," + std::to_string(index.y) + "," + std::to_string(index.z);
   };
@@ -79,6 +82,12 @@ void fail(const char *text) { fail(std::string(text)); }
 
 void refuse_ptx(const char *text) { fail("instructions of PTX cannot be emulated: " + std::string(text)); }
 
+int thread() { return m.current; }
+
+bool is_late() { return m.late; }
+
+unsigned dynamic_bytes() { return m.dynamic; }
+
 static void wait(State state) {
   Fiber &self = m.fibers[m.current];
   self.state = state;
@@ -88,6 +97,12 @@ static void wait(State state) {
 void barrier(int line) {
   m.fibers[m.current].line = line;
   wait(AT_BARRIER);
+}
+
+void wait_for(const char *what, bool (*is_ready)(uint32_t, uint32_t), uint32_t place, uint32_t number) {
+  Fiber &self = m.fibers[m.current];
+  self.what = what, self.is_ready = is_ready, self.place = place, self.number = number;
+  if (!is_ready(place, number)) wait(AT_CONDITION);
 }
 
 const uint64_t *meet(const char *function, unsigned mask, uint64_t value) {
@@ -105,6 +120,7 @@ int lane() { return m.current % WARP; }
 static void run_fiber() {
   while (true) {
     m.body(m.argument);
+    end_thread();
     m.active[m.current / WARP] &= ~(1u << lane());
     wait(ENDED);
   }
@@ -139,6 +155,18 @@ static bool release_block() {
     fiber->state = READY;
   }
   return true;
+}
+
+// Let those threads go on whose condition has come true; whether there are any.
+static bool release_ready() {
+  bool any = false;
+  for (int i = 0; i < m.threads; ++i) {
+    Fiber &fiber = m.fibers[i];
+    if (fiber.state != AT_CONDITION || !fiber.is_ready(fiber.place, fiber.number)) continue;
+    fiber.state = READY;
+    any = true;
+  }
+  return any;
 }
 
 // Let those lanes of a warp go on who have met; whether there are any.
@@ -183,6 +211,7 @@ static void run_warp(int start, bool reversed) {
     if (text.size() > 600) break;
     const std::string number = std::to_string(i);
     if (f.state == AT_BARRIER) text += " " + number + " at the barrier in line " + std::to_string(f.line) + ";";
+    if (f.state == AT_CONDITION) text += " " + number + " at " + f.what + ";";
     if (f.state == IN_WARP) text += " " + number + " in " + f.what + ";";
   }
   fail(text);
@@ -198,13 +227,16 @@ static void run_block(const Geometry &geometry) {
     m.copies[i].assign(1, {});
     turns[i] = false;
   }
+  begin_block(m.threads);
   const int warps = (m.threads + WARP - 1) / WARP;
   const auto ended = [](const Fiber &fiber) { return fiber.state == ENDED; };
   while (true) {
     for (int i = 0; i < warps; ++i) run_warp((geometry.reversed ? warps - 1 - i : i) * WARP, geometry.reversed);
-    if (!m.error.empty() || std::all_of(m.fibers.begin(), m.fibers.begin() + m.threads, ended)) return;
+    if (!m.error.empty()) return;
     if (_setjmp(m.scheduler)) return;  // where fail() ends
-    if (!release_block()) fail_waiting();
+    if (std::all_of(m.fibers.begin(), m.fibers.begin() + m.threads, ended)) return end_block();
+    // Copies that are on their way come as late as they can.
+    if (!release_ready() && !release_block() && !deliver()) fail_waiting();
   }
 }
 
@@ -214,7 +246,7 @@ const char *run(void (*body)(void *), void *argument, const Geometry &geometry) 
   gridDim = {x, y, z};
   blockDim = {block[0], block[1], block[2]};
   m.threads = int(block[0] * block[1] * block[2]);
-  m.body = body, m.argument = argument, m.late = geometry.reversed;
+  m.body = body, m.argument = argument, m.late = geometry.reversed, m.dynamic = geometry.dynamic;
   m.error.clear();
   for (Fiber &fiber : m.fibers) fiber.started = false;  // of an earlier launch that failed
   constexpr int LAZY = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

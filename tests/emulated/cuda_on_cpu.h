@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -309,6 +311,34 @@ const char *launch(void (*kernel)(P...), void **values, const Geometry *geometry
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 constexpr int warpSize = emulated::WARP;
+namespace emulated {
+
+// ---- what cuda_on_cpu.cpp gives to wgmma_on_cpu.cpp
+
+[[noreturn]] void fail(const std::string &text);
+
+// The number of the running thread in its block.
+int thread();
+
+// Whether what hardware may do at any time is done at the last moment, or at once.
+bool is_late();
+
+unsigned dynamic_bytes();
+
+// Wait until a condition is true; `what` is for messages.
+void wait_for(const char *what, bool (*is_ready)(uint32_t, uint32_t), uint32_t place, uint32_t number);
+
+// ---- and what it calls there
+
+void begin_block(int threads);
+void end_thread();
+void end_block();
+
+// Make the copies that nobody waited for until now; whether there were any.
+bool deliver();
+
+}  // namespace emulated
+
 // Where TVM has "extern __shared__".
 extern unsigned char buf_dyn_shmem[emulated::MAX_DYNAMIC] __attribute__((aligned(1024)));
 
@@ -331,7 +361,76 @@ void ldmatrix_x4_trans(uint32_t &r0, uint32_t &r1, uint32_t &r2, uint32_t &r3, u
 void mma_m16n8k16(float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                   uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
 
+// PTX ISA, "cvt" with two sources: the first is the upper half.
+inline void cvt_f16x2(uint32_t &result, float upper, float lower) {
+  result = uint32_t(half(upper).bits) << 16 | half(lower).bits;
+}
+
+template <typename T>
+void st_global(const void *address, T value) {
+  void *to = const_cast<void *>(address);
+  if (uintptr_t(to) % sizeof value) fail("st.global to memory that is not aligned to its size");
+  std::memcpy(to, &value, sizeof value);
+}
+
+// PTX ISA, "mbarrier". A phase is complete when all have arrived, and all bytes that were announced have come.
+void mbarrier_init(uint32_t at, uint32_t count);
+void mbarrier_arrive(uint32_t at);
+void mbarrier_arrive_expect_tx(uint32_t at, uint32_t bytes);
+void mbarrier_wait(uint32_t at, uint32_t parity, uint32_t ticks);
+
+// Makes what this thread has written to shared memory, or initialized there, visible to copies.
+void fence_for_copies();
+
+// What cuTensorMapEncodeTiled makes, here with its arguments as they are.
+struct TensorMap {
+  const unsigned char *address;
+  uint32_t rank, itemsize, swizzle;
+  uint64_t sizes[5], strides[5];
+  uint32_t box[5], steps[5];
+};
+
+// PTX ISA, "cp.async.bulk.tensor" in tile mode.
+void load_box(uint32_t to, const TensorMap &map, const int *coordinates, int rank, uint32_t barrier);
+
+template <typename... Rest>
+void tma_load(uint32_t to, const void *map, Rest... rest) {
+  const int given[] = {int(rest)...};
+  constexpr int rank = sizeof...(rest) - 1;
+  load_box(to, *static_cast<const TensorMap *>(map), given, rank, uint32_t(given[rank]));
+}
+
+// PTX ISA, "wgmma.mma_async" of float16, k = 16, with both matrices in shared memory.
+struct Product {
+  uint64_t a, b;  // descriptors
+  bool accumulate;
+  int n, scale_a, scale_b;
+  bool a_along_m, b_along_n;  // which dimension has neighbours in memory; otherwise it is k
+};
+void start_product(float *const *d, int count, const Product &product);
+
+template <typename Given, size_t... I>
+void start_product_of(const Given &given, std::index_sequence<I...>) {
+  constexpr size_t count = sizeof...(I);
+  float *const d[] = {&std::get<I>(given)...};
+  const Product product{std::get<count>(given),     std::get<count + 1>(given), std::get<count + 2>(given) != 0,
+                        std::get<count + 3>(given), std::get<count + 4>(given), std::get<count + 5>(given),
+                        std::get<count + 6>(given) != 0, std::get<count + 7>(given) != 0};
+  start_product(d, count, product);
+}
+
+// The accumulators, two descriptors and a predicate, and behind them the numbers in the text of the instruction.
+template <typename... Given>
+void wgmma_f16(Given &&...given) {
+  start_product_of(std::forward_as_tuple(given...), std::make_index_sequence<sizeof...(given) - 8>());
+}
+void wgmma_fence();
+void wgmma_commit_group();
+void wgmma_wait_group(int unfinished);
+
 }  // namespace emulated
+
+using CUtensorMap = emulated::TensorMap;
 
 inline void __trap() { emulated::fail("__trap()"); }
 #define __syncthreads() emulated::barrier(__LINE__)

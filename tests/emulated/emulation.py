@@ -25,7 +25,7 @@ import numpy as np
 from conftest import ROOT
 from kernelwright.core.dtype import numpy_dtype
 from kernelwright.define.kernel import Kernel, Variant
-from kernelwright.library.plan import Launch, LoweredUnit
+from kernelwright.library.plan import Launch, LoweredUnit, TensorMap
 from kernelwright.lower.tir import Tir
 from kernelwright.lower.unit import Unit
 from kernelwright.processes.protocol import CheckRequest
@@ -37,7 +37,7 @@ Array = NDArray[Any]
 Values = dict[str, Any]
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
-MACHINE = Path(__file__).with_name("cuda_on_cpu.cpp")
+MACHINE = [Path(__file__).with_name(name) for name in ("cuda_on_cpu.cpp", "wgmma_on_cpu.cpp")]
 
 FLAGS = (
     *("-std=c++17", "-O1", "-fPIC", "-w", "-fvisibility=hidden", "-fno-gnu-unique", "-U_FORTIFY_SOURCE"),
@@ -55,8 +55,24 @@ PTX = {
     r"cp.async.cg.shared.global \[%0\], \[%1\], 16;": "cp_async_16",
     r"cp.async.commit_group;": "cp_async_commit_group",
     r"cp.async.wait_group (\d+);": "cp_async_wait_group",
+    r"cvt.rn.f16x2.f32 %0, %1, %2;": "cvt_f16x2",
+    r"st.global.b32 \[%0\], %1;": "st_global",
+    r"mbarrier.init.shared.b64 \[%0\], %1;": "mbarrier_init",
+    r"mbarrier.arrive.shared.b64 _, \[%0\];": "mbarrier_arrive",
+    r"mbarrier.arrive.expect_tx.shared.b64 _, \[%0\], %1;": "mbarrier_arrive_expect_tx",
+    r"\{.*LAB_WAIT:\s*mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 P1, \[%0\], %1, %2;.*\}": "mbarrier_wait",
+    r"fence.mbarrier_init.release.cluster;": "fence_for_copies",
+    r"fence.proxy.async(?:.shared::cta)?;": "fence_for_copies",
+    r"cp.async.bulk.tensor.\dd.shared::cluster.global(?:.tile)?.mbarrier::complete_tx::bytes .*": "tma_load",
+    r"wgmma.fence.sync.aligned;": "wgmma_fence",
+    r"wgmma.commit_group.sync.aligned;": "wgmma_commit_group",
+    r"wgmma.wait_group.sync.aligned (\d+);": "wgmma_wait_group",
+    r"\{.*wgmma.mma_async.sync.aligned.m64n(\d+)k16.f32.f16.f16 .*, ps0, (-?1), (-?1), ([01]), ([01]); \}": "wgmma_f16",
 }
 """Patterns of instructions -> the function of the header that is called with their operands and their numbers."""
+
+SHARED = r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];"
+"""Dynamic shared memory: its type and its name."""
 
 FUNCTIONS = {"min": min, "max": max, "truncdiv": truncdiv, "truncmod": truncmod}
 """What expressions of a launch call."""
@@ -72,6 +88,15 @@ class _Geometry(ctypes.Structure):
         ("block", ctypes.c_uint * 3),
         ("dynamic", ctypes.c_uint),
         ("reversed", ctypes.c_int),
+    )
+
+
+class _TensorMap(ctypes.Structure):
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        *((name, ctypes.c_uint32) for name in ("rank", "itemsize", "swizzle")),
+        *((name, ctypes.c_uint64 * 5) for name in ("sizes", "strides")),
+        *((name, ctypes.c_uint32 * 5) for name in ("box", "steps")),
     )
 
 
@@ -131,8 +156,8 @@ class Emulation:
     def _compiled(self, source: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         source = re.sub(r"^\s*#include.*$", "", source, flags=re.M)
-        source = re.sub(r"extern __shared__[^;]*?(\w+)\[\];", r"unsigned char *\1 = ::buf_dyn_shmem;", source)
-        source = re.sub(r'asm volatile\("([^"]*)"(.*)\);', _instruction, source)
+        source = re.sub(SHARED, r"\1 *\2 = (\1 *)::buf_dyn_shmem;", source)
+        source = re.sub(r'asm volatile\(\s*((?:"[^"]*"\s*)+)([^;]*)\);', _instruction, source)
         exported = 'extern "C" __attribute__((visibility("default"))) const char *emulated_'
         launchers = [
             f"{exported}{kernel.name}(void **values, const emulated::Geometry *geometry) "
@@ -143,7 +168,8 @@ class Emulation:
         machine = _machine(folder.parent)
         place.write_text(f'#include "{machine.with_suffix(".h")}"\n#line 1 "device.cu"\n{source}\n{"".join(launchers)}')
         _run("g++", *FLAGS, "-c", str(place), "-o", f"{place}.o")
-        _run("g++", "-shared", "-Wl,-z,start-stop-visibility=hidden", f"{place}.o", str(machine), "-o", str(library))
+        hidden = "-Wl,-z,start-stop-visibility=hidden"
+        _run("g++", "-shared", hidden, f"{place}.o", str(machine), "-o", str(library))
         return library
 
     def __call__(self, values: Mapping[str, Any], sizes: Mapping[str, int], backwards: bool = False) -> Values:
@@ -182,6 +208,8 @@ class Emulation:
             raise EmulationError(f"{launch.kernel} is launched with clusters, or cooperatively")
 
         def parameter(kind: str, what: int | str) -> Any:
+            if kind == "tensor_map":
+                return self._tensor_map(self._plan.tensor_maps[int(what)], names, tensors)
             if kind in ("tensor", "workspace"):
                 return ctypes.c_void_p((tensors[str(what)] if kind == "tensor" else spaces[int(what)]).address)
             number = np.array(self._number(what, names), numpy_dtype(kind))
@@ -196,6 +224,33 @@ class Emulation:
         if error := function(addresses, ctypes.byref(geometry)):
             raise EmulationError(f"{launch.kernel}: {error.decode()}")
 
+    def _tensor_map(
+        self, described: TensorMap, names: Mapping[str, Any], tensors: Mapping[str, _Memory]
+    ) -> ctypes.Structure:
+        """What cuTensorMapEncodeTiled would make, or the error that it would return (its documentation in cuda.h)."""
+        sizes, strides, box, steps = (
+            [self._number(value, names) for value in values]
+            for values in (described.sizes, described.strides, described.box, described.steps)
+        )
+        itemsize, address = numpy_dtype(described.dtype).itemsize, tensors[described.tensor].address
+        span = {0: 16 * 256, 1: 32, 2: 64, 3: 128}[described.swizzle]
+        refused = {
+            "data that is not aligned to 16 bytes": address % 16 != 0,
+            "a size of 0, or one that is too large": not all(0 < size <= 2**32 for size in sizes),
+            "a stride that is no multiple of 16": any(s % 16 or not 0 < s < 2**40 for s in strides),
+            "a box that is too large": not all(0 < size <= 256 for size in box),
+            "rows of a box that are longer than its swizzle": box[0] * itemsize > span or box[0] * itemsize % 16 != 0,
+            "steps that are too large": not all(1 <= step <= 8 for step in steps),
+            "modes that are not emulated": bool(described.interleave or described.fill),
+        }
+        if found := [what for what, is_so in refused.items() if is_so]:
+            raise EmulationError(f"a tensor map of {described.tensor} with {found[0]}")
+        rest = [0] * (5 - len(sizes))
+        return _TensorMap(
+            *(address, len(sizes), itemsize, described.swizzle, tuple(sizes + rest)),
+            *((itemsize, *strides, *rest), tuple(box + rest), tuple(steps + rest)),
+        )
+
     @staticmethod
     def _number(expression: int | str, names: Mapping[str, Any]) -> Any:
         return expression if isinstance(expression, int) else eval(expression, dict(FUNCTIONS), dict(names))
@@ -203,11 +258,13 @@ class Emulation:
 
 def _instruction(match: re.Match[str]) -> str:
     """A call of the header's function for an instruction, or the instruction as it is."""
-    text, operands = match.groups()
+    literals, operands = match.groups()
+    text = re.sub(r'"\s*"|"\s*$|^"|\\n', "", literals)
     for pattern, function in PTX.items():
         if known := re.fullmatch(pattern, text):
             given = [*re.findall(r'"[=+&]*\w"\s*\((\w+)\)', operands), *known.groups()]
-            return f"emulated::{function}({', '.join(given)});"
+            lines = "\n" * match.group().count("\n")
+            return f"emulated::{function}({', '.join(given)});{lines}"
     return match.group()
 
 
@@ -217,7 +274,10 @@ def _machine(folder: Path) -> Path:
     if not machine.exists():
         header = Path(shutil.copy(HEADER, folder))
         _run("g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch")
-        _run("g++", *FLAGS, "-c", str(MACHINE), "-o", str(machine))
+        parts = [folder / f"{source.stem}.part.o" for source in MACHINE]
+        for source, part in zip(MACHINE, parts, strict=True):
+            _run("g++", *FLAGS, "-O2", "-c", str(source), "-o", str(part))
+        _run("ld", "-r", *map(str, parts), "-o", str(machine))
     return machine
 
 

@@ -20,7 +20,7 @@
  *   STANDIN_BLOCKING    1: that stream is not non-blocking, so any use of the legacy default stream fails with 906
  *   STANDIN_DESTROYED   handle of a stream that has been destroyed: any use of it fails with 400, and is logged
  *   STANDIN_PARAMETERS  types of the parameters to log at a launch: p pointer, b int8, i int32, l int64, f float32,
- *                       d float64, h float16, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
+ *                       d float64, h float16, t tensor map: the number of the call that made it, w an address and, behind it, two int32 and an int64: a matrix of CuTe DSL;
  *                       of several functions with their names: "first:pi second:ppi"
  *   STANDIN_FAIL        "cuLaunchKernelEx=700": that function fails with that code
  *
@@ -332,6 +332,7 @@ static void say_parameter(FILE *line, char type, const void *value) {
     case 'l': fprintf(line, " %lld", *(long long *)value); break;
     case 'f': fprintf(line, " %g", *(float *)value); break;
     case 'd': fprintf(line, " %g", *(double *)value); break;
+    case 't': fprintf(line, " map %llu", *(unsigned long long *)value); break;
     case 'w':
       fprintf(line, " %llu/%d/%d/%lld", *(unsigned long long *)value, ((int32_t *)value)[2], ((int32_t *)value)[3],
               ((long long *)value)[2]);
@@ -380,6 +381,39 @@ int cuLaunchKernelEx(const launch_config *config, kernel *own, void **parameters
   say_launch(config, own, parameters);
   const unsigned int *grid = config->grid, *block = config->block;
   passed_ns += 5000 + 10LL * grid[0] * grid[1] * grid[2] + 20LL * block[0] * block[1] * block[2];
+  return 0;
+}
+
+/* ---- tensor maps ---- */
+
+static void say_numbers(FILE *line, const char *name, const void *numbers, unsigned int count, size_t bytes) {
+  fprintf(line, " %s", name);
+  for (unsigned int i = 0; i < count; ++i) {
+    unsigned long long value = 0;
+    memcpy(&value, (const char *)numbers + i * bytes, bytes);
+    fprintf(line, "%s%llu", i ? "," : " ", value);
+  }
+}
+
+/* A map has 128 bytes; here they are all the number of the call that made it. */
+int cuTensorMapEncodeTiled(uint64_t *map, int dtype, uint32_t rank, void *data, const uint64_t *sizes,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
+                           int swizzle, int promotion, int fill) {
+  static _Atomic uint64_t made;
+  ENTER("cuTensorMapEncodeTiled");
+  if (!depth) return 201;
+  if ((uintptr_t)map % 64 || (uintptr_t)data % 16 || !rank || rank > 5) return 1;
+  uint64_t number = ++made;
+  for (int i = 0; i < 16; ++i) map[i] = number;
+  char text[1024];
+  FILE *line = fmemopen(text, sizeof text, "w");
+  fprintf(line, "encode map %llu of dtype %d at %#llx", (unsigned long long)number, dtype,
+          (unsigned long long)(uintptr_t)data);
+  say_numbers(line, "sizes", sizes, rank, 8), say_numbers(line, "strides", strides, rank - 1, 8);
+  say_numbers(line, "box", box, rank, 4), say_numbers(line, "steps", steps, rank, 4);
+  fprintf(line, " modes %d %d %d %d", interleave, swizzle, promotion, fill);
+  fclose(line);
+  say("%s\n", text);
   return 0;
 }
 

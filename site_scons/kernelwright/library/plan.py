@@ -73,7 +73,8 @@ class Launch:
 
     Arguments:
         kernel: the device function.
-        params: its parameters: ``("tensor", name)``, ``("workspace", number)``, or ``(dtype, expression)``.
+        params: its parameters: ``("tensor", name)``, ``("workspace", number)``, ``("tensor_map", number)``, or
+            ``(dtype, expression)``.
         grid, block: expressions for x, y and z, in blocks and in threads.
         shared: dynamic shared memory of a block, in bytes.
         cluster, preferred_cluster: in blocks; None: not a launch with clusters.
@@ -94,6 +95,39 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """A tensor map that the host code makes: by it, the copy engine of a GPU finds its way in an array.
+
+    All is in the order and with the numbers of cuTensorMapEncodeTiled (cuda.h): the innermost dimension is the first.
+
+    Arguments:
+        tensor: the argument whose data it is of.
+        dtype: that of an element.
+        sizes: expressions for the number of elements in each dimension.
+        strides: expressions for the bytes from one index to the next, of all dimensions but the first.
+        box: how many elements one copy has in each dimension.
+        steps: how many elements it goes on from one to the next.
+        interleave, swizzle, promotion, fill: modes.
+    """
+
+    tensor: str
+    dtype: str
+    sizes: tuple[int | str, ...]
+    strides: tuple[int | str, ...]
+    box: tuple[int | str, ...]
+    steps: tuple[int | str, ...]
+    interleave: int
+    swizzle: int
+    promotion: int
+    fill: int
+
+    @property
+    def expressions(self) -> tuple[int | str, ...]:
+        """All expressions in it."""
+        return (*self.sizes, *self.strides, *self.box, *self.steps)
+
+
+@dataclass(frozen=True)
 class HostCheck:
     """A condition of the definition's own that the host code asserts: the expression, kind of error, and message."""
 
@@ -110,11 +144,13 @@ class HostPlan:
         launches: in order.
         workspaces: sizes in bytes, as expressions, of temporary device memory.
         checks: what has to hold before anything is launched.
+        tensor_maps: what launches pass by number.
     """
 
     launches: tuple[Launch, ...]
     workspaces: tuple[int | str, ...] = ()
     checks: tuple[HostCheck, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -231,7 +267,24 @@ def _host_plan(document: Record) -> HostPlan | None:
         tuple(map(_launch, document.records("launches"))),
         tuple(_expression(item, "bytes") for item in workspaces),
         tuple(HostCheck(_expression(c, "passes"), _text(c, "error"), _text(c, "message")) for c in checks),
+        tuple(map(_tensor_map, document.records("tensor_maps"))) if document.has("tensor_maps") else (),
     )
+
+
+def _tensor_map(item: Record) -> TensorMap:
+    sizes, strides, box, steps = (_expressions(item, name) for name in ("sizes", "strides", "box", "steps"))
+    if not 1 <= len(sizes) == len(strides) + 1 == len(box) == len(steps) <= 5:
+        raise ValueError(f"{item.place} has lists of other lengths than a tensor map")
+    interleave, swizzle, promotion, fill = map(item.count, ("interleave", "swizzle", "promotion", "fill"))
+    tensor, dtype = _text(item, "tensor"), _text(item, "dtype")
+    return TensorMap(tensor, dtype, sizes, strides, box, steps, interleave, swizzle, promotion, fill)
+
+
+def _expressions(item: Record, name: str) -> tuple[int | str, ...]:
+    values = item.raw.get(name)
+    if not isinstance(values, list) or not all(map(_is_expression, values)):
+        raise ValueError(f"{item.place}.{name} is {shown(values)}, expected a list of expressions")
+    return tuple(values)
 
 
 def _launch(item: Record) -> Launch:
@@ -262,6 +315,8 @@ def _launch_param(item: Record) -> tuple[str, int | str]:
         return "tensor", _text(item, "tensor")
     if item.has("workspace"):
         return "workspace", item.count("workspace")
+    if item.has("tensor_map"):
+        return "tensor_map", item.count("tensor_map")
     return _text(item, "dtype"), _expression(item, "scalar")
 
 

@@ -33,7 +33,7 @@ _FLAGS = {
 
 _DEVICES = {"llvm": "kDLCPU", "cuda": "kDLCUDA"}
 
-_PARAMETER_LETTERS = {"handle": "p", "bool": "i", "float64": "d", "float32": "f", "float16": "h"}
+_PARAMETER_LETTERS = {"handle": "p", "bool": "i", "float64": "d", "float32": "f", "float16": "h", "tensor_map": "t"}
 
 
 def wrapper_text(kernel: KernelPlan) -> str:
@@ -97,8 +97,14 @@ class _Wrapper:
             *(["#define KW_SPLIT"] if self._split else []),
             *([f"#define KW_TOOLKIT {toolkit}"] if toolkit else []),
             *([f"#define KW_DRIVER {self._kernel.driver}"] if self._kernel.driver else []),
+            *(["#define KW_TENSOR_MAPS"] if self._has_tensor_maps else []),
             '#include "kernelwright.h"',
         )
+
+    @property
+    def _has_tensor_maps(self) -> bool:
+        devices = (device for unit in self._kernel.units for device in unit.device_kernels)
+        return any("tensor_map" in device.params for device in devices)
 
     def _tail(self) -> None:
         kernel = self._kernel

@@ -20,6 +20,7 @@ from tvm import tirx
 
 from ..core.dtype import bytes_of
 from .tir_signature import ARITHMETIC, FUNCTIONS, Argument
+from .tir_tensor_maps import ENCODE, encoded, is_tensor_map
 
 _INFIX = {
     **ARITHMETIC,
@@ -91,8 +92,8 @@ def launches_of(
         device_kernels: name, dtypes of parameters and launch parameters of each device function.
 
     Returns:
-        ``launches``, ``workspaces`` and ``host_checks``; or ``launches`` None and, in ``host_logic``, a sentence that
-        says what the host code does that is no data.
+        ``launches``, ``workspaces`` and ``host_checks``, and ``tensor_maps`` if there are any; or ``launches`` None
+        and, in ``host_logic``, a sentence that says what the host code does that is no data.
     """
     try:
         _require_plain(function, arguments)
@@ -103,7 +104,8 @@ def launches_of(
         reader.visit(packed.body, None)
     except _Inexpressible as error:
         return {"launches": None, "host_logic": f"the host code {error}"}
-    return {"launches": reader.launches, "workspaces": reader.workspaces, "host_checks": reader.checks}
+    found: dict[str, Any] = {"launches": reader.launches, "workspaces": reader.workspaces, "host_checks": reader.checks}
+    return found | ({"tensor_maps": reader.tensor_maps} if reader.tensor_maps else {})
 
 
 def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
@@ -154,6 +156,7 @@ class _Reader:
     launches: list[dict[str, Any]] = field(default_factory=list)
     workspaces: list[dict[str, Any]] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
+    tensor_maps: list[dict[str, Any]] = field(default_factory=list)
     _values: list[tuple[Any, Any]] = field(default_factory=list)
     _started: bool = False
     """Whether the arguments have been checked, after which comes what the definition says."""
@@ -228,8 +231,19 @@ class _Reader:
             self._started = True
         elif name == "tirx.call_ffi_kernel":
             self._launch(value, when)
+        elif name == ENCODE:
+            self._encode(value, when)
         else:
             raise _Inexpressible(f"calls {_first_line(value)}")
+
+    def _encode(self, call: Any, when: str | None) -> None:
+        """Note what a tensor map is of, whose place among the others is known."""
+        known, array = self._memory(call.args[0]), self._memory(call.args[1])
+        param = dict(array.param) if array else {}
+        if known is None or when is not None or "tensor" not in param or int(call.attrs.force_cu_dtype) >= 0:
+            raise _Inexpressible(f"makes a tensor map in its own way: {_first_line(call)}")
+        number = dict(known.param)["tensor_map"]
+        self.tensor_maps[number] = param | encoded(call, lambda size: _number(self._text(size)))
 
     def _launch(self, call: Any, when: str | None) -> None:
         name = str(call.args[0].value)
@@ -250,7 +264,7 @@ class _Reader:
         self.launches.append(launch if when is None else {**launch, "when": _outer(when)})
 
     def _param(self, value: Any, dtype: str) -> dict[str, Any]:
-        if dtype == "handle":
+        if dtype in ("handle", "tensor_map"):
             memory = self._memory(value)
             if not isinstance(memory, _Memory):
                 raise _Inexpressible(f"passes the pointer {_first_line(value)}")
@@ -274,6 +288,9 @@ class _Reader:
             if _is_struct_get(value, _SHAPE):
                 handle = self._value_of(value.args[0])
                 return _Handle(handle.argument, shape=True) if isinstance(handle, _Handle) else None
+        if is_tensor_map(value):
+            self.tensor_maps.append({})
+            return _Memory((("tensor_map", len(self.tensor_maps) - 1),))
         memory = self._memory(value)
         if memory is not None:
             return memory

@@ -27,6 +27,7 @@ from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
+from .tir_tensor_maps import in_plain_memory, is_pointer
 from .unit import LoweredKernel, Unit, unit_symbol
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
@@ -213,7 +214,7 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
     split, devices = build.split_host_device_mods(passes(bound))
-    host = _with_symbol(finish_host()(split), unit_symbol(unit))
+    host = _with_symbol(finish_host()(in_plain_memory(split)), unit_symbol(unit))
     compiled = build.codegen_build(host, host_target)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
@@ -259,10 +260,17 @@ def _device_kernels(device: tvm.IRModule, source: str) -> list[dict[str, Any]]:
         if "tirx.kernel_launch_params" not in function.attrs:
             continue
         name = str(function.attrs["global_symbol"])
-        params = [str(p.ty.dtype) if isinstance(p.ty, tvm.ir.PrimType) else "handle" for p in function.params]
+        params = [_kind(parameter.ty) for parameter in function.params]
         launch = [str(tag) for tag in function.attrs["tirx.kernel_launch_params"]]
         kernels.append({"name": name, "params": params, "launch": launch})
     return sorted(kernels, key=lambda kernel: re.search(rf"\b{kernel['name']}\(", source).start())  # type: ignore[union-attr]
+
+
+def _kind(kind: Any) -> str:
+    """What a parameter of a device function is: a dtype, ``handle`` or ``tensor_map``."""
+    if isinstance(kind, tvm.ir.PrimType):
+        return str(kind.dtype)
+    return "tensor_map" if is_pointer(kind) else "handle"
 
 
 def _signature(

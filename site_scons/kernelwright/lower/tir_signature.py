@@ -16,6 +16,7 @@ from tvm.tirx.tile_primitive import TilePrimitiveCall
 
 from ..core.errors import DefinitionError
 from .tir_alignment import element_alignment, required_alignment
+from .tir_tensor_maps import ENCODE, STORING
 from .unit import Unit
 
 ARITHMETIC = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.FloorDiv: "//", tirx.FloorMod: "%"}
@@ -197,7 +198,9 @@ def require_written(arguments: list[Argument], unit: Unit) -> None:
 def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
     """The buffers that a function stores to, or hands out itself or by a pointer, so that they could be written."""
     written: list[Any] = []
+    mapped: list[Any] = []
     aliases: list[tuple[Any, Any]] = []
+    stores: list[str] = []
 
     def visit(node: Any) -> Any:
         if isinstance(node, tvm.ir.Var):
@@ -209,10 +212,17 @@ def _written_buffers(function: tirx.PrimFunc) -> list[Any]:
         elif isinstance(node, TilePrimitiveCall):
             tvm_ffi.structural_walk(node, (tvm.ir.TensorRegion, lambda region: written.append(region.source)))
         elif isinstance(node, tvm.ir.Call):
+            name = str(getattr(node.op, "name", ""))
+            if name.startswith(STORING):
+                stores.append(name)
+            if name == ENCODE:
+                mapped.extend(getattr(node.args[1], "args", ()))
+                return tvm_ffi.WalkResult.SKIP
             return _visit_call(node, written.append)
         return None
 
     tvm_ffi.structural_walk(function.body, (object, visit), order="pre")
+    written += mapped if stores else []
     for alias, source in reversed(aliases):  # inner ones first
         if any(alias.same_as(buffer) for buffer in written):
             written.append(source)

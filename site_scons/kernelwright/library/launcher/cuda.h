@@ -409,6 +409,8 @@ KW_FUNCTION kw_loaded *kw_get_loaded(kw_module *module, int id) {
   return __builtin_expect(loaded != NULL, 1) ? loaded : kw_load(module, id);
 }
 
+#include "tensormap.h"
+
 /* ---- launching ---- */
 
 /* A launch as the host code asks for it. */
@@ -518,6 +520,7 @@ static void kw_read_parameters(const kw_function *function, const TVMFFIAny *arg
       converted[i].float32 = (float)arguments[i].v_float64;
       parameters[i] = &converted[i];
     }
+    if (function->parameters[i] == 't') parameters[i] = kw_tensor_map_in(arguments[i].v_ptr);
 #ifdef __FLT16_MANT_DIG__
     if (function->parameters[i] == 'h') {
       converted[i].float16 = (_Float16)arguments[i].v_float64;
@@ -574,6 +577,12 @@ KW_COLD_SERVICE int kw_cuda_lookup(const kw_module *module, const char *name, TV
     *result = (void *)&kw_set_device_handle;
     return 0;
   }
+#ifdef KW_HAS_TENSOR_MAPS
+  if (!strcmp(name, "runtime.cuTensorMapEncodeTiled")) {
+    *result = (void *)&kw_encode_handle;
+    return 0;
+  }
+#endif
   for (int i = 0; i < module->num_functions; ++i)
     if (!strcmp(name, module->functions[i].name)) {
       *result = (void *)&module->functions[i];
@@ -587,6 +596,9 @@ KW_SERVICE int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *ar
   uintptr_t offset = (uintptr_t)handle - (uintptr_t)module->functions;
   bool own = offset < (uintptr_t)module->num_functions * sizeof(kw_function);
   if (own) return kw_launch_function(handle, arguments, count);
+#ifdef KW_HAS_TENSOR_MAPS
+  if (handle == &kw_encode_handle) return kw_encode_tensor_map(arguments, count);
+#endif
   if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
   kw_current_device = (int)arguments[1].v_int64;
   return 0;

@@ -94,6 +94,17 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
 /* Up to here, handles stand for a stream of the current context: null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. */
 #define KW_LAST_DEFAULT_STREAM 2
 
+/* Only libraries with tensor maps need this one, which makes them. */
+#if defined(KW_TENSOR_MAPS) || defined(KW_ALONE)
+#define KW_HAS_TENSOR_MAPS
+#define KW_TENSOR_MAP_FUNCTIONS(X)                                                                             \
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                    \
+    (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, \
+     int, int))
+#else
+#define KW_TENSOR_MAP_FUNCTIONS(X)
+#endif
+
 /* Member, exported name, parameters. */
 #define KW_DRIVER_FUNCTIONS(X)                                                                                 \
   X(init, "cuInit", (unsigned int))                                                                            \
@@ -130,7 +141,8 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
   X(event_record, "cuEventRecord", (CUevent, CUstream))                                                        \
   X(event_destroy, "cuEventDestroy_v2", (CUevent))                                                             \
   X(stream_wait_event, "cuStreamWaitEvent", (CUstream, CUevent, unsigned int))                                 \
-  X(stream_synchronize, "cuStreamSynchronize", (CUstream))
+  X(stream_synchronize, "cuStreamSynchronize", (CUstream))                                                     \
+  KW_TENSOR_MAP_FUNCTIONS(X)
 
 typedef struct kw_driver {
 #define X(member, name, parameters) CUresult(*member) parameters;

@@ -13,6 +13,7 @@
  *   KW_SPLIT           only if the device images are in files of their own
  *   KW_DRIVER          only if they are compressed so that not every driver can read them: the CUDA version, 1000 * major
  *                      + 10 * minor, that it must be for
+ *   KW_TENSOR_MAPS     only if a device function has a tensor map among its parameters
  *
  * includes this file, the generated host code and its own tables (types.h), and ends with exports.h.
  * Plain C11 with GNU attributes, for Linux, on top of the stable C ABI of TVM-FFI. */

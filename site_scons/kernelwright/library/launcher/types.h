@@ -56,7 +56,8 @@ enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_D
 typedef struct kw_function {
   const char *name;
   struct kw_module *module;
-  const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16 */
+  const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16,
+                          * t tensor map */
   const uint8_t *slots;   /* one of KW_GRID + 0..2, ..., KW_SHARED for each launch argument */
   uint8_t num_parameters;
   uint8_t num_slots;
