@@ -34,12 +34,14 @@ def double(dtype: str, way: str):
     late = {"late": 1.0}.get(way, 0.0)
     number = {"crashes": 11}.get(way, 0)
     waits = way == "hangs"
+    divisor = 2 if way == "even" else 1
 
     @T.prim_func(s_tir=True)
     def main(x_handle: T.handle, y_handle: T.handle):
         n = T.int32()
         x = T.match_buffer(x_handle, (n,), dtype)
         y = T.match_buffer(y_handle, (n,), dtype)
+        assert n % divisor == 0, "n has to be even"
         z = T.alloc_buffer((1,), dtype)
         with T.sblock("begin"):
             z[0] = T.cast(added, dtype)
@@ -91,7 +93,7 @@ class Tuned:
         self.folder = project.folder
         self.file = project.write("kernels/double.py", FILE)
         self.project = project
-        self.temporary = project.folder.parent / "temporary"
+        self.temporary = project.folder / ".temporary"
         self.temporary.mkdir(exist_ok=True)
         self.lock = self.temporary / f"kernelwright-{os.getuid()}" / "tune-cpu.lock"
 
@@ -134,7 +136,15 @@ class Tuned:
 
     @property
     def measured(self) -> list[tuple[str, int]]:
-        return [(line["config"]["way"], line["sizes"]["n"]) for line in self.lines]
+        """What was measured at sizes that are in the table."""
+        found = [(line["config"]["way"], line["sizes"]["n"]) for line in self.lines]
+        return [(way, n) for way, n in found if not n % 2]
+
+    @property
+    def evidence(self) -> dict[int, str]:
+        """The answer of the table for each size."""
+        (config,) = json.loads(self.table.read_text())["configs"]
+        return {row["sizes"]["n"]: row["tune"]["way"] for row in config["evidence"]}
 
     def failed(self) -> dict[str, str]:
         """The logs of the candidates that are out, by their ways."""
@@ -201,6 +211,61 @@ def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -
     assert tuned.lines == before and tuned.failed().keys() == words.keys()
 
 
+REFERENCE = """
+@double.reference
+def _(x):
+    return x * 2
+"""
+
+
+def test_a_candidate_that_fails_beside_the_sizes_it_would_be_chosen_for_is_out(tuned: Tuned) -> None:
+    """Without a reference there is no check, which has sizes of all kinds, and all that are tuned are even."""
+    tuned.points("slow", "even")
+    tuned.project.replace("kernels/double.py", REFERENCE, "")
+    said = tuned.tune()
+    assert answers(tuned) == ["slow"] and "1 of 2 candidates are out" in said.stdout
+    assert "n has to be even" in tuned.failed()["even"] and "n=17" in tuned.failed()["even"]
+    known = [line for line in tuned.lines if line["config"]["way"] == "even"]
+    tuned.tune("--sizes", "n=16")
+    assert [line for line in tuned.lines if line["config"]["way"] == "even"] == known
+    assert answers(tuned) == ["slow"] and tuned.failed().keys() == {"even"}
+    # Where the default fails as well, that is how the kernel is.
+    tuned.project.replace("kernels/double.py", 'if way == "even"', "if True")
+    tuned.tune("--sizes", "n=16")
+    assert answers(tuned) == ["even"] and not tuned.failed()
+
+
+def test_what_is_left_of_candidates_goes_with_them(tuned: Tuned) -> None:
+    tuned.points("slow", "crashes", "raises", "fast")
+    tuned.tune()
+    assert tuned.failed().keys() == {"crashes", "raises"}
+    tuned.project.replace("kernels/double.py", '{"crashes": 11}', "{}")
+    tuned.tune()
+    assert tuned.failed().keys() == {"raises"}
+    other = tuned.state.parent / "sm_80-100"
+    shutil.copytree(tuned.state, other)
+    tuned.points("slow", "fast")
+    tuned.tune()
+    assert tuned.failed().keys() == {"raises"}, "the result of another device names it"
+    shutil.rmtree(other)
+    tuned.tune()
+    assert tuned.failed() == {}
+
+
+def test_some_sizes_leave_what_the_table_has_for_others(tuned: Tuned) -> None:
+    tuned.tune()
+    said = tuned.tune("--sizes", "n=64")
+    assert tuned.evidence == {16: "fast", 64: "fast", 8192: "wide"} and "is gone" not in said.stderr
+    assert tuned.rules == [{"upto": 724, "tune": {"way": "fast"}}, {"tune": {"way": "wide"}}]
+    # What was measured with another source is no answer any more, and so is all that was measured in another way.
+    tuned.project.replace("kernels/double.py", ".get(way, 16)", ".get(way, 15)")
+    said = tuned.tune("--sizes", "n=64")
+    assert tuned.evidence == {64: "fast", 8192: "wide"}
+    assert "the answer of the table for n=16 is gone" in said.stderr
+    said = tuned.tune("--sizes", "n=64", rounds=4)
+    assert tuned.evidence == {64: "fast"} and "for n=8192 is gone" in said.stderr
+
+
 def test_a_default_that_fails_is_an_error(tuned: Tuned) -> None:
     tuned.points("wrong", "fast")
     said = tuned.tune(ok=False)
@@ -247,7 +312,7 @@ def test_an_interrupted_run_is_resumed(tuned: Tuned, how: signal.Signals) -> Non
     tuned.tune("--sizes", "n=16:4096:x2")
     lines = (tuned.state / "timings.jsonl").read_text().splitlines()
     whole = [json.loads(line) for line in lines if not line.endswith('{"way')]
-    found = [(line["config"]["way"], line["sizes"]["n"]) for line in whole]
+    found = [(line["config"]["way"], line["sizes"]["n"]) for line in whole if not line["sizes"]["n"] % 2]
     assert found[: len(before)] == before and len(found) == len(set(found)) == 18
     assert tuned.rules
 

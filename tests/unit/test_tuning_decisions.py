@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
-from kernelwright.define.tuning import Evidence, Rule, TableDevice, TableFile, TunedConfig
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
+from kernelwright.runtime.tables import Rules
 from kernelwright.state.tuning_result import DEFAULT
 from kernelwright.tune.bench import Turn
 from kernelwright.tune.candidates import Candidate, Workshop
 from kernelwright.tune.command import result_lines
 from kernelwright.tune.contest import Contest
-from kernelwright.tune.decide import Range, Timing, choose, ranges_of
+from kernelwright.tune.decide import Timing, choose, rules_of
 from kernelwright.tune.device import device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
 from kernelwright.tune.lock import locked, place_of
 from kernelwright.tune.policy import Policy
 from kernelwright.tune.recheck import Regret, text_of
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
-from kernelwright.tune.table import answer_in, no_longer_measured
 from kernelwright.tune.tuner import Tuned
 
 WHERE = Where("gemm", stage="tune")
@@ -95,31 +95,31 @@ def test_spread_and_ratio_are_those_of_the_rounds():
 
 def test_neighbours_with_one_answer_merge_and_borders_are_geometric_means():
     answers = [({"m": m}, answer) for m, answer in ((1, 0), (16, 0), (64, 2), (256, 2), (1024, 0))]
-    assert ranges_of(answers) == (("m",), (Range(32, 0), Range(512, 2), Range(None, 0)))
+    assert rules_of(answers) == Rules(("m",), ((32, 0), (512, 2), (None, 0)))
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 2), (2, 3), (7, 8), (1000, 1001)])
 def test_a_border_belongs_to_the_lower_size_and_not_to_the_higher_one(low: int, high: int):
-    _, ranges = ranges_of([({"m": low}, 0), ({"m": high}, 1)])
-    assert low <= (ranges[0].upto or 0) < high
+    ((upto, _), _) = rules_of([({"m": low}, 0), ({"m": high}, 1)]).ranges
+    assert low <= (upto or 0) < high
 
 
 def test_one_answer_needs_no_size():
-    assert ranges_of([({"m": m}, 3) for m in (1, 16)]) == ((), (Range(None, 3),))
-    assert ranges_of([({}, 1)]) == ((), (Range(None, 1),))
+    assert rules_of([({"m": m}, 3) for m in (1, 16)]) == Rules((), ((None, 3),))
+    assert rules_of([({}, 1)]) == Rules((), ((None, 1),))
 
 
 def test_one_symbol_decides_if_it_explains_all_answers():
     answers = [({"m": m, "k": k}, int(k > 10)) for m in (1, 100) for k in (4, 400)]
-    assert ranges_of(answers) == (("k",), (Range(40, 0), Range(None, 1)))
+    assert rules_of(answers) == Rules(("k",), ((40, 0), (None, 1)))
 
 
 def test_otherwise_the_product_of_the_symbols_decides_and_most_of_equal_products_win():
     sizes = [{"m": m, "k": k, "n": 8} for m in (1, 10, 100) for k in (1, 10, 100)]
-    by, ranges = ranges_of([(at, int(at["m"] * at["k"] >= 100)) for at in sizes])
-    assert (by, ranges) == (("m", "k"), (Range(31, 0), Range(None, 1)))
-    _, ranges = ranges_of([(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in sizes])
-    assert ranges == (Range(31, 0), Range(316, 1), Range(None, 0))
+    found = rules_of([(at, int(at["m"] * at["k"] >= 100)) for at in sizes])
+    assert found == Rules(("m", "k"), ((31, 0), (None, 1)))
+    found = rules_of([(at, int(at["m"] * at["k"] >= 100 and at["m"] < 100)) for at in sizes])
+    assert found.ranges == ((31, 0), (316, 1), (None, 0))
 
 
 # Sizes and times as users write them.
@@ -237,15 +237,6 @@ def test_fewer_cpus_than_the_machine_has_are_seen(monkeypatch: pytest.MonkeyPatc
     assert found == [4, 3, 4, 4, 4] and usable_cpus({}) == 4
 
 
-def test_sizes_that_lose_their_answer_are_told():
-    evidence = tuple(Evidence({"m": m}, {"block": 1}, 1, 1, 0) for m in (1, 2))
-    before = TableFile("k", TableDevice("llvm", "a", "b", 2), {}, (TunedConfig({}, (), (), evidence),))
-    one: Any = SimpleNamespace(config={}, sizes=({"m": 1}, {"m": 3}))
-    assert no_longer_measured(before, [one]).startswith("m=2 had an answer in the table")
-    one.sizes = ({"m": 2}, {"m": 1})
-    assert no_longer_measured(before, [one]) == "" == no_longer_measured(None, [one])
-
-
 def test_what_fails_because_the_run_ends_leaves_no_log(tmp_path: Path):
     origin: Any = SimpleNamespace(session=SimpleNamespace(ending=True))
     shop, slow = Workshop(origin, Options(), "llvm", "cpu", tmp_path), Candidate(1, {}, {}, "slow")
@@ -335,6 +326,16 @@ def test_damage_is_no_timing(tmp_path: Path, line: str):
     assert not Kept(tmp_path).has_timings
 
 
+def test_a_failure_at_any_sizes_is_one_unless_a_later_line_says_otherwise(tmp_path: Path):
+    kept = Kept(tmp_path)
+    kept.put(key(sizes={"n": 1}), Entry(failed="it hangs"))
+    kept.put(key(sizes={"n": 2}), Entry((1.0,), (1.0,)))
+    again = Kept(tmp_path)
+    assert again.failure(key(sizes={})) == "it hangs" and again.failure(key(digest="x")) == ""
+    again.put(key(sizes={"n": 1}), Entry((1.0,), (1.0,)))
+    assert Kept(tmp_path).failure(key()) == ""
+
+
 @pytest.mark.parametrize(
     "other", [{"config": {"m": 2}}, {"digest": "x"}, {"default": "x"}, {"sizes": {"n": 2}}, {"made_with": "x"}]
 )
@@ -389,17 +390,15 @@ def test_the_answer_of_a_table_is_that_of_the_range():
     rules = (Rule({"b": 1}, 10), Rule({"b": 2}))
     config = TunedConfig({"dtype": "float32"}, ("m", "k"), rules)
     table = TableFile("gemm", TableDevice("llvm", "x86-64-v3", "A", 2), {}, (config,))
-    assert answer_in(table, {"dtype": "float32"}, {"m": 2, "k": 5}) == {"b": 1}
-    assert answer_in(table, {"dtype": "float32"}, {"m": 2, "k": 6}) == {"b": 2}
-    assert answer_in(table, {"dtype": "float32"}, {"m": 2}) is None
-    assert answer_in(table, {"dtype": "float16"}, {"m": 2, "k": 5}) is None and answer_in(None, {}, {}) is None
+    assert table.of({"dtype": "float32"}) == config and table.of({"dtype": "float16"}) is None
+    assert config.answer({"m": 2, "k": 5}) == {"b": 1} and config.answer({"m": 2, "k": 6}) == {"b": 2}
+    assert config.answer({"m": 2}) is None
 
 
 def test_the_result_says_what_was_chosen_and_how_much_faster_it_is():
     candidates = tuple(Candidate(n, {"block": 32 * n}, {"block": 32 * n}, f"block-{n}") for n in range(2))
     entries = ({0: Entry((10, 11, 12), (10, 11, 12)), 1: Entry((5, 6, 5), (10, 11, 10))},)
-    ranges = (Range(None, 1),)
-    tuned = Tuned({"n": 4}, candidates, {}, ({"m": 16},), entries, {}, (1,), (), ranges)
+    tuned = Tuned({"n": 4}, candidates, {}, ({"m": 16},), entries, {}, (1,), (), Rules((), ((None, 1),)))
     assert result_lines([tuned])[1].split() == ["n=4", "m=16", "block=32", "5", "10", "0.500", "0.091"]
 
 

@@ -18,6 +18,7 @@ from ..core.arch import TARGETS, target_of
 from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import read_record
 from ..core.located import Located, LocatedError, located
+from ..runtime.tables import Rules
 from .recorded import config_text, rank_of
 from .space import Point
 
@@ -121,6 +122,13 @@ class TunedConfig:
     sources: tuple[Source, ...] = ()
     line: int = field(default=0, compare=False)
 
+    def answer(self, sizes: Mapping[str, int]) -> Point | None:
+        """The point for some sizes; None: those that decide are not among them."""
+        if not set(self.by) <= sizes.keys():
+            return None
+        rules = Rules(self.by, tuple((rule.upto, number) for number, rule in enumerate(self.rules)))
+        return self.rules[rules.choose(sizes)].tune
+
 
 @dataclass(frozen=True)
 class TableFile:
@@ -141,6 +149,10 @@ class TableFile:
     configs: tuple[TunedConfig, ...]
     path: str = field(default="", compare=False)
     line: int = field(default=0, compare=False)
+
+    def of(self, config: Mapping[str, Any]) -> TunedConfig | None:
+        """What it says of a config; None: nothing."""
+        return next((found for found in self.configs if same(found.config, config)), None)
 
     def where(self, line: int) -> Where:
         """The place of a line of the file, for messages."""

@@ -119,10 +119,6 @@ class Workshop:
         """The folder of a candidate that is out."""
         return self._failed / candidate.slug
 
-    def well(self, candidate: Candidate) -> None:
-        """Remove what is left of a candidate that was out in an earlier run."""
-        shutil.rmtree(self.folder(candidate), ignore_errors=True)
-
     def out(self, candidate: Candidate, error: KernelwrightError, sources: Path) -> None:
         """Keep the sources of a candidate that is out, and the reason; nothing if only the run is ending."""
         if self.origin.session.ending:

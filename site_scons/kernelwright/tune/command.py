@@ -22,7 +22,7 @@ from .policy import Policy
 from .progress import Progress
 from .recheck import regrets, text_of, words
 from .sizes import read_seconds, read_sizes, size_text
-from .table import answer_in, folder_of, no_longer_measured, table_of, times_of, write_files
+from .table import folder_of, table_of, times_of, write_files
 from .tuner import Request, Tuned, Tuner
 
 if TYPE_CHECKING:
@@ -144,14 +144,11 @@ class _Command:
             return self._check(tuner) if options.check else self._tune(tuner)
 
     def _tune(self, tuner: Tuner) -> int:
-        before = table_of(tuner)
         try:
-            tuned = tuner.run(folder_of(tuner), lambda config, sizes: answer_in(before, config, sizes))
+            tuned = tuner.run(folder_of(tuner), table_of(tuner))
         finally:
             self._progress.end()
-        if gone := no_longer_measured(before, tuned):
-            self._progress.note(gone)
-        name = write_files(tuner, tuned, before)
+        name = write_files(tuner, tuned)
         device = tuner.device
         print(f"{tuner.request.kernel} on {device.name} ({device.arch}, {device.count}): {name}")
         print("\n".join(result_lines(tuned)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from ..runtime.tables import Rules
 from ..state.tuning_result import DEFAULT
 
 MARGIN = 0.03
@@ -88,36 +89,18 @@ def choose(timings: Mapping[int, Timing], standing: int = DEFAULT) -> int:
     return min(number for number, timing in better.items() if not fastest.beats(timing))
 
 
-def best_ratio(timings: Mapping[int, Timing]) -> float:
-    """The ratio of the fastest candidate."""
-    return min(timing.ratio for timing in timings.values())
-
-
-@dataclass(frozen=True)
-class Range:
-    """A rule of a table.
-
-    Arguments:
-        upto: the largest product of the range; None: there is none.
-        answer: the candidate.
-    """
-
-    upto: int | None
-    answer: int
-
-
-def ranges_of(answers: Sequence[tuple[Sizes, int]]) -> tuple[tuple[str, ...], tuple[Range, ...]]:
-    """Rules that give measured sizes their answers, and cover all others: whose product decides, and its ranges.
+def rules_of(answers: Sequence[tuple[Sizes, int]]) -> Rules:
+    """Rules that give measured sizes their answers, and cover all others.
 
     If one symbol explains all answers, that one decides, the first of several; otherwise it is the product of all
     symbols of which several values were measured. Sizes with one product get the answer that most of them have. Between
     two measured products the border is their geometric mean.
     """
     if len({answer for _, answer in answers}) == 1:
-        return (), (Range(None, answers[0][1]),)
+        return Rules((), ((None, answers[0][1]),))
     varied = [name for name in answers[0][0] if len({sizes[name] for sizes, _ in answers}) > 1]
     by = next(((name,) for name in varied if _explains(name, answers)), tuple(varied))
-    return by, _merged(_by_product(by, answers))
+    return Rules(by, _merged(_by_product(by, answers)))
 
 
 def _explains(name: str, answers: Sequence[tuple[Sizes, int]]) -> bool:
@@ -138,11 +121,11 @@ def _most_frequent(answers: Sequence[int]) -> int:
     return min(counts, key=lambda answer: (-counts[answer], answer))
 
 
-def _merged(answers: Sequence[tuple[int, int]]) -> tuple[Range, ...]:
+def _merged(answers: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, int], ...]:
     """Ranges of neighbours that have one answer."""
     ranges = [
-        Range(math.isqrt(product * following), answer)
+        (math.isqrt(product * following), answer)
         for (product, answer), (following, next_answer) in itertools.pairwise(answers)
         if answer != next_answer
     ]
-    return (*ranges, Range(None, answers[-1][1]))
+    return (*ranges, (None, answers[-1][1]))

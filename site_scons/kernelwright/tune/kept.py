@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +83,14 @@ class Kept:
     folder: Path
     anew: bool = False
     writes: bool = True
-    _entries: dict[str, Entry] = field(default_factory=dict)
+    _entries: dict[str, tuple[Key, Entry]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         path = self.folder / FILE
         lines = path.read_bytes().splitlines() if path.is_file() and not self.anew else []
         for line in lines:
-            read = _read(line)
-            if read is not None:
-                self._entries[read[0]] = read[1]
+            if (read := _read(line)) is not None:
+                self._entries[canonical_json(read[0].fields)] = read
 
     @property
     def has_timings(self) -> bool:
@@ -100,11 +99,17 @@ class Kept:
 
     def get(self, key: Key) -> Entry | None:
         """What is known of a candidate."""
-        return self._entries.get(canonical_json(key.fields))
+        found = self._entries.get(canonical_json(key.fields))
+        return found and found[1]
+
+    def failure(self, key: Key) -> str:
+        """Why a candidate is out, be it at other sizes; empty: it is not."""
+        failed = ((known, entry.failed) for known, entry in self._entries.values() if entry.failed)
+        return next((why for known, why in failed if replace(known, sizes=key.sizes) == key), "")
 
     def put(self, key: Key, entry: Entry) -> None:
         """Keep an entry, from now on and for later runs."""
-        self._entries[canonical_json(key.fields)] = entry
+        self._entries[canonical_json(key.fields)] = key, entry
         if self.writes:
             self._append(key, entry)
 
@@ -121,11 +126,12 @@ class Kept:
             os.close(descriptor)
 
 
-def _read(line: bytes) -> tuple[str, Entry] | None:
+def _read(line: bytes) -> tuple[Key, Entry] | None:
     """Key and entry of a line; None if it is none."""
     try:
         found = json.loads(line)
-        key = Key(found["config"], found["digest"], found["default"], found["sizes"], found["with"])
+        config, sizes = dict(found["config"]), dict(found["sizes"])
+        key = Key(config, found["digest"], found["default"], sizes, found["with"])
         us, default_us, warm_us = (tuple(map(float, found.get(n, ()))) for n in ("us", "default_us", "warm_us"))
         entry = Entry(
             us,
@@ -142,6 +148,6 @@ def _read(line: bytes) -> tuple[str, Entry] | None:
             or not all(0 < us < math.inf for us in (*us, *default_us))
         ):
             return None
-        return canonical_json(key.fields), entry
+        return key, entry
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

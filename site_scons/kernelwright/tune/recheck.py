@@ -14,7 +14,7 @@ from .candidates import Built
 from .contest import Contest
 from .decide import Timing
 from .kept import Kept, Key
-from .table import answer_in, config_in, folder_of
+from .table import folder_of
 from .tuner import Tuner, number_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def regrets(tuner: Tuner, table: TableFile) -> list[Regret]:
     found: list[Regret] = []
     with bench.open():
         for choice in tuner.choices:
-            config = config_in(table, choice.config)
+            config = table.of(choice.config)
             if config is not None and config.evidence:
                 found += _Recheck(tuner, table, config, choice, bench).regrets()
     if not found:
@@ -110,7 +110,7 @@ class _Recheck:
         return [self._regret(row.sizes) for row in self._config.evidence]
 
     def _regret(self, sizes: Mapping[str, int]) -> Regret:
-        number = number_of(self._candidates, answer_in(self._table, self._choice.config, sizes))
+        number = number_of(self._candidates, self._config.answer(sizes))
         answer = self._measured(number, sizes)
         timings = {DEFAULT: DEFAULT_TIMING} | {n: timing for n in self._built if (timing := self._kept(n, sizes))}
         # What a run would not put in the answer's place is not better: its time was a matter of luck.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import contextlib
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from ..core.errors import SettingsError, Where
+from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import write_atomically
-from ..define.space import Point
 from ..define.tuning import (
     Evidence,
     Rule,
@@ -21,22 +20,23 @@ from ..define.tuning import (
     file_name,
     path_of_table,
     read_table,
-    same,
     table_text,
 )
 from ..discover.tables import tables_in
 from ..state.tuning_result import (
     DEFAULT,
+    FAILED,
+    FILE,
     FOLDER,
     CandidateResult,
     ConfigResult,
     Failure,
     SizeResult,
     TuningResult,
+    read_result,
     write_result,
 )
 from .kept import Entry
-from .sizes import size_text
 from .tuner import Tuned, Tuner
 
 DIGITS = 4
@@ -77,49 +77,28 @@ def table_name(tuner: Tuner) -> str:
     return path_of_table(tuner.root, folder, tuner.request.kernel, tuner.device)
 
 
-def config_in(table: TableFile | None, config: Mapping[str, Any]) -> TunedConfig | None:
-    """What a table says of a config."""
-    return next((found for found in table.configs if same(found.config, config)), None) if table else None
-
-
-def answer_in(table: TableFile | None, config: Mapping[str, Any], sizes: Mapping[str, int]) -> Point | None:
-    """The point that a table has for a config and sizes; None: it has none."""
-    found = config_in(table, config)
-    if found is None or not set(found.by) <= sizes.keys():
-        return None
-    product = math.prod(sizes[name] for name in found.by)
-    return next(rule.tune for rule in found.rules if rule.upto is None or product <= rule.upto)
-
-
-def write_files(tuner: Tuner, tuned: Sequence[Tuned], before: TableFile | None) -> str:
-    """Write table and result; where the table is, relative to the project's folder.
-
-    What the table says of configs that are declared and were not measured now stays.
-    """
-    new = [_tuned_config(one) for one in tuned]
-    declared = [choice.config for choice in tuner.origin.record.choices]
-    kept = [
-        old
-        for old in (before.configs if before else ())
-        if any(same(old.config, config) for config in declared) and not any(same(old.config, n.config) for n in new)
-    ]
+def write_files(tuner: Tuner, tuned: Sequence[Tuned]) -> str:
+    """Write table and result; where the table is, relative to the project's folder."""
     name = table_name(tuner)
-    table = TableFile(tuner.request.kernel, tuner.device, tuner.measured, (*kept, *new))
+    table = TableFile(tuner.request.kernel, tuner.device, tuner.measured, tuple(map(_tuned_config, tuned)))
     found = tuple(_result_of(one, tuner) for one in tuned)
     write_result(folder_of(tuner), TuningResult(tuner.request.kernel, tuner.device, tuner.measured, name, found))
     write_atomically(tuner.root / name, table_text(table))
+    _sweep(tuner)
     return name
 
 
-def no_longer_measured(before: TableFile | None, tuned: Sequence[Tuned]) -> str:
-    """What a run says if the table had answers for sizes that were not measured now; empty: it had none."""
-    gone = []
-    for one in tuned:
-        old = config_in(before, one.config)
-        gone += [row.sizes for row in (old.evidence if old else ()) if row.sizes not in one.sizes]
-    if not gone:
-        return ""
-    return f"{size_text(gone[0])} had an answer in the table, and was not measured now: the new rules are without it"
+def _sweep(tuner: Tuner) -> None:
+    """Remove what is left of candidates that are in no result any more: of this device, or of another one."""
+    top = tuner.root / FOLDER / tuner.request.kernel
+    named: set[str] = set()
+    for path in top.glob(f"*/{FILE}"):
+        with contextlib.suppress(KernelwrightError):  # what a damaged result names is not known
+            configs = read_result(tuner.root, path.relative_to(tuner.root).as_posix()).configs
+            named |= {failure.folder for config in configs for failure in config.failures}
+    for folder in (top / FAILED).glob("*"):
+        if folder.relative_to(tuner.root).as_posix() not in named:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def times_of(tuned: Tuned, place: int, number: int) -> tuple[float, float, float]:
@@ -135,38 +114,34 @@ def _rounded(number: float) -> float:
 
 def _tuned_config(tuned: Tuned) -> TunedConfig:
     points = [candidate.tune for candidate in tuned.candidates]
-    evidence = tuple(
+    evidence = [
         Evidence(at, points[answer], *times_of(tuned, place, answer))
         for place, (at, answer) in enumerate(zip(tuned.sizes, tuned.answers, strict=True))
-    )
-    used = sorted({DEFAULT, *(one.answer for one in tuned.ranges), *tuned.answers})
-    rules = tuple(Rule(points[one.answer], one.upto) for one in tuned.ranges)
+    ]
+    carried = [row for row, _ in tuned.carried]
+    used = sorted({DEFAULT, *(number for _, number in (*tuned.rules.ranges, *tuned.carried)), *tuned.answers})
     sources = tuple(Source(points[number], tuned.digests[number]) for number in used)
-    return TunedConfig(tuned.config, tuned.by, rules, evidence, sources)
+    return TunedConfig(tuned.config, tuned.rules.by, _rules(tuned), (*evidence, *carried), sources)
+
+
+def _rules(tuned: Tuned) -> tuple[Rule, ...]:
+    return tuple(Rule(tuned.candidates[number].tune, upto) for upto, number in tuned.rules.ranges)
 
 
 def _result_of(tuned: Tuned, tuner: Tuner) -> ConfigResult:
-    points = [dict(candidate.tune) for candidate in tuned.candidates]
     measured = {number for known in tuned.entries for number in known}
-    workshop = tuner.workshop()
-    failures = [
-        Failure(
-            number,
-            tuned.candidates[number].slug,
-            message,
-            workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix(),
-        )
-        for number, message in sorted(tuned.failed.items())
-    ]
+    workshop, folders = tuner.workshop(), {}
+    for number in tuned.failed:
+        folders[number] = workshop.folder(tuned.candidates[number]).relative_to(tuner.root).as_posix()
     return ConfigResult(
         dict(tuned.config),
         tuple(tuned.sizes[0]),
-        tuned.by,
-        tuple(Rule(points[one.answer], one.upto) for one in tuned.ranges),
-        tuple(points),
+        tuned.rules.by,
+        _rules(tuned),
+        tuple(dict(candidate.tune) for candidate in tuned.candidates),
         tuple(_size_result(tuned, place) for place in range(len(tuned.sizes))),
-        tuple(failures),
-        tuple(sorted(set(range(len(points))) - measured - tuned.failed.keys())),
+        tuple(Failure(n, tuned.candidates[n].slug, why, folders[n]) for n, why in sorted(tuned.failed.items())),
+        tuple(sorted(set(range(len(tuned.candidates))) - measured - tuned.failed.keys())),
     )
 
 

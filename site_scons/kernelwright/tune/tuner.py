@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -14,16 +15,17 @@ from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..define.divisible import rounded_up
 from ..define.space import Point
-from ..define.tuning import TableDevice, same
+from ..define.tuning import Evidence, TableDevice, TableFile, same
 from ..ondemand.files import origin_in
 from ..ondemand.options import Options
 from ..ondemand.origin import job_of
 from ..processes.protocol import CostRequest
+from ..runtime.tables import Rules
 from ..state.tuning_result import DEFAULT, FAILED, FOLDER
 from .bench import Bench
 from .candidates import Built, Candidate, Workshop
 from .contest import Contest
-from .decide import Range, choose, ranges_of
+from .decide import Sizes, choose, rules_of
 from .device import Device, usable_cpus
 from .kept import Entry, Kept, Key
 from .policy import Policy
@@ -33,8 +35,6 @@ from .sizes import combinations, size_text
 if TYPE_CHECKING:
     from ..define.space import Choice
     from ..ondemand.origin import Origin
-
-Standing = Callable[[Mapping[str, Any], Mapping[str, int]], Point | None]
 
 BUILDING = 0.5
 """The part of the budget after which nothing more is built."""
@@ -79,7 +79,8 @@ class Tuned:
         entries: for each of them what is known of each candidate.
         failed: the candidates that are out, and why.
         answers: for each combination the candidate that is to run.
-        by, ranges: the rules that follow from that.
+        carried: what the table has for other sizes, with its candidates.
+        rules: what follows from both, with numbers of candidates.
     """
 
     config: Mapping[str, Any]
@@ -89,8 +90,8 @@ class Tuned:
     entries: tuple[Mapping[int, Entry], ...]
     failed: Mapping[int, str]
     answers: tuple[int, ...]
-    by: tuple[str, ...]
-    ranges: tuple[Range, ...]
+    carried: tuple[tuple[Evidence, int], ...]
+    rules: Rules
 
 
 class Tuner:
@@ -106,7 +107,7 @@ class Tuner:
 
     def __init__(self, request: Request, progress: Progress) -> None:
         self.request = request
-        self._progress = progress
+        self.progress = progress
         self._start = time.monotonic()
         device = request.device
         self._options = Options.read("tune", target=device.target, backend="tvm_ffi")
@@ -172,12 +173,12 @@ class Tuner:
         """What the timing of a candidate at some sizes is kept under."""
         return Key(built.candidate.config, built.digest, default.digest, sizes, self._made_with)
 
-    def run(self, folder: Path, standing: Standing) -> list[Tuned]:
+    def run(self, folder: Path, before: TableFile | None) -> list[Tuned]:
         """Tune all choices.
 
         Arguments:
             folder: where timings are kept.
-            standing: gives for a config and sizes the point that the present table has; None: it has none.
+            before: the present table.
 
         Raises:
             KernelwrightError: a default cannot be built or measured, or there are no sizes to measure.
@@ -186,137 +187,217 @@ class Tuner:
         kept = Kept(folder, self.request.anew)
         bench = Bench(self.root, self.request.policy)
         with bench.open():
-            tuned = [self._tune(number, bench, kept, standing) for number in range(len(self.choices))]
+            tuned = [_Tuning(self, number, bench, kept, before).run() for number in range(len(self.choices))]
         if bench.disturbed and (part := mean(bench.disturbed)) > BUSY:
-            self._progress.note(f"this machine is busy: {part:.0%} of the batches waited for a CPU, and do not count")
+            self.progress.note(f"this machine is busy: {part:.0%} of the batches waited for a CPU, and do not count")
         return tuned
 
-    def _left_s(self, number: int, part: float = 1.0) -> float:
+    def left_s(self, number: int, part: float = 1.0) -> float:
         """Seconds that there are for a choice, if those that are left are for all choices from it on."""
         if self.request.budget_s is None:
             return float("inf")
         left = part * self.request.budget_s - (time.monotonic() - self._start)
         return left / (len(self.choices) - number)
 
-    def _tune(self, number: int, bench: Bench, kept: Kept, standing: Standing) -> Tuned:
-        choice = self.choices[number]
-        candidates, failed = self.candidates_of(choice), dict[int, str]()
-        workshop = self.workshop()
-        default = workshop.build(candidates[:1])[0]
+
+class _Tuning:
+    """The tuning of one choice.
+
+    Arguments:
+        tuner: the kernel and the device.
+        number: that of the choice.
+        bench: measures.
+        kept: the timings of earlier runs, and of this one.
+        before: the present table.
+    """
+
+    def __init__(self, tuner: Tuner, number: int, bench: Bench, kept: Kept, before: TableFile | None) -> None:
+        self._tuner, self._number, self._bench, self._kept = tuner, number, bench, kept
+        self._progress, self._policy, self._kernel = tuner.progress, tuner.request.policy, tuner.request.kernel
+        self._choice = tuner.choices[number]
+        self._candidates = tuner.candidates_of(self._choice)
+        self._workshop = tuner.workshop()
+        self._before, self._old = before, before.of(self._choice.config) if before else None
+        self._contest = Contest(bench, self._policy, kept, self._key, self._out, self._progress.step)
+        self._built: dict[int, Built] = {}
+        self._failed: dict[int, str] = {}
+        self._entries: list[tuple[Sizes, dict[int, Entry]]] = []
+        self._unfit: list[Sizes] = []
+
+    def run(self) -> Tuned:
+        """See :meth:`Tuner.run`."""
+        default = self._workshop.build(self._candidates[:1])[0]
         if isinstance(default, KernelwrightError):
             raise default
-        sizes = self._sizes(choice, default)
-        stand = [number_of(candidates, standing(choice.config, at)) for at in sizes]
-        # Those that stand come first: a budget must not leave out what is the answer up to now.
-        ordered = sorted(self._ordered(candidates[1:], sizes, bench), key=lambda each: each.number not in stand)
-        built = {DEFAULT: default} | self._build(workshop, ordered, number, failed)
+        self._built[DEFAULT] = default
+        sizes = self._sizes(default)
+        self._build(self._ordered(sizes))
+        for number in self._built.keys() - {DEFAULT}:
+            if why := self._kept.failure(self._key(number, {})):
+                self._failed[number] = why
+        self._measure(sizes)
+        return self._decided()
 
-        def out(candidate: int, error: KernelwrightError) -> None:
-            failed[candidate] = str(error)
-            workshop.out(candidates[candidate], error, built[candidate].sources)
+    def _key(self, number: int, sizes: Sizes) -> Key:
+        return self._tuner.key(self._built[number], self._built[DEFAULT], sizes)
 
-        def key_of(candidate: int, at: Mapping[str, int]) -> Key:
-            return self.key(built[candidate], default, at)
+    def _out(self, number: int, error: KernelwrightError) -> None:
+        self._failed[number] = str(error)
+        self._workshop.out(self._candidates[number], error, self._built[number].sources)
 
-        contest = Contest(bench, self.request.policy, kept, key_of, out, self._progress.step)
-        entries = self._measure(contest, built, list(zip(sizes, stand, strict=True)), number, failed)
-        for each in (own.candidate for n, own in built.items() if n not in failed):
-            workshop.well(each)
-        return self._decided(choice, candidates, built, entries, failed, standing)
+    def _standing(self, sizes: Sizes) -> int:
+        """The answer of the present table."""
+        return number_of(self._candidates, self._old.answer(sizes) if self._old else None)
 
-    def _sizes(self, choice: Choice, default: Built) -> list[dict[str, int]]:
+    def _sizes(self, default: Built) -> list[dict[str, int]]:
         """The combinations of sizes that are measured; those of a class are rounded up to its multiples."""
-        signature = default.request.signature
-        symbols, multiples = list(signature["symbols"]), signature.get("multiples", {})
-        given = self.request.sizes or {name: choice.sizes[name] for name in symbols if name in choice.sizes}
+        symbols, multiples = list(default.request.signature["symbols"]), self._multiples
+        listed = self._choice.sizes
+        given = self._tuner.request.sizes or {name: listed[name] for name in symbols if name in listed}
 
         def in_class(name: str) -> list[int]:
             # Two sizes may be one as a multiple.
             return list(dict.fromkeys(rounded_up(size, multiples.get(name, 1)) for size in given[name]))
 
-        return combinations({name: in_class(name) for name in given}, symbols, self.where)
+        return combinations({name: in_class(name) for name in given}, symbols, self._tuner.where)
 
-    def _ordered(
-        self, candidates: Sequence[Candidate], sizes: Sequence[Mapping[str, int]], bench: Bench
-    ) -> list[Candidate]:
-        """The candidates, those first that the definition estimates to take least at the sizes in the middle."""
-        if not self.origin.record.has_cost or not candidates:
-            return list(candidates)
-        file, target = self.origin.definition.file, self.request.device.target
-        configs, middle = [dict(each.config) for each in candidates], sizes[len(sizes) // 2]
-        costs = bench.costs(CostRequest(file, self.request.kernel, configs, middle, target))
-        return [each for _, each in sorted(zip(costs, candidates, strict=True), key=lambda pair: pair[0])]
+    @property
+    def _multiples(self) -> Mapping[str, int]:
+        found: Mapping[str, int] = self._built[DEFAULT].request.signature.get("multiples", {})
+        return found
 
-    def _build(
-        self, workshop: Workshop, candidates: Sequence[Candidate], number: int, failed: dict[int, str]
-    ) -> dict[int, Built]:
-        """Those candidates that can be built in half of the time, and are right."""
-        built: dict[int, Built] = {}
-        chunk = len(candidates) if self.request.budget_s is None else 4 * self.origin.session.jobs
+    def _ordered(self, sizes: Sequence[Sizes]) -> list[Candidate]:
+        """All candidates but the default.
+
+        Those come first that are the answer up to now: a budget must not leave them out. Then come those that the
+        definition estimates to take least at the sizes in the middle.
+        """
+        rest, origin = list(self._candidates[1:]), self._tuner.origin
+        if origin.record.has_cost and rest:
+            configs, middle = [dict(each.config) for each in rest], sizes[len(sizes) // 2]
+            target = self._tuner.request.device.target
+            costs = self._bench.costs(CostRequest(origin.definition.file, self._kernel, configs, middle, target))
+            rest = [each for _, each in sorted(zip(costs, rest, strict=True), key=lambda pair: pair[0])]
+        stand = {self._standing(at) for at in (*sizes, *(row.sizes for row in self._evidence))}
+        return sorted(rest, key=lambda each: each.number not in stand)
+
+    @property
+    def _evidence(self) -> tuple[Evidence, ...]:
+        return self._old.evidence if self._old else ()
+
+    def _build(self, candidates: Sequence[Candidate]) -> None:
+        """Build those candidates that can be built in half of the time; those that are wrong are out."""
+        is_limited, session = self._tuner.request.budget_s is not None, self._tuner.origin.session
+        chunk = 4 * session.jobs if is_limited else len(candidates)
         for start in range(0, len(candidates), max(1, chunk)):
-            if start and self._left_s(number, BUILDING) <= 0:
+            if start and self._tuner.left_s(self._number, BUILDING) <= 0:
                 self._progress.note(f"{len(candidates) - start} candidates are not built: half of the budget is over")
                 break
             part = candidates[start : start + chunk]
-            self._progress.begin(f"{self.request.kernel}: building {len(part)} candidates")
-            for candidate, result in zip(part, workshop.build(part), strict=True):
+            self._progress.begin(f"{self._kernel}: building {len(part)} candidates")
+            for candidate, result in zip(part, self._workshop.build(part), strict=True):
                 if isinstance(result, KernelwrightError):
-                    failed[candidate.number] = str(result)
+                    self._failed[candidate.number] = str(result)
                 else:
-                    built[candidate.number] = result
-        return built
+                    self._built[candidate.number] = result
 
-    def _measure(
-        self,
-        contest: Contest,
-        built: dict[int, Built],
-        sizes: Sequence[tuple[Mapping[str, int], int]],
-        number: int,
-        failed: dict[int, str],
-    ) -> list[tuple[Mapping[str, int], dict[int, Entry]]]:
-        """What is known of the candidates at each combination of sizes at which the default can be measured.
-
-        Arguments:
-            sizes: each combination with the candidate that is the answer up to now.
-        """
-        found: list[tuple[Mapping[str, int], dict[int, Entry]]] = []
+    def _measure(self, sizes: Sequence[Sizes]) -> None:
+        """Find out about the candidates at each combination of sizes at which the default can be measured."""
         problem: KernelwrightError | None = None
-        for place, (at, standing) in enumerate(sizes):
-            self._progress.begin(f"{self.request.kernel}: {size_text(at)} ({place + 1} of {len(sizes)})")
-            alive = {candidate: own for candidate, own in built.items() if candidate not in failed}
+        for place, at in enumerate(sizes):
+            self._progress.begin(f"{self._kernel}: {size_text(at)} ({place + 1} of {len(sizes)})")
+            alive = {number: own for number, own in self._built.items() if number not in self._failed}
+            left_s = self._tuner.left_s(self._number) / (len(sizes) - place)
             try:
-                entries = contest.run(alive, at, self._left_s(number) / (len(sizes) - place), standing)
+                self._add(at, self._contest.run(alive, at, left_s, self._standing(at)))
             except KernelwrightError as error:
                 problem = error
                 self._progress.note(f"{size_text(at)} is left out: the default cannot be measured: {error.message}")
-                continue
-            failed.update({n: entry.failed for n, entry in entries.items() if entry.failed and n not in failed})
-            found.append((at, entries))
-        if not found and problem is not None:
+        if not self._entries and problem is not None:
             raise problem
-        return found
 
-    def _decided(
-        self,
-        choice: Choice,
-        candidates: tuple[Candidate, ...],
-        built: Mapping[int, Built],
-        entries: Sequence[tuple[Mapping[str, int], dict[int, Entry]]],
-        failed: Mapping[int, str],
-        standing: Standing,
-    ) -> Tuned:
-        answers = []
-        for at, known in entries:
-            complete = {n: entry.timing for n, entry in known.items() if n not in failed and self._is_complete(entry)}
-            answers.append(choose(complete, number_of(candidates, standing(choice.config, at))))
-        by, ranges = ranges_of([(at, answer) for (at, _), answer in zip(entries, answers, strict=True)])
-        digests = {number: own.digest for number, own in built.items()}
-        sizes = tuple(at for at, _ in entries)
-        found = tuple(known for _, known in entries)
-        return Tuned(choice.config, candidates, digests, sizes, found, failed, tuple(answers), by, ranges)
+    def _add(self, sizes: Sizes, found: dict[int, Entry]) -> None:
+        self._entries.append((sizes, found))
+        self._failed |= {n: one.failed for n, one in found.items() if one.failed and n not in self._failed}
+
+    def _decided(self) -> Tuned:
+        """Decide; then see how answers do wherever the rules put them, and decide again if one of them fails."""
+        tried: list[tuple[Sizes, int]] = []
+        while True:
+            sizes = tuple(at for at, _ in self._entries)
+            answers, carried = tuple(self._answer(*one) for one in self._entries), self._carried()
+            measured = [*zip(sizes, answers, strict=True), *((row.sizes, number) for row, number in carried)]
+            rules = rules_of(measured)
+            missing = [one for one in self._missing(rules, measured) if one not in tried and one[0] not in self._unfit]
+            if not missing:
+                break
+            self._try(*missing[0])
+            tried.append(missing[0])
+        self._tell_lost([at for at, _ in measured])
+        digests = {number: own.digest for number, own in self._built.items()}
+        entries = tuple(known for _, known in self._entries)
+        about = (self._choice.config, self._candidates, digests, sizes, entries, self._failed)
+        return Tuned(*about, answers, carried, rules)
+
+    def _answer(self, sizes: Sizes, known: Mapping[int, Entry]) -> int:
+        complete = {n: entry.timing for n, entry in known.items() if n not in self._failed and self._is_complete(entry)}
+        return choose(complete, self._standing(sizes))
 
     def _is_complete(self, entry: Entry) -> bool:
-        return not entry.failed and len(entry.us) >= self.request.policy.rounds
+        return not entry.failed and len(entry.us) >= self._policy.rounds
+
+    def _carried(self) -> tuple[tuple[Evidence, int], ...]:
+        """What the table has for other sizes and would have again: sources, tools and policy are those of then."""
+        if self._old is None or self._before is None or self._before.measured != self._tuner.measured:
+            return ()
+        then = [(source.tune, source.digest) for source in self._old.sources]
+        known = [
+            number
+            for number, own in self._built.items()
+            if number not in self._failed and any(same(t, own.candidate.tune) and d == own.digest for t, d in then)
+        ]
+        measured = [at for at, _ in self._entries]
+        symbols = measured[0].keys()
+        return tuple(
+            (row, number)
+            for row in self._evidence
+            if row.sizes not in measured and row.sizes.keys() == symbols and DEFAULT in known
+            for number in known
+            if same(row.tune, self._candidates[number].tune)
+        )
+
+    def _tell_lost(self, kept: Sequence[Sizes]) -> None:
+        lost = [size_text(row.sizes) for row in self._evidence if row.sizes not in kept]
+        if lost:
+            why = "its sources, tools or policy were other ones, so the new rules are without it; name all sizes"
+            self._progress.note(f"{self._kernel}: the answer of the table for {'; '.join(lost)} is gone: {why}")
+
+    def _missing(self, rules: Rules, measured: Sequence[tuple[Sizes, int]]) -> Iterator[tuple[Sizes, int]]:
+        """Sizes at which a candidate is to run, and nobody knows yet whether it does.
+
+        These are combinations whose product has the answer of others; and for each answer sizes that are larger by one
+        than the smallest and the largest combination that it is for. A point that needs a size to be even, or at most
+        so large, does not run there.
+        """
+        known = {canonical_json(at): numbers.keys() for at, numbers in self._entries}
+        places: dict[int, list[Sizes]] = {}
+        for at, answer in measured:
+            number = rules.choose(at)
+            places.setdefault(number, []).append(at)
+            if number not in known.get(canonical_json(at), {answer}):
+                yield at, number
+        for number in places.keys() - {DEFAULT}:
+            ordered = sorted(places[number], key=lambda at: math.prod(at.values()))
+            for at in (ordered[0], ordered[-1]):
+                yield {name: size + self._multiples.get(name, 1) for name, size in at.items()}, number
+
+    def _try(self, sizes: Sizes, number: int) -> None:
+        """One round of a candidate beside the default. Where that one fails, the candidate may fail, too."""
+        contest = replace(self._contest, policy=replace(self._policy, rounds=1))
+        try:
+            contest.run({n: self._built[n] for n in (DEFAULT, number)}, sizes, float("inf"))
+        except KernelwrightError:
+            self._unfit.append(sizes)
 
 
 def number_of(candidates: Sequence[Candidate], point: Point | None) -> int:
