@@ -12,7 +12,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from kernelwright.library.commands import ToolPaths, compile_command, compile_flags, include_flags, link_command
+from kernelwright.library.commands import (
+    ToolPaths,
+    compile_command,
+    compile_flags,
+    include_flags,
+    launcher_command,
+    link_command,
+)
 from kernelwright.library.launcher import LAUNCHER
 from kernelwright.library.plan import Argument, KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.library.sources import emit
@@ -62,12 +69,13 @@ def build(folder: Path) -> None:
         source = folder / f"nothing_{number}.c"
         source.write_text(NOTHING.format(symbol=source.stem))
         run(folder, "cc", "-O2", "-fPIC", "-c", source.name)
+    run(folder, *launcher_command(places))
     for name, plan in KERNELS.items():
         (folder / plan.name).mkdir(exist_ok=True)
         for file, text in emit(plan).items():
             (folder / plan.name / file).write_text(text)
         run(folder, *compile_command(plan.name, places, f"{plan.name}/wrapper.o"))
-        objects = [unit.host for unit in plan.units]
+        objects = ["launcher.o", *(unit.host for unit in plan.units)]
         run(folder, *link_command(plan.name, objects, places, f"{name}.so"))
     folders = include_flags(places.includes, places.launcher)
     run(folder, "cc", *compile_flags(), *folders, str(SOURCE), "-o", "lookup", "-ldl")

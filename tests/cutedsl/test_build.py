@@ -27,7 +27,7 @@ except PackageNotFoundError:
 
 KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_90"]\n'
-EVERYTHING = {"CC": 3, "GLIBC": 1, "LINK": 3, "LOWER": 4, "PACKAGE": 1, "WRAP": 3}
+EVERYTHING = {"CC": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 3, "LOWER": 4, "PACKAGE": 1, "WRAP": 3}
 GEMM = "build/kernels/demo/gemm/dtype-float16_tile-64/cuda"
 
 SETUP = """

@@ -1,10 +1,6 @@
 /* The library of kernel gemm: its tables and, below them, its FFI functions.
  * Written by Kernelwright. The launcher's headers have the mechanism. */
-#define KW_KERNEL "gemm"
-#define KW_MAX_ARGUMENTS 6
-#define KW_MAX_DIMS 2
-#define KW_MAX_PARAMETERS 8
-#define KW_MAX_IMAGES 4
+#define KW_LLVM
 #include "kernelwright.h"
 
 /* What the lowerings expect of their arguments. */
@@ -60,15 +56,19 @@ static const kw_image kw_images_0[] = {
   {.arch = "sm_100f", .capability = 100, .suffix = 'f', .data = kw_image_0_sm_100f},
   {.arch = "compute_80", .capability = 80, .ptx = true, .data = kw_image_0_compute_80},
 };
-static kw_module kw_module_0;
+static const kw_module kw_module_0;
 static const uint8_t kw_slots_0_0[] = {KW_GRID + 0, KW_GRID + 1, KW_CLUSTER + 0, KW_BLOCK + 0, KW_SHARED};
 static const kw_function kw_functions_0[] = {
   {.name = "gemm_kernel", .module = &kw_module_0, .parameters = "pppfihii", .num_parameters = 8, .slots = kw_slots_0_0, .num_slots = 5, .clusters = true, .cooperative = true, .dependent = true},
 };
-static kw_module kw_module_0 = {
+static struct kw_loaded *_Atomic kw_loaded_0[KW_MAX_DEVICES];
+static void *kw_libraries_0[4];
+static const kw_module kw_module_0 = {
   .variant = "dtype-float16",
   .images = kw_images_0,
   .num_images = 4,
+  .loaded = kw_loaded_0,
+  .libraries = kw_libraries_0,
   .functions = kw_functions_0,
   .num_functions = 1,
 };
@@ -103,15 +103,19 @@ static const kw_image kw_images_1[] = {
   {.arch = "sm_100f", .capability = 100, .suffix = 'f', .data = kw_image_1_sm_100f},
   {.arch = "compute_80", .capability = 80, .ptx = true, .data = kw_image_1_compute_80},
 };
-static kw_module kw_module_1;
+static const kw_module kw_module_1;
 static const uint8_t kw_slots_1_0[] = {KW_GRID + 0, KW_GRID + 1, KW_CLUSTER + 0, KW_BLOCK + 0, KW_SHARED};
 static const kw_function kw_functions_1[] = {
   {.name = "gemm_kernel", .module = &kw_module_1, .parameters = "pppfihii", .num_parameters = 8, .slots = kw_slots_1_0, .num_slots = 5, .clusters = true, .cooperative = true, .dependent = true},
 };
-static kw_module kw_module_1 = {
+static struct kw_loaded *_Atomic kw_loaded_1[KW_MAX_DEVICES];
+static void *kw_libraries_1[4];
+static const kw_module kw_module_1 = {
   .variant = "dtype-bfloat16",
   .images = kw_images_1,
   .num_images = 4,
+  .loaded = kw_loaded_1,
+  .libraries = kw_libraries_1,
   .functions = kw_functions_1,
   .num_functions = 1,
 };
@@ -137,11 +141,13 @@ static const kw_variant kw_variants[] = {
   {.slug = "dtype-bfloat16", .cpu_signature = &kw_signature_1, .cpu_units = kw_cpu_units_1, .num_cpu_units = 1, .cuda_signature = &kw_signature_1, .cuda_entry = kw_gemm__dtype_bfloat16__cuda__sm_80, .module = &kw_module_1},
 };
 static const kw_kernel kw_this = {
+  .name = "gemm",
   .outline = "a, b, [c], alpha, k, [total]",
   .built = "llvm (x86-64, x86-64-v3), cuda (sm_80, sm_90a, sm_100f, compute_80)",
   .arguments = kw_arguments_0,
   .num_arguments = 6,
   .num_outputs = 2,
+  .num_dims = 2,
   .variants = kw_variants,
   .num_variants = 2,
 };

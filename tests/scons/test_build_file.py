@@ -25,7 +25,7 @@ def test_help_lists_settings_with_their_values(project):
 
 def test_dry_run_makes_nothing(cpu_project):
     run = cpu_project.scons("-n")
-    assert run.labels == {"CC": 2, "GLIBC": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
+    assert run.labels == {"CC": 2, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
     assert not (cpu_project.folder / "build/demo").exists()
 
 
@@ -46,9 +46,9 @@ def test_terminal_gets_one_live_line(cpu_project):
     output = run.stdout.decode()
     assert run.returncode == 0, output
     assert "\r\x1b[K" in output
-    assert re.search(r"\d+/11 \[ LOWER \] ", output)
+    assert re.search(r"\d+/12 \[ LOWER \] ", output)
     assert not re.search(r"^\[ LOWER \]", output, re.M)
-    assert "11 built, 0 reused, 0 failed in" in output
+    assert "12 built, 0 reused, 0 failed in" in output
 
 
 def test_settings_of_a_package_win_over_pyproject_and_the_command_line_over_both(cpu_project):
@@ -186,7 +186,7 @@ def copy_sources(folder: Path) -> None:
 
 def test_folder_as_a_target_builds_what_is_in_it(cpu_project):
     run = cpu_project.scons("-j2", "build/kernels/demo/add_one")
-    assert run.labels == {"CC": 1, "GLIBC": 1, "LINK": 1, "LOWER": 1, "WRAP": 1}
+    assert run.labels == {"CC": 1, "GLIBC": 1, "LAUNCHER": 1, "LINK": 1, "LOWER": 1, "WRAP": 1}
 
 
 def test_package_name_may_come_from_pyproject(cpu_project):
@@ -218,7 +218,7 @@ def test_clean_of_one_kernel(cpu_project):
     cpu_project.scons("-c", "add_one")
     assert not (cpu_project.folder / "build/kernels/demo/add_one").exists()
     assert (cpu_project.folder / "build/kernels/demo/scale").exists()
-    assert cpu_project.scons("-j2").labels == {"CACHED": 4}
+    assert cpu_project.scons("-j2").labels == {"CACHED": 5}
 
 
 def test_what_a_definition_prints_is_shown(cpu_project):

@@ -28,13 +28,13 @@ WorkerPool.call = counted
 atexit.register(lambda: print("workers started:", max(started, default=0)))
 """
 
-EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "WRAP": 2}
+EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "WRAP": 2}
 
 
 def test_first_build_makes_everything_and_the_second_nothing(project):
     first = project.scons("-j2")
     assert first.labels == EVERYTHING
-    assert first.counts == (17, 0, 0)
+    assert first.counts == (18, 0, 0)
     second = project.scons("-j2")
     assert second.stages == []
     assert second.counts == (0, 16, 0)
@@ -149,7 +149,7 @@ def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
     assert run.labels["CUBIN"] == 3
     assert "LOWER" not in run.labels
     wrapper_text = (project.folder / "build/kernels/demo/scale/wrapper.c").read_text()
-    assert "#define KW_TOOLKIT 13000\n" in wrapper_text, "errors compare it with the version of the driver"
+    assert "  .toolkit = 13000,\n" in wrapper_text, "errors compare it with the version of the driver"
     assert project.scons("-j2", f"NVCC={wrapper}").stages == []
 
 
@@ -220,7 +220,7 @@ def test_explain_names_the_reason(cpu_project):
 
 def test_kernel_alias_builds_that_kernel_only(cpu_project):
     run = cpu_project.scons("-j2", "add_one")
-    first = ["CC add_one", "GLIBC 2.28", "LINK add_one"]
+    first = ["CC add_one", "GLIBC 2.28", "LAUNCHER launcher", "LINK add_one"]
     assert run.stages == [*first, "LOWER add_one/default x86-64-v3", "WRAP add_one"]
 
 
@@ -350,8 +350,8 @@ def test_build_cache_gives_back_what_was_built(project):
     before = project.files("build/kernels", "build/demo")
     start_over(project)
     run = project.scons("-j2")
-    assert run.labels == {"CACHED": 16, "PACKAGE": 1}
-    assert "17 built (16 from the cache), 0 reused, 0 failed" in run.output
+    assert run.labels == {"CACHED": 17, "PACKAGE": 1}
+    assert "18 built (17 from the cache), 0 reused, 0 failed" in run.output
     assert project.files("build/kernels", "build/demo") == before
     assert project.scons("-j2").stages == []
 
@@ -375,7 +375,7 @@ def test_cache_dir_of_the_build_file_is_the_build_cache(cached_project):
     cached_project.built("-j2")
     assert not (cached_project.folder / "build/.kernelwright/cache").exists()
     start_over(cached_project, "cache")
-    assert cached_project.scons("-j2").labels == {"CACHED": 10, "PACKAGE": 1}
+    assert cached_project.scons("-j2").labels == {"CACHED": 11, "PACKAGE": 1}
 
 
 def test_cache_can_be_left_out(cpu_project):
@@ -429,7 +429,7 @@ def test_branches_whose_kernels_read_other_files_share_the_cache(cached_project)
     for branch in ("left", "right"):
         assert switch(branch)["LOWER"] == 2
     for branch, factor in (("left", 3), ("right", 4), ("left", 3), ("right", 4)):
-        assert switch(branch) == {"CACHED": 6, "PACKAGE": 1}
+        assert switch(branch) == {"CACHED": 7, "PACKAGE": 1}
         assert value(cached_project) == f"[{factor}.]"
     # In a tree that was built before, too.
     cached_project.write("kernels/lib.py", "from left import FACTOR\n")
@@ -496,7 +496,7 @@ def test_touched_definition_goes_back_to_scons_and_changes_nothing(cpu_project):
     cpu_project.scons("-j2")
     os.utime(cpu_project.folder / "kernels/scale.py", (1_000_000_000, 1_000_000_000))
     run = cpu_project.scons(env={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert run.counts == (0, 11, 0)
+    assert run.counts == (0, 12, 0)
     assert "kernelwright.stages.kernel" in imported(run)
 
 
@@ -589,13 +589,13 @@ def test_timeline_and_report_of_a_build(project):
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert sorted({event["cat"] for event in spans}) == [
-        *("CC", "CUBIN", "DISCOVER", "GLIBC", "LINK", "LOWER", "PACKAGE", "PROBE", "WRAP")
+        *("CC", "CUBIN", "DISCOVER", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PACKAGE", "PROBE", "WRAP")
     ]
-    assert len(spans) == 17 + 1 + len(list(project.folder.glob("kernels/[!_]*.py")))
+    assert len(spans) == 18 + 1 + len(list(project.folder.glob("kernels/[!_]*.py")))
     assert all(
         event["args"]["cpu_seconds"] > 0
         for event in spans
-        if event["cat"] in ("CC", "CUBIN", "GLIBC", "LINK", "LOWER", "PROBE")
+        if event["cat"] in ("CC", "CUBIN", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PROBE")
     )
     assert str(project.folder) not in json.dumps(trace)
     command = [sys.executable, "-m", "kernelwright", "report"]

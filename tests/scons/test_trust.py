@@ -46,6 +46,7 @@ STAGES = (
     [f"{WORK}/wrapper.c", f"{WORK}/images.s"],
     [f"{WORK}/wrapper.o", f"{WORK}/compile_wrapper.sh"],
     [f"build/kernels/demo/glibc-2.28/{name}.so" for name in LIBRARIES],
+    [f"build/kernels/demo/_lib/{name}" for name in ("launcher.o", "compile_launcher.sh")],
     [f"{WORK}/{name}" for name in ("scale.so", "compile.sh", "entry.json")],
     [
         *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
@@ -476,7 +477,7 @@ def test_no_damaged_cache_entry_is_taken_and_each_is_replaced(clean, tree):
     assert "CACHED" not in tree.build("-j2").labels
     assert tree.outputs() == clean.outputs()
     tree.remove("build/kernels")
-    assert tree.build().labels == {"CACHED": 8}
+    assert tree.build().labels == {"CACHED": 9}
     assert tree.outputs() == clean.outputs()
 
 
@@ -505,7 +506,7 @@ def test_entry_with_other_files_than_the_stage_is_a_miss_and_replaced(clean, tre
     assert "CACHED" not in tree.build("-j2").labels
     assert tree.outputs() == clean.outputs()
     tree.remove("build/kernels")
-    assert tree.build().labels == {"CACHED": 8}
+    assert tree.build().labels == {"CACHED": 9}
 
 
 def test_strict_finds_an_edit_that_no_stamp_tells(tree):
@@ -654,7 +655,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         output, _ = run.communicate(timeout=HANGS_AFTER_S)
         assert run.returncode == 0 and "could not be" not in output, output
     entries = [*cache.glob("??/*")]
-    assert len(entries) == 11, "four stages of add_one, the wrapper of scale, glibc, and two stages for each factor"
+    assert len(entries) == 12, "four stages of add_one, wrapper of scale, glibc, launcher, two stages for each factor"
     for entry in entries:
         line, newline, data = entry.read_bytes().partition(b"\n")
         header = unsealed_object(line + newline, SCHEMA)
@@ -668,7 +669,7 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         shown = tree.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(1, 'f4'))))")
         assert shown == f"[{factor}]\n"
         tree.remove(*OUTPUTS)
-        assert tree.build(*arguments).labels == {"CACHED": 9, "PACKAGE": 1}
+        assert tree.build(*arguments).labels == {"CACHED": 10, "PACKAGE": 1}
         assert tree.outputs() == outputs
     common = [{n: c for n, c in outputs.items() if "add_one" in n} for outputs in built]
     assert common[0] == common[1] and len(common[0]) == 11

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.library.commands import (
-    LAUNCHER_SOURCE,
-    ToolPaths,
-    compile_command,
-    launcher_command,
-    link_command,
-)
-from kernelwright.library.launcher import LAUNCHER
+from kernelwright.library.commands import ToolPaths, compile_command, launcher_command, link_command
+from kernelwright.library.launcher import LAUNCHER, launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.library.sources import emit
 
@@ -142,33 +135,14 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
     return folder / f"{kernel.name}.so"
 
 
-APART = os.environ.get("KERNELWRIGHT_TEST_APART") == "1"
-"""Whether libraries are built as they are on demand, where the launcher is an object of its own."""
-
-
-def compile_and_link(
-    folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str, apart: bool | None = None
-) -> None:
-    """Compile an emitted wrapper and link its library.
-
-    Arguments:
-        apart: whether the launcher is an object of its own; None: as :data:`APART` says, where it can be.
-    """
+def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
+    """Compile an emitted wrapper and the launcher, and link a library of its own of both."""
     places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
-    apart = APART and _fits(folder, kernel) if apart is None else apart
     flags = ["-O0", "-Wall", "-Wextra", "-Werror", *extra]
-    _compile_once(folder, [*compile_command(kernel, places, f"{kernel}/wrapper.o", apart=apart), *flags], kernel)
-    if apart:
-        (folder / "launcher.c").write_text(LAUNCHER_SOURCE)
-        _run(folder, [*launcher_command(places), *flags])
-        objects = ["launcher.o", *objects]
-    _run(folder, [*link_command(kernel, objects, places, library), *extra])
-
-
-def _fits(folder: Path, kernel: str) -> bool:
-    """Whether the launcher can be an object of its own."""
-    texts = [path.read_text() for path in sorted((folder / kernel).rglob("*.c"))]
-    return not any(name in text for text in texts for name in ("KW_SPLIT", "KW_DRIVER", "cutedsl.h"))
+    wrapper = f"{kernel}/wrapper.o"
+    _compile_once(folder, [*compile_command(kernel, places, wrapper), *flags], (folder / kernel).rglob("*.c"), wrapper)
+    _compile_once(folder, [*launcher_command(places), *flags], launcher_sources(), "launcher.o")
+    _run(folder, [*link_command(kernel, ["launcher.o", *objects], places, library), *extra])
 
 
 def _run(folder: Path, command: Sequence[str]) -> None:
@@ -177,17 +151,16 @@ def _run(folder: Path, command: Sequence[str]) -> None:
 
 
 _COMPILED: dict[tuple[str, ...], bytes] = {}
-"""The objects of equal wrappers, by command and by all C sources of a kernel."""
+"""Objects, by the command and all C sources."""
 
 
-def _compile_once(folder: Path, command: Sequence[str], kernel: str) -> None:
-    sources = sorted((folder / kernel).rglob("*.c"))
-    texts = [text for path in sources for text in (str(path.relative_to(folder)), path.read_text())]
-    key, output = (*command, *texts), folder / kernel / "wrapper.o"
+def _compile_once(folder: Path, command: Sequence[str], sources: Iterable[Path], output: str) -> None:
+    texts = [text for path in sorted(sources) for text in (path.name, path.read_text())]
+    key = (*command, *texts)
     if key not in _COMPILED:
         _run(folder, command)
-        _COMPILED[key] = output.read_bytes()
-    output.write_bytes(_COMPILED[key])
+        _COMPILED[key] = (folder / output).read_bytes()
+    (folder / output).write_bytes(_COMPILED[key])
 
 
 def c_unit(folder: Path, source: str, data: dict[str, Any]) -> LoweredUnit:

@@ -889,9 +889,6 @@ def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int]
     from kernelwright.library.wrapper import _image
     from launcher_build import include_folders
 
-    head = '#define KW_KERNEL "k"\n' + "".join(
-        f"#define KW_MAX_{name} 16\n" for name in ("ARGUMENTS", "DIMS", "PARAMETERS", "IMAGES")
-    )
     table = ", ".join(_image(arch, ".data = 0", Where()) for arch in archs)
     function = """
     int choose(int capability) {
@@ -903,7 +900,7 @@ def choose(folder: Path, tmp_path: Path, archs: Sequence[str]) -> Callable[[int]
       return best;
     }"""
     (tmp_path / "choose.c").write_text(
-        f'{head}#include "kernelwright.h"\nstatic const kw_image images[] = {{{table}}};{function}'
+        f'#include "launcher.h"\nstatic const kw_image images[] = {{{table}}};{function}'
     )
     folders = [f"-I{item}" for item in (LAUNCHER, *include_folders())]
     subprocess.run(["gcc", "-shared", "-fPIC", *folders, "choose.c", "-o", "choose.so"], cwd=tmp_path, check=True)

@@ -26,7 +26,6 @@ from launcher_build import (
     FakeTensor,
     build,
     c_unit,
-    compile_and_link,
     cuda_unit,
     plan,
     scalar,
@@ -391,21 +390,6 @@ def test_a_child_of_fork_decides_like_its_parent(place: Path, kernel: KernelPlan
     library = build(place, replace(kernel, tables=of_devices(BY_M)), extra=flags(place))
     done = starter("numpy", "tvm_ffi").run(FORK, library, first, env=os.environ)
     assert done.stdout.split() == ["3", "3"], done.stderr
-
-
-# ---- a launcher that is an object of its own
-
-
-def test_a_launcher_of_its_own_looks_tables_up_as_well(tmp_path: Path, kernel: KernelPlan, place: Path) -> None:
-    made = replace(kernel, tables=of_devices(BY_M))
-    (tmp_path / "which").mkdir()
-    for name, text in emit(made).items():
-        (tmp_path / "which" / name).write_text(text)
-    objects = [str(place / one.host) for one in made.units]
-    compile_and_link(tmp_path, "which", objects, "apart.so", *flags(place), apart=True)
-    module = tvm_ffi.load_module(str(tmp_path / "apart.so"))
-    assert [ran(module, *arrays(m)) for m in (4, 5, 17)] == [2, 0, 3]
-    assert told(module, *arrays(17))[1].endswith("has other for m = 17, above 16")
 
 
 # ---- what a table may not have

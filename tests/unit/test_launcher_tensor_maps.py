@@ -6,7 +6,6 @@ The kernels go the way of a build, from TIR to C; the driver is the stand-in.
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -134,17 +133,3 @@ def test_an_array_is_written_only_if_boxes_are_stored() -> None:
     for stores in (False, True):
         arguments = json.loads(lowered(stores=stores)["signature.json"])["arguments"]
         assert {a["name"]: a["written"] for a in arguments} == {"x": stores, "w": stores, "y": True}
-
-
-def test_other_libraries_do_not_ask_for_the_driver_s_function(folder: Path, library: Path) -> None:  # noqa: F811
-    text = (folder / "boxes" / "wrapper.c").read_text()
-    assert re.search(r"^#define KW_TENSOR_MAPS$", text, re.M) and b"cuTensorMapEncodeTiled" in library.read_bytes()
-    files = lowered()
-    data = json.loads(files["signature.json"])
-    data["device_kernels"][0]["params"] = ["handle" for _ in data["device_kernels"][0]["params"]]
-    other = plan("boxes", LoweredUnit.from_json(data, "boxes/host.c", {"sm_90a": "boxes/sm_90a.cubin"}), outputs=["y"])
-    (folder / "other").mkdir()
-    plan_in(folder / "other", files)
-    assert b"cuTensorMapEncodeTiled\0" not in build(folder / "other", other).read_bytes().replace(
-        b"runtime.cuTensorMapEncodeTiled\0", b""
-    )

@@ -410,12 +410,7 @@ MOMENTS = """
 /* Stands before the futex calls of the pool: who is about to sleep on the watched word is held until it is woken up. */
 static long at_futex(long number, _Atomic uint32_t *word, int operation, uint32_t value, void *, void *, int);
 #define syscall(...) at_futex(__VA_ARGS__)
-#define KW_KERNEL "moments"
-#define KW_MAX_ARGUMENTS 1
-#define KW_MAX_DIMS 1
-#define KW_MAX_PARAMETERS 1
-#define KW_MAX_IMAGES 1
-#include "kernelwright.h"
+#include "launcher.h"
 #undef syscall
 
 static _Atomic uint32_t *watched;
@@ -472,8 +467,12 @@ static long at_futex(long number, _Atomic uint32_t *word, int operation, uint32_
 
 /* ---- a task fails when another has decided to sleep at the barrier, and does not sleep yet ---- */
 
+/* Tasks of a kernel are told which it is, by what these moments go round. */
+static const kw_kernel of_errors = {.name = "moments"};
+
 static int fail_late(int task, TVMParallelGroupEnv *env, void *closure) {
   (void)closure;
+  kw_current_kernel = &of_errors;
   if (task) return kw_parallel_barrier(task, env);
   wait_for_held(1);
   return kw_raise("ValueError", "task 0 failed");
@@ -517,6 +516,7 @@ static void idle(void) {
 
 static int fail_at_barrier(int task, TVMParallelGroupEnv *env, void *closure) {
   (void)closure;
+  kw_current_kernel = &of_errors;
   return task ? kw_parallel_barrier(task, env) : kw_raise("ValueError", "task 0 failed");
 }
 
@@ -578,6 +578,7 @@ int main(int count, char **words) {
   static const struct { const char *name; void (*run)(void); } moments[] = {
       {"failure", failure}, {"launch", launch}, {"idle", idle}, {"barrier", barrier}, {"workspaces", workspaces},
       {"message", message}};
+  kw_current_kernel = &of_errors;
   kw_pool_set_threads(2);
   for (size_t i = 0; count == 2 && i < sizeof moments / sizeof *moments; ++i)
     if (!strcmp(words[1], moments[i].name)) moments[i].run();

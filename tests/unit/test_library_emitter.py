@@ -105,8 +105,8 @@ def test_a_split_kernel_names_its_images_and_embeds_none() -> None:
     texts = library.emit(replace(whole_plan(), split=True, driver=12040, toolkit=13000))
     place = '.file = "gemm/dtype-float16/cuda/sm_90a.bin"'
     row = f"{{.arch = \"sm_90a\", .capability = 90, .suffix = 'a', {place}}}"
-    assert "#define KW_TOOLKIT 13000\n#define KW_DRIVER 12040\n" in texts["wrapper.c"]
-    assert row in texts["wrapper.c"] and "#define KW_SPLIT\n" in texts["wrapper.c"]
+    assert "  .toolkit = 13000,\n  .driver = 12040,\n" in texts["wrapper.c"]
+    assert row in texts["wrapper.c"] and "KW_EXPORT_PROVIDER" in texts["wrapper.c"]
     assert "KW_IMAGE" not in texts["wrapper.c"] and ".incbin" not in texts["images.s"]
 
 
@@ -115,13 +115,13 @@ def test_a_split_kernel_without_device_code_is_like_any_other() -> None:
     assert emit(replace(kernel, split=True, toolkit=13000)) == emit(kernel)
 
 
-def test_only_a_library_without_cuda_code_leaves_out_what_is_for_cuda() -> None:
+def test_only_a_library_with_linked_host_code_has_what_that_needs() -> None:
     of_both, of_cpu = whole_plan(), plan("gemm", cpu_unit("float16", "x86-64"), outputs=["c", "total"])
     of_cuda = [unit for unit in of_both.units if unit.target == "cuda"]
     assert [unit.target for unit in of_both.units] != ["cuda"] * len(of_cuda)
-    assert "#define KW_NO_CUDA\n#include" in emit(of_cpu)
-    for kernel in (of_both, plan("gemm", *of_cuda, outputs=["c", "total"])):
-        assert "KW_NO_CUDA" not in emit(kernel)
+    for kernel in (of_both, of_cpu):
+        assert "#define KW_LLVM\n#include" in emit(kernel)
+    assert "KW_LLVM" not in emit(plan("gemm", *of_cuda, outputs=["c", "total"]))
 
 
 def test_a_cuda_version_is_counted_as_cuda_does() -> None:
@@ -279,7 +279,7 @@ def test_text_in_the_wrapper_is_escaped() -> None:
 
 
 def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
-    assert {"kernelwright.h", "exports.map", "base.h"} <= {path.name for path in launcher_sources()}
+    assert {"kernelwright.h", "launcher.c", "base.h"} <= {path.name for path in launcher_sources()}
     assert "-Wl,--version-script=../launcher/exports.map" in link_flags("../launcher")
 
 

@@ -27,7 +27,7 @@ from kernelwright.discover.selection import select
 from kernelwright.discover.tuned import choose
 from kernelwright.library.files import UnitFiles
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.stages import cc, ext, link, package
+from kernelwright.stages import cc, ext, launcher, link, package
 from kernelwright.stages import code as code_module
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
@@ -72,15 +72,18 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in STAGES.items() if kind.module]
-KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "LAUNCHER", "ENTRY", "WHEEL", "COMMANDS"}
+KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 
 
 CHANGES: dict[str, tuple[Change, set[str]]] = {
     "nothing": (lambda inputs: inputs, set()),
     "TVM": (tool("lowerer", identity="other"), {"LOWER", "LINK", "PACKAGE"}),
-    "tvm-ffi": (tool("lowerer", tvm_ffi="0.1.16"), {"CC", "EXT", "LINK", "PACKAGE"}),
-    "the C compiler": (tool("host_compiler", identity="other"), {"CC", "EXT", "GLIBC", "LINK", "PACKAGE"}),
+    "tvm-ffi": (tool("lowerer", tvm_ffi="0.1.16"), {"LAUNCHER", "CC", "EXT", "LINK", "PACKAGE"}),
+    "the C compiler": (
+        tool("host_compiler", identity="other"),
+        {"LAUNCHER", "CC", "EXT", "GLIBC", "LINK", "PACKAGE"},
+    ),
     "the path of the C compiler": (tool("host_compiler", path="/opt/cc"), set()),
     "nvcc": (tool("nvcc", identity="other"), {"CUBIN", "PTX", "FATBIN", "LINK", "PACKAGE"}),
     "nvdisasm": (lambda inputs: replace(inputs, nvdisasm=replace(inputs.nvdisasm, identity="other")), {"SASS"}),
@@ -190,7 +193,7 @@ def test_a_kernel_without_a_library_has_what_the_manifest_says_of_it_in_its_entr
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [(cc, {"CC"}), (link, {"LINK"}), (ext, {"EXT"}), (package, {"PACKAGE"})],
+    [(cc, {"CC"}), (launcher, {"LAUNCHER"}), (link, {"LINK"}), (ext, {"EXT"}), (package, {"PACKAGE"})],
 )
 def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_them(
     tmp_path, monkeypatch, module, expected
@@ -204,8 +207,11 @@ def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_
 
     monkeypatch.setattr(module, "digest_of", digest_of)
     assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == expected
-    wanted = {cc: "dispatch.h", link: "dispatch.h", ext: "kernel.pxi", package: "loader.py"}[module]
-    assert wanted in {path.name for path in digested}
+    wanted = {cc: "types.h", launcher: "dispatch.h", link: "exports.map", ext: "kernel.pxi", package: "loader.py"}[
+        module
+    ]
+    names = {path.name for path in digested}
+    assert wanted in names and (module is launcher or "dispatch.h" not in names)
 
 
 def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_them_again(tmp_path, monkeypatch):
@@ -225,7 +231,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
     images = [f"{arch}.fatbin" for arch in ARCHS]
     cuda = (*images, "sm_80.json", "sm_90a.json", "module.tir", "signature.json")
     expected = [
-        *("gemm/wrapper.o", "gemm/images.s"),
+        *("gemm/wrapper.o", "gemm/images.s", "_lib/launcher.o"),
         *(f"gemm/{slug}/llvm/x86-64-v3/{name}" for slug in GEMM.slugs for name in cpu),
         *(f"gemm/{slug}/cuda/{name}" for slug in GEMM.slugs for name in cuda),
         *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread")),

@@ -120,7 +120,8 @@ STAGES = (
         "CC",
         ("#c43b7e", "#eb60a6"),
         "`wrapper.c`, every `host.c`",
-        "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
+        "the command without paths, identity of the compiler, digest of the launcher's headers that it includes, "
+        "version of tvm-ffi",
         "`wrapper.o`, `compile_wrapper.sh`",
         module="stages.cc",
         also=("backends",),
@@ -132,7 +133,7 @@ STAGES = (
         ("#5b6f8c", "#a9bddb"),
         "none",
         "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
-        "`launcher.o`, `launcher.c`, `compile_launcher.sh`; only on demand",
+        "`launcher.o`, `compile_launcher.sh`",
         module="stages.launcher",
         memory={"launcher": 256 * MIB},
     ),
@@ -170,10 +171,10 @@ STAGES = (
     StageKind(
         "LINK",
         ("#766314", "#dcb35c"),
-        "`wrapper.o`, `images.s`, what `GLIBC` makes, every `host.o`, image, `signature.json`, `module.tir` and "
-        "`sm_*.json`",
-        "the command without paths, identity of the compiler, digest of the launcher, limits, docstring, flags, tools, "
-        "where images are; with a space, the tuning tables",
+        "`wrapper.o`, `images.s`, `launcher.o`, what `GLIBC` makes, every `host.o`, image, `signature.json`, "
+        "`module.tir` and `sm_*.json`",
+        "the command without paths, identity of the compiler, what is exported, limits, docstring, flags, tools, where "
+        "images are; with a space, the tuning tables",
         "`<kernel>.so`, `compile.sh`, `entry.json`",
         module="stages.link",
         also=("backends",),

@@ -37,20 +37,8 @@ RELRO = ("-z,relro", "-z,now")
 """Options of the linker: functions are found when the library is loaded, and their table is read-only from then on."""
 
 
-APART = "-DKW_APART"
-"""Has wrapper.c do without the launcher, which is an object of its own then (see ``launcher/apart.h``)."""
-
-LAUNCHER_SOURCE = """\
-/* The launcher of any kernel library, as an object of its own. Written by Kernelwright. */
-#define KW_ALONE
-#include "kernelwright.h"
-#include "exports.h"
-"""
-"""The text of ``launcher.c``."""
-
-
 def compile_flags() -> list[str]:
-    """Options of the C compiler for wrapper.c, without folders: optimisation, dialect, visibility, hardening."""
+    """Options of the C compiler for wrappers and the launcher, without folders."""
     return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
 
 
@@ -77,23 +65,22 @@ def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER
     return [f"-I{folder}" for folder in (".", launcher, *include)]
 
 
-def compile_command(kernel: str, paths: ToolPaths, output: str, *, apart: bool = False) -> list[str]:
+def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
     """The command that compiles the wrapper and the lowered host code; it needs no device code.
 
     Arguments:
         kernel: the kernel's name.
         paths: the compiler and the folders.
         output: the file that is made.
-        apart: whether the launcher is an object of its own.
     """
-    flags = [*compile_flags(), *([APART] if apart else []), *include_flags(paths.includes, paths.launcher)]
+    flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher)]
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 
 def launcher_command(paths: ToolPaths) -> list[str]:
-    """The command that compiles a launcher that is an object of its own."""
+    """The command that compiles the launcher, which all kernels have in common."""
     folders = include_flags(paths.includes, paths.launcher)
-    return [paths.compiler, *compile_flags(), *folders, "-c", "launcher.c", "-o", "launcher.o"]
+    return [paths.compiler, *compile_flags(), *folders, "-c", f"{paths.launcher}/launcher.c", "-o", "launcher.o"]
 
 
 def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
@@ -101,7 +88,7 @@ def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library:
 
     Arguments:
         kernel: the kernel's name.
-        objects: the host code, and the launcher if it is one, relative to the folder in which the command runs.
+        objects: the launcher and the host code, relative to the folder in which the command runs.
         paths: the compiler and the folders.
         library: the file that is made.
     """

@@ -1,7 +1,7 @@
 """``wrapper.c``: the text of a kernel's library, whose surface is the C ABI of TVM-FFI.
 
-It is tables: what each variant expects, where its code is. The mechanism is in the C headers of ``launcher/``, which
-the wrapper includes. Every backend but a pure one calls such a library.
+It is tables: what each variant expects, where its code is. The mechanism is in the launcher, which
+is compiled apart from it (``launcher/``). Every backend but a pure one calls such a library.
 """
 
 from __future__ import annotations
@@ -83,28 +83,12 @@ class _Wrapper:
         parameters = [len(device.params) for unit in units for device in unit.device_kernels]
         if max([arguments, *parameters]) > MAX_ARGUMENTS:
             raise KernelwrightError(f"it has more than {MAX_ARGUMENTS} arguments", units[0].where)
-        dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in units]
-        toolkit = self._kernel.toolkit if any(unit.images for unit in units) else 0
         self._line(
             f"/* The library of kernel {self._kernel.name}: its tables and, below them, its FFI functions.",
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
-            f"#define KW_KERNEL {c_string(self._kernel.name)}",
-            f"#define KW_MAX_ARGUMENTS {max(1, arguments)}",
-            f"#define KW_MAX_DIMS {max([1, *dims])}",
-            f"#define KW_MAX_PARAMETERS {max([1, *parameters])}",
-            f"#define KW_MAX_IMAGES {max([1, *(len(unit.images) for unit in units)])}",
-            *([] if any(unit.target == "cuda" for unit in units) else ["#define KW_NO_CUDA"]),
-            *(["#define KW_SPLIT"] if self._split else []),
-            *([f"#define KW_TOOLKIT {toolkit}"] if toolkit else []),
-            *([f"#define KW_DRIVER {self._kernel.driver}"] if self._kernel.driver else []),
-            *(["#define KW_TENSOR_MAPS"] if self._has_tensor_maps else []),
+            *(["#define KW_LLVM"] if any(unit.target == "llvm" for unit in units) else []),
             '#include "kernelwright.h"',
         )
-
-    @property
-    def _has_tensor_maps(self) -> bool:
-        devices = (device for unit in self._kernel.units for device in unit.device_kernels)
-        return any("tensor_map" in device.params for device in devices)
 
     def _tail(self) -> None:
         kernel = self._kernel
@@ -113,24 +97,33 @@ class _Wrapper:
         for number, variant in enumerate(kernel.variants):
             self._line(f"  {self._variant(number, variant)},")
         outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in first.arguments)
+        dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
+        toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
         self._line(
             "};",
+            *(["static _Atomic(TVMFFIObjectHandle) kw_provider;"] if self._split else []),
             "static const kw_kernel kw_this = {",
+            f"  .name = {c_string(kernel.name)},",
             f"  .outline = {c_string(outline)},",
             f"  .built = {c_string(_built(kernel))},",
             f"  .arguments = kw_arguments_{self._number(first)},",
             f"  .num_arguments = {len(first.arguments)},",
             f"  .num_outputs = {len(kernel.outputs)},",
+            f"  .num_dims = {max(dims)},",
+            *([f"  .toolkit = {toolkit},"] if toolkit else []),
+            *([f"  .driver = {kernel.driver},"] if kernel.driver else []),
             "  .variants = kw_variants,",
             f"  .num_variants = {len(kernel.variants)},",
             *([f"  .num_declared = {kernel.declared},"] if kernel.declared is not None else []),
             *(["  .tuning = &kw_tuning_tables,"] if kernel.tables else []),
+            *(["  .provider = &kw_provider,"] if self._split else []),
             *([f"  .gaps = {c_string(kernel.gaps)},"] if kernel.gaps else []),
             "};",
             "",
             '#include "exports.h"',
             f"KW_EXPORT_KERNEL({kernel.name})",
             *(f"KW_EXPORT_VARIANT({kernel.name}, {number})" for number in range(len(kernel.variants))),
+            *(["KW_EXPORT_PROVIDER"] if self._split else []),
         )
 
     def _variant(self, number: int, variant: VariantPlan) -> str:
@@ -238,7 +231,7 @@ class _Wrapper:
 
     def _cuda_unit(self, number: int, unit: LoweredUnit) -> None:
         self._images(number, unit)
-        self._line(f"static kw_module kw_module_{number};")
+        self._line(f"static const kw_module kw_module_{number};")
         for index, device in enumerate(unit.device_kernels):
             slots = ", ".join(_slots(device, unit.where)) or "0"
             self._line(f"static const uint8_t kw_slots_{number}_{index}[] = {{{slots}}};")
@@ -247,10 +240,14 @@ class _Wrapper:
             self._line(f"  {_function(device, number, index, unit.where)},")
         self._line(
             "};",
-            f"static kw_module kw_module_{number} = {{",
+            f"static struct kw_loaded *_Atomic kw_loaded_{number}[KW_MAX_DEVICES];",
+            f"static void *kw_libraries_{number}[{len(unit.images)}];",
+            f"static const kw_module kw_module_{number} = {{",
             f"  .variant = {c_string(unit.slug)},",
             f"  .images = kw_images_{number},",
             f"  .num_images = {len(unit.images)},",
+            f"  .loaded = kw_loaded_{number},",
+            f"  .libraries = kw_libraries_{number},",
             f"  .functions = kw_functions_{number},",
             f"  .num_functions = {len(unit.device_kernels)},",
             "};",

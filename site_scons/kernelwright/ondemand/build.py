@@ -237,10 +237,10 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
 
     run = OnDemandRun(job.session, note)
     contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
-    own = launcher.make(contexts[0].package) if launcher.fits(job.settings) else None
-    builds = [kernel.make(context, None, launcher=own) for context in contexts]
+    own = launcher.make(contexts[0].package)
+    builds = [kernel.make(context, None, own) for context in contexts]
     stages = [stage for build in builds for stage in build.stages]
-    if own is not None and any(own.paths[0] in stage.sources for stage in stages):
+    if any(own.paths[0] in stage.sources for stage in stages):
         stages.insert(0, own)
     problem = run_stages(stages, partial(attempt_stage, run), job.session.jobs, job.session.end_children)
     if problem is not None:

@@ -37,8 +37,6 @@ def begin_launcher(session: Session, settings: Settings) -> None:
         from ..stages.tools import Tools
         from .run import OnDemandRun
 
-        if not launcher.fits(settings):
-            return
         try:
             chain = session.toolchain
             tools = Tools(chain.lowerer(), chain.host_compiler(settings.host_compiler), None)

@@ -138,6 +138,13 @@ class PackageGraph:
         stage = glibc.make(self.context)
         return self.add_stage(stage) if stage else None
 
+    @cached_property
+    def launcher_stage(self) -> Stage:
+        """What makes the launcher."""
+        from ..stages import launcher
+
+        return self.add_stage(launcher.make(self.context))
+
     def _project_version(self, parts: Sequence[Part]) -> str:
         """The version of the project, if a backend of these kernels needs it; empty: unknown."""
         if not any(backend.versioned for backend in backends_of(self.context, parts)):
@@ -344,7 +351,7 @@ class PackageGraph:
 
         front_end = lower.get(selection.record.frontend)
         context = KernelContext(self.context, definition, selection, front_end)
-        build = kernel.make(context, self.glibc_stage, self._listings)
+        build = kernel.make(context, self.glibc_stage, self.launcher_stage, self._listings)
         shown = ir.make_all(context) if self._showing else []
         for stage in (*build.stages, *build.checks, *build.listings, *shown):
             self.add_stage(stage)

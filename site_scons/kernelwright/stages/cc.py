@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
 from ..library import commands, sources
 from ..library.files import VariantFiles, units_of
-from ..library.launcher import launcher_sources
+from ..library.launcher import interface_sources
 from .commands import command_of
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage, files_in
 
 
-def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage, apart: bool = False) -> Stage:
+def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
     """The stage that compiles the wrapper.
 
     Arguments:
         wrapped: the stage that writes it.
-        apart: whether the launcher is an object of its own, and not in the wrapper's.
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     where, output = kernel.where("compile"), f"{name}/wrapper.o"
     places = real_places(compiler)
-    command_for = partial(commands.compile_command, name, apart=apart)
-    by_hand = command_for(SYMBOLIC_PLACES, output)
+    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, output)
 
     def compile_it(scratch: Path) -> None:
-        command = command_for(places, str(scratch / "wrapper.o"))
+        command = commands.compile_command(name, places, str(scratch / "wrapper.o"))
         remedy = f"the sources are below {top}"
         done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name)
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
@@ -39,12 +36,13 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     options = {
         "compiler": compiler.identity,
         "command": by_hand,
-        "headers": digest_of(launcher_sources()),
+        "headers": digest_of(interface_sources()),
         "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
     }
     outputs = files_in(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
     stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
     stage.rest = lambda: bool(kernel.whole(variants))
-    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command_for(places, output), output)
+    command = commands.compile_command(name, places, output)
+    stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
     return stage

@@ -20,7 +20,7 @@ NO_CODE = ("__init__.py", "core/version.py", "core/pipeline.py")
 """Modules whose text makes nothing: names for definition files, our version, which is in the options of the stages
 that write it, and the table of the stages."""
 
-SOURCES = (".py", ".pxi", ".h", ".map")
+SOURCES = (".py", ".pxi", ".c", ".h", ".map")
 """Endings of our code, Python and C."""
 
 TYPES_ONLY = re.compile(r"\nif TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+")

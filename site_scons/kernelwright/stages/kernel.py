@@ -42,28 +42,24 @@ class KernelBuild:
     listings: tuple[Stage, ...] = ()
 
 
-def make(
-    kernel: KernelContext, glibc: Stage | None, listings: Collection[str] = (), launcher: Stage | None = None
-) -> KernelBuild:
+def make(kernel: KernelContext, glibc: Stage | None, launcher: Stage, listings: Collection[str] = ()) -> KernelBuild:
     """The stages of a kernel.
 
     Arguments:
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
+        launcher: what makes the launcher.
         listings: the texts of device code to make, some of ``core.pipeline.LISTINGS``.
-        launcher: what makes the launcher, if it is an object of its own.
 
     Raises:
         ToolchainError: a listing needs a tool that is missing.
     """
-    # Host code of a front end that makes device code itself calls more of the launcher.
-    apart = None if kernel.front_end.compiles_device_code else launcher
-    return _Kernel(kernel, glibc, apart).make(listings)
+    return _Kernel(kernel, glibc, launcher).make(listings)
 
 
 class _Kernel:
     """Collects the stages of a kernel."""
 
-    def __init__(self, kernel: KernelContext, glibc: Stage | None, launcher: Stage | None) -> None:
+    def __init__(self, kernel: KernelContext, glibc: Stage | None, launcher: Stage) -> None:
         self._kernel = kernel
         self._glibc = glibc
         self._launcher = launcher
@@ -146,7 +142,7 @@ class _Kernel:
 
     def _library(self, variants: tuple[VariantFiles, ...]) -> Stage:
         wrapped = self._add(wrap.make(self._kernel, variants))
-        compiled = self._add(cc.make(self._kernel, variants, wrapped, self._launcher is not None))
+        compiled = self._add(cc.make(self._kernel, variants, wrapped))
         linked = link.make(self._kernel, variants, wrapped, compiled, self._glibc, self._launcher)
         return self._add(linked)
 

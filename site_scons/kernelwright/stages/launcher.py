@@ -1,4 +1,4 @@
-"""LAUNCHER: the C compiler compiles the launcher once, for all kernels; on demand their wrappers do without it."""
+"""LAUNCHER: the C compiler compiles the launcher once, for all kernels of a package."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from pathlib import Path
 from ..compilers.nvcc import shell_script
 from ..core.errors import Where
 from ..core.files import digest_of
-from ..define.settings import Settings
-from ..library.commands import LAUNCHER_SOURCE, launcher_command
+from ..library.commands import launcher_command
 from ..library.launcher import launcher_sources
 from .context import Context
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage, files_in
-
-FOLDER = "launcher-apart"
-"""Name of its folder; no kernel can have it."""
-
-
-def fits(settings: Settings) -> bool:
-    """Whether libraries can have their launcher as an object of its own: it can neither find nor unpack images."""
-    return settings.split == "none" and settings.compress == "none"
 
 
 def make(context: Context) -> Stage:
@@ -29,7 +20,6 @@ def make(context: Context) -> Stage:
     places = real_places(compiler)
 
     def compile_it(scratch: Path) -> None:
-        (scratch / "launcher.c").write_text(LAUNCHER_SOURCE)
         remedy = "it is a part of Kernelwright: see whether the C compiler and tvm-ffi are intact"
         command = launcher_command(places)
         done = context.run.compilers.run(command, scratch, scratch, where, remedy, kind="launcher", subject="launcher")
@@ -43,6 +33,6 @@ def make(context: Context) -> Stage:
         "headers": digest_of(launcher_sources()),
         "tvm_ffi": context.tools.lowerer.tvm_ffi,
     }
-    outputs = files_in(context.work / FOLDER, ("launcher.o", "launcher.c", "compile_launcher.sh"))
+    outputs = files_in(context.work / context.launcher, ("launcher.o", "compile_launcher.sh"))
     stage = Stage("LAUNCHER", "launcher", where, options, compile_it, outputs, [])
     return stage

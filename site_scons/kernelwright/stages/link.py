@@ -9,7 +9,7 @@ from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
 from ..library.commands import ToolPaths, link_command
 from ..library.files import VariantFiles, images_of, units_of
-from ..library.launcher import launcher_sources
+from ..library.launcher import LINKER_MAP
 from . import entry
 from .commands import command_of
 from .context import KernelContext
@@ -23,14 +23,14 @@ def make(
     wrapped: Stage,
     compiled: Stage,
     glibc: Stage | None,
-    launcher: Stage | None = None,
+    launcher: Stage,
 ) -> Stage:
     """The stage that links a library.
 
     Arguments:
         wrapped, compiled: the stages that write the wrapper, and that compile it.
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
-        launcher: what makes the launcher, if it is an object of its own.
+        launcher: what makes the launcher.
     """
     name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
     output, stubs = f"{name}/{name}.so", kernel.package.glibc if glibc else ""
@@ -39,7 +39,7 @@ def make(
     where = kernel.where("link")
 
     def command_for(linked: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
-        parts = [*(launcher.paths[:1] if launcher else []), *_objects(linked)]
+        parts = [launcher.paths[0], *_objects(linked)]
         objects = (Path(path).relative_to(top).as_posix() for path in parts)
         return link_command(name, objects, places, output)
 
@@ -57,12 +57,12 @@ def make(
     options = {
         "compiler": compiler.identity,
         "command": command_for(variants, symbolic, output),
-        "headers": digest_of(launcher_sources()),
+        "map": digest_of([LINKER_MAP]),
         **entry.options_of(kernel),
     }
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
     made = [compiled.paths[0], *wrapped.paths[1:], *_objects(variants), *images_of(variants)]
-    given = [*(glibc.paths if glibc else []), *(launcher.paths[:1] if launcher else [])]
+    given = [*(glibc.paths if glibc else []), launcher.paths[0]]
     sources = [*made, *entry.sources_of(variants), *given]
     stage = Stage("LINK", name, where, options, link, outputs, sources)
     stage.rest = lambda: bool(kernel.whole(variants))

@@ -252,7 +252,8 @@ class Assembly:
         for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
         for top in (Path(self._work), Path(self._checks)):
-            kept = {part.name for part in self._parts if part.entry.path is None} | {self._context.glibc}
+            kept = {part.name for part in self._parts if part.entry.path is None}
+            kept |= {self._context.glibc, self._context.launcher}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
 

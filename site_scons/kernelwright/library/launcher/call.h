@@ -2,12 +2,6 @@
 #ifndef KW_CALL_H
 #define KW_CALL_H
 
-/* The tensor in a value, or null: either an FFI tensor object, or a plain DLTensor that lives as long as the call. */
-KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
-  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_ptr + sizeof(TVMFFIObject));
-  return value->type_index == kTVMFFIDLTensorPtr ? value->v_ptr : NULL;
-}
-
 /* Lays the caller's values out by argument position. The device is that of the first tensor, the CPU without any. */
 KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *passed, int32_t count) {
   call->kernel = kernel;

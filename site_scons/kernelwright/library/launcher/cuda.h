@@ -32,9 +32,6 @@ typedef struct kw_loaded {
 
 static kw_device kw_devices[KW_MAX_DEVICES] __attribute__((unused));
 
-/* The device that the host code running in this thread has selected. */
-static _Thread_local int kw_current_device __attribute__((unused));
-
 /* CUDA does not survive a fork; without this flag a child would crash or hang in the driver. */
 static atomic_bool kw_forked_after_cuda;
 static atomic_bool kw_cuda_begun; /* cuInit has been called */
@@ -235,12 +232,8 @@ KW_COLD int kw_choose_image(const kw_module *module, int capability, int id) {
 /* The image to load on a device. */
 typedef struct kw_choice {
   int index;
-#ifdef KW_SPLIT
-  kw_text path; /* of the file that it is in */
-#endif
+  kw_text path; /* of the file that it is in, if it is in one */
 } kw_choice;
-
-#ifdef KW_SPLIT
 
 KW_COLD int kw_index_of(const kw_module *module, const char *arch, size_t length) {
   for (int i = 0; i < module->num_images; ++i) {
@@ -270,7 +263,7 @@ KW_COLD void kw_list_suitable(const kw_module *module, int capability, kw_text *
 /* Asks the provider for one of the images that suit the device; without a provider it is the best one. */
 KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_choice *choice) {
   kw_text names, answer;
-  if (!atomic_load(&kw_provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
+  if (!atomic_load(kw_current_kernel->provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
   kw_list_suitable(module, capability, &names);
   if (kw_ask_provider(module->variant, &names, id, capability, &answer)) return -1;
   if (*answer.data == ' ') return kw_raise("RuntimeError", "%s", answer.data + 1);
@@ -282,41 +275,32 @@ KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_cho
   return 0;
 }
 
-#endif
-
-#ifdef KW_DRIVER
-
 /* Compressed code needs a driver that can decompress it. */
 KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
-  int has = 0;
-  CUresult status = kw_cuda.version(&has);
+  int has = 0, needed = kw_current_kernel->driver;
+  CUresult status = needed ? kw_cuda.version(&has) : 0;
   if (status) return kw_raise_cuda(status, "asking for the version of the driver");
-  if (has >= KW_DRIVER) return 0;
+  if (has >= needed) return 0;
   return kw_raise("RuntimeError",
                   "%s of variant %s is compressed, and needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d\n"
                   "  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed",
-                  image->arch, module->variant, KW_DRIVER / 1000, KW_DRIVER % 1000 / 10, has / 1000, has % 1000 / 10);
+                  image->arch, module->variant, needed / 1000, needed % 1000 / 10, has / 1000, has % 1000 / 10);
 }
-
-#endif
 
 /* Chooses what is loaded on a device, and makes sure that its driver can read that; the lock is not held. Returns -1
  * with an error raised if there is nothing. */
 KW_COLD int kw_choose(const kw_module *module, int id, kw_choice *choice) {
   const kw_device *device = kw_get_device(id);
   choice->index = device ? kw_choose_image(module, device->capability, id) : -1;
-#ifdef KW_SPLIT
-  if (choice->index >= 0 && kw_find_file(module, device->capability, id, choice)) return -1;
-#endif
-#ifdef KW_DRIVER
-  if (choice->index >= 0) return kw_check_driver(module, &module->images[choice->index]);
-#endif
-  return choice->index < 0 ? -1 : 0;
+  if (choice->index < 0) return -1;
+  bool in_file = !module->images[choice->index].data;
+  if (in_file && kw_find_file(module, device->capability, id, choice)) return -1;
+  return kw_check_driver(module, &module->images[choice->index]);
 }
 
 /* ---- loading; the lock is held ---- */
 
-KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
+KW_COLD CUlibrary kw_load_data(const kw_module *module, int index, const void *data) {
   const kw_image *image = &module->images[index];
   CUlibrary library = NULL;
   CUresult status = kw_cuda.library_load(&library, data, NULL, NULL, 0, NULL, NULL, 0);
@@ -324,17 +308,14 @@ KW_COLD CUlibrary kw_load_data(kw_module *module, int index, const void *data) {
   return module->libraries[index] = library;
 }
 
-KW_COLD CUlibrary kw_load_image(kw_module *module, const kw_choice *choice) {
+KW_COLD CUlibrary kw_load_image(const kw_module *module, const kw_choice *choice) {
   int index = choice->index;
   if (module->libraries[index]) return module->libraries[index];
-#ifdef KW_SPLIT
+  if (module->images[index].data) return kw_load_data(module, index, module->images[index].data);
   void *data = kw_read_file(choice->path.data);
   CUlibrary library = data ? kw_load_data(module, index, data) : NULL;
   free(data); /* the driver has its own copy */
   return library;
-#else
-  return kw_load_data(module, index, module->images[index].data);
-#endif
 }
 
 /* Looks a function up, in the current context as well: that makes the driver load its code now and not in the middle of
@@ -360,7 +341,7 @@ KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevi
   return 0;
 }
 
-KW_COLD kw_loaded *kw_load_entered(kw_module *module, const kw_device *device, const kw_choice *choice) {
+KW_COLD kw_loaded *kw_load_entered(const kw_module *module, const kw_device *device, const kw_choice *choice) {
   kw_loaded *loaded = calloc(1, sizeof *loaded + (size_t)module->num_functions * sizeof loaded->functions[0]);
   CUlibrary library = loaded ? kw_load_image(module, choice) : NULL;
   if (!loaded) kw_raise("MemoryError", "no memory");
@@ -372,7 +353,7 @@ KW_COLD kw_loaded *kw_load_entered(kw_module *module, const kw_device *device, c
   return loaded;
 }
 
-KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const kw_choice *choice) {
+KW_COLD kw_loaded *kw_load_on(const kw_module *module, const kw_device *device, const kw_choice *choice) {
   bool pushed;
   if (kw_enter(device, NULL, &pushed)) return NULL;
   int mode = kw_relax_capture();
@@ -382,7 +363,7 @@ KW_COLD kw_loaded *kw_load_on(kw_module *module, const kw_device *device, const 
   return loaded;
 }
 
-KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id, const kw_choice *choice) {
+KW_COLD kw_loaded *kw_load_locked(const kw_module *module, int id, const kw_choice *choice) {
   kw_device *device = kw_open_device(id);
   if (!device) return NULL;
   kw_loaded *loaded = atomic_load(&module->loaded[id]);
@@ -391,7 +372,7 @@ KW_COLD kw_loaded *kw_load_locked(kw_module *module, int id, const kw_choice *ch
   return loaded;
 }
 
-KW_COLD kw_loaded *kw_load(kw_module *module, int id) {
+KW_COLD kw_loaded *kw_load(const kw_module *module, int id) {
   kw_choice choice;
   if (kw_choose(module, id, &choice)) return NULL;
   kw_lock_cuda();
@@ -401,7 +382,7 @@ KW_COLD kw_loaded *kw_load(kw_module *module, int id) {
 }
 
 /* The module on the device, loaded at the first call, or null with an error raised. */
-KW_FUNCTION kw_loaded *kw_get_loaded(kw_module *module, int id) {
+KW_FUNCTION kw_loaded *kw_get_loaded(const kw_module *module, int id) {
   if (__builtin_expect(atomic_load_explicit(&kw_forked_after_cuda, memory_order_relaxed), 0))
     return kw_raise_forked(), NULL;
   kw_loaded *loaded = NULL;
@@ -533,8 +514,8 @@ static void kw_read_parameters(const kw_function *function, const TVMFFIAny *arg
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "integer parameters are passed by their low bytes");
 
 static int kw_start_function(const kw_launch *launch, CUkernel kernel, int id, const TVMFFIAny *arguments) {
-  void *parameters[KW_MAX_PARAMETERS];
-  kw_parameter converted[KW_MAX_PARAMETERS];
+  void *parameters[KW_CALL_ARGUMENTS];
+  kw_parameter converted[KW_CALL_ARGUMENTS];
   kw_launch_attribute attributes[4];
   const unsigned int *d = launch->dims;
   kw_launch_config config = {{d[0], d[1], d[2]}, {d[3], d[4], d[5]}, d[KW_SHARED], NULL, attributes, 0};
@@ -548,6 +529,17 @@ static int kw_start_function(const kw_launch *launch, CUkernel kernel, int id, c
   return __builtin_expect(status, 0) ? kw_raise_launch(status, launch) : 0;
 }
 
+/* The function on the device, loaded, with all the shared memory that the launch needs; null with an error raised. */
+static struct kw_loaded_function *kw_find_launched(kw_launch *launch, int id) {
+  const kw_function *function = launch->function;
+  kw_loaded *loaded = kw_get_loaded(function->module, id);
+  if (!loaded) return NULL;
+  launch->device = &kw_devices[id];
+  struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
+  bool fits = launch->dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
+  return fits || !kw_extend_shared(launch, own) ? own : NULL;
+}
+
 static int kw_launch_function(const kw_function *function, const TVMFFIAny *arguments, int32_t count) {
   int id = kw_current_device;
   kw_launch launch = {.function = function};
@@ -556,33 +548,77 @@ static int kw_launch_function(const kw_function *function, const TVMFFIAny *argu
                     function->num_parameters + function->num_slots);
   int status = kw_read_launch(&launch, arguments + function->num_parameters);
   if (status) return status < 0 ? -1 : 0;
-  kw_loaded *loaded = kw_get_loaded(function->module, id);
-  if (!loaded) return -1;
-  launch.device = &kw_devices[id];
-  struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
-  bool fits = launch.dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
-  if (!fits && kw_extend_shared(&launch, own)) return -1;
-  return kw_start_function(&launch, own->kernel, id, arguments);
+  struct kw_loaded_function *own = kw_find_launched(&launch, id);
+  return own ? kw_start_function(&launch, own->kernel, id, arguments) : -1;
 }
+
+/* ---- launching for code that asks as it would ask CUDA's runtime ---- */
+
+/* Fills in what messages and the limit of shared memory need to know. */
+static void kw_describe_launch(kw_launch *launch, const kw_runtime_config *asked) {
+  for (int i = 0; i < KW_DIMS; ++i) launch->dims[i] = 1;
+  memcpy(launch->dims + KW_GRID, asked->grid, sizeof asked->grid);
+  memcpy(launch->dims + KW_BLOCK, asked->block, sizeof asked->block);
+  launch->dims[KW_SHARED] = (unsigned int)asked->shared_bytes;
+}
+
+static int kw_start_configured(const kw_launch *launch, const kw_runtime_config *asked, CUkernel kernel,
+                               void **parameters) {
+  const unsigned int *grid = asked->grid, *block = asked->block;
+  kw_launch_config config = {
+      {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, launch->dims[KW_SHARED], asked->stream,
+      asked->attributes, asked->num_attributes};
+  bool pushed;
+  if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_current_device);
+  if (kw_enter(launch->device, config.stream, &pushed)) return -1;
+  CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
+  kw_leave(pushed);
+  return status ? kw_raise_launch(status, launch) : 0;
+}
+
+int kw_launch_configured(const kw_runtime_config *asked, const kw_function *function, void **parameters) {
+  kw_launch launch = {.function = function};
+  kw_describe_launch(&launch, asked);
+  struct kw_loaded_function *own = kw_find_launched(&launch, kw_current_device);
+  return own ? kw_start_configured(&launch, asked, own->kernel, parameters) : -1;
+}
+
+int kw_read_attribute(int32_t *value, int32_t attribute, int32_t id) {
+  const kw_device *device = kw_get_device(id);
+  if (!device) return -1;
+  CUresult status = kw_cuda.device_attribute(value, attribute, device->device);
+  return status ? kw_raise_cuda(status, "asking for attribute %d of cuda:%d", attribute, id) : 0;
+}
+
+int kw_selected_device(void) { return kw_current_device; }
+
+void kw_select_device(int id) { kw_current_device = id; }
 
 /* ---- what generated host code calls; the wrapper redirects it here with macros ---- */
 
 static const char kw_set_device_handle __attribute__((unused)) = 0;
 
-static int kw_lookup(TVMFFIObjectHandle context, const char *name, TVMFFIObjectHandle *result);
+/* Finds a packed function that generated code calls by name, among TVM-FFI's global functions. */
+int kw_lookup(TVMFFIObjectHandle context, const char *name, TVMFFIObjectHandle *result) {
+  (void)context;
+  TVMFFIByteArray bytes = {name, strlen(name)};
+  if (TVMFFIFunctionGetGlobal(&bytes, result)) return -1;
+  if (*result) return 0;
+  return kw_raise("RuntimeError",
+                  "it calls the packed function '%s', which is not registered in this process\n"
+                  "  remedy: import the package that registers it before calling the kernel", name);
+}
 
 /* Answers the lookup of a packed function: a device function, the selection of a device, or a global function. */
-KW_COLD_SERVICE int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result) {
+__attribute__((cold)) int kw_cuda_lookup(const kw_module *module, const char *name, TVMFFIObjectHandle *result) {
   if (!strcmp(name, "__tvm_set_device")) {
     *result = (void *)&kw_set_device_handle;
     return 0;
   }
-#ifdef KW_HAS_TENSOR_MAPS
   if (!strcmp(name, "runtime.cuTensorMapEncodeTiled")) {
     *result = (void *)&kw_encode_handle;
     return 0;
   }
-#endif
   for (int i = 0; i < module->num_functions; ++i)
     if (!strcmp(name, module->functions[i].name)) {
       *result = (void *)&module->functions[i];
@@ -591,14 +627,12 @@ KW_COLD_SERVICE int kw_cuda_lookup(const kw_module *module, const char *name, TV
   return kw_lookup(NULL, name, result);
 }
 
-KW_SERVICE int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,
+int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, int32_t count,
                             TVMFFIAny *result) {
   uintptr_t offset = (uintptr_t)handle - (uintptr_t)module->functions;
   bool own = offset < (uintptr_t)module->num_functions * sizeof(kw_function);
   if (own) return kw_launch_function(handle, arguments, count);
-#ifdef KW_HAS_TENSOR_MAPS
   if (handle == &kw_encode_handle) return kw_encode_tensor_map(arguments, count);
-#endif
   if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
   kw_current_device = (int)arguments[1].v_int64;
   return 0;

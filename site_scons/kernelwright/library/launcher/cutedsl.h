@@ -7,6 +7,10 @@
 #ifndef KW_CUTEDSL_H
 #define KW_CUTEDSL_H
 
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
 #define KW_CUTEDSL_FAILED (-1) /* the exported code returns -1 for it: an error has been raised */
 
 /* Finds a device function of one variant by its name. */
@@ -62,33 +66,32 @@ KW_HIDDEN int32_t _cudaFuncSetAttribute(void *kernel, int32_t attribute, int32_t
 /* ---- devices ---- */
 
 KW_HIDDEN int32_t _cudaGetDevice(int32_t *device) {
-  *device = kw_current_device;
+  *device = kw_selected_device();
   return 0;
 }
 
 KW_HIDDEN int32_t _cudaSetDevice(int32_t device) {
-  kw_current_device = device;
+  kw_select_device(device);
   return 0;
 }
 
 KW_HIDDEN int32_t _cudaDeviceGetAttribute(int32_t *value, int32_t attribute, int32_t id) {
-  const kw_device *device = kw_get_device(id);
-  if (!device) return KW_CUTEDSL_FAILED;
-  CUresult status = kw_cuda.device_attribute(value, attribute, device->device);
-  return status ? kw_raise_cuda(status, "asking for attribute %d of cuda:%d", attribute, id) : 0;
+  return kw_read_attribute(value, attribute, id) ? KW_CUTEDSL_FAILED : 0;
 }
 
 /* ---- errors ---- */
+
+/* Longest message; what does not fit is cut. */
+#define KW_CUTEDSL_MAX_TEXT 16384
 
 KW_HIDDEN void kw_cutedsl_raise(const char *kind, const char *message) { kw_raise(kind, "%s", message); }
 
 /* The message comes in parts, of which some may be null. */
 KW_HIDDEN void kw_cutedsl_raise_parts(const char *kind, const char **parts, int32_t count) {
-  kw_text text;
-  kw_begin(&text);
+  char text[KW_CUTEDSL_MAX_TEXT] = "";
   for (int32_t i = 0; i < count; ++i)
-    if (parts[i]) kw_append(&text, "%s", parts[i]);
-  kw_raise_text(kind, &text);
+    if (parts[i]) strncat(text, parts[i], sizeof text - 1 - strlen(text));
+  kw_raise(kind, "%s", text);
 }
 
 /* The exported code prints what it finds wrong with a launch, and launches all the same. Here the launch fails. */
@@ -96,17 +99,16 @@ static _Thread_local bool kw_cutedsl_refused;
 
 KW_HIDDEN __attribute__((format(printf, 1, 2))) int32_t kw_cutedsl_print(const char *format, ...) {
   static const char error[] = "\nError: ";
-  kw_text text;
   va_list values;
   /* It knows the limit of one arch. The launcher asks the device. */
   if (strstr(format, "launch shared memory exceeds")) return 0;
   va_start(values, format);
   bool wrong = !strncmp(format, error, sizeof error - 1);
   if (wrong) {
-    kw_begin(&text);
-    kw_append_list(&text, format + sizeof error - 1, values);
-    while (text.used && text.data[text.used - 1] == '\n') text.data[--text.used] = 0;
-    kw_raise_text("RuntimeError", &text);
+    char text[KW_CUTEDSL_MAX_TEXT];
+    vsnprintf(text, sizeof text, format + sizeof error - 1, values);
+    for (size_t used = strlen(text); used && text[used - 1] == '\n';) text[--used] = 0;
+    kw_raise("RuntimeError", "%s", text);
     kw_cutedsl_refused = true;
   } else {
     vprintf(format, values); /* of the definition's own */
@@ -123,50 +125,10 @@ KW_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void *raise, int32_t status) {
 
 /* ---- launching ---- */
 
-/* cudaLaunchConfig_t; its attributes are those of the driver. */
-typedef struct kw_cutedsl_config {
-  unsigned int grid[3];
-  unsigned int block[3];
-  size_t shared_bytes;
-  CUstream stream;
-  kw_launch_attribute *attributes;
-  unsigned int num_attributes;
-} kw_cutedsl_config;
-
-/* Fills in what messages and the limit of shared memory need to know. */
-static void kw_cutedsl_describe(kw_launch *launch, const kw_cutedsl_config *asked) {
-  for (int i = 0; i < KW_DIMS; ++i) launch->dims[i] = 1;
-  memcpy(launch->dims + KW_GRID, asked->grid, sizeof asked->grid);
-  memcpy(launch->dims + KW_BLOCK, asked->block, sizeof asked->block);
-  launch->dims[KW_SHARED] = (unsigned int)asked->shared_bytes;
-}
-
-static int kw_cutedsl_start(const kw_launch *launch, const kw_cutedsl_config *asked, CUkernel kernel, void **parameters) {
-  const unsigned int *grid = asked->grid, *block = asked->block;
-  kw_launch_config config = {
-      {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, launch->dims[KW_SHARED], asked->stream,
-      asked->attributes, asked->num_attributes};
-  bool pushed;
-  if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_current_device);
-  if (kw_enter(launch->device, config.stream, &pushed)) return -1;
-  CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
-  kw_leave(pushed);
-  return status ? kw_raise_launch(status, launch) : 0;
-}
-
-KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_cutedsl_config *asked, const kw_function *function, void **parameters) {
-  int id = kw_current_device;
-  kw_launch launch = {.function = function};
+KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_runtime_config *asked, const kw_function *function, void **parameters) {
   if (kw_cutedsl_refused) return kw_cutedsl_refused = false, KW_CUTEDSL_FAILED;
   if (!asked->grid[0] || !asked->grid[1] || !asked->grid[2]) return 0;
-  kw_loaded *loaded = kw_get_loaded(function->module, id);
-  if (!loaded) return KW_CUTEDSL_FAILED;
-  launch.device = &kw_devices[id];
-  kw_cutedsl_describe(&launch, asked);
-  struct kw_loaded_function *own = &loaded->functions[function - function->module->functions];
-  bool fits = launch.dims[KW_SHARED] <= atomic_load_explicit(&own->shared_limit, memory_order_acquire);
-  if (!fits && kw_extend_shared(&launch, own)) return KW_CUTEDSL_FAILED;
-  return kw_cutedsl_start(&launch, asked, own->kernel, parameters) ? KW_CUTEDSL_FAILED : 0;
+  return kw_launch_configured(asked, function, parameters) ? KW_CUTEDSL_FAILED : 0;
 }
 
 /* ---- a call ---- */
@@ -183,9 +145,9 @@ static void kw_cutedsl_compact(const DLTensor *tensor, int64_t *strides) {
 #define KW_CUTEDSL_MAX_DIMS 16
 
 KW_COLD int kw_cutedsl_run_compact(kw_entry exported, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
-  TVMFFIAny values[KW_MAX_ARGUMENTS];
-  DLTensor tensors[KW_MAX_ARGUMENTS];
-  int64_t strides[KW_MAX_ARGUMENTS][KW_CUTEDSL_MAX_DIMS];
+  TVMFFIAny values[KW_CALL_ARGUMENTS];
+  DLTensor tensors[KW_CALL_ARGUMENTS];
+  int64_t strides[KW_CALL_ARGUMENTS][KW_CUTEDSL_MAX_DIMS];
   for (int32_t i = 0; i < count; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = arguments[i];

@@ -53,8 +53,8 @@ KW_FUNCTION int kw_run_entry(kw_entry entry, const TVMFFIAny *arguments, int32_t
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
  * empty tensors without strides, which means compact. */
 KW_COLD int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
-  TVMFFIAny values[KW_MAX_ARGUMENTS];
-  DLTensor compact[KW_MAX_ARGUMENTS];
+  TVMFFIAny values[KW_CALL_ARGUMENTS];
+  DLTensor compact[KW_CALL_ARGUMENTS];
   for (int32_t i = 0; i < count; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = arguments[i];
@@ -74,7 +74,7 @@ KW_FUNCTION int kw_run_host(const kw_call *call, kw_entry entry, const TVMFFIAny
 }
 
 KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
-  TVMFFIAny arguments[KW_MAX_ARGUMENTS];
+  TVMFFIAny arguments[KW_CALL_ARGUMENTS];
   if (kw_complete_arguments(call, signature, arguments)) return -1;
   if (!kw_run_host(call, entry, arguments)) return kw_return_outputs(call, arguments, result);
   kw_release_outputs(call, arguments, call->kernel->num_arguments);
@@ -254,19 +254,23 @@ KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *var
 }
 
 /* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */
-KW_SERVICE int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
-                           int32_t num_passed, TVMFFIAny *result) {
+int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                int32_t num_passed, TVMFFIAny *result) {
+  kw_before before = kw_begin_kernel(kernel);
   int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
+  kw_end_kernel(before);
   return status;
 }
 
 /* Takes what kw_dispatch takes, chooses as it does, and returns a text in place of running the variant. Raises what the
  * dispatcher raises; what TVM's host code checks is not known here. */
-KW_COLD_SERVICE int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
-                                   const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
+__attribute__((cold)) int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
+                   int32_t num_passed, TVMFFIAny *result) {
+  kw_before before = kw_begin_kernel(kernel);
   int status = kw_tell_first(kernel, variants, count, passed, num_passed, result);
   if (status) kw_explain_gaps(kernel);
+  kw_end_kernel(before);
   return status;
 }
 

@@ -94,17 +94,6 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
 /* Up to here, handles stand for a stream of the current context: null, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD. */
 #define KW_LAST_DEFAULT_STREAM 2
 
-/* Only libraries with tensor maps need this one, which makes them. */
-#if defined(KW_TENSOR_MAPS) || defined(KW_ALONE)
-#define KW_HAS_TENSOR_MAPS
-#define KW_TENSOR_MAP_FUNCTIONS(X)                                                                             \
-  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                    \
-    (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int, int, \
-     int, int))
-#else
-#define KW_TENSOR_MAP_FUNCTIONS(X)
-#endif
-
 /* Member, exported name, parameters. */
 #define KW_DRIVER_FUNCTIONS(X)                                                                                 \
   X(init, "cuInit", (unsigned int))                                                                            \
@@ -142,7 +131,9 @@ _Static_assert(sizeof(kw_launch_config) == 56, "CUlaunchConfig has 56 bytes");
   X(event_destroy, "cuEventDestroy_v2", (CUevent))                                                             \
   X(stream_wait_event, "cuStreamWaitEvent", (CUstream, CUevent, unsigned int))                                 \
   X(stream_synchronize, "cuStreamSynchronize", (CUstream))                                                     \
-  KW_TENSOR_MAP_FUNCTIONS(X)
+  X(encode_tiled, "cuTensorMapEncodeTiled",                                                                    \
+    (void *, int, uint32_t, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *,    \
+     int, int, int, int))
 
 typedef struct kw_driver {
 #define X(member, name, parameters) CUresult(*member) parameters;
@@ -162,13 +153,8 @@ static pthread_mutex_t kw_cuda_lock __attribute__((unused)) = PTHREAD_MUTEX_INIT
 
 /* ---- versions ---- */
 
-/* The CUDA version of the compiler that made the device code, 1000 * major + 10 * minor; 0: not known. */
-#ifndef KW_TOOLKIT
-#define KW_TOOLKIT 0
-#endif
-
-/* What a driver has to be for: the device code, and the launcher itself, which needs CUDA 12.0. */
-#define KW_NEEDED_CUDA (KW_TOOLKIT > 12000 ? KW_TOOLKIT : 12000)
+/* What a driver has to be for: the kernel's device code, and the launcher itself, which needs CUDA 12.0. */
+KW_COLD int kw_needed_cuda(void) { return kw_current_kernel->toolkit > 12000 ? kw_current_kernel->toolkit : 12000; }
 
 /* The oldest driver that runs what a CUDA version compiles. Source: the CUDA toolkit's release notes, "CUDA Toolkit and
  * Minimum Required Driver Version for CUDA Minor Version Compatibility". */
@@ -185,7 +171,7 @@ KW_COLD void kw_append_newer_driver(kw_text *text, int made, int has) {
 
 /* The driver could not read the device code. PTX is refused by drivers that are older than what made it. */
 KW_COLD void kw_append_versions(kw_text *text) {
-  int has = 0, made = KW_TOOLKIT;
+  int has = 0, made = kw_current_kernel->toolkit;
   kw_cuda.version(&has);
   if (!made) {
     kw_append(text, "\n  the driver is for CUDA %d.%d", has / 1000, has % 1000 / 10);
@@ -264,7 +250,7 @@ KW_COLD void *kw_open_driver(void) {
     kw_raise("RuntimeError",
              "there is no CUDA driver: %s\n"
              "  remedy: install the NVIDIA driver (%d or newer), or pass CPU tensors",
-             dlerror(), kw_driver_for(KW_NEEDED_CUDA));
+             dlerror(), kw_driver_for(kw_needed_cuda()));
   return library;
 }
 
@@ -276,7 +262,7 @@ KW_COLD int kw_resolve_driver(kw_driver *driver) {
   if (!driver->member)                                                                                          \
     return kw_raise("RuntimeError", "the CUDA driver is too old: it has no %s\n"                                \
                     "  remedy: install driver %d (CUDA %d.0) or newer",                                         \
-                    name, kw_driver_for(KW_NEEDED_CUDA), KW_NEEDED_CUDA / 1000);
+                    name, kw_driver_for(kw_needed_cuda()), kw_needed_cuda() / 1000);
   KW_DRIVER_FUNCTIONS(X)
 #undef X
   *(void **)&kw_cuda_device_name = dlsym(library, "cuDeviceGetName");

@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) KW_COLD void kw_append(kw_text *text, cons
 KW_COLD void kw_begin(kw_text *text) {
   text->used = 0;
   text->data[0] = 0;
-  kw_append(text, "kernel '%s': ", KW_KERNEL);
+  kw_append(text, "kernel '%s': ", kw_current_kernel->name);
 }
 
 KW_COLD int kw_raise_text(const char *kind, const kw_text *text) {
@@ -38,7 +38,7 @@ KW_COLD int kw_raise_text(const char *kind, const kw_text *text) {
 }
 
 /* Raises a Python exception of the given kind and returns -1, the value by which FFI functions report it. */
-__attribute__((format(printf, 2, 3))) KW_COLD int kw_raise(const char *kind, const char *format, ...) {
+__attribute__((cold, noinline)) int kw_raise(const char *kind, const char *format, ...) {
   kw_text text;
   va_list values;
   kw_begin(&text);

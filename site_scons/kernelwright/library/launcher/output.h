@@ -5,39 +5,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-/* ---- arithmetic of the expressions in shapes ---- */
-
-/* What has no result in int64: an overflow, a division by zero, and whatever is computed from one. */
-#define KW_NO_SIZE INT64_MIN
-
-KW_FUNCTION bool kw_are_sizes(int64_t a, int64_t b) { return a != KW_NO_SIZE && b != KW_NO_SIZE; }
-
-KW_FUNCTION int64_t kw_add(int64_t a, int64_t b) {
-  int64_t result;
-  return kw_are_sizes(a, b) && !__builtin_add_overflow(a, b, &result) ? result : KW_NO_SIZE;
-}
-KW_FUNCTION int64_t kw_subtract(int64_t a, int64_t b) {
-  int64_t result;
-  return kw_are_sizes(a, b) && !__builtin_sub_overflow(a, b, &result) ? result : KW_NO_SIZE;
-}
-KW_FUNCTION int64_t kw_multiply(int64_t a, int64_t b) {
-  int64_t result;
-  return kw_are_sizes(a, b) && !__builtin_mul_overflow(a, b, &result) ? result : KW_NO_SIZE;
-}
-/* Python's // and %. */
-KW_FUNCTION int64_t kw_floordiv(int64_t a, int64_t b) {
-  if (!b || !kw_are_sizes(a, b)) return KW_NO_SIZE;
-  return a / b - (a % b && (a < 0) != (b < 0));
-}
-KW_FUNCTION int64_t kw_floormod(int64_t a, int64_t b) {
-  if (!b || !kw_are_sizes(a, b)) return KW_NO_SIZE;
-  return a % b + (a % b && (a < 0) != (b < 0) ? b : 0);
-}
-KW_FUNCTION int64_t kw_min(int64_t a, int64_t b) { return a < b ? a : b; }
-KW_FUNCTION int64_t kw_max(int64_t a, int64_t b) { return !kw_are_sizes(a, b) ? KW_NO_SIZE : a > b ? a : b; }
-
-#ifndef KW_APART
-
 /* ---- memory of our own, where no framework offers any ---- */
 
 /* A tensor with its shape and strides behind it. On CUDA the block outlives the tensor: it notes the memory that waits
@@ -134,7 +101,7 @@ KW_FUNCTION void kw_release_outputs(const kw_call *call, TVMFFIAny *arguments, i
 
 /* Fills in the complete argument list, with new tensors for the outputs. */
 KW_FUNCTION int kw_complete_arguments(kw_call *call, const kw_signature *signature, TVMFFIAny *arguments) {
-  int64_t dims[KW_MAX_DIMS], *next = dims;
+  int64_t dims[call->kernel->num_dims + 1], *next = dims;
   signature->output_shapes(call, dims);
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     if (call->values[i]) {
@@ -163,7 +130,7 @@ KW_FUNCTION TVMFFIObjectHandle kw_array_function(void) {
 }
 
 KW_FUNCTION int kw_return_array(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
-  TVMFFIAny outputs[KW_MAX_ARGUMENTS];
+  TVMFFIAny outputs[KW_CALL_ARGUMENTS];
   TVMFFIObjectHandle make_array = kw_array_function();
   int32_t count = 0;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
@@ -180,7 +147,5 @@ KW_FUNCTION int kw_return_outputs(const kw_call *call, TVMFFIAny *arguments, TVM
     if (!call->values[i]) *result = arguments[i];
   return 0;
 }
-
-#endif
 
 #endif

@@ -2,18 +2,12 @@
  *
  * Which file that is, the package's loader knows. It registers a function, the provider, which is asked once for each
  * variant and device, before the lock is taken: the provider may wait for other threads. A library that was loaded
- * without its package looks where the build has the files. Only libraries of a split package include this. */
+ * without its package looks where the build has the files. */
 #ifndef KW_PROVIDER_H
 #define KW_PROVIDER_H
 
-#include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
-
-/* A function object that takes the variant, the archs that suit, best first and with blanks between them, the number
- * of the device and its capability. It returns the arch to use and, after a blank, the path of its image; or, behind a blank, what is
- * wrong. */
-static _Atomic(TVMFFIObjectHandle) kw_provider;
 
 /* Takes the text that an FFI function returned. Returns -1 if it is none. */
 KW_COLD int kw_take_text(TVMFFIAny *value, kw_text *text) {
@@ -29,6 +23,9 @@ KW_COLD int kw_take_text(TVMFFIAny *value, kw_text *text) {
   return 0;
 }
 
+/* The provider takes the variant, the archs that suit, best first and with blanks between them, the number of the device
+ * and its capability. It returns the arch to use and, after a blank, the path of its image; or, behind a blank, what is
+ * wrong. */
 KW_COLD int kw_ask_provider(const char *variant, const kw_text *archs, int id, int capability, kw_text *answer) {
   TVMFFIAny result = {.type_index = kTVMFFINone};
   TVMFFIAny arguments[] = {
@@ -37,14 +34,14 @@ KW_COLD int kw_ask_provider(const char *variant, const kw_text *archs, int id, i
       {.type_index = kTVMFFIInt, .v_int64 = id},
       {.type_index = kTVMFFIInt, .v_int64 = capability},
   };
-  if (TVMFFIFunctionCall(atomic_load(&kw_provider), arguments, 4, &result)) return -1;
+  if (TVMFFIFunctionCall(atomic_load(kw_current_kernel->provider), arguments, 4, &result)) return -1;
   return kw_take_text(&result, answer) ? kw_raise("RuntimeError", "the provider of device code returned no text") : 0;
 }
 
 /* The path of an image in the build folder: its name is relative to the parent of the folder that the library is in. */
 KW_COLD int kw_path_in_build(const char *name, kw_text *path) {
   Dl_info own;
-  if (!dladdr((const void *)&kw_provider, &own) || !own.dli_fname)
+  if (!dladdr((const void *)kw_current_kernel->provider, &own) || !own.dli_fname)
     return kw_raise("RuntimeError", "the path of the kernel's library is not known");
   const char *slash = strrchr(own.dli_fname, '/');
   path->used = 0;

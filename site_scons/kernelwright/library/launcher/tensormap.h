@@ -16,8 +16,6 @@ KW_FUNCTION void *kw_tensor_map_in(void *memory) {
   return (void *)(((uintptr_t)memory + KW_TENSOR_MAP_ALIGNMENT - 1) & ~(uintptr_t)(KW_TENSOR_MAP_ALIGNMENT - 1));
 }
 
-#ifdef KW_HAS_TENSOR_MAPS
-
 static const char kw_encode_handle __attribute__((unused)) = 0;
 
 /* CUtensorMapDataType of a dtype; -1: there is none. Copies do not look at integers, so their sign does not matter. */
@@ -89,7 +87,5 @@ KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) 
   kw_leave(pushed);
   return status ? kw_raise_tensor_map(status, &map) : 0;
 }
-
-#endif
 
 #endif

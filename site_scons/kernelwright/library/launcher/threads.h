@@ -10,7 +10,6 @@
 #ifndef KW_THREADS_H
 #define KW_THREADS_H
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -278,8 +277,9 @@ KW_COLD int kw_raise_threads(void) {
                   getenv("KERNELWRIGHT_NUM_THREADS"), KW_MAX_THREADS);
 }
 
-/* A task in its own library's hands: that is where the list of workspaces is. */
+/* A task in its own launcher's hands: that is where the list of workspaces is, and which kernel runs. */
 typedef struct kw_task {
+  const kw_kernel *kernel;
   FTVMParallelLambda function;
   void *closure;
 } kw_task;
@@ -287,13 +287,15 @@ typedef struct kw_task {
 static int kw_run_own_task(int number, TVMParallelGroupEnv *env, void *closure) {
   const kw_task *task = closure;
   kw_workspace *mark = kw_workspaces;
+  kw_before before = kw_begin_kernel(task->kernel);
   int status = task->function(number, env, task->closure);
   if (status) kw_drop_workspaces(mark);
+  kw_end_kernel(before);
   return status;
 }
 
-KW_SERVICE int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
-  kw_task task = {function, closure};
+int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
+  kw_task task = {kw_current_kernel, function, closure};
   switch (kw_shared_pool->launch(kw_run_own_task, &task, num_tasks)) {
     case KW_POOL_DONE: return 0;
     case KW_POOL_BAD_SETTING: return kw_raise_threads();
@@ -303,7 +305,7 @@ KW_SERVICE int kw_parallel_launch(FTVMParallelLambda function, void *closure, in
 }
 
 /* The environment's handle is the pool of the library that owns it, which may not be this library's. */
-KW_SERVICE int kw_parallel_barrier(int task, TVMParallelGroupEnv *env) {
+int kw_parallel_barrier(int task, TVMParallelGroupEnv *env) {
   (void)task;
   kw_pool *pool = env->sync_handle;
   if (env->num_task == 1) return 0;

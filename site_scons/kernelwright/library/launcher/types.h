@@ -1,6 +1,8 @@
-/* The tables that a wrapper consists of. They are constant data; what is learnt at run time is in kw_module's state. */
+/* The tables that a wrapper consists of. They are constant data; what is learnt at run time is where they point. */
 #ifndef KW_TYPES_H
 #define KW_TYPES_H
+
+#define KW_CALL_ARGUMENTS 120 /* the most that library/wrapper.py allows */
 
 /* Packed function as TVM generates it: arguments and result are TVMFFIAny. */
 typedef int32_t (*kw_entry)(void *self, void *arguments, int32_t count, void *result);
@@ -46,7 +48,7 @@ typedef struct kw_image {
   int capability;   /* 10 * major + minor */
   bool ptx;
   char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
-  const char *file; /* its path relative to the build folder of the package */
+  const char *file; /* if it is in a file: its path relative to the build folder of the package */
 } kw_image;
 
 /* Launch arguments: where the integers that follow a device function's own arguments go. */
@@ -55,7 +57,7 @@ enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_D
 /* A device function. */
 typedef struct kw_function {
   const char *name;
-  struct kw_module *module;
+  const struct kw_module *module;
   const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16,
                           * t tensor map */
   const uint8_t *slots;   /* one of KW_GRID + 0..2, ..., KW_SHARED for each launch argument */
@@ -68,15 +70,15 @@ typedef struct kw_function {
 
 #define KW_MAX_DEVICES 64
 
-/* The device code of one variant, with what has been loaded of it. */
+/* The device code of one variant, and where there is room for what has been loaded of it. */
 typedef struct kw_module {
   const char *variant;
   const kw_image *images;
-  int num_images;
   const kw_function *functions;
+  struct kw_loaded *_Atomic *loaded; /* for each of KW_MAX_DEVICES, published once complete */
+  void **libraries;                  /* CUlibrary of each image, guarded by kw_cuda_lock */
+  int num_images;
   int num_functions;
-  struct kw_loaded *_Atomic loaded[KW_MAX_DEVICES]; /* published once complete */
-  void *libraries[KW_MAX_IMAGES];                    /* CUlibrary of each image, guarded by kw_cuda_lock */
 } kw_module;
 
 /* One variant; a target that it was not built for has a null signature. */
@@ -87,7 +89,7 @@ typedef struct kw_variant {
   int num_cpu_units;
   const kw_signature *cuda_signature;
   kw_entry cuda_entry;
-  kw_module *module;
+  const kw_module *module;
   uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
 
@@ -130,11 +132,7 @@ typedef struct kw_table {
 } kw_table;
 
 /* Which table counts is found once for each declared variant: on the CPU, and behind that on each GPU. */
-#ifdef KW_NO_CUDA
-#define KW_TABLE_PLACES 1
-#else
 #define KW_TABLE_PLACES (1 + KW_MAX_DEVICES)
-#endif
 
 typedef struct kw_tuning {
   const kw_table *tables;
@@ -143,15 +141,20 @@ typedef struct kw_tuning {
 } kw_tuning;
 
 typedef struct kw_kernel {
+  const char *name;    /* every error message starts with it */
   const char *outline; /* "a, b, [c]": the arguments, outputs in brackets */
   const char *built;   /* "llvm (x86-64-v3), cuda (sm_80, sm_90a)" */
   const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
   int32_t num_arguments;
   int32_t num_outputs;
+  int32_t num_dims; /* of all outputs together */
+  int32_t toolkit;  /* the CUDA version of the compiler that made the device code: 1000 * major + 10 * minor; 0: unknown */
+  int32_t driver;   /* the CUDA version that a driver must be for to read compressed images; 0: any will do */
   const kw_variant *variants;
   int32_t num_variants;
   int32_t num_declared; /* those behind them are not compared with a call, and run where a table says so; 0: all are */
   const kw_tuning *tuning; /* null: there are no tables */
+  _Atomic(TVMFFIObjectHandle) *provider; /* room for what finds images that are in files; null: the library has them */
   const char *gaps; /* of a partial package: what failed and is not there; otherwise null */
 } kw_kernel;
 
@@ -166,6 +169,12 @@ typedef struct kw_call {
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
 } kw_call;
+
+/* The tensor in a value, or null: either an FFI tensor object, or a plain DLTensor that lives as long as the call. */
+KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
+  if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_ptr + sizeof(TVMFFIObject));
+  return value->type_index == kTVMFFIDLTensorPtr ? value->v_ptr : NULL;
+}
 
 /* Names an image of device code, which images.s embeds. */
 #define KW_IMAGE(symbol) extern const unsigned char symbol[] KW_HIDDEN

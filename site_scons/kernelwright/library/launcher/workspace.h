@@ -31,7 +31,7 @@ KW_FUNCTION void kw_unlink_workspace(kw_workspace *workspace) {
 }
 
 /* Header and data of CPU memory are one block; a header for device memory stands alone. */
-KW_SERVICE void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
+void *kw_allocate_workspace(int device_type, int device_id, uint64_t bytes, int code, int bits) {
   (void)code, (void)bits;
   void *block = NULL, *data = NULL;
   bool cpu = device_type == kDLCPU;
@@ -54,7 +54,7 @@ KW_FUNCTION int kw_release_workspace(kw_workspace *workspace) {
   return status;
 }
 
-KW_SERVICE int kw_free_workspace(int device_type, int device_id, void *data) {
+int kw_free_workspace(int device_type, int device_id, void *data) {
   (void)device_id;
   if (device_type == kDLCPU) return kw_release_workspace((kw_workspace *)((char *)data - sizeof(kw_workspace)));
   for (kw_workspace *workspace = kw_workspaces; workspace; workspace = workspace->previous)

@@ -1,0 +1,2 @@
+/* The launcher of all kernels, which is compiled once. */
+#include "launcher.h"

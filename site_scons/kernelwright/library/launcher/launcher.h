@@ -1,0 +1,29 @@
+/* The launcher: chooses the variant that a call runs, loads device code, launches it, and has the threads and the memory
+ * that kernels ask for. It knows of no kernel: what is called has a kernel's tables among its arguments. */
+#ifndef KW_LAUNCHER_H
+#define KW_LAUNCHER_H
+
+#include "kernelwright.h"
+
+#include <errno.h>
+
+#include "current.h"
+#include "error.h"
+#include "share.h"
+#include "cpu.h"
+#include "driver.h"
+#include "provider.h"
+#include "cuda.h"
+#include "memory.h"
+#include "order.h"
+#include "workspace.h"
+#include "threads.h"
+#include "mismatch.h"
+#include "call.h"
+#include "xla.h"
+#include "output.h"
+#include "tables.h"
+#include "dispatch.h"
+#include "serve.h"
+
+#endif
