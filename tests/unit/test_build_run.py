@@ -385,7 +385,7 @@ def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(
 def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_strictness(tmp_path, monkeypatch):
     asked: list[tuple[str, Any]] = []
 
-    def discover(files, top, cache, pool, identity, others, strict, note):
+    def discover(files, top, cache, pool, identity, others, strict, note, answers):
         asked.append((identity, others))
         return discovery.Discovery([], [])
 

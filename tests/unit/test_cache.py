@@ -568,3 +568,55 @@ def test_cache_that_another_process_makes_at_this_moment_is_taken(tmp_path, made
         patched.setattr(Path, "iterdir", lambda folder: (patched.undo(), making(folder))[1])
         late = cache(tmp_path)
     assert late.fetch(KEY, tmp_path, FILES, lambda name: "") == {}
+
+
+QUESTION = ["tool", "nvcc", {"of": "13.0"}]
+
+
+def test_an_answer_comes_back_as_it_was(tmp_path):
+    answer = {"z": [1, "two"], "a": {"y": None, "x": 0.5}}
+    cache(tmp_path).remember(QUESTION, answer, {})
+    known = cache(tmp_path).recall(QUESTION, lambda name: "")
+    assert known is not None and known.raw == answer
+    assert [*known.raw, *known.raw["a"]] == ["z", "a", "y", "x"], "the order of a config's parameters counts"
+    assert cache(tmp_path).recall([*QUESTION, "another"], lambda name: "") is None
+
+
+def test_an_answer_counts_only_for_what_it_depends_on(tmp_path):
+    cache(tmp_path).remember(QUESTION, {"is": 1}, {"a.py": "1", "b.py": ""})
+    cache(tmp_path).remember(QUESTION, {"is": 2}, {"a.py": "2"})
+
+    def known(**current):
+        found = cache(tmp_path).recall(QUESTION, lambda name: current[name[0]])
+        return found and found.raw["is"]
+
+    assert known(a="1", b="") == 1 and known(a="2", b="9") == 2
+    assert known(a="1", b="9") is None and known(a="3", b="") is None
+
+
+def test_a_damaged_answer_is_none(tmp_path):
+    cache(tmp_path).remember(QUESTION, {"is": 1}, {})
+    (entry,) = entries(tmp_path)
+    whole = entry.read_bytes()
+    for data in (b"", whole[:-3], whole + b"x", whole.replace(b'"is"', b'"it"')):
+        entry.write_bytes(data)
+        assert cache(tmp_path).recall(QUESTION, lambda name: "") is None and not entry.exists()
+    for text in (b"[1]", b"1", b"{", b"\xff", b"[" * 9000):
+        sealed(entry, {"files": [("answer.json", len(text))]}, text)
+        assert cache(tmp_path).recall(QUESTION, lambda name: "") is None
+
+
+def test_a_cache_that_is_read_only_or_cannot_be_written_keeps_no_answer(tmp_path):
+    cache(tmp_path, writable=False).remember(QUESTION, {"is": 1}, {})
+    assert entries(tmp_path) == []
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/CACHEDIR.TAG").mkdir()
+    (tmp_path / "cache/CACHEDIR.TAG/x").touch()
+    broken = BuildCache(tmp_path / "cache", 1 << 20, owned=True)
+    broken.remember(QUESTION, {"is": 1}, {})
+    assert broken.problem and broken.recall(QUESTION, lambda name: "") is None
+
+
+def test_no_stage_has_the_key_of_an_answer(tmp_path, made):
+    cache(tmp_path).remember([], {"is": 1}, {})
+    assert fetched(tmp_path, key_of("answer.json", []), files=["answer.json"]) == (None, {})

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import ToolchainError
+from kernelwright.core.files import sha256_of
+from kernelwright.core.records import Record
 from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
 from kernelwright.processes.environment import tool_environment
+from kernelwright.state.cache import BuildCache
 from kernelwright.toolchain import nvcc as nvcc_module
+from kernelwright.toolchain import probe as probe_module
 from kernelwright.toolchain.cuda import HEADERS, in_wheels
 from kernelwright.toolchain.cutedsl import CuteDsl
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
@@ -325,3 +330,95 @@ def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
     absent = probed(tmp_path / "empty")
     assert absent.version == "absent"
     assert absent.identity != first.identity
+
+
+PROBED = Nvcc("somewhere", "13.0.88", "identity", ("sm_80", "compute_80"))
+
+
+class Machine:
+    """A place with an nvcc, whose probes are counted."""
+
+    def __init__(self, top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.top = top
+        self.nvcc = cuda(top / "cuda")
+        self.nvcc.write_bytes(b"\x7fELF of nvcc")
+        self.probes = 0
+        self.reads = 0
+        self.version = "13.0.88"
+        monkeypatch.setattr(probe_module, "version_of_nvcc", lambda path: self.version)
+        monkeypatch.setattr(probe_module, "probe_nvcc", self._probe)
+        monkeypatch.setattr(probe_module, "content_digest", self._read)
+
+    def _probe(self, path: str, parts: list[Path], compiler: HostCompiler) -> Nvcc:
+        self.probes += 1
+        return replace(PROBED, path=path)
+
+    def _read(self, path: str, stamp: object) -> str:
+        self.reads += 1
+        return sha256_of(Path(path))
+
+    def ask(self, folder: str, compiler: HostCompiler = COMPILER, nvcc: Path | None = None) -> tuple[int, int]:
+        """How often nvcc is probed and a part of it read, in a build folder of its own."""
+        self.probes = self.reads = 0
+        answers = BuildCache(self.top / "cache", 1 << 20)
+        chain = Toolchain(self.top / folder / "toolchain.json", {}, lambda: answers)
+        found = chain.nvcc(str(nvcc or self.nvcc), compiler)
+        assert found == replace(PROBED, path=str(nvcc or self.nvcc))
+        return self.probes, self.reads
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_another_build_folder_neither_probes_nor_reads_nvcc_again(machine):
+    assert machine.ask("one") == (1, 3)
+    assert machine.ask("two") == (0, 0)
+
+
+def test_the_same_contents_in_another_place_or_of_another_time_are_read_once_and_not_probed(machine):
+    machine.ask("one")
+    os.utime(machine.nvcc, (1, 1))
+    assert machine.ask("two") == (0, 3) and machine.ask("three") == (0, 0)
+    moved = machine.top / "elsewhere"
+    (machine.top / "cuda").rename(moved)
+    assert machine.ask("four", nvcc=moved / "bin/nvcc") == (0, 3)
+
+
+def test_other_parts_another_host_compiler_or_another_version_are_probed(machine):
+    machine.ask("one")
+    assert machine.ask("two", replace(COMPILER, identity="another"))[0] == 1
+    script(machine.top / "cuda/bin/ptxas", f"# {RELEASE.format('13.0')}, patched")
+    assert machine.ask("three")[0] == 1 and machine.ask("four")[0] == 0
+    machine.version = "13.0.89"
+    assert machine.ask("five")[0] == 1
+
+
+def test_a_script_is_probed_in_each_build_folder(machine):
+    script(machine.nvcc, "exec something")
+    assert machine.ask("one") == (1, 0) and machine.ask("two") == (1, 0)
+
+
+def test_damaged_or_strange_answers_are_not_used(machine):
+    machine.ask("one")
+    for entry in (machine.top / "cache").glob("??/*"):
+        entry.write_bytes(entry.read_bytes()[:-1])
+    assert machine.ask("two") == (1, 3)
+    for strange in ({}, {"archs": "sm_80"}, {"version": "13.0.88", "identity": "x", "archs": [1]}, {"sha256": [1]}):
+        chain = Toolchain(machine.top / f"{strange}.json", {}, lambda strange=strange: Says(strange))
+        machine.probes = 0
+        assert chain.nvcc(str(machine.nvcc), COMPILER).identity == "identity" and machine.probes == 1
+
+
+class Says:
+    """Answers every question in the same way."""
+
+    def __init__(self, answer: dict[str, object]) -> None:
+        self.answer = answer
+
+    def recall(self, question: object, current: object) -> Record:
+        return Record(self.answer, "")
+
+    def remember(self, question: object, answer: object, later: object) -> None:
+        pass

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,11 +23,13 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import dependency_digest, open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
+from ..core.surroundings import PRELOADED, surrounding_digest, versions_of
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
 from ..define.space import Choice, Sizes, variants_of
 
 if TYPE_CHECKING:
+    from ..core.answers import Answers
     from ..processes.pool import WorkerPool
 
 SCHEMA = 3
@@ -198,6 +201,7 @@ def discover(
     others: Mapping[str, str] | None = None,
     strict: bool = False,
     note: Note | None = None,
+    answers: Answers | None = None,
 ) -> Discovery:
     """The kernels of some definition files.
 
@@ -210,8 +214,9 @@ def discover(
         others: kernels of files that are not looked into, with their file; no kernel found may have such a name.
         strict: whether a definition may only read what it declares.
         note: told of each file that was executed, from several threads.
+        answers: what other trees and machines have found out.
     """
-    cache = _Cache(project_root, cache_dir, identity)
+    cache = _Cache(project_root, cache_dir, identity, answers)
     paths = list(dict.fromkeys(files))
     found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
     stale = [path for path, record in found.items() if record is None]
@@ -221,6 +226,14 @@ def discover(
     records = [result for result in results if isinstance(result, DefinitionRecord)]
     errors = [result for result in results if isinstance(result, KernelwrightError)]
     return Discovery(records, errors + _duplicates(records, others or {}))
+
+
+def is_known(
+    files: Iterable[Path], project_root: Path, cache_dir: Path, identity: str, answers: Answers | None = None
+) -> bool:
+    """Whether :func:`discover` would find the kernels of some definition files without a worker."""
+    cache = _Cache(project_root, cache_dir, identity, answers)
+    return all(cache.read(path) is not None for path in files)
 
 
 def remember_dependencies(
@@ -302,14 +315,19 @@ class _Cache:
     make the record stale, since the kernels and their configs do not depend on them.
     """
 
-    def __init__(self, project_root: Path, folder: Path, identity: str) -> None:
+    def __init__(self, project_root: Path, folder: Path, identity: str, answers: Answers | None = None) -> None:
         self._root = project_root
         self._folder = folder
         self._identity = identity
+        self._answers = answers
         self._digests: dict[str, str] = {}
 
     def read(self, path: Path) -> DefinitionRecord | None:
         """The record of a definition file if it is there, undamaged, and of the current contents."""
+        return self._read(path) or self._recall(path)
+
+    def _read(self, path: Path) -> DefinitionRecord | None:
+        """The record that an earlier run in this tree has kept."""
         body = self._body(path)
         if body is None or body["identity"] != self._identity:
             return None
@@ -317,12 +335,51 @@ class _Cache:
             record = DefinitionRecord.from_json(Record(body["record"], ""))
         except ValueError:
             return None
+        return self._with_later(record, body["later"]) if self._is_current(record) else None
+
+    def _is_current(self, record: DefinitionRecord) -> bool:
+        """Whether the files that a record was made from are what they were."""
         files = [*record.dependencies.items(), *record.recorded.items()]
-        current = all(self._digest(name) == digest for name, digest in files)
-        return self._with_later(record, body["later"]) if current else None
+        return all(self._digest(name) == digest for name, digest in files)
 
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
+        kept = self._keep(path, answer, record)
+        if self._answers is not None and answer.get("shared"):
+            depends = {**record.dependencies, **record.recorded, **answer["surroundings"]}
+            self._answers.remember(self._question(path, record.dependencies[record.file]), answer, depends)
+        return kept
+
+    def _recall(self, path: Path) -> DefinitionRecord | None:
+        """The record that another tree or machine has found out, if all that it depends on is the same here."""
+        if self._answers is None:
+            return None
+        question = self._question(path, self._digest(self.name(path)))
+        answer = self._answers.recall(question, self._present)
+        try:
+            record = None if answer is None else DefinitionRecord.from_json(answer)
+        except ValueError:
+            return None
+        if answer is None or record is None or record.file != self.name(path) or not self._is_current(record):
+            return None
+        return self._keep(path, answer.raw, record)
+
+    def _present(self, name: str) -> str:
+        """The present digest of what a record depends on, be it a file or something around the project."""
+        digest = surrounding_digest(name)
+        return self._digest(name) if digest is None else digest
+
+    @cached_property
+    def _surroundings(self) -> list[Any]:
+        """What every record depends on besides what it lists."""
+        return [sys.implementation.cache_tag, sys.version_info[:3], sys.platform, versions_of(PRELOADED)]
+
+    def _question(self, path: Path, digest: str) -> list[Any]:
+        """What is asked of others: the digest is that of the definition file itself."""
+        return ["discovery", FORMAT, self._identity, self._surroundings, self.name(path), digest]
+
+    def _keep(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
+        """Keep a record for later runs in this tree."""
         with self._locked():
             later = (self._body(path) or {"later": {}})["later"]
             self._store(path, {"identity": self._identity, "record": dict(answer), "later": later})

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from ..core.errors import KernelwrightError, Where, WorkerError, escaped
+from ..core.surroundings import PASSED_ON
 from . import protocol
 from .children import Forked, ForkServer, Process, Spawned
 from .protocol import Answer, Definition, Hello, Progress, Request, Spent, definition_of
@@ -44,9 +45,6 @@ LAST_GRACE_S = 0.5
 """Seconds that a fork server may take at the end of a build."""
 
 _PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-
-_PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
-"""The variables of the build's environment that a worker sees; none of them changes what it generates."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,7 @@ class WorkerPool:
 
     def _environment(self) -> dict[str, str]:
         """A fixed environment, in which kernelwright is imported from where this process imported it."""
-        kept = {name: os.environ[name] for name in (*_PASSED_ON, *self._kind.variables) if name in os.environ}
+        kept = {name: os.environ[name] for name in (*PASSED_ON, *self._kind.variables) if name in os.environ}
         return {
             **kept,
             "PYTHONPATH": str(_PACKAGE_PARENT),

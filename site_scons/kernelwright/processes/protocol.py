@@ -251,6 +251,8 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "dependencies": _is_object_of(_is_text),
         "recorded": _is_object_of(_is_text),
         "kernels": lambda value: isinstance(value, list),  # what is in it is for ``discovery``
+        "surroundings": _is_object_of(_is_text),
+        "shared": lambda value: isinstance(value, bool),
     },
     LowerRequest.op: {
         "files": _is_list_of(_is_text),

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
+    from ..toolchain.tvm import Lowerer
 
 
 @dataclass(frozen=True)
@@ -170,8 +171,7 @@ class PackageGraph:
         if SCons.Script.GetOption("clean"):
             return self._clean()
         if not self._state.exists() and not self.run.discovery.exists() and not self.run.passive:
-            # The first build: TVM takes a second to import, which the probes of the tools take as well.
-            self.run.pool.warm_up(len(self._files))
+            self._begin()
         settled = read_settled(self._state, self._key)
         files, kept = self._split(settled)
         errors = self._discover(files, kept) if files else []
@@ -271,6 +271,23 @@ class PackageGraph:
             return False
         return is_current(self._top, kernel.outputs)
 
+    def _begin(self) -> None:
+        """Start workers in the first build of a tree, unless it is known what the files declare.
+
+        TVM takes a second to import, which the probes of the tools take as well.
+        """
+        from ..discover.discovery import is_known
+
+        self.run.require_cache()
+        places = [self.run.top / file for file in self._files]
+        identity = self._identity(self.run.toolchain.lowerer())
+        if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
+            self.run.pool.warm_up(len(self._files))
+
+    def _identity(self, lowerer: Lowerer) -> str:
+        """What records of definition files depend on besides the files."""
+        return f"{lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}"
+
     def _discover(self, files: list[str], kept: dict[str, SettledKernel]) -> list[KernelwrightError]:
         """Make the nodes of the kernels in some files, and return what is wrong with the others.
 
@@ -285,10 +302,11 @@ class PackageGraph:
             self.run.top,
             self.run.discovery,
             lambda: self.run.pool,
-            f"{self.tools.lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}",
+            self._identity(self.tools.lowerer),
             {name: kernel.file for name, kernel in kept.items()},
             self.run.strict,
             lambda name, start, end, failed: self.run.trace.span("DISCOVER", name, start, end, failed=failed),
+            self.run.answers,
         )
         for record in records:
             found, before = Unsettled(record, {}, []), len(errors)

@@ -28,6 +28,7 @@ from .journal import use_journal
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ..core.answers import Answers
     from ..discover.discovery import DefinitionRecord
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
@@ -132,6 +133,11 @@ class BuildRun:
             remedy = "leave cache_dir out, or set it to a folder outside of that"
             raise SettingsError(message, Where(stage="settings"), remedy)
 
+    @property
+    def answers(self) -> Answers | None:
+        """What other trees and machines have found out: it is in the build cache, if this run may use that."""
+        return None if self.passive else self.cache
+
     def require_cache(self) -> None:
         """Raise a SettingsError if there is something else where the build cache is to be, before any work is done."""
         if not self.passive:
@@ -140,7 +146,7 @@ class BuildRun:
     @shared_property
     def toolchain(self) -> Toolchain:
         """The tools; probing looks at the user's PATH and CUDA_HOME, running does not."""
-        return Toolchain(self.state / "toolchain.json", dict(os.environ))
+        return Toolchain(self.state / "toolchain.json", dict(os.environ), lambda: self.answers)
 
     @shared_property
     def pool(self) -> WorkerPool:

@@ -5,6 +5,9 @@ kinds of entries. One has, for the key of a stage, the names of these files: a l
 because a branch may read others. The other has the outputs, and its key is made of the stage's key, one such list, and
 the digests of these files. Entries of stages that read no such files need no list.
 
+What a build found out and no stage made, such as what a tool says of itself, is kept in the same way: as the one file
+of an entry whose key is made of the question.
+
 An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
 outputs, whose digests are in the line. One that does not fit is removed and counts as a miss, so nothing that happens
 to a cache can get into an output.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
 import stat
@@ -24,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
-from ..core.records import Record
+from ..core.records import Record, decoded
 from ..core.sealed import sealed_object, unsealed_object
 from .own_folder import mark_own, require_own
 
@@ -41,6 +45,9 @@ MOST_LISTS = 16
 
 LARGEST_OUTPUTS = LARGEST_RECORD // 2
 """Bytes that the outputs of a stage may have together; larger ones are not kept."""
+
+ANSWER = "answer.json"
+"""Name of the file in the entry of an answer."""
 
 STALE_S = 24 * 3600
 """After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
@@ -95,40 +102,68 @@ class BuildCache:
         Returns:
             These files with their digests, or None if no entry fits.
         """
-        digest = functools.cache(current)
-        later = self._fetch(key, out, files, digest)
-        if later is None and self.behind is not None:
-            later = self.behind.fetch(key, out, files, digest)
-            if later is not None:
-                self.store(key, out, files, later)
+        found = self._look_up(key, files, functools.cache(current))
+        if found is None:
+            return None
+        contents, later = found
+        for name, data in contents.items():
+            (out / name).write_bytes(data)
         return later
 
-    def _fetch(self, key: str, out: Path, files: Sequence[str], digest: Callable[[str], str]) -> dict[str, str] | None:
-        """What :meth:`fetch` gives for an entry of this cache."""
+    def store(self, key: str, out: Path, names: Sequence[str], later: Mapping[str, str]) -> None:
+        """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`."""
+        if self._writable and sum((out / name).stat().st_size for name in names) <= LARGEST_OUTPUTS:
+            self._keep(key, {name: (out / name).read_bytes() for name in names}, later)
+
+    def recall(self, question: Any, current: Callable[[str], str]) -> Record | None:
+        """The answer to a question that somebody has asked before; see :class:`core.answers.Answers`."""
+        found = self._look_up(_question_key(question), [ANSWER], functools.cache(current))
+        try:
+            return None if found is None else Record(decoded(found[0][ANSWER]), "")
+        except ValueError:
+            return None
+
+    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str]) -> None:
+        """Keep the answer to a question; see :class:`core.answers.Answers`."""
+        # Not sorted: the order of a config's parameters counts.
+        self._keep(_question_key(question), {ANSWER: json.dumps(answer, separators=(",", ":")).encode()}, later)
+
+    def _look_up(
+        self, key: str, files: Sequence[str], digest: Callable[[str], str]
+    ) -> tuple[dict[str, bytes], dict[str, str]] | None:
+        """The contents in an entry of this cache or of the one behind it, and the files that they depend on."""
+        found = self._find(key, files, digest)
+        if found is None and self.behind is not None:
+            found = self.behind._look_up(key, files, digest)
+            if found is not None:
+                self._keep(key, *found)
+        return found
+
+    def _find(
+        self, key: str, files: Sequence[str], digest: Callable[[str], str]
+    ) -> tuple[dict[str, bytes], dict[str, str]] | None:
+        """What :meth:`_look_up` gives for an entry of this cache."""
         for names in ([], *self._lists(key)):
             later = {name: digest(name) for name in names}
             place = self._place(_entry_key(key, later))
             contents = self._outputs(place, files)
             if contents is not None:
-                for name, data in contents.items():
-                    (out / name).write_bytes(data)
                 # The list comes last: it must not be removed before the entries that it leads to.
                 self._touch(place)
                 if names:
                     self._touch(self._place(_list_key(key)))
-                return later
+                return contents, later
         return None
 
-    def store(self, key: str, out: Path, names: Sequence[str], later: Mapping[str, str]) -> None:
-        """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`."""
-        if not self._writable or sum((out / name).stat().st_size for name in names) > LARGEST_OUTPUTS:
+    def _keep(self, key: str, contents: Mapping[str, bytes], later: Mapping[str, str]) -> None:
+        """Add an entry, if entries may be added and it is not too large."""
+        if not self._writable or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return
-        files = [(name, (out / name).read_bytes()) for name in names]
-        header = {"files": [{"name": name, "size": len(data), "sha256": _sha256(data)} for name, data in files]}
+        files = [{"name": name, "size": len(data), "sha256": _sha256(data)} for name, data in contents.items()]
         try:
             if not self._stored:
                 mark_own(self._folder)
-            self._write(_entry_key(key, later), header, *(data for _, data in files))
+            self._write(_entry_key(key, later), {"files": files}, *contents.values())
             if later:
                 self._add_list(key, sorted(later))
             self._stored = True
@@ -235,6 +270,11 @@ def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
         sources: name and SHA-256 of each source, in order.
     """
     return _digest([SCHEMA, fingerprint, sources])
+
+
+def _question_key(question: Any) -> str:
+    """Key of an answer, which can be that of no stage."""
+    return _digest([SCHEMA, "question", ANSWER, question])
 
 
 def _entry_key(key: str, later: Mapping[str, str]) -> str:

@@ -6,6 +6,7 @@ agree.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ToolchainError, Where
-from ..core.files import canonical_json
+from ..core.files import Stamp, canonical_json, sha256_of
 from ..processes.environment import tool_environment
 
 WHERE = Where(stage="settings")
@@ -30,6 +31,12 @@ def identity(facts: Sequence[Any], contents: Iterable[bytes] = ()) -> str:
     for content in contents:
         digest.update(content)
     return digest.hexdigest()
+
+
+@functools.cache
+def content_digest(path: str, stamp: Stamp) -> str:
+    """SHA-256 of a part of a tool, read once for each stamp that it has: some are large, and asked for twice."""
+    return sha256_of(Path(path))
 
 
 def answer(command: Sequence[str], remedy: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -13,7 +12,8 @@ from pathlib import Path
 
 from ..core.arch import is_ptx, with_suffixes
 from ..core.errors import ToolchainError
-from .ask import WHERE, answer, failure, identity, run_tool
+from ..core.files import file_stamp
+from .ask import WHERE, answer, content_digest, failure, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
 
@@ -106,15 +106,18 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     Raises:
         ToolchainError: a part of it is missing, its parts have different versions, or it does not compile the kernel.
     """
-    version = _version(answer([path, "--version"], INSTALL_CUDA), path)
+    version = version_of_nvcc(path)
     _check_parts(path, version, parts)
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
     _compile_probe(path, host_compiler, next(a for a in archs if not is_ptx(a)))
-    contents = (part.name.encode() + b"\0" + hashlib.sha256(part.read_bytes()).digest() for part in parts)
+    digests = {part.name: content_digest(str(part), file_stamp(part)) for part in parts}
+    contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests.items())
     return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs))
 
 
-def _version(text: str, path: str) -> str:
+def version_of_nvcc(path: str) -> str:
+    """The version that nvcc says it has; raises a ToolchainError if it says none."""
+    text = answer([path, "--version"], INSTALL_CUDA)
     match = RELEASE.search(text.encode())
     if match is None:
         raise ToolchainError(f"{path} does not say which CUDA release it is of", WHERE, INSTALL_CUDA, text)

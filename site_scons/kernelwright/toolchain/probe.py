@@ -1,32 +1,40 @@
 """The toolchain of a build: each tool is found in every run, and probed when it is another one than before.
 
-Probing costs a second, so its result is kept, keyed by the size, time and inode of each file that decides it.
+Probing costs a second, so its result is kept, keyed by the size, time and inode of each file that decides it. What is
+known of the CUDA compilers is also kept for other trees and machines, keyed by the contents of these files.
 """
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..core.files import canonical_json
+from ..core.files import canonical_json, file_stamp
 from ..core.records import Record, decoded
 from ..core.sealed import read_sealed, write_sealed
 from ..processes.environment import require_plain_path
-from .ask import REVISION
+from .ask import REVISION, content_digest
 from .cutedsl import CuteDsl, cutedsl_records, probe_cutedsl
 from .host_compiler import HostCompiler, find_host_compiler, probe_host_compiler
-from .nvcc import Nvcc, find_nvcc, nvcc_parts, probe_nvcc
+from .nvcc import Nvcc, find_nvcc, nvcc_parts, probe_nvcc, version_of_nvcc
 from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
+    from ..core.answers import Answers
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
 
 SCHEMA = "toolchain 3"
 """Schema of the sealed file of kept results."""
+
+PLACES = ("path", "library", "include")
+"""Fields of tools that say where something is. These are no answers for other trees and machines."""
+
+PROGRAM = b"\x7fELF"
+"""How programs and libraries begin. A script may run another tool on another machine, whatever its own text is."""
 
 Tool = TypeVar("Tool")
 
@@ -37,13 +45,17 @@ class Toolchain:
     Arguments:
         cache: file that keeps the results of probes.
         environment: variables that a search may look at (``CUDA_HOME``, ``PATH``).
+        answers: gives what other trees and machines have found out; called when a tool has to be probed.
 
     Attributes:
         probed: the tools of which nothing was known, with the seconds of processor time that probing took.
     """
 
-    def __init__(self, cache: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, cache: Path, environment: Mapping[str, str], answers: Callable[[], Answers | None] = lambda: None
+    ) -> None:
         self._cache = cache
+        self._answers = answers
         self._environment = environment
         self._kept: dict[str, Any] = read_sealed(cache, SCHEMA, _kept) or {}
         self.probed: dict[str, float] = {}
@@ -60,7 +72,13 @@ class Toolchain:
             require_plain_path(part)
         parts = nvcc_parts(path)
         files = [*parts, Path(host_compiler.path)]
-        return self._probe(Nvcc, "nvcc", path, files, lambda: probe_nvcc(path, parts, host_compiler))
+
+        def probe() -> Nvcc:
+            facts = [version_of_nvcc(path), host_compiler.identity]
+            places = {"path": path}
+            return self._asked(Nvcc, "nvcc", parts, facts, places, lambda: probe_nvcc(path, parts, host_compiler))
+
+        return self._probe(Nvcc, "nvcc", path, files, probe)
 
     def nvrtc(self) -> Nvrtc:
         """The CUDA compiler that is a library.
@@ -69,11 +87,16 @@ class Toolchain:
             ToolchainError: as :meth:`nvcc`.
         """
         # Imported here, because few builds use it.
-        from .nvrtc import Nvrtc, find_nvrtc, nvrtc_parts, probe_nvrtc
+        from .nvrtc import Nvrtc, find_nvrtc, include_beside, nvrtc_parts, probe_nvrtc
 
         library = find_nvrtc(self._environment)
         parts = nvrtc_parts(library)
-        return self._probe(Nvrtc, "nvrtc", str(library), parts, lambda: probe_nvrtc(library, parts))
+
+        def probe() -> Nvrtc:
+            places = {"library": str(library), "include": str(include_beside(library))}
+            return self._asked(Nvrtc, "nvrtc", parts, [], places, lambda: probe_nvrtc(library, parts))
+
+        return self._probe(Nvrtc, "nvrtc", str(library), parts, probe)
 
     def nvdisasm(self, nvcc: str) -> Nvdisasm:
         """The disassembler.
@@ -123,9 +146,62 @@ class Toolchain:
         before = _children_cpu_seconds()
         tool = probe()
         self.probed[name] = _children_cpu_seconds() - before
-        self._kept[place] = {"stamp": stamp, "values": decoded(canonical_json(asdict(cast(Any, tool))))}
+        self._kept[place] = {"stamp": stamp, "values": _values(tool)}
         write_sealed(self._cache, SCHEMA, self._kept)
         return tool
+
+    def _asked(
+        self,
+        form: type[Tool],
+        name: str,
+        parts: Sequence[Path],
+        facts: Sequence[str],
+        places: Mapping[str, str],
+        probe: Callable[[], Tool],
+    ) -> Tool:
+        """A tool as another tree or machine has probed it, with the places that it has here; otherwise it is probed.
+
+        Arguments:
+            parts: the files that decide what it makes, itself first.
+            facts: what else decides that, and is known before it is probed.
+            places: the fields that say where it is.
+        """
+        answers = self._answers() if _is_program(parts[0]) else None
+        if answers is None:
+            return probe()
+        contents = [[part.name, digest] for part, digest in zip(parts, _digests(answers, parts), strict=True)]
+        question = ["tool", name, REVISION, [field.name for field in fields(cast(Any, form))], facts, contents]
+        known = answers.recall(question, lambda name: "")
+        tool = None if known is None else _restored(form, {**known.raw, **places})
+        if tool is None:
+            tool = probe()
+            answers.remember(question, {n: v for n, v in _values(tool).items() if n not in PLACES}, {})
+        return tool
+
+
+def _values(tool: Any) -> dict[str, Any]:
+    """A tool as JSON data."""
+    values: dict[str, Any] = decoded(canonical_json(asdict(tool)))
+    return values
+
+
+def _is_program(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(len(PROGRAM)) == PROGRAM
+
+
+def _digests(answers: Answers, parts: Sequence[Path]) -> list[str]:
+    """SHA-256 of some files. It takes a quarter of a second for those of nvcc, so it is done once on a machine."""
+    question = ["contents", [[str(part), *file_stamp(part)] for part in parts]]
+    known = answers.recall(question, lambda name: "")
+    try:
+        digests = [] if known is None else known.texts("sha256")
+    except ValueError:
+        digests = []
+    if len(digests) != len(parts):
+        digests = [content_digest(str(part), file_stamp(part)) for part in parts]
+        answers.remember(question, {"sha256": digests}, {})
+    return digests
 
 
 def _children_cpu_seconds() -> float:
@@ -164,5 +240,8 @@ def _restored(form: type[Tool], values: dict[str, Any]) -> Tool | None:
     """A tool as it was kept; None if these are not the values that it has."""
     lists = {field.name: field.type != "str" for field in fields(cast(Any, form))}
     if {name: isinstance(value, list) for name, value in values.items()} != lists:
+        return None
+    texts = [text for name, value in values.items() for text in (value if lists[name] else [value])]
+    if not all(isinstance(text, str) for text in texts):
         return None
     return form(**{name: tuple(value) if lists[name] else value for name, value in values.items()})

@@ -30,6 +30,7 @@ from typing import Any
 from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import dependency_digest
+from ..core.surroundings import INSTALLED, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
 from .imports import ProjectFinder, ProjectLoader
 from .project import Installation, Project
@@ -104,7 +105,9 @@ class Definitions:
         self.project = Project(root)
         self._begun = False
         self._known: Definition | None = None
-        installation = Installation()
+        self._before: frozenset[str] = frozenset()
+        self._variables: dict[str, str] = {}
+        self._installation = installation = Installation()
         self._strict = Strict(self.project, installation)
         self._recorder = ReadRecorder(self.project, self._strict)
         self._finder = ProjectFinder(self.project, installation, self._recorder)
@@ -134,6 +137,8 @@ class Definitions:
             )
         if not self._begun:
             self._begun = True  # from here on, even if the file fails
+            self._before = frozenset(sys.modules)
+            self._variables = {name: surrounding_digest(VARIABLE + name) or "" for name in PASSED_ON}
             self._known = self._execute(path, Definition(name, Reads(strict)))
             return self._known
         known = self._known
@@ -146,6 +151,25 @@ class Definitions:
         if configs and not self._is_current(known.reads.recorded):
             raise SpentError
         return known
+
+    def surroundings_of(self, definition: Definition) -> dict[str, str]:
+        """What the definition depends on besides files of the project: name -> digest (see ``core.surroundings``)."""
+        asked = sorted(definition.reads.variables.intersection(self._variables))
+        installed = [INSTALLED + name for name in distributions_of(self._installed_files()) or ()]
+        # The values are those that it was started with: it may have set others.
+        variables = {VARIABLE + name: self._variables[name] for name in asked}
+        return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
+
+    def is_shareable(self, definition: Definition) -> bool:
+        """Whether all that the definition depends on is known, so that others can tell whether it is the same there."""
+        return not definition.reads.outside and distributions_of(self._installed_files()) is not None
+
+    def _installed_files(self) -> list[str]:
+        """The files of installed modules that this process has loaded since it began with the definition."""
+        new = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in self._before]
+        files = [getattr(module, "__file__", None) or "" for module in new]
+        others = [file for file in files if self.project.relative(file) is None]
+        return [file for file in others if self._installation.is_package_code(file)]
 
     def require_recorded(self, definition: Definition) -> None:
         """Find out whether a definition has the configs that are recorded by now, when one of them is missing.

@@ -21,9 +21,10 @@ from typing import Any
 
 from ..core.files import OUTPUT_FOLDERS, dependency_digest
 from ..define import recorded
+from .environment import watch_environment
 from .patterns import pattern_files
 from .project import Project
-from .strict import Findings, Strict
+from .strict import FORBIDDEN_EVENTS, Findings, Strict
 
 
 @dataclass
@@ -39,6 +40,8 @@ class Reads:
             depends on them, and what a variant is lowered to does not.
         made: paths of files and folders that it made itself: what is in them is no input.
         findings: what it did since its last call began that strict mode does not allow.
+        outside: what it did without strict mode and what no digest can tell: for others it may be another thing.
+        variables: the variables of the environment that it asked for.
     """
 
     strict: bool = False
@@ -48,6 +51,13 @@ class Reads:
     recorded: dict[str, str] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
     findings: Findings = field(default_factory=dict)
+    outside: Findings = field(default_factory=dict)
+    variables: set[str] = field(default_factory=set)
+
+    @property
+    def beyond(self) -> Findings:
+        """Where what is done outside of the project is noted."""
+        return self.findings if self.strict else self.outside
 
     def has_made(self, path: str) -> bool:
         """Whether the definition made a file itself, or the folder that it is in."""
@@ -93,6 +103,11 @@ class ReadRecorder:
     def install(self) -> None:
         """Have Python call the hook from now on; there is no way back."""
         sys.addaudithook(self._hook)
+        watch_environment(self._asked_for)
+
+    def _asked_for(self, variable: str) -> None:
+        if self._reads is not None and not self._own.busy:
+            self._reads.variables.add(variable)
 
     @contextlib.contextmanager
     def recording(self, reads: Reads) -> Iterator[None]:
@@ -149,9 +164,9 @@ class ReadRecorder:
         if handler is not None:
             with self._quietly():
                 handler(reads, arguments)
-        elif reads.strict:
+        elif event in FORBIDDEN_EVENTS:
             with self._quietly():
-                self._strict.note_event(reads.findings, event, arguments)
+                self._strict.note_event(reads.beyond, event, arguments)
 
     def _opened(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
         path, mode, flags = _path(arguments[0]), arguments[1], arguments[2]
@@ -182,8 +197,8 @@ class ReadRecorder:
                 reads.modules.add(name)
             elif reads.strict and name not in reads.modules:
                 self._strict.note_undeclared(reads.findings, name)
-        elif reads.strict:
-            self._strict.note_outside(reads.findings, "reads", full)
+        else:
+            self._strict.note_outside(reads.beyond, "reads", full)
 
     def _refuse_bytecode(self, full: str) -> None:
         """Have Python's own loader take the source of a project module: bytecode may be of another one.
@@ -205,8 +220,8 @@ class ReadRecorder:
             return
         if name is not None:
             self._note_listing(reads, name)
-        elif reads.strict:
-            self._strict.note_outside(reads.findings, "lists", full)
+        else:
+            self._strict.note_outside(reads.beyond, "lists", full)
 
     def _note_listing(self, reads: Reads, name: str) -> None:
         parts = name.split("/")

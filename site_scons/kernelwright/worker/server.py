@@ -108,6 +108,8 @@ class Server:
             "dependencies": definition.dependencies,
             "recorded": definition.recorded,
             "kernels": kernels,
+            "surroundings": self._definitions.surroundings_of(definition),
+            "shared": self._definitions.is_shareable(definition),
         }
 
     def _kernel_record(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:

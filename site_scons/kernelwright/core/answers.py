@@ -1,0 +1,30 @@
+"""Answers that builds find out and that other builds can use: what a tool says of itself, what a file declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from .records import Record
+
+
+class Answers(Protocol):
+    """Keeps answers for other builds, perhaps of other trees and on other machines.
+
+    A question is JSON data and says everything that decides the answer and is known beforehand, by contents and never
+    by places or times. What else the answer depends on is known with it: names, each with the digest of what was there.
+    """
+
+    def recall(self, question: Any, current: Callable[[str], str]) -> Record | None:
+        """The answer to a question; None: there is none, it was damaged, or it depends on what is another one now.
+
+        Arguments:
+            current: gives the present digest of what an answer depends on, by its name.
+        """
+
+    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str]) -> None:
+        """Keep an answer, if answers can be kept.
+
+        Arguments:
+            later: what else the answer depends on: name -> digest.
+        """

@@ -1,0 +1,109 @@
+"""A fresh build folder with a full build cache: no worker starts, and no tool is probed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SCONSTRUCT, Project
+
+REFUSE = """\
+from kernelwright.processes import pool
+from kernelwright.toolchain import probe
+
+def refuse(*arguments, **options):
+    raise RuntimeError("a worker is started, or nvcc is probed")
+
+pool.ForkServer = probe.probe_nvcc = refuse
+"""
+"""The begin of a build file that starts no worker and does not probe nvcc."""
+
+
+@pytest.fixture
+def shared(project: Project, tmp_path: Path) -> Project:
+    """A project with a build cache outside of its folder, filled by a checkout of it elsewhere."""
+    settings = project.folder / "pyproject.toml"
+    settings.write_text(settings.read_text() + f'cache_dir = "{tmp_path / "cache"}"\n')
+    project.write("kernels/_helper.py", "X = 1\n")
+    project.replace("kernels/add_one.py", "from tvm import te", "import _helper\nfrom tvm import te")
+    first = Project(tmp_path / "first" / "checkout")
+    shutil.copytree(project.folder / "kernels", first.folder / "kernels")
+    for name in ("SConstruct", "pyproject.toml"):
+        shutil.copy(project.folder / name, first.folder)
+    first.scons(fresh=True)
+    return project
+
+
+def refuse(project: Project) -> None:
+    """Let builds of a project fail that start a worker or probe nvcc."""
+    project.write("SConstruct", REFUSE + SCONSTRUCT)
+
+
+def executed(project: Project) -> list[str]:
+    """The definition files that the last run has executed."""
+    trace = json.loads((project.folder / "build/trace.json").read_text())
+    return sorted(event["args"]["subject"] for event in trace["traceEvents"] if event.get("cat") == "DISCOVER")
+
+
+def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, tmp_path: Path) -> None:
+    refuse(shared)
+    run = shared.scons(fresh=True)
+    assert set(run.labels) == {"CACHED", "PACKAGE"}
+    first, second = Project(tmp_path / "first" / "checkout").files("build/demo"), shared.files("build/demo")
+    here = len("build/demo/")
+    assert {name[here:]: data for name, data in first.items()} == {name[here:]: data for name, data in second.items()}
+    assert shared.scons(fresh=True).counts[0] == 0
+
+
+def test_a_read_only_cache_is_used_and_stays_as_it_is(shared: Project, tmp_path: Path) -> None:
+    refuse(shared)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+    assert set(shared.scons("--cache-readonly", fresh=True).labels) == {"CACHED", "PACKAGE"}
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == before
+
+
+def test_with_the_cache_disabled_the_workers_are_asked(shared: Project) -> None:
+    run = shared.scons("--cache-disable", fresh=True)
+    assert "CACHED" not in run.labels and executed(shared) == ["kernels/add_one.py", "kernels/scale.py"]
+
+
+def test_a_changed_import_executes_those_that_import_it(shared: Project) -> None:
+    shared.write("kernels/_helper.py", "X = 2\n")
+    run = shared.scons()
+    assert executed(shared) == ["kernels/add_one.py"]
+    assert [line for line in run.stages if line.startswith("LOWER")] == [
+        "LOWER add_one/default cuda",
+        "LOWER add_one/default x86-64-v3",
+    ]
+
+
+def test_a_damaged_cache_costs_time_and_nothing_else(shared: Project, tmp_path: Path) -> None:
+    entries = sorted((tmp_path / "cache").glob("??/*"))
+    for number, entry in enumerate(entries):
+        content = entry.read_bytes()
+        entry.write_bytes([content[:-1], b"", content[::-1]][number % 3])
+    run = shared.scons(fresh=True)
+    assert "CACHED" not in run.labels and executed(shared) == ["kernels/add_one.py", "kernels/scale.py"]
+    shutil.rmtree(shared.folder / "build")
+    refuse(shared)
+    assert set(shared.scons(fresh=True).labels) == {"CACHED", "PACKAGE"}
+
+
+def test_a_run_that_shows_something_only_writes_nothing_into_the_cache(cpu_project: Project, tmp_path: Path) -> None:
+    settings = cpu_project.folder / "pyproject.toml"
+    settings.write_text(settings.read_text() + f'cache_dir = "{tmp_path / "cache"}"\n')
+    cpu_project.scons("-n", fresh=True)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_of_somebody_is_refused_before_a_tool_is_probed(project: Project, tmp_path: Path) -> None:
+    settings = project.folder / "pyproject.toml"
+    settings.write_text(settings.read_text() + f'cache_dir = "{tmp_path / "mine"}"\n')
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/letter.txt").touch()
+    refuse(project)
+    run = project.scons(fresh=True, ok=False)
+    assert "the build cache cannot be in" in run.output
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["letter.txt"]

@@ -1,0 +1,235 @@
+"""Records of definition files in the build cache: which other trees may use them, and when they may not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.core import surroundings
+from kernelwright.core.files import LARGEST_RECORD
+from kernelwright.discover.discovery import Discovery, discover, is_known
+from kernelwright.processes.pool import WorkerPool
+from kernelwright.state.cache import BuildCache
+from workers_project import Project
+
+TUNED = """\
+from kernelwright import grid, kernel
+
+@kernel(configs=grid(z=[1], a=[2, 3]), tune=grid(warps=[4, 8], block=[1]))
+def tuned(z, a, warps, block):
+    raise NotImplementedError
+
+
+@tuned.sizes
+def _(z, a):
+    return {"n": [1, 100]}
+"""
+
+
+class Tree(Project):
+    """A project whose build cache is beside it."""
+
+    def __init__(self, folder: Path, cache: Path, writable: bool = True) -> None:
+        super().__init__(folder)
+        self.cache = BuildCache(cache, LARGEST_RECORD, writable)
+        self.runs = 0
+
+    def record(self, *files: str) -> Discovery:
+        """Discover with nothing of an earlier run, but for the build cache."""
+        self.runs += 1
+        paths = [self.folder / file for file in files]
+        kept = self.folder.parent / f"{self.folder.name}-{self.runs}"
+        return discover(paths, self.folder, kept, lambda: self.pool, "tvm 1", answers=self.cache)
+
+    def hits(self, *files: str) -> bool:
+        """Whether the build cache has the records of files."""
+        self.runs += 1
+        paths = [self.folder / file for file in files]
+        kept = self.folder.parent / f"{self.folder.name}-{self.runs}"
+        return is_known(paths, self.folder, kept, "tvm 1", self.cache)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    made = Tree(tmp_path / "tree", tmp_path / "cache")
+    made.folder.mkdir()
+    with made.pool:
+        yield made
+
+
+def entries(tree: Tree) -> list[Path]:
+    return sorted((tree.folder.parent / "cache").glob("??/*"))
+
+
+def test_another_checkout_has_the_same_record_without_a_worker(tree: Tree, tmp_path: Path) -> None:
+    tree.write("kernels/_helper.py", "X = 1\n")
+    first = tree.record(tree.empty("one", "import _helper"))
+    other = Tree(tmp_path / "elsewhere" / "checkout", tmp_path / "cache", writable=False)
+    other.pool.close()
+    assert not other.hits("kernels/one.py")
+    other.write("kernels/_helper.py", "X = 1\n")
+    assert other.record(other.empty("one", "import _helper")) == first
+    other.write("kernels/_helper.py", "X = 2\n")
+    assert not other.hits("kernels/one.py")
+    (other.folder / "kernels/_helper.py").unlink()
+    assert not other.hits("kernels/one.py")
+
+
+def test_a_record_with_a_space_keeps_its_order(tree: Tree) -> None:
+    tree.write("kernels/tuned.py", TUNED)
+    first = tree.record("kernels/tuned.py")
+    assert first.errors == [] and tree.hits("kernels/tuned.py") and tree.record("kernels/tuned.py") == first
+    (kernel,) = first.records[0].kernels
+    assert [*kernel.configs[0]][:2] == ["z", "a"]
+
+
+@pytest.mark.parametrize(
+    ("top", "change"),
+    [
+        ("import _new", lambda tree: tree.write("kernels/_new.py", "X = 2\n")),
+        ("open('kernels/data.json')", lambda tree: tree.write("kernels/data.json", "{ }")),
+        ("import os; os.listdir('kernels')", lambda tree: tree.write("kernels/other.txt", "")),
+        ("try:\n    import _absent\nexcept ImportError:\n    pass", lambda tree: tree.write("kernels/_absent.py", "")),
+        ("X = 1", lambda tree: tree.empty("one", "X = 2")),
+    ],
+    ids=["import", "read", "listing", "absent", "text"],
+)
+def test_another_content_of_anything_it_depends_on_is_a_miss(tree: Tree, top: str, change: Any) -> None:
+    tree.write("kernels/_new.py", "X = 1\n")
+    tree.write("kernels/data.json", "{}")
+    file = tree.empty("one", top)
+    assert not tree.record(file).errors and tree.hits(file)
+    change(tree)
+    assert not tree.hits(file)
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        "import os; os.environ.get('CUDA_VISIBLE_DEVICES')",
+        "import os; 'CUDA_VISIBLE_DEVICES' in os.environ",
+        "import os; dict(os.environ)",
+        "import os; os.getenvb(b'CUDA_VISIBLE_DEVICES')",
+        "import os; os.environ['CUDA_VISIBLE_DEVICES']; os.environ['CUDA_VISIBLE_DEVICES'] = '3'",
+    ],
+)
+def test_another_value_of_a_variable_that_it_asks_for_is_a_miss(
+    tree: Tree, top: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    file = tree.empty("one", top)
+    tree.record(file)
+    assert tree.hits(file)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert not tree.hits(file)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert not tree.hits(file)
+
+
+def test_a_variable_that_it_does_not_ask_for_has_no_effect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tree.empty("one")
+    tree.record(file)
+    for name in (*surroundings.PASSED_ON, "SOMETHING"):
+        monkeypatch.setenv(name, "/elsewhere")
+    assert tree.hits(file)
+
+
+def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tree.empty("one", "import iniconfig")
+    tree.record(file)
+    assert tree.hits(file)
+    digest = surroundings.installed_digest
+    asked = []
+
+    def changed(name: str) -> str:
+        asked.append(name)
+        return digest(name) + ("changed" if name == "iniconfig" else "")
+
+    monkeypatch.setattr(surroundings, "installed_digest", changed)
+    assert not tree.hits(file) and asked == ["iniconfig"]
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        "open('/etc/hostname').close()",
+        "import os; os.listdir('..')",
+        "import subprocess; subprocess.run(['true'])",
+        "import sys; sys.path.append('{outside}'); import somewhere_else",
+    ],
+    ids=["file", "folder", "process", "module"],
+)
+def test_a_record_that_depends_on_what_nobody_else_can_look_at_is_not_shared(tree: Tree, top: str) -> None:
+    outside = tree.folder.parent / "outside"
+    outside.mkdir()
+    (outside / "somewhere_else.py").write_text("")
+    file = tree.empty("one", top.format(outside=outside))
+    assert not tree.record(file).errors
+    assert entries(tree) == [] and not tree.hits(file)
+
+
+def test_another_python_or_numpy_is_a_miss(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tree.empty("one")
+    tree.record(file)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "version_info", (3, 99, 0))
+        assert not tree.hits(file)
+    with monkeypatch.context() as patched:
+        patched.setattr("kernelwright.discover.discovery.versions_of", lambda names: ["numpy-99.dist-info", ""])
+        assert not tree.hits(file)
+    assert tree.hits(file)
+
+
+def test_damaged_and_strange_entries_are_misses(tree: Tree) -> None:
+    file = tree.empty("one")
+    tree.record(file)
+    contents = {entry: entry.read_bytes() for entry in entries(tree)}
+    assert contents
+    for entry, content in contents.items():
+        entry.write_bytes(content[: len(content) // 2])
+        assert not tree.hits(file)
+        entry.write_bytes(content)
+    assert tree.hits(file)
+    with pytest.MonkeyPatch.context() as patched:
+        for change in ({"file": "kernels/two.py"}, {"kernels": [{}]}, {"schema": 99}, {"dependencies": {}}):
+            patched.setattr(tree.cache, "recall", lambda question, current, change=change: _changed(tree, change))
+            assert not tree.hits(file)
+
+
+def _changed(tree: Tree, change: dict[str, Any]) -> Any:
+    from kernelwright.core.records import Record
+
+    (text,) = [e.read_bytes().partition(b"\n")[2] for e in entries(tree) if b'"kernels"' in e.read_bytes()]
+    return Record(json.loads(text) | change, "")
+
+
+def test_distributions_are_found_by_their_files() -> None:
+    import iniconfig
+    import numpy
+
+    files = [str(iniconfig.__file__), str(numpy.__file__)]
+    assert surroundings.distributions_of(files) == ["iniconfig", "numpy"]
+    assert surroundings.distributions_of(["/somewhere/else.py"]) is None
+    assert surroundings.distributions_of([str(Path(str(numpy.__file__)).parent / "not_recorded.py")]) is None
+    assert surroundings.installed_digest("numpy") and surroundings.installed_digest("no_such_thing") == ""
+    assert surroundings.surrounding_digest("kernels/numpy.py") is None
+
+
+def test_without_a_cache_nothing_is_asked(tree: Tree) -> None:
+    file = tree.copy("one")
+    paths = [tree.folder / file]
+    kept = tree.folder / "kept"
+
+    def must_not_start() -> WorkerPool:
+        raise AssertionError("a worker is asked for")
+
+    assert not is_known(paths, tree.folder, kept, "tvm 1")
+    assert not discover(paths, tree.folder, kept, lambda: tree.pool, "tvm 1").errors
+    assert is_known(paths, tree.folder, kept, "tvm 1")
+    assert discover(paths, tree.folder, kept, must_not_start, "tvm 1").records
