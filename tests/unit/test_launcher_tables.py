@@ -188,6 +188,22 @@ def test_sizes_whose_product_int64_does_not_hold_are_beyond_every_end(place: Pat
         assert ran(module, *call, name="big") == rules.choose(dict(zip("abc", call, strict=True))), call
 
 
+def test_sizes_that_a_call_lacks_are_not_looked_for(tuned: Any) -> None:
+    """The lookup begins before the call is compared with variants."""
+    assert ran(tuned, *arrays(3)) == 2, "from now on the table is known"
+    x, k, y = arrays(3)
+    flat = FakeTensor(())
+    flat._managed.shape = 8  # nothing can be read there
+    for passed in ((flat, k, y), (x, k, flat), (np.float32(1), k, y), (x, k)):
+        with pytest.raises(TypeError, match=r"no built variant accepts|expected a tensor|takes 4 arguments"):
+            tuned["which"](*passed)
+    for device in ((2, 0), (2, 127), (2, 2**30), (10, 0), (2, -1)):
+        elsewhere = FakeTensor((3, 4), device=device)
+        with pytest.raises(ValueError, match="it was built for llvm"):
+            tuned["which"](elsewhere, k, elsewhere)
+    assert ran(tuned, *arrays(5)) == 0 and ran(tuned, *arrays(17)) == 3
+
+
 # ---- variants
 
 

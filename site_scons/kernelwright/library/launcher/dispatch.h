@@ -159,9 +159,9 @@ KW_HOT int32_t kw_first_fitting(const kw_kernel *kernel, const kw_call *call, co
 
 /* The variant that runs if that one fits: of a whole kernel's variants the one that a tuning table has for the call. */
 KW_FUNCTION const kw_variant *kw_chosen(const kw_kernel *kernel, const kw_call *call, const kw_variant *variants,
-                                        int32_t count, int32_t first) {
+                                        int32_t count, int32_t first, kw_sought ahead) {
   bool tuned = kernel->tuning && count == kernel->num_variants;
-  return tuned ? kw_tuned(call, first) : &variants[first];
+  return tuned ? kw_tuned(call, first, ahead) : &variants[first];
 }
 
 /* Loads all that a call on the device would load; `only_check` stops short of loading device code. */
@@ -221,7 +221,7 @@ KW_COLD int kw_prepare(const kw_kernel *kernel, DLDevice device, bool only_check
 /* Tells the number of the variant that a call would run, and behind a blank why. */
 KW_COLD int kw_append_choice(kw_text *text, kw_call *call, const kw_variant *variants, int32_t count, int32_t first) {
   const kw_kernel *kernel = call->kernel;
-  const kw_variant *chosen = kw_chosen(kernel, call, variants, count, first);
+  const kw_variant *chosen = kw_chosen(kernel, call, variants, count, first, kw_look_ahead(call, count));
   if (kw_check(kw_signature_on(chosen, call->device.device_type), call)) return -1;
   if (kw_prepare_variant(kernel, chosen, call->device, true)) return -1;
   kw_append(text, "%d ", (int)(chosen - kernel->variants));
@@ -248,9 +248,10 @@ KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *var
                                   const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
   kw_call call;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
+  kw_sought ahead = kw_look_ahead(&call, count);
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (__builtin_expect(first < 0, 0)) return kw_handle_no_match(&call, variants, count, result);
-  return kw_run(&call, kw_chosen(kernel, &call, variants, count, first), result);
+  return kw_run(&call, kw_chosen(kernel, &call, variants, count, first, ahead), result);
 }
 
 /* Runs the first of the variants that the arguments fit, or what a tuning table has in its place. */

@@ -110,7 +110,7 @@ static const kw_table kw_no_table __attribute__((unused));
 KW_FUNCTION const kw_table *_Atomic *kw_place_of_table(const kw_call *call, int32_t declared) {
   const kw_kernel *kernel = call->kernel;
   bool cpu = call->device.device_type == kDLCPU;
-  if (!cpu && (call->device.device_id < 0 || call->device.device_id >= KW_MAX_DEVICES)) return NULL;
+  if (!cpu && (call->device.device_id < 0 || call->device.device_id >= KW_TABLE_PLACES - 1)) return NULL;
   int32_t place = cpu ? 0 : 1 + call->device.device_id;
   return &kernel->tuning->found[place * kw_num_compared(kernel, kernel->num_variants) + declared];
 }
@@ -141,17 +141,44 @@ KW_FUNCTION const kw_table *kw_table_for(const kw_call *call, int32_t declared) 
 
 /* ---- which range counts ---- */
 
-/* The product of the sizes that decide. One that int64 does not hold is as large as that can be: no range but the last
- * goes so far. */
-KW_FUNCTION int64_t kw_product(const kw_rules *rules, const kw_call *call) {
-  int64_t product = 1;
+/* The rules for a call, or null; and the product of the sizes that decide. */
+typedef struct kw_sought {
+  const kw_rules *rules;
+  int64_t product;
+} kw_sought;
+
+/* Finds the product, if the call has all of the sizes: one that was not compared with a variant may lack some. A product
+ * that int64 does not hold is as large as that can be: no range but the last goes so far. */
+KW_HOT bool kw_product(const kw_rules *rules, const kw_call *call, int64_t *product) {
+  *product = 1;
   for (int32_t i = 0; i < rules->num_sizes; ++i) {
     kw_size at = rules->sizes[i];
-    int64_t size = at.axis < 0 ? call->values[at.argument]->v_int64 : call->tensors[at.argument]->shape[at.axis];
-    bool negative = (product < 0) != (size < 0);
-    if (__builtin_mul_overflow(product, size, &product)) product = negative ? INT64_MIN : INT64_MAX;
+    const DLTensor *tensor = call->tensors[at.argument];
+    if (at.axis < 0 ? !call->values[at.argument] : !tensor || at.axis >= tensor->ndim) return false;
+    int64_t size = at.axis < 0 ? call->values[at.argument]->v_int64 : tensor->shape[at.axis];
+    bool negative = (*product < 0) != (size < 0);
+    if (__builtin_mul_overflow(*product, size, product)) *product = negative ? INT64_MIN : INT64_MAX;
   }
-  return product;
+  return true;
+}
+
+/* The rules of a table for a call that a declared variant may fit. */
+KW_HOT kw_sought kw_sought_in(const kw_table *table, const kw_call *call, int32_t declared) {
+  kw_sought sought = {NULL, 0};
+  const kw_rules *rules = table->rules ? &table->rules[declared] : NULL;
+  if (rules && rules->num_ranges && kw_product(rules, call, &sought.product)) sought.rules = rules;
+  return sought;
+}
+
+/* The same for the first declared variant, before the call is compared with it, if its table was looked for. Each step
+ * to the product waits for the one before, and takes no time while the CPU compares. Later the call would wait for them:
+ * where the sizes change, the CPU foresees neither range nor variant, and has to know them before it goes on. */
+KW_HOT kw_sought kw_look_ahead(const kw_call *call, int32_t count) {
+  const kw_kernel *kernel = call->kernel;
+  bool tuned = kernel->tuning && count == kernel->num_variants;
+  const kw_table *_Atomic *place = tuned ? kw_place_of_table(call, 0) : NULL;
+  const kw_table *table = place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
+  return table ? kw_sought_in(table, call, 0) : (kw_sought){NULL, 0};
 }
 
 /* Up to so many ranges are compared one after the other: the CPU foresees where that ends if sizes are those of the call
@@ -167,18 +194,13 @@ KW_FUNCTION const kw_range *kw_range_of(const kw_rules *rules, int64_t product) 
   return low;
 }
 
-/* The rules for a call that a declared variant fits, or null. */
-KW_FUNCTION const kw_rules *kw_rules_for(const kw_call *call, int32_t declared) {
-  const kw_rules *rules = kw_table_for(call, declared)->rules;
-  return rules && rules[declared].num_ranges ? &rules[declared] : NULL;
-}
-
-/* The variant that runs a call that a declared one fits: the one that a table has for it, if the call fits that too. */
-KW_FUNCTION const kw_variant *kw_tuned(const kw_call *call, int32_t declared) {
+/* The variant that runs a call that a declared one fits: the one that a table has for it, if the call fits that too.
+ * `ahead` is what kw_look_ahead has found. */
+KW_FUNCTION const kw_variant *kw_tuned(const kw_call *call, int32_t declared, kw_sought ahead) {
   const kw_variant *variants = call->kernel->variants, *own = &variants[declared];
-  const kw_rules *rules = kw_rules_for(call, declared);
-  if (!rules) return own;
-  const kw_variant *other = &variants[kw_range_of(rules, kw_product(rules, call))->variant];
+  kw_sought sought = ahead.rules && !declared ? ahead : kw_sought_in(kw_table_for(call, declared), call, declared);
+  if (!sought.rules) return own;
+  const kw_variant *other = &variants[kw_range_of(sought.rules, sought.product)->variant];
   const kw_signature *expected = kw_signature_on(other, call->device.device_type);
   if (expected == kw_signature_on(own, call->device.device_type)) return other;
   return expected && kw_matches(expected, call, KW_DATA) ? other : own;
@@ -204,31 +226,24 @@ KW_COLD void kw_append_table(kw_text *text, const kw_table *table, const kw_iden
   else kw_append(text, "the nearest to this device, '%s' (count %d), ", device->name, device->count);
 }
 
-/* What the table has for a call, and whether that runs. */
-KW_COLD void kw_append_rule(kw_text *text, const kw_call *call, int32_t declared, const kw_variant *chosen) {
-  const kw_rules *rules = kw_rules_for(call, declared);
-  if (!rules) return kw_append(text, "has no rules for it");
-  int64_t product = kw_product(rules, call);
-  const kw_range *range = kw_range_of(rules, product);
-  const kw_variant *named = &call->kernel->variants[range->variant];
-  kw_append(text, "has %s for ", named->slug);
-  kw_append_range(text, rules, product, range);
-  if (named != chosen) kw_append(text, ", which these arguments do not fit");
-}
-
 /* Why a call that a declared variant fits runs the variant that kw_tuned has chosen. Raises where the call would. */
 KW_COLD int kw_append_reason(kw_text *text, const kw_call *call, int32_t declared, const kw_variant *chosen) {
+  const kw_variant *variants = call->kernel->variants;
   const kw_table *table = kw_table_for(call, declared);
-  const char *arch = kw_arch_on(&call->kernel->variants[declared], call->device);
+  const char *arch = kw_arch_on(&variants[declared], call->device);
   const kw_identity *device = arch ? kw_identity_of(call->device) : NULL;
-  const kw_rules *rules = kw_rules_for(call, declared);
   if (!device) return -1;
-  bool tuned = rules && chosen == &call->kernel->variants[kw_range_of(rules, kw_product(rules, call))->variant];
+  kw_sought sought = kw_sought_in(table, call, declared);
+  const kw_range *range = sought.rules ? kw_range_of(sought.rules, sought.product) : NULL;
+  bool tuned = range && chosen == &variants[range->variant];
   if (!tuned) kw_append(text, "it is the first declared variant that fits; ");
   if (!call->kernel->tuning) return kw_append(text, "there are no tuning tables"), 0;
   if (table == &kw_no_table) return kw_append(text, "no tuning table is for %s", arch), 0;
   kw_append_table(text, table, device);
-  kw_append_rule(text, call, declared, chosen);
+  if (!range) return kw_append(text, "has no rules for it"), 0;
+  kw_append(text, "has %s for ", variants[range->variant].slug);
+  kw_append_range(text, sought.rules, sought.product, range);
+  if (!tuned) kw_append(text, ", which these arguments do not fit");
   return 0;
 }
 
