@@ -16,6 +16,7 @@ from . import (
     on_demand,
     process_per_kernel,
     scale,
+    stability,
 )
 from .harness import Benchmark
 
@@ -31,6 +32,7 @@ MODULES = {
     "call_overhead": call_overhead,
     "lookup": lookup,
     "kernels": kernels_cpu,
+    "stability": stability,
     "scale": scale,
     "gpu": gpu,
 }

@@ -82,7 +82,7 @@ def _(x):
 
 COMMAND = "import sys; from kernelwright.cli import main; sys.exit(main({arguments!r}))"
 
-SHORT = {"rounds": 3, "batches": 8, "batch_us": 300, "limit_s": 60}
+SHORT = {"rounds": 3, "confirm": 0, "batches": 8, "batch_us": 300, "limit_s": 60}
 
 
 class Tuned:
@@ -173,6 +173,17 @@ def test_the_best_candidate_of_each_size_is_chosen_and_a_second_run_gives_the_sa
     assert (tuned.table.read_bytes(), (tuned.state / "timings.jsonl").read_bytes()) == (text, lines)
     tuned.tune("--again")
     assert answers(tuned) == ["fast", "wide"] and len(tuned.lines) > len(lines.splitlines())
+
+
+def test_a_new_answer_has_more_rounds_in_another_process(tuned: Tuned) -> None:
+    tuned.points("slow", "fast", "late")
+    said = tuned.tune("--sizes", "n=16", confirm=2)
+    assert answers(tuned) == ["fast"] and "double: 1 new answers in another process" in said.stderr
+    rounds = {line["config"]["way"]: len(line["us"]) for line in tuned.lines if line["sizes"]["n"] == 16}
+    assert rounds == {"fast": 5, "late": 3}
+    lines = tuned.lines
+    tuned.tune("--sizes", "n=16", confirm=2)
+    assert tuned.lines == lines and answers(tuned) == ["fast"]
 
 
 def test_a_new_candidate_measures_only_itself(tuned: Tuned) -> None:

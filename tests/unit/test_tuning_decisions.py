@@ -25,9 +25,10 @@ from kernelwright.tune.device import device_of, usable_cpus
 from kernelwright.tune.kept import FILE, Entry, Kept, Key
 from kernelwright.tune.lock import locked, place_of
 from kernelwright.tune.policy import Policy
+from kernelwright.tune.progress import Progress
 from kernelwright.tune.recheck import Regret, text_of
 from kernelwright.tune.sizes import combinations, read_seconds, read_sizes
-from kernelwright.tune.tuner import Tuned
+from kernelwright.tune.tuner import ConfigTuning, Tuned
 
 WHERE = Where("gemm", stage="tune")
 ONE = Timing((10.0,) * 3, (10.0,) * 3)
@@ -172,12 +173,21 @@ class MadeUp:
 
     Arguments:
         times: number of a candidate -> its microseconds; an error is raised.
+        later: the same in the second process.
     """
 
-    def __init__(self, times: Mapping[int, float | KernelwrightError], turn_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        times: Mapping[int, float | KernelwrightError],
+        later: Mapping[int, float | KernelwrightError] | None = None,
+    ) -> None:
         self._times = times
-        self.seconds = [turn_s]
+        self._later = later or {}
+        self.seconds = [1.0]
         self.turns: list[int] = []
+
+    def renew(self) -> None:
+        self._times = self._later
 
     def turn(self, built: Any, sizes: Mapping[str, int]) -> Turn:
         number = built.candidate.number
@@ -299,6 +309,55 @@ def test_candidates_that_there_is_no_time_for_at_all_have_no_turn(tmp_path: Path
     bench = MadeUp(dict.fromkeys(range(9), 10))
     found = contest(bench, Kept(tmp_path), [], rounds=4).run(built(*range(9)), {}, 4.0)
     assert set(found) == {0, 1, 2, 3}
+
+
+# Answers that change.
+
+
+def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT) -> tuple[int, ...]:
+    """What comes of that many candidates in two rounds, and two more in a second process."""
+    candidates = tuple(Candidate(n, {"block": n}, {"block": n}, f"block-{n}") for n in range(number))
+    rules = TunedConfig({}, (), (Rule({"block": standing}),))
+    tuner: Any = SimpleNamespace(
+        progress=Progress(quiet=True),
+        request=SimpleNamespace(policy=Policy(rounds=2, confirm=2), kernel="gemm"),
+        choices=[SimpleNamespace(config={})],
+        candidates_of=lambda choice: candidates,
+        workshop=lambda: None,
+        left_s=lambda choice, part: math.inf,
+        key=lambda own, default, sizes: Key({"block": own.candidate.number}, "d", "e", sizes, "tools"),
+    )
+    made: Any = bench
+    tuning = ConfigTuning(
+        tuner, 0, made, Kept(folder), TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
+    )
+    tuning.built.update(built(*range(number)))
+    tuning.measure([{"m": 1}])
+    return tuning.confirmed()
+
+
+def test_an_answer_changes_only_if_it_is_better_in_a_second_process_too(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 8, 2: 9.9}, later={0: 10, 1: 8})
+    assert answers_of(bench, tmp_path / "a", 3) == (1,) and bench.turns == [0, 1, 2, 0, 1, 2, 0, 1, 0, 1]
+    bench = MadeUp({0: 10, 1: 8, 2: 9.9}, later={0: 10, 1: 10.1})
+    assert answers_of(bench, tmp_path / "b", 3) == (0,)
+    # The second best is next.
+    bench = MadeUp({0: 10, 1: 8, 2: 9}, later={0: 10, 1: 10.1, 2: 9})
+    assert answers_of(bench, tmp_path / "c", 3) == (2,) and bench.turns[6:] == [0, 1, 0, 1, 0, 2, 0, 2]
+
+
+def test_an_answer_that_stands_and_the_one_that_would_follow_it_are_measured_side_by_side(tmp_path: Path):
+    bench = MadeUp({0: 10, 1: 8, 2: 9}, later={0: 10, 1: 9, 2: 9})
+    assert answers_of(bench, tmp_path / "a", 3, standing=2) == (2,) and bench.turns[6:] == [0, 1, 2, 0, 1, 2]
+    bench = MadeUp({0: 10, 1: 8, 2: 9}, later={0: 10, 1: 8, 2: 9})
+    assert answers_of(bench, tmp_path / "b", 3, standing=2) == (1,)
+    again = MadeUp({})
+    assert answers_of(again, tmp_path / "b", 3, standing=2) == (1,) and again.turns == []
+    # Where nothing would change nothing is measured again, and where the default would follow only what stands is.
+    bench = MadeUp({0: 10, 1: 8, 2: 8})
+    assert answers_of(bench, tmp_path / "c", 3, standing=2) == (2,) and len(bench.turns) == 6
+    bench = MadeUp({0: 10, 1: 11}, later={0: 10, 1: 9})
+    assert answers_of(bench, tmp_path / "d", 2, standing=1) == (1,) and bench.turns[4:] == [0, 1, 0, 1]
 
 
 # What is kept.

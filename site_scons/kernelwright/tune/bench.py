@@ -65,7 +65,7 @@ class Bench:
         try:
             yield self
         finally:
-            self._end()
+            self.renew()
 
     def turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
         """One turn of a candidate.
@@ -80,13 +80,13 @@ class Bench:
         try:
             return self._turn(built, sizes)
         except KernelwrightError:
-            self._end()
+            self.renew()
             if alone or time.monotonic() - start >= self._policy.limit_s:
                 raise
         try:
             return self._turn(built, sizes)
         except KernelwrightError:
-            self._end()
+            self.renew()
             raise
 
     def costs(self, request: CostRequest) -> list[float]:
@@ -116,7 +116,7 @@ class Bench:
             *(min(found["us"]), min(found["warm_us"], default=0.0), found["clock_mhz"]), noisy=found["disturbed"] >= 1
         )
 
-    def _end(self) -> None:
+    def renew(self) -> None:
         """End the process; the next turn starts a new one."""
         pool, self._pool = self._pool, None
         self._seen.clear()

@@ -82,6 +82,16 @@ class Contest:
             found[DEFAULT] = self._of_default(built, sizes, found)
         return found
 
+    def confirm(
+        self, numbers: Sequence[int], built: Mapping[int, Built], sizes: Mapping[str, int], found: dict[int, Entry]
+    ) -> None:
+        """Give some candidates more turns, beside the default, and add them to those that they had.
+
+        Raises:
+            KernelwrightError: the default cannot be measured any more.
+        """
+        self._measure(numbers, built, sizes, self.policy.confirm, found)
+
     def _turns_until(self, deadline: float) -> float:
         """How many turns there is time for, besides those of the default."""
         recent = self.bench.seconds[-RECENT:]

@@ -40,6 +40,9 @@ BUILDING = 0.5
 """The part of the budget after which nothing more is built."""
 
 
+MEASURING = 0.8
+"""The part of the budget after which candidates are left out. The rest is for answers that would change."""
+
 BUSY = 0.1
 """The part of batches that did not count from which on a run says so."""
 
@@ -187,7 +190,7 @@ class Tuner:
         kept = Kept(folder, self.request.anew)
         bench = Bench(self.root, self.request.policy)
         with bench.open():
-            tuned = [_Tuning(self, number, bench, kept, before).run() for number in range(len(self.choices))]
+            tuned = [ConfigTuning(self, number, bench, kept, before).run() for number in range(len(self.choices))]
         if bench.disturbed and (part := mean(bench.disturbed)) > BUSY:
             self.progress.note(f"this machine is busy: {part:.0%} of the batches waited for a CPU, and do not count")
         return tuned
@@ -200,7 +203,7 @@ class Tuner:
         return left / (len(self.choices) - number)
 
 
-class _Tuning:
+class ConfigTuning:
     """The tuning of one choice.
 
     Arguments:
@@ -209,6 +212,8 @@ class _Tuning:
         bench: measures.
         kept: the timings of earlier runs, and of this one.
         before: the present table.
+
+    ``built`` has the candidates that are built, by number.
     """
 
     def __init__(self, tuner: Tuner, number: int, bench: Bench, kept: Kept, before: TableFile | None) -> None:
@@ -219,7 +224,7 @@ class _Tuning:
         self._workshop = tuner.workshop()
         self._before, self._old = before, before.of(self._choice.config) if before else None
         self._contest = Contest(bench, self._policy, kept, self._key, self._out, self._progress.step)
-        self._built: dict[int, Built] = {}
+        self.built: dict[int, Built] = {}
         self._failed: dict[int, str] = {}
         self._entries: list[tuple[Sizes, dict[int, Entry]]] = []
         self._unfit: list[Sizes] = []
@@ -229,21 +234,21 @@ class _Tuning:
         default = self._workshop.build(self._candidates[:1])[0]
         if isinstance(default, KernelwrightError):
             raise default
-        self._built[DEFAULT] = default
+        self.built[DEFAULT] = default
         sizes = self._sizes(default)
         self._build(self._ordered(sizes))
-        for number in self._built.keys() - {DEFAULT}:
+        for number in self.built.keys() - {DEFAULT}:
             if why := self._kept.failure(self._key(number, {})):
                 self._failed[number] = why
-        self._measure(sizes)
+        self.measure(sizes)
         return self._decided()
 
     def _key(self, number: int, sizes: Sizes) -> Key:
-        return self._tuner.key(self._built[number], self._built[DEFAULT], sizes)
+        return self._tuner.key(self.built[number], self.built[DEFAULT], sizes)
 
     def _out(self, number: int, error: KernelwrightError) -> None:
         self._failed[number] = str(error)
-        self._workshop.out(self._candidates[number], error, self._built[number].sources)
+        self._workshop.out(self._candidates[number], error, self.built[number].sources)
 
     def _standing(self, sizes: Sizes) -> int:
         """The answer of the present table."""
@@ -263,7 +268,7 @@ class _Tuning:
 
     @property
     def _multiples(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self._built[DEFAULT].request.signature.get("multiples", {})
+        found: Mapping[str, int] = self.built[DEFAULT].request.signature.get("multiples", {})
         return found
 
     def _ordered(self, sizes: Sequence[Sizes]) -> list[Candidate]:
@@ -299,15 +304,15 @@ class _Tuning:
                 if isinstance(result, KernelwrightError):
                     self._failed[candidate.number] = str(result)
                 else:
-                    self._built[candidate.number] = result
+                    self.built[candidate.number] = result
 
-    def _measure(self, sizes: Sequence[Sizes]) -> None:
+    def measure(self, sizes: Sequence[Sizes]) -> None:
         """Find out about the candidates at each combination of sizes at which the default can be measured."""
         problem: KernelwrightError | None = None
         for place, at in enumerate(sizes):
             self._progress.begin(f"{self._kernel}: {size_text(at)} ({place + 1} of {len(sizes)})")
-            alive = {number: own for number, own in self._built.items() if number not in self._failed}
-            left_s = self._tuner.left_s(self._number) / (len(sizes) - place)
+            alive = {number: own for number, own in self.built.items() if number not in self._failed}
+            left_s = self._tuner.left_s(self._number, MEASURING) / (len(sizes) - place)
             try:
                 self._add(at, self._contest.run(alive, at, left_s, self._standing(at)))
             except KernelwrightError as error:
@@ -324,8 +329,8 @@ class _Tuning:
         """Decide; then see how answers do wherever the rules put them, and decide again if one of them fails."""
         tried: list[tuple[Sizes, int]] = []
         while True:
-            sizes = tuple(at for at, _ in self._entries)
-            answers, carried = tuple(self._answer(*one) for one in self._entries), self._carried()
+            answers = self.confirmed()
+            sizes, carried = tuple(at for at, _ in self._entries), self._carried()
             measured = [*zip(sizes, answers, strict=True), *((row.sizes, number) for row, number in carried)]
             rules = rules_of(measured)
             missing = [one for one in self._missing(rules, measured) if one not in tried and one[0] not in self._unfit]
@@ -334,10 +339,30 @@ class _Tuning:
             self._try(*missing[0])
             tried.append(missing[0])
         self._tell_lost([at for at, _ in measured])
-        digests = {number: own.digest for number, own in self._built.items()}
+        digests = {number: own.digest for number, own in self.built.items()}
         entries = tuple(known for _, known in self._entries)
         about = (self._choice.config, self._candidates, digests, sizes, entries, self._failed)
         return Tuned(*about, answers, carried, rules)
+
+    def confirmed(self) -> tuple[int, ...]:
+        """The answers. One that is another one than up to now has to be better in a second process, too."""
+        enough, given = self._policy.rounds + self._policy.confirm, set[tuple[int, int]]()
+        while True:
+            answers = tuple(self._answer(*one) for one in self._entries)
+            doubtful: dict[int, list[int]] = {}
+            for place, ((at, known), answer) in enumerate(zip(self._entries, answers, strict=True)):
+                two = {answer, self._standing(at)} if answer != self._standing(at) else set()
+                rest = [n for n in two & known.keys() - self._failed.keys() - {DEFAULT} if len(known[n].us) < enough]
+                if numbers := [n for n in sorted(rest) if (place, n) not in given]:
+                    doubtful[place] = numbers
+            if not doubtful:
+                return answers
+            self._bench.renew()
+            self._progress.begin(f"{self._kernel}: {len(doubtful)} new answers in another process")
+            for place, numbers in doubtful.items():
+                at, known = self._entries[place]
+                self._contest.confirm(numbers, self.built, at, known)
+                given |= {(place, number) for number in numbers}
 
     def _answer(self, sizes: Sizes, known: Mapping[int, Entry]) -> int:
         complete = {n: entry.timing for n, entry in known.items() if n not in self._failed and self._is_complete(entry)}
@@ -353,7 +378,7 @@ class _Tuning:
         then = [(source.tune, source.digest) for source in self._old.sources]
         known = [
             number
-            for number, own in self._built.items()
+            for number, own in self.built.items()
             if number not in self._failed and any(same(t, own.candidate.tune) and d == own.digest for t, d in then)
         ]
         measured = [at for at, _ in self._entries]
@@ -395,7 +420,7 @@ class _Tuning:
         """One round of a candidate beside the default. Where that one fails, the candidate may fail, too."""
         contest = replace(self._contest, policy=replace(self._policy, rounds=1))
         try:
-            contest.run({n: self._built[n] for n in (DEFAULT, number)}, sizes, float("inf"))
+            contest.run({n: self.built[n] for n in (DEFAULT, number)}, sizes, float("inf"))
         except KernelwrightError:
             self._unfit.append(sizes)
 
