@@ -10,9 +10,9 @@ from tvm.target import Target
 from tvm.tirx import Var
 
 
-def _space(target: str):
+def _space(target: str, dtype: str):
     if target == "cuda":
-        return grid(block_m=[64, 128])
+        return grid(block_m=[64, 128]) + ([] if dtype != "float16" else grid(block_m=[64, 128], wgmma=[True]))
     few_rows = [{"block_m": 16, "block_n": 256}, {"block_m": 16, "block_n": 512}, {"block_m": 1, "block_n": 512}]
     return [*few_rows, *grid(block_m=[72, 144], block_n=[128, 256, 512])]
 
@@ -25,20 +25,32 @@ def _space(target: str):
         where=lambda n, k, dtype: n == 1024 or dtype == "float16",
     ),
     tune=_space,
+    preferred=lambda dtype: {"sm_90a": {"block_m": 128, "wgmma": True}} if dtype == "float16" else {},
     outputs=["c"],
 )
-def gemm(n: int, k: int, dtype: str, block_m: int, target: Target, block_n: int = 256, block_k: int = 256):
+def gemm(
+    n: int,
+    k: int,
+    dtype: str,
+    block_m: int,
+    target: Target,
+    block_n: int = 256,
+    block_k: int = 256,
+    wgmma: bool = False,
+):
     """Matrix product ``c = a @ b``, accumulated in float32.
 
     Shapes: a [m, k], b [k, n], c [m, n]. ``block_m`` is the number of rows that one block of threads (CUDA) or
     one task (CPU) computes, ``block_n`` the number of columns of a task. On the CPU up to 16 rows are computed in
-    another way than more. On CUDA, float16 runs on the tensor cores.
+    another way than more. On CUDA, float16 runs on the tensor cores, with ``wgmma`` on those of sm_90a.
     """
     if target.kind.name == "llvm":
         lanes = cpu_lanes(target)
         if block_m <= 16:
             return _cpu_few_rows(n, k, dtype, block_m, block_n, lanes)
         return _cpu(n, k, dtype, block_m, block_n, block_k, lanes)
+    if wgmma:
+        return _warpgroups(n, k, block_m)
     return _tensor_cores(n, k, block_m) if dtype == "float16" else _cuda_cores(n, k, block_m)
 
 
@@ -363,5 +375,122 @@ def _tensor_cores(n: int, k: int, block_m: int):
                 for j in T.unroll(4):
                     for v in T.vectorized(2):
                         c[row, bx * block_n + j0 + j * 8 + lane % 4 * 2 + v] = T.cast(acc[i, j, h * 2 + v], "float16")
+
+    return main
+
+
+def _warpgroups(n: int, k: int, block_m: int):
+    """For sm_90a: a block computes block_m x 128 elements, each of its warpgroups 64 x 128 of them with ``wgmma``.
+
+    One more warp, the producer, has the copy engine (TMA) bring tiles of a and b into a ring of stages. For each stage
+    there are two barriers: one that the tiles are full, one that all warpgroups are done with them. Tiles have rows of
+    128 bytes and the 128-byte swizzle. Layouts: PTX ISA, "Register Fragments and Shared Memory Matrix Layouts" of
+    wgmma.
+    """
+    block_n, block_k, stages, row = 128, 64, 4, 64
+    groups = block_m // 64
+    steps = k // block_k
+    # In elements. A tile of b is two panels of 64 columns, because a row of the swizzle has 64 elements.
+    size_a, panel_b = block_m * block_k, block_k * row
+    size = size_a + 2 * panel_b
+    ring = stages * size
+    atom = 8 * row * 2  # bytes of 8 rows, after which the swizzle repeats
+    m = Var("m", "int32")
+
+    @T.prim_func
+    def main(
+        a: T.Buffer((m, k), "float16", align=16),
+        b: T.Buffer((k, n), "float16", align=16),
+        c: T.Buffer((m, n), "float16", align=16),
+    ):
+        map_a: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        map_b: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        # Sizes, bytes from row to row, size of a box, and its steps. Rows of a past the end are read as zeros.
+        T.tensormap_encode_tiled(
+            map_a, a.data, k, m, 2 * k, row, block_m, 1, 1, descriptor_dtype="float16", rank=2, swizzle=3
+        )
+        T.tensormap_encode_tiled(
+            map_b, b.data, n, k, 2 * n, row, block_k, 1, 1, descriptor_dtype="float16", rank=2, swizzle=3
+        )
+        T.device_entry()
+        bx = T.launch_thread("blockIdx.x", n // block_n)
+        by = T.launch_thread("blockIdx.y", T.ceildiv(m, block_m))
+        tx = T.launch_thread("threadIdx.x", groups * 128 + 32)
+        shared = T.alloc_buffer((ring * 2 + stages * 16,), "uint8", scope="shared.dyn", align=1024)
+        tiles = T.decl_buffer((ring,), "float16", data=shared.data, scope="shared.dyn")
+        full = T.decl_buffer((stages,), "uint64", data=shared.data, elem_offset=ring // 4, scope="shared.dyn")
+        empty = T.decl_buffer((stages,), "uint64", data=shared.data, elem_offset=ring // 4 + stages, scope="shared.dyn")
+        acc = T.alloc_buffer((64,), "float32", scope="local")
+        desc = T.alloc_buffer((2,), "uint64", scope="local")
+        pair = T.alloc_buffer((1,), "uint32", scope="local")
+
+        if tx == 0:
+            for stage in T.unroll(stages):
+                T.ptx.mbarrier.init.shared.b64(full.ptr_to([stage]), 1)
+                T.ptx.mbarrier.init.shared.b64(empty.ptr_to([stage]), groups)
+            T.ptx.fence.mbarrier_init.release.cluster()
+        T.cuda.cta_sync()
+        if tx == groups * 128:
+            for step in T.serial(steps):
+                stage = T.meta_var(step % stages)
+                if step >= stages:
+                    T.cuda.mbarrier_wait(empty.ptr_to([stage]), (step // stages - 1) % 2)
+                T.ptx.mbarrier.arrive.expect_tx.shared.b64(full.ptr_to([stage]), size * 2)
+                T.ptx["cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"](
+                    tiles.ptr_to([stage * size]),
+                    T.address_of(map_a),
+                    step * block_k,
+                    by * block_m,
+                    full.ptr_to([stage]),
+                )
+                for panel in T.unroll(2):
+                    T.ptx["cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"](
+                        tiles.ptr_to([stage * size + size_a + panel * panel_b]),
+                        T.address_of(map_b),
+                        bx * block_n + panel * row,
+                        step * block_k,
+                        full.ptr_to([stage]),
+                    )
+        if tx < groups * 128:
+            # Offsets in descriptors count 16 bytes. Of a, whose rows are along k: from 8 rows to the next. Of b, whose
+            # rows are along n: from 64 columns to the next, and from 8 rows to the next.
+            T.cuda.wgmma.encode_matrix_descriptor(
+                desc.ptr_to([0]), tiles.ptr_to([tx // 128 * 64 * row]), 1, atom // 16, 3
+            )
+            T.cuda.wgmma.encode_matrix_descriptor(
+                desc.ptr_to([1]), tiles.ptr_to([size_a]), panel_b * 2 // 16, atom // 16, 3
+            )
+            for step in T.serial(steps):
+                stage = T.meta_var(step % stages)
+                T.cuda.mbarrier_wait(full.ptr_to([stage]), step // stages % 2)
+                T.ptx["wgmma.fence.sync.aligned"]()
+                for kk in T.unroll(block_k // 16):
+                    T.ptx["wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16"](
+                        *[acc[i] for i in range(64)],
+                        desc[0] + T.cast(stage * (size * 2 // 16) + kk * 2, "uint64"),
+                        desc[1] + T.cast(stage * (size * 2 // 16) + kk * (2 * atom // 16), "uint64"),
+                        step + kk > 0,
+                        1,
+                        1,
+                        0,
+                        1,
+                    )
+                T.ptx["wgmma.commit_group.sync.aligned"]()
+                # All but the newest group are done, so the stage before is free.
+                T.ptx["wgmma.wait_group.sync.aligned"](1)
+                if step > 0 and tx % 128 == 0:
+                    T.ptx.mbarrier.arrive.shared.b64(empty.ptr_to([(step - 1) % stages]))
+            T.ptx["wgmma.wait_group.sync.aligned"](0)
+            for j in T.unroll(16):
+                for h in T.unroll(2):
+                    # Instructions of PTX, which no compiler moves before the wait.
+                    T.ptx["cvt.rn.f16x2.f32"](pair[0], acc[j * 4 + h * 2 + 1], acc[j * 4 + h * 2])
+                    if by * block_m + tx // 32 * 16 + h * 8 + tx % 32 // 4 < m:
+                        T.ptx["st.global.b32"](
+                            c.ptr_to(
+                                [by * block_m + tx // 32 * 16 + h * 8 + tx % 32 // 4, bx * block_n + j * 8 + tx % 4 * 2]
+                            ),
+                            pair[0],
+                        )
 
     return main

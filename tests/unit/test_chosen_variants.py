@@ -127,6 +127,39 @@ def test_a_config_that_is_declared_and_not_selected_is_not_stale() -> None:
     assert chosen.stale == () and chosen.selection.tables == () and len(chosen.selection.record.configs) == 1
 
 
+PREFERRED = tuple(replace(choice, preferred={"sm_90a": {"block": 32}, "sm_100a": {"block": 16}}) for choice in SAME)
+
+
+def test_what_the_definition_prefers_is_built_for_its_arch_and_is_the_last_table() -> None:
+    chosen = choose(selected(PREFERRED), [table(A100, tuned(2, (None, 16)))]).selection
+    assert built(chosen) == [
+        (1, 8, ARCHS),
+        (2, 8, ARCHS),
+        (2, 16, {"cuda": ("sm_80",)}),
+        (1, 32, {"cuda": ("sm_90a",)}),
+        (2, 32, {"cuda": ("sm_90a",)}),
+    ]
+    assert chosen.declared == 2
+    assert chosen.tables[1:] == (
+        DeviceTable("cuda", "sm_90a", "", 0, {0: Rules((), ((None, 3),)), 1: Rules((), ((None, 4),))}),
+    )
+    assert chosen.places[1:] == ({0: GEMM.location, 1: GEMM.location},)
+
+
+def test_a_table_goes_before_what_the_definition_prefers_for_the_configs_that_it_lists() -> None:
+    first, last = choose(selected(PREFERRED), [table(H100, tuned(1, (None, 8)))]).selection.tables
+    assert first.rules == {0: Rules((), ((None, 0),)), 1: Rules((), ((None, 2),))}, (
+        "the measured answer is the first point"
+    )
+    assert (last.name, last.rules.keys()) == ("", {0, 1})
+
+
+def test_what_the_definition_prefers_is_not_built_without_its_arch_or_where_only_first_points_are_asked_for() -> None:
+    without = selected(PREFERRED, {"llvm": ARCHS["llvm"], "cuda": ("sm_80",)})
+    for chosen in (choose(without), choose(selected(PREFERRED), preferred=False)):
+        assert chosen.selection.tables == () and len(chosen.selection.record.configs) == 2
+
+
 APART = (Choice({"n": 1}, {"llvm": blocks(8, 16), "cuda": blocks(16, 8)}),)
 
 

@@ -306,6 +306,19 @@ def test_of_several_tables_the_nearest_one_counts(place: Path, kernel: KernelPla
         assert told(module, *arrays(3))[1].endswith(f"up to {expected.rules[0].ranges[0][0]}")
 
 
+def test_what_the_definition_prefers_counts_on_devices_whose_arch_has_no_table(place: Path, kernel: KernelPlan) -> None:
+    (preferred,) = of_devices({0: Rules((), ((None, 3),))}, name="", count=0)
+    module = loaded(place, replace(kernel, tables=(preferred,)))
+    assert told(module, *arrays(5)) == (3, f"the definition's preference for {ARCH} has other for any size")
+    assert told(module, *arrays(5, dtype="float64")) == (
+        1,
+        f"it is the first declared variant that fits; the definition's preference for {ARCH} has no rules for it",
+    )
+    far = replace(preferred, name="another", count=10**6, rules={0: Rules((), ((None, 0),))})
+    module = loaded(place, replace(kernel, tables=(preferred, far)))
+    assert told(module, *arrays(5))[0] == 0, "another device's table is nearer than none"
+
+
 def test_a_declared_variant_without_rules_runs_itself(place: Path, kernel: KernelPlan) -> None:
     module = loaded(place, replace(kernel, tables=of_devices({0: BY_M[0]})))
     assert ran(module, *arrays(400, dtype="float64")) == 1
@@ -452,7 +465,7 @@ def random_tables(chance: random.Random) -> tuple[DeviceTable, ...]:
         DeviceTable(
             "llvm",
             chance.choice([ARCH, ARCH, "x86-64-v2"]),
-            chance.choice([HERE, "another", "third"]),
+            chance.choice([HERE, "another", "third", ""]),
             max(1, COUNT + chance.randrange(-2, 3)),
             {0: random_rules(chance)} if chance.random() < 0.9 else {},
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,41 @@ def test_a_space_of_another_form_is_an_error_at_the_definition(tune: Any, messag
     with pytest.raises(DefinitionError, match=message) as caught:
         declared(tune=tune)
     assert str(caught.value.where.location).startswith(f"{__file__}:")
+
+
+def test_a_definition_may_prefer_points_for_archs() -> None:
+    points = grid(block=[8, 16], stages=[1, 2])
+    best = {"block": 16, "stages": 2}
+    made = declared(tune=points, preferred={"sm_90a": best, "sm_80": points[0]})
+    assert [choice.preferred for choice in made.choices] == [{"sm_90a": best}] * 2, "the first point needs no word"
+    made = declared(tune=points, preferred=lambda n: {"x86-64-v4": best} if n == 1024 else {})
+    assert [choice.preferred for choice in made.choices] == [{"x86-64-v4": best}, {}]
+    made = declared(tune=points, targets=["llvm"], preferred={"sm_90a": best})
+    assert [choice.preferred for choice in made.choices] == [{}, {}], "there is no point for that target"
+
+
+@pytest.mark.parametrize(
+    ("preferred", "message"),
+    [
+        ([{"block": 8}], "expected a dict from archs to points"),
+        (lambda n: None, "expected a dict from archs to points"),
+        ({"sm_90a": 8}, "expected an arch and a point"),
+        ({90: {"block": 8}}, "expected an arch and a point"),
+        ({"sm90": {"block": 8}}, "unknown arch 'sm90'"),
+        ({"sm_90a": {"block": 64}}, "no point of the space for cuda"),
+        ({"sm_90a": {"block": 16.0}}, "no point of the space for cuda"),
+        (lambda m: {}, "has a parameter 'm', but what it can be given is n"),
+    ],
+)
+def test_a_preference_of_another_form_is_an_error_at_the_definition(preferred: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message) as caught:
+        declared(tune=grid(block=[8, 16]), preferred=preferred)
+    assert str(caught.value.where.location).startswith(f"{__file__}:") and caught.value.remedy
+
+
+def test_a_preference_without_a_space_is_an_error() -> None:
+    with pytest.raises(DefinitionError, match="preferred names points, and there is no tune"):
+        kernel(configs=grid(n=[1]), preferred={"sm_90a": {"block": 8}})(gemm)
 
 
 def test_a_point_has_to_give_what_the_definition_has_no_default_for() -> None:
@@ -203,6 +239,11 @@ def test_a_record_has_the_choices() -> None:
     record = KernelRecord.from_json(Record(RECORD, ""))
     assert record.choices == (Choice({"n": 1}, {"llvm": ({"block": 8}, {"block": 16})}, {"m": (1, 2)}),)
     assert record.sizes == {"m": (1, 2)} and record.has_cost
+    (choice,) = RECORD["choices"]
+    preferring = KernelRecord.from_json(
+        Record({**RECORD, "choices": [{**choice, "preferred": {"sm_90a": {"block": 16}}}]}, "")
+    )
+    assert preferring.choices == (replace(record.choices[0], preferred={"sm_90a": {"block": 16}}),)
     plain = KernelRecord.from_json(Record({k: v for k, v in RECORD.items() if k not in ("choices", "has_cost")}, ""))
     assert (plain.choices, plain.sizes, plain.has_cost) == ((), {}, False)
 

@@ -16,7 +16,8 @@ from typing import Any
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
-from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit
+from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit, TensorMap
+from ..runtime.cuda_core_tensor_maps import DTYPES
 from ..runtime.size import FUNCTIONS, OPERATORS
 from .base import Backend
 
@@ -60,6 +61,7 @@ class CudaCore(Backend):
         "cuda_core_device.py",
         "cuda_core_arrays.py",
         "cuda_core_memory.py",
+        "cuda_core_tensor_maps.py",
         "cuda_core_frameworks.py",
         "arch.py",
         "dtype.py",
@@ -113,9 +115,15 @@ def _plan_of(unit: LoweredUnit) -> HostPlan:
             )
             raise KernelwrightError(text, unit.where, REMEDY)
         for dtype, _ in launch.params:
-            if dtype not in (*CONVERSIONS, "tensor", "workspace"):
+            if dtype == "tensor_map" and (launch.cluster or launch.cooperative or launch.dependent):
+                text = f"device function {launch.kernel} is launched with tensor maps and with clusters or flags"
+                raise KernelwrightError(text, unit.where, REMEDY)
+            if dtype not in (*CONVERSIONS, "tensor", "workspace", "tensor_map"):
                 text = f"device function {launch.kernel!r} has a parameter of dtype {dtype!r}, which cannot be passed"
                 raise KernelwrightError(text, unit.where, "pass it as float32, or in a tensor")
+    for described in unit.host_plan.tensor_maps:
+        if described.dtype not in DTYPES:
+            raise KernelwrightError(f"there are no tensor maps of {described.dtype}", unit.where, REMEDY)
     return unit.host_plan
 
 
@@ -210,7 +218,8 @@ class _Writer:
         self._plan = plan
         self.used: set[str] = set()
         workspaces = [f"workspace_{number}" for number in range(len(plan.workspaces))]
-        taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *workspaces, *dir(builtins)}
+        made = [*workspaces, *(f"tensor_map_{number}" for number in range(len(plan.tensor_maps)))]
+        taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *made, *dir(builtins)}
         names = [argument.name for argument in unit.arguments] + list(unit.symbols)
         what = "the name of an argument or a size"
         self.names = _renamed([_identifier(name, what, unit.where) for name in names], taken)
@@ -223,6 +232,8 @@ class _Writer:
             yield f"call.check({self._text(check.passes)}, {error}, {check.message!r})"
         for number, size in enumerate(self._plan.workspaces):
             yield f"workspace_{number} = call.workspace({self._text(size)})"
+        for number, described in enumerate(self._plan.tensor_maps):
+            yield from self._tensor_map(f"tensor_map_{number}", described)
         for launch in self._plan.launches:
             indent = ""
             if launch.when is not None:
@@ -250,11 +261,21 @@ class _Writer:
     def _expressions(self) -> Iterator[int | str]:
         yield from self._plan.workspaces
         yield from (check.passes for check in self._plan.checks)
+        yield from (value for described in self._plan.tensor_maps for value in described.expressions)
         for launch in self._plan.launches:
             yield from (*launch.grid, *launch.block, *(launch.cluster or ()), launch.shared)
-            yield from (value for kind, value in launch.params if kind not in ("tensor", "workspace"))
+            yield from (value for kind, value in launch.params if kind not in ("tensor", "workspace", "tensor_map"))
             if launch.when is not None:
                 yield launch.when
+
+    def _tensor_map(self, name: str, described: TensorMap) -> Iterator[str]:
+        yield f"{name} = call.tensor_map("
+        yield f"    {self.names[described.tensor]}.data,"
+        yield f"    {described.dtype!r},"
+        for key in ("sizes", "strides", "box", "steps"):
+            yield f"    {key}=[{', '.join(map(self._text, getattr(described, key)))}],"
+        yield f"    modes={[described.interleave, described.swizzle, described.promotion, described.fill]},"
+        yield ")"
 
     def _launch(self, launch: Launch) -> Iterator[str]:
         yield "call.launch("
@@ -276,8 +297,8 @@ class _Writer:
         kind, value = param
         if kind == "tensor":
             return f"{self.names[str(value)]}.data"
-        if kind == "workspace":
-            return f"workspace_{value}"
+        if kind in ("workspace", "tensor_map"):
+            return f"{kind}_{value}"
         self.used.add(CONVERSIONS[kind])
         return f"{CONVERSIONS[kind]}({self._text(value)})"
 

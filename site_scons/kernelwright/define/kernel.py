@@ -203,6 +203,7 @@ class Kernel:
         *,
         configs: Sequence[Config] | Recorded | None = None,
         tune: Sequence[Config] | Callable[..., Sequence[Config]] | None = None,
+        preferred: Mapping[str, Config] | Callable[..., Mapping[str, Config]] | None = None,
         divisible: Mapping[str, Sequence[int]] | None = None,
         targets: Sequence[str] | None = None,
         archs: Sequence[str] | None = None,
@@ -224,6 +225,9 @@ class Kernel:
                 parameters of the function; or a function that returns such a list, of those keys of a config and of
                 ``target`` (``"llvm"`` or ``"cuda"``) that it has parameters for. The first point is the default. The
                 others are built where a tuning table chooses them.
+            preferred: arch -> the point of the space that runs as code for this arch where no tuning table says more,
+                such as ``{"sm_90a": {"block_m": 128}}``; or a function that returns such a dict, of those keys of a
+                config that it has parameters for. Without alignment that it needs, the first point runs.
             divisible: size symbol -> numbers that its values may be multiples of: ``{"m": [1, 16]}`` makes two variants
                 of each config, one for every m that is a multiple of 16, and one for all others, which is the same
                 without the ``1``. TVM simplifies the code of the first for such sizes. Its config has the key
@@ -252,7 +256,7 @@ class Kernel:
             name, where = _kernel_name(function)
             allowed = _strings("targets", targets, where)
             classes = checked_divisible(divisible, frontend, where)
-            variants, choices = _declared(function, configs, tune, classes, allowed, frontend, where)
+            variants, choices = _declared(function, configs, tune, classes, allowed, frontend, where, preferred)
             result = cls(
                 function,
                 name,
@@ -652,6 +656,7 @@ def _declared(
     targets: tuple[str, ...] | None,
     frontend: str,
     where: Where,
+    preferred: Any = None,
     classes_are_listed: bool = False,
 ) -> tuple[tuple[Config, ...], tuple[Choice, ...]]:
     """The configs of all variants of a kernel, and its choices if it has a space.
@@ -666,8 +671,10 @@ def _declared(
         seen = tuple(in_order(seen))
     require_classes(seen, divisible, where)
     if tune is None:
+        if preferred is not None:
+            raise DefinitionError("preferred names points, and there is no tune that has any", where, "add tune")
         return seen, ()
-    space = space_of(tune, targets, frontend, where)
+    space = space_of(tune, targets, frontend, where, preferred)
     choices = space.choices(seen, isinstance(configs, Recorded))
     if divisible:  # which of them a config of a variant belongs to is known only now
         choices = tuple(by_class((choice.config, choice) for choice in choices))

@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.arch import TARGETS
-from ..core.errors import DefinitionError, Where, shown
+from ..core.arch import TARGETS, target_of
+from ..core.errors import DefinitionError, SettingsError, Where, shown
 
 Point = Mapping[str, Any]
 """A set of values of the tuning parameters: ``{"block_m": 64, "stages": 3}``."""
@@ -25,6 +25,8 @@ TARGETS_OF = {"cutedsl": ("cuda",)}
 """Front end -> the targets that its definitions can be built for, where these are not all."""
 
 WRITE = "write tune=grid(block=[32, 64]), or a function that returns such a list"
+
+PREFER = 'write preferred={"sm_90a": {"block": 64}}, or a function that returns such a dict'
 
 POINTLESS = "give at least one point; [{}] if there is nothing to tune"
 
@@ -42,11 +44,13 @@ class Choice:
         config: the caller's config.
         points: target -> its points; the first one is the default. There is no variant for a target that is missing.
         sizes: what is measured, as far as the definition says so.
+        preferred: arch -> the point that runs as code for this arch where no table says more.
     """
 
     config: Mapping[str, Any]
     points: Mapping[str, tuple[Point, ...]]
     sizes: Sizes = field(default_factory=dict)
+    preferred: Mapping[str, Point] = field(default_factory=dict)
 
     def candidate(self, point: Point) -> dict[str, Any]:
         """The config of the variant with a point."""
@@ -73,10 +77,12 @@ class Space:
         tune: the points, or a function of keys of a config and ``target`` that returns them.
         targets: the targets that the kernel can be built for.
         where: the definition.
+        preferred: arch -> point, or a function of keys of a config that returns such a dict; None: there are none.
     """
 
-    def __init__(self, tune: Any, targets: Iterable[str], where: Where) -> None:
+    def __init__(self, tune: Any, targets: Iterable[str], where: Where, preferred: Any = None) -> None:
         self._tune = tune
+        self._preferred = preferred
         self._targets = tuple(targets)
         self._where = where
         if not callable(tune):
@@ -109,10 +115,35 @@ class Space:
         if not points:
             message = f"tune has no point for {shown(dict(config))} and any target"
             raise DefinitionError(message, self._where, POINTLESS)
-        choice = Choice(dict(config), points)
+        choice = Choice(dict(config), points, preferred=self._preferred_of(config, points))
         if not seen:
             return choice
-        return Choice({key: value for key, value in config.items() if key not in choice.parameters}, points)
+        return replace(choice, config={key: value for key, value in config.items() if key not in choice.parameters})
+
+    def _preferred_of(self, config: Mapping[str, Any], points: Mapping[str, tuple[Point, ...]]) -> dict[str, Point]:
+        """The preferred points for a config, without those that are the first ones anyway."""
+        found: Any = self._preferred or {}
+        if callable(found):
+            found = found(**given(found, config, "preferred", self._where))
+        if not isinstance(found, Mapping):
+            message = f"preferred is {shown(found)}, expected a dict from archs to points"
+            raise DefinitionError(message, self._where, PREFER)
+        return {arch: dict(point) for arch, point in found.items() if self._prefers(arch, point, points)}
+
+    def _prefers(self, arch: Any, point: Any, points: Mapping[str, tuple[Point, ...]]) -> bool:
+        """Whether a point takes the place of the first one; there may be no point for the arch's target at all."""
+        if not isinstance(arch, str) or not isinstance(point, Mapping):
+            message = f"preferred has {shown(arch)}: {shown(point)}, expected an arch and a point"
+            raise DefinitionError(message, self._where, PREFER)
+        try:
+            target = target_of(arch)
+        except SettingsError as error:
+            raise DefinitionError(f"preferred: {error.message}", self._where, error.remedy) from error
+        known = [typed_items(one) for one in points.get(target, ())]
+        if known and typed_items(point) not in known:
+            message = f"preferred has {shown(dict(point))} for {arch}, which is no point of the space for {target}"
+            raise DefinitionError(message, self._where, "add it to tune")
+        return bool(known) and typed_items(point) != known[0]
 
     def _of(self, config: Mapping[str, Any], target: str) -> tuple[Point, ...]:
         """The points for a config and a target; none: there is no such variant for this target."""
@@ -143,11 +174,11 @@ class Space:
             raise DefinitionError(message, self._where, "leave it out of configs, or out of tune")
 
 
-def space_of(tune: Any, targets: Sequence[str] | None, frontend: str, where: Where) -> Space:
+def space_of(tune: Any, targets: Sequence[str] | None, frontend: str, where: Where, preferred: Any = None) -> Space:
     """The space of a kernel whose decorator has these arguments."""
     possible = TARGETS_OF.get(frontend, TARGETS)
     allowed = [target for target in possible if targets is None or target in targets]
-    return Space(tune, allowed or possible, where)  # a name that is no target is found by whoever selects
+    return Space(tune, allowed or possible, where, preferred)  # a name that is no target is found by whoever selects
 
 
 def variants_of(choices: Iterable[Choice]) -> list[dict[str, Any]]:

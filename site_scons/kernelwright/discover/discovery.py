@@ -456,7 +456,9 @@ def _choice(value: Record) -> Choice:
     points, sizes = value.record("points"), value.record("sizes")
     of_target = {target: tuple(map(_config, points.records(target))) for target in points.raw}
     listed = {symbol: tuple(sizes.counts(symbol)) for symbol in sizes.raw}
-    return Choice(_config(value.record("config")), of_target, listed)
+    preferred = value.record("preferred") if value.has("preferred") else None
+    points_of = {arch: _config(preferred.record(arch)) for arch in preferred.raw} if preferred else {}
+    return Choice(_config(value.record("config")), of_target, listed, points_of)
 
 
 def _pass_configs(value: Record) -> PassConfigs:

@@ -7,11 +7,12 @@ name, for its arch only, and says for which sizes one of them takes the place of
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..core.arch import target_of
 from ..core.errors import shown
 from ..core.files import read_record
 from ..define.recorded import config_text
@@ -75,7 +76,10 @@ class Chosen:
 
 
 def choose(
-    selection: KernelSelection, tables: Sequence[TableFile] = (), declared: KernelRecord | None = None
+    selection: KernelSelection,
+    tables: Sequence[TableFile] = (),
+    declared: KernelRecord | None = None,
+    preferred: bool = True,
 ) -> Chosen:
     """Choose the variants of a kernel that are built. A kernel without a space stays as it is.
 
@@ -83,10 +87,11 @@ def choose(
         selection: the kernel with the configs of all candidates; its choices may be fewer than were declared.
         tables: its tuning tables, in the order in which they count.
         declared: the kernel as its definition declares it; None: as it is selected.
+        preferred: whether the points that the definition prefers for some archs are built.
     """
     if not selection.record.choices:
         return Chosen(selection)
-    return _Choosing(selection, declared or selection.record).run(tables)
+    return _Choosing(selection, declared or selection.record, preferred).run(tables)
 
 
 def note_of(stale: TuningError) -> str:
@@ -101,6 +106,7 @@ class _Choosing:
     Arguments:
         selection: the kernel.
         declared: it, as its definition declares it.
+        preferred: whether what the definition prefers counts.
         built: text of a config -> target -> archs that it is built for, in the order of the variants.
         counted: text of a config -> targets for which calls are compared with it.
         stale: what the tables name in vain.
@@ -109,6 +115,7 @@ class _Choosing:
 
     selection: KernelSelection
     declared: KernelRecord
+    preferred: bool
     built: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     counted: dict[str, set[str]] = field(default_factory=dict)
     stale: list[TuningError] = field(default_factory=list)
@@ -124,6 +131,7 @@ class _Choosing:
                     self.counted.setdefault(config_text(config), set()).add(target)
         count = len(self.built)
         found = [table for file in tables if (table := self._table(file)) is not None]
+        found += self._preferred_tables() if self.preferred else []
         known = {config_text(config): (config, slug) for config, slug in record.listed}
         variants = [known[text] for text in self.built]
         slugs = dict(zip(self.built, (slug for _, slug in variants), strict=True))
@@ -175,12 +183,38 @@ class _Choosing:
             if first is not None and text in selected and device.arch in self.selection.compiled_archs(device.target):
                 number = self._build(first, device.target, ())
                 found = self._rules(tuned, choice, number, points, file)
-                if found.ranges != ((None, number),):
+                # That the first point runs is worth a rule where the definition would prefer another one.
+                if found.ranges != ((None, number),) or device.arch in choice.preferred:
                     rules[number], places[number] = found, f"{file.path}:{tuned.line}"
         if not rules:
             return None
+        if self.preferred:
+            listed = {config_text(tuned.config) for tuned in file.configs}
+            others = self._preferred_rules(device.arch, listed)
+            rules |= others
+            places |= dict.fromkeys(others, self.declared.location)
         self.places.append(places)
         return DeviceTable(device.target, device.arch, device.name, device.count, rules)
+
+    def _preferred_tables(self) -> list[DeviceTable]:
+        """What the definition prefers, as tables of no device in particular, which are farther than any other."""
+        found = []
+        for target in self.selection.archs:
+            for arch in self.selection.compiled_archs(target):
+                if rules := self._preferred_rules(arch, set()):
+                    found.append(DeviceTable(target, arch, "", 0, rules))
+                    self.places.append(dict.fromkeys(rules, self.declared.location))
+        return found
+
+    def _preferred_rules(self, arch: str, listed: Container[str]) -> dict[int, Rules]:
+        """For each choice that no table lists: what the definition prefers for an arch."""
+        found, target = {}, target_of(arch)
+        for choice in self.selection.record.choices:
+            first, point = choice.declared(target), choice.preferred.get(arch)
+            if point is not None and first is not None and config_text(choice.config) not in listed:
+                number = self._build(first, target, ())
+                found[number] = Rules((), ((None, self._build(choice.candidate(point), target, (arch,))),))
+        return found
 
     def _points(self, file: TableFile, tuned: TunedConfig, choice: Choice) -> list[Mapping[str, Any] | None]:
         """The point of each rule; None, if it is not in the space any more."""

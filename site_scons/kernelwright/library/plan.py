@@ -189,6 +189,12 @@ class LoweredUnit:
         """The place that errors about this unit name."""
         return Where(self.kernel, self.slug, "wrap")
 
+    @property
+    def has_tensor_maps(self) -> bool:
+        """Whether the host code makes tensor maps."""
+        passed = any("tensor_map" in device.params for device in self.device_kernels)
+        return passed or bool(self.host_plan and self.host_plan.tensor_maps)
+
     def symbol_places(self) -> dict[str, tuple[int, int | None]]:
         """Where the inputs give each symbol: the number of an argument, and of a dimension that is the symbol; None, if
         the argument is a number of that name."""

@@ -277,6 +277,8 @@ class _Wrapper:
         }
         for index, device in enumerate(unit.device_kernels):
             macros[f"{device.name}_packed"] = f"kw_packed_{number}_{index}"
+        if unit.has_tensor_maps:
+            macros["runtime_cuTensorMapEncodeTiled_packed"] = f"kw_encode_{number}"
         self._line(*(f"#define {name} {value}" for name, value in macros.items()), "KW_HOST_BEGIN")
         self._line(f"#include {c_string(unit.host)}", "KW_HOST_END")
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))

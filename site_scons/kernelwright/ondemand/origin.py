@@ -103,7 +103,7 @@ def _chosen(origin: Origin, selection: KernelSelection, tuned: bool) -> KernelSe
 
     record = next(known for known in origin.definition.kernels if known.name == selection.record.name)
     names = tables_of(origin, record) if tuned else ()
-    found = choose(selection, read_tables(origin.session.root, names).tables, record)
+    found = choose(selection, read_tables(origin.session.root, names).tables, record, preferred=tuned)
     for stale in found.stale:
         sys.stderr.write(f"{note_of(stale)}\n")
     chosen, slugs = found.selection, found.selection.record.slugs

@@ -11,12 +11,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, NoReturn
 
+from . import cuda_core_tensor_maps as tensor_maps
 from .arch import is_ptx, suitable
 from .dtype import integer_range
 
@@ -572,6 +573,7 @@ class Call:
         self._cuda = code.cuda
         self._device = device
         self._stream = self._cuda.stream(stream, device)
+        self._handle = stream
         self._allocate = allocate
         self._workspaces: list[Callable[[], None]] = []
 
@@ -585,6 +587,10 @@ class Call:
         address, free = self._allocate(size)
         self._workspaces.append(free)
         return address
+
+    def tensor_map(self, data: int, dtype: str, **described: Sequence[int]) -> tensor_maps.TensorMap:
+        """A tensor map, as launches pass it; see :func:`tensor_maps.encoded`."""
+        return tensor_maps.encoded(self._cuda.checked, data, dtype, **described)
 
     def free(self) -> None:
         """Free the temporary memory, once the work before has been done."""
@@ -607,7 +613,7 @@ class Call:
 
         Arguments:
             grid, block, cluster: in blocks, threads and blocks.
-            parameters: addresses, and numbers of ctypes.
+            parameters: addresses, numbers of ctypes, and tensor maps, which need a launch without further options.
             shared: bytes of dynamic shared memory of a block.
 
         Raises:
@@ -627,6 +633,11 @@ class Call:
 
         if shared > own.shared_limit:
             self._extend_shared(own, shared, what)
+        if any(isinstance(value, tensor_maps.TensorMap) for value in parameters):
+            dims: Any = {"grid": grid, "block": block, "shared": shared, "parameters": parameters}
+            result = tensor_maps.start(own.kernel.handle, self._handle, **dims)
+            self._cuda.checked(lambda: f"launching {what()}", result)
+            return
         options: dict[str, Any] = {"is_cooperative": True} if cooperative else {}
         if dependent:
             options["programmatic_stream_serialization"] = True

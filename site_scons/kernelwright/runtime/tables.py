@@ -54,7 +54,8 @@ class DeviceTable:
     Arguments:
         target: ``cuda`` or ``llvm``.
         arch: the arch of the code that was measured, such as ``sm_90a`` or ``x86-64-v3``.
-        name: the device as its driver or its kernel names it, such as ``NVIDIA H100 80GB HBM3``.
+        name: the device as its driver or its kernel names it, such as ``NVIDIA H100 80GB HBM3``; empty: what the
+            definition prefers for the arch, on devices that no table was measured on.
         count: its multiprocessors, or the cores of the machine.
         rules: number of a declared variant -> what may take its place. One that is not there runs itself.
     """
@@ -92,15 +93,20 @@ def table_for(tables: Sequence[DeviceTable], target: str, arch: str, name: str, 
     """The table that counts on a device; None: the declared order does.
 
     It is the one of exactly this device; or else of this arch and count; or else of this arch and the nearest count,
-    the lower one of two that are equally near. Of two tables that are equally good the first counts, so all processes
-    with equal devices decide alike.
+    the lower one of two that are equally near; or else what the definition prefers for the arch. Of two tables that
+    are equally good the first counts, so all processes with equal devices decide alike.
 
     Arguments:
         arch: the arch of the code that would run.
         name, count: of the device.
     """
     same = [table for table in tables if table.target == target and table.arch == arch]
-    return min(same, key=lambda t: (t.name != name or t.count != count, abs(t.count - count), t.count), default=None)
+
+    def distance(table: DeviceTable) -> tuple[bool, bool, int, int]:
+        is_exact = (table.name, table.count) == (name, count)
+        return not table.name, not is_exact, abs(table.count - count), table.count
+
+    return min(same, key=distance, default=None)
 
 
 ASKED_FOR = "it is the variant that was asked for"
@@ -143,6 +149,7 @@ class Tuned:
         nearest = f"the nearest to this device, {_device(self.name, self.count)}"
         text = f"the tuning table of {_device(table.name, table.count)}, "
         text += f"{'which is this device' if is_exact else nearest}, "
+        text = text if table.name else f"the definition's preference for {self.arch} "
         if rules is None:
             return f"{DECLARED}{text}has no rules for it"
         named = rules.choose(symbols)

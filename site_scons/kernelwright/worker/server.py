@@ -145,6 +145,7 @@ class Server:
 
         choices = [
             {"config": choice.config, "points": choice.points, "sizes": sizes_of(choice.config)}
+            | ({"preferred": choice.preferred} if choice.preferred else {})
             for choice in kernel.choices
         ]
         return {"choices": choices, "has_cost": kernel.cost_function is not None}

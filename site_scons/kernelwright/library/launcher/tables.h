@@ -87,6 +87,7 @@ KW_COLD bool kw_is_exact(const kw_table *table, const kw_identity *device) {
 KW_COLD bool kw_is_nearer(const kw_table *table, const kw_table *other, const kw_identity *device) {
   bool exact = kw_is_exact(table, device);
   int64_t distance = kw_distance(table, device), others = kw_distance(other, device);
+  if (!*table->name != !*other->name) return *table->name; /* what the definition prefers comes last */
   if (exact != kw_is_exact(other, device)) return exact;
   return distance != others ? distance < others : table->count < other->count;
 }
@@ -221,6 +222,7 @@ KW_COLD void kw_append_range(kw_text *text, const kw_rules *rules, int64_t produ
 }
 
 KW_COLD void kw_append_table(kw_text *text, const kw_table *table, const kw_identity *device) {
+  if (!*table->name) return kw_append(text, "the definition's preference for %s ", table->arch);
   kw_append(text, "the tuning table of '%s' (count %d), ", table->name, table->count);
   if (kw_is_exact(table, device)) kw_append(text, "which is this device, ");
   else kw_append(text, "the nearest to this device, '%s' (count %d), ", device->name, device->count);

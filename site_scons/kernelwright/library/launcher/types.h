@@ -126,7 +126,7 @@ typedef struct kw_rules {
 typedef struct kw_table {
   DLDeviceType device;
   const char *arch; /* of the code that was measured */
-  const char *name;
+  const char *name; /* empty: what the definition prefers, on devices without a table of their own */
   int count;
   const kw_rules *rules; /* one for each declared variant */
 } kw_table;
