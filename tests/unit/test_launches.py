@@ -34,7 +34,13 @@ SIZES = (1, 3, 31, 1024, 5001)
 """Sizes that symbols take in turn."""
 
 LETTERS = {"handle": "p", "float32": "f", "float16": "h", "int32": "i", "int64": "l", "float64": "d"}
-LETTERS |= {"int8": "b", "uint8": "b", "bool": "b", "uint64": "l"}
+LETTERS |= {"int8": "b", "uint8": "b", "bool": "b", "uint64": "l", "tensor_map": "t"}
+
+NOTED = ("encode", "launch")
+"""What is compared: tensor maps, and the launches behind them."""
+
+SHARED = 227 << 10
+"""Bytes that a block may opt in to on an H100."""
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +152,7 @@ def by_tvm(
     kernel, log = signatures[0]["kernel"], folder / f"{signatures[0]['kernel']}.log"
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(driver / "libcuda.so.1"))
     monkeypatch.setenv("STANDIN_LOG", str(log))
+    monkeypatch.setenv("STANDIN_SHARED", str(SHARED))
     module = library_of(folder, signatures, lowerings, arch)
     for number, signature in enumerate(signatures):
         monkeypatch.setenv("STANDIN_PARAMETERS", letters(signature))
@@ -157,7 +164,7 @@ def by_tvm(
                 for v in call
             ]
             module[f"{kernel}__{number}"](*values)
-    return [line for line in log.read_text().splitlines() if line.startswith("launch")]
+    return [line for line in log.read_text().splitlines() if line.startswith(NOTED)]
 
 
 def letters(signature: Mapping[str, Any]) -> str:
@@ -183,18 +190,25 @@ def by_nvrtc(process: Process, library: Mapping[str, list[dict[str, Any]]], **st
                 for call in calls:
                     variant(*[on_cuda(v[0], v[1], data=v[2]) if isinstance(v, list) else v for v in call])
         """,
+        shared=SHARED,
         **standin,
     )
     launches: dict[str, list[str]] = {name: [] for name in library}
+    lines: list[str] = []
     for line in process.log:
+        lines += [line] if line.startswith(NOTED) else []
         if line.startswith("launch"):
-            launches[re.sub(r"_kernel(_\d+)?$", "", line.split()[1])].append(line)
+            launches[re.sub(r"_kernel(_\d+)?$", "", line.split()[1])] += lines
+            lines = []
     return launches
 
 
 def plain(launches: list[str]) -> list[str]:
-    """Launches without their stream, as the default one has two handles, and without addresses of workspaces."""
-    return [re.sub("0x[0-9a-f]{8,}", "workspace", re.sub(r"stream \S+ ", "", line)) for line in launches]
+    """Launches without stream (the default one has two handles), addresses of workspaces and numbers of maps."""
+    varying = {r"stream \S+ ": "", "0x[0-9a-f]{8,}": "workspace", r"\bmap \d+": "map"}
+    for pattern, replacement in varying.items():
+        launches = [re.sub(pattern, replacement, line) for line in launches]
+    return launches
 
 
 def test_all_kernels_launch_what_the_host_code_of_tvm_launches(
