@@ -139,6 +139,11 @@ def test_the_product_of_two_sizes_decides(tuned: Any, m: int, n: int, number: in
     assert ran(tuned, *arrays(m, n, "float64")) == number
 
 
+def test_each_declared_variant_has_its_own_rules_also_when_those_of_the_first_are_known(tuned: Any) -> None:
+    assert ran(tuned, *arrays(3)) == 2 and ran(tuned, *arrays(3, 4, "float64")) == 1
+    assert ran(tuned, *arrays(20, 5)) == 3 and ran(tuned, *arrays(20, 5, "float64")) == 4
+
+
 def test_a_chosen_variant_that_the_call_does_not_fit_leaves_the_declared_one(tuned: Any) -> None:
     passed = arrays(3, offset=1)
     assert ran(tuned, *passed) == 0
