@@ -215,9 +215,11 @@ class Emulation:
             number = np.array(self._number(what, names), numpy_dtype(kind))
             return (ctypes.c_char * 8).from_buffer_copy(number.tobytes().ljust(8, b"\0"))
 
+        grid, block = (tuple(self._number(size, names) for size in sizes) for sizes in (launch.grid, launch.block))
+        if not all(grid):
+            return
         given = [parameter(kind, what) for kind, what in launch.params]
         addresses = (ctypes.c_void_p * len(given))(*map(ctypes.addressof, given))
-        grid, block = (tuple(self._number(size, names) for size in sizes) for sizes in (launch.grid, launch.block))
         geometry = _Geometry(grid, block, self._number(launch.shared, names), backwards)
         function = self._library[f"emulated_{launch.kernel}"]
         function.restype = ctypes.c_char_p
