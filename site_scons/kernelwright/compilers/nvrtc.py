@@ -22,6 +22,7 @@ from ..core.errors import KernelwrightError, SettingsError, ToolError, Where
 from ..core.files import canonical_json
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvrtc import Nvrtc, compiler_process, include_flags
+from ..toolchain.trimming import head_lines
 from .headers import can_include, included_files
 from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, stand_in, write_usage
 
@@ -64,10 +65,6 @@ OF_THE_HOST = re.compile(r"-O[0-3]?|--optimize=[0-3]|-res-usage|--resource-usage
 WIDE_SHARED = "--sharedmem32=0"
 """What makes nvcc (13.0, behind -Xcudafe) compile as NVRTC always does, with addresses of shared memory of 64 bits. The
 machine code of both is equal then; otherwise nvcc computes these addresses in 32 bits, and registers may differ."""
-
-INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
-CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
-COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', re.S)
 
 
 class NvrtcJob(DeviceJob):
@@ -242,32 +239,6 @@ def _key(job: NvrtcJob, nvrtc: Nvrtc, head: str) -> str:
     machine = [sys.version, sys.executable, os.uname().release, nvrtc.library]
     parts = [PCH_REVISION, nvrtc.identity, job.options(nvrtc.include), machine, head]
     return hashlib.sha256(canonical_json(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def head_lines(source: str) -> int:
-    """The number of lines at the beginning of a CUDA source that hold its ``#include`` lines; 0: none, or not to tell.
-
-    They can be a header of their own: they end neither within a condition nor within a comment, a string or a line that
-    goes on. Only CUDA's own headers may be among them, ``#include <...>``, because others can change.
-    """
-    end, depth = 0, 0
-    has_include = False
-    for number, line in enumerate(source.split("\n"), 1):
-        if "__global__" in line:
-            break
-        if match := CONDITION.match(line):
-            depth += 1 if match[1] == "if" else -1
-        has_include = has_include or INCLUDE.match(line) is not None
-        if has_include and depth == 0:
-            end, has_include = number, False
-    return end if _is_separable("\n".join(source.split("\n")[:end])) else 0
-
-
-def _is_separable(head: str) -> bool:
-    rest = COMMENT_OR_STRING.sub(" ", head)
-    if "/*" in rest or '"' in rest or "\r" in head or head.endswith("\\"):
-        return False
-    return all(match[1] == "<" for match in INCLUDE.finditer(rest))
 
 
 def script(job: NvrtcJob, nvrtc: Nvrtc) -> str:

@@ -1,0 +1,216 @@
+"""The declarations in C++ text after the preprocessor, and those among them that a source can reach by names.
+
+A declaration is left out if nothing that is kept has one of the names that it declares. All declarations of a name are
+kept together. So overloads stay complete, and what a name means does not change. Operators have no names of their own:
+those for a type are kept with the type.
+
+The text is not parsed as C++. It is cut at semicolons and braces, and names are taken to be declared rather too often
+than too rarely. A wrong cut is an error of the compiler, and then the whole text has to be compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+NAME = re.compile(r"\b[A-Za-z_]\w*")
+
+_TOKEN = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}();]|^\#[^\n]*""", re.M)
+_BLOCK = re.compile(r'\s*(?:extern\s*"C(?:\+\+)?"|(?:inline\s+)?namespace\b\s*(\w*)[^{]*)\s*\Z')
+_NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
+_ASIDE = re.compile(
+    rf"\b(?:__attribute__|alignas|__declspec|noexcept|throw|decltype|__asm__|asm|sizeof|alignof|__alignof|__alignof__)\s*{_NESTED}"
+    r"|\[\[[^\]]*\]\]"
+)
+_COMPARED = re.compile(r"[<>]=|->")
+_ASSIGNED = re.compile(r"(?<![=!<>])=(?!=)")
+_ANGLES = re.compile(r"<[^<>]*>")
+_OPERATOR_MEMBER = re.compile(r"(\w+)\s*(?:<[^<>]*>)?\s*::\s*operator\b")
+_OPERANDS = re.compile(rf"\boperator\b\s*(?:\(\s*\)|[^\w\s(]+|\w+(?:\s*\[\s*\])?|\"\"\s*\w+)\s*({_NESTED})")
+_STD_NAMES = re.compile(r"\bstd\s*::\s*((?:\w+\s*::\s*)*~?\w+)")
+_EMITTED = re.compile(r"__attribute__\s*\(\(\s*(?:device|constant|managed|shared|global)\s*\)\)")
+_KERNEL = re.compile(r"__attribute__\s*\(\(\s*global\s*\)\)")
+
+_KEYWORDS = frozenset(
+    NAME.findall(
+        "alignas alignof asm auto bool break case catch char class const constexpr const_cast continue decltype"
+        " default do double dynamic_cast else enum explicit export extern false float for friend goto if inline int"
+        " long mutable namespace noexcept nullptr operator private protected public register reinterpret_cast return"
+        " short signed sizeof static static_assert static_cast struct switch template this throw true try typedef"
+        " typeid typename union unsigned using virtual void volatile wchar_t while char16_t char32_t final override"
+        " __attribute__ __asm__ __inline__ __inline __extension__ __restrict__ __restrict __volatile__ __const"
+    )
+)
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One declaration of a text.
+
+    Arguments:
+        text: all of it.
+        names: what it declares; empty: it is always kept.
+        in_std: it is in the namespace ``std``. Its names are reached from elsewhere only with ``std::``.
+    """
+
+    text: str
+    names: frozenset[str]
+    in_std: bool = False
+
+    @cached_property
+    def reaches(self) -> frozenset[str]:
+        """The names that it can mean; in ``std``, each of its names may be one of ``std``."""
+        names = names_in(self.text)
+        return names | {f"std::{name}" for name in names} if self.in_std else names
+
+
+class Declarations:
+    """The declarations of a preprocessed text, in order. Beginnings and ends of namespaces are among them."""
+
+    def __init__(self, text: str) -> None:
+        self._all = [_declaration(*part) for part in _parts(text)]
+        self._found: dict[str, list[int]] = {}
+        for number, declaration in enumerate(self._all):
+            for name in declaration.names:
+                self._found.setdefault(f"std::{name}" if declaration.in_std else name, []).append(number)
+
+    def needed(self, names: Iterable[str]) -> list[Declaration]:
+        """Those that names reach, in order.
+
+        Arguments:
+            names: as :func:`names_in` gives them.
+        """
+        kept = {number for number, declaration in enumerate(self._all) if not declaration.names}
+        reached = {*names}.union(*(self._all[number].reaches for number in kept))
+        todo = [*reached]
+        while todo:
+            for number in self._found.get(todo.pop(), ()):
+                if number not in kept:
+                    kept.add(number)
+                    new = self._all[number].reaches - reached
+                    reached |= new
+                    todo.extend(new)
+        return [self._all[number] for number in sorted(kept)]
+
+
+def names_in(text: str) -> frozenset[str]:
+    """All names in a text, those after ``std::`` with that before them."""
+    after_std = {f"std::{name}" for found in _STD_NAMES.findall(text) for name in NAME.findall(found)}
+    return frozenset({*NAME.findall(text), *after_std} - _KEYWORDS)
+
+
+def _parts(text: str) -> Iterator[tuple[str, int, bool]]:
+    """The texts of declarations; where the body of each begins, or -1; and whether it is in ``std``."""
+    start, body, depth, blocks = -1, -1, 0, list[str]()
+    end = 0
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if depth == 0 and start < 0:
+            if mark[0] == "#" or mark == "}":
+                yield mark, -1, False
+                end = token.end()
+                blocks = blocks[:-1] if mark == "}" else blocks
+                continue
+            start, body = end, -1
+        if mark == "{" and depth == 0:
+            if block := _BLOCK.match(text, start, token.start()):
+                yield text[start : token.end()], -1, False
+                blocks.append(block[1] or "")
+                start, end = -1, token.end()
+                continue
+            body = token.start() - start if body < 0 else body
+        if mark in "{(":
+            depth += 1
+        elif mark in "})":
+            depth -= 1
+        if depth == 0 and (mark == ";" or (mark == "}" and _ends_here(text, start, body, token.end()))):
+            yield text[start : token.end()], body, "std" in blocks
+            start, end = -1, token.end()
+    if text[end:].strip():
+        yield text[end:], -1, False
+
+
+def _ends_here(text: str, start: int, body: int, after: int) -> bool:
+    """Whether a declaration ends with its body, as those of functions do."""
+    head = _head(text[start : start + body])
+    if text[after : after + 64].lstrip()[:1] == ";":
+        return False
+    return _is_function(head)
+
+
+def _head(text: str) -> str:
+    """What is before the body, without attributes and what is between angles."""
+    head = _ASIDE.sub(" ", text)
+    if "operator" in head:
+        return head.strip()
+    head, before = _COMPARED.sub(" ", head), ""
+    while head != before:
+        before, head = head, _ANGLES.sub(" ", head)
+    return head.strip()
+
+
+def _is_function(head: str) -> bool:
+    if "operator" in head:
+        return True
+    called = head.find("(")
+    return called >= 0 and not _ASSIGNED.search(head, 0, called) and not head.startswith("typedef")
+
+
+def _declaration(text: str, body: int, in_std: bool) -> Declaration:
+    words = text.split(None, 1)
+    if not words or text[0] in "#}" or text[-1] == "{":
+        return Declaration(text, frozenset())
+    names = frozenset(_declared(text, body)) - _KEYWORDS
+    return Declaration(text, names, in_std)
+
+
+def _declared(text: str, body: int) -> set[str]:
+    """The names that a declaration declares, or more of them."""
+    before = text if body < 0 else text[:body]
+    head = _head(before)
+    is_class = body >= 0 and text.rstrip().endswith(";")
+    if "operator" in head:
+        return _operands(before)
+    if _KERNEL.search(before):
+        return set()
+    if _is_function(head) and not is_class:
+        called = re.search(r"(\w+)\s*\(", head)
+        return {called[1]} if called and called[1] not in _KEYWORDS else {*NAME.findall(text)}
+    if _EMITTED.search(before):
+        return set()  # a variable of the device is in the output, also if nothing uses it
+    if re.search(r"\benum\b", head):
+        return {*NAME.findall(_ASIDE.sub(" ", text))}
+    if head.startswith("using") or re.match(r"template\s+using\b", head):
+        found = re.match(r"(?:template\s+)?using\s+(\w+)\s*=", head)
+        return {found[1]} if found else {*re.findall(r"(\w+)\s*[;,]", head)}
+    if body < 0 and not re.search(r"\b(?:typedef|struct|class|union)\b", head):
+        return _variables(head)
+    tail = text[text.rindex("}") :] if body >= 0 and "}" in text else ""
+    return {*NAME.findall(re.split(r"(?<!:):(?!:)", head)[0]), *NAME.findall(_ASIDE.sub(" ", tail))}
+
+
+def _variables(head: str) -> set[str]:
+    """The names of variables: what is before the first initial value, or all names where there are several."""
+    declared = head.split("=")[0]
+    if "," in head and declared != head:
+        return {*NAME.findall(head)}
+    return {words[-1] for one in declared.split(",") if (words := NAME.findall(one.split("[")[0]))}
+
+
+def _operands(text: str) -> set[str]:
+    """The types that an operator is for, or more names."""
+    if found := re.search(r"\boperator\s*(new|delete)\b", text):
+        return {found[1]}
+    if member := _OPERATOR_MEMBER.search(text):
+        return {member[1]}
+    operands = _OPERANDS.search(text)
+    if operands is None:
+        return {*NAME.findall(text)}
+    names: set[str] = set()
+    for operand in operands[1].split(","):
+        words = NAME.findall(operand)
+        names.update(words[:-1] if len(words) > 1 else words)
+    parameters = re.match(r"\s*template\s*<(.*?)>", text, re.S)
+    return names - {"std", *(NAME.findall(parameters[1]) if parameters else ())}

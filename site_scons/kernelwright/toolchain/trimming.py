@@ -1,0 +1,114 @@
+"""A source with the declarations of its headers that it needs, and no others, so that compilers have less to read.
+
+The headers of a kernel have 50,000 lines after the preprocessor, and the kernel a hundred. So the front end of nvcc
+13.0 takes 0.02 s for a kernel without headers, and 0.15 to 0.25 s with them. The headers at the beginning of many
+sources are the same. They are preprocessed once (``read_headers``). Each source is preprocessed alone, with the macros
+that they define (``own_part``), and gets those of their declarations that it reaches (``trimmed``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .declarations import NAME, Declarations, names_in
+
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
+CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
+COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', re.S)
+
+DIRECTIVE = re.compile(r"^#[ \t]*(define|undef)[ \t]+(\w+).*\n?", re.M)
+MARKER = re.compile(r"^# \d+ .*\n?", re.M)
+
+NOT_SEPARABLE = re.compile(r"\b(?:push_macro|pop_macro|__COUNTER__)\b")
+"""What headers leave behind besides declarations and macros."""
+
+
+@dataclass(frozen=True)
+class Headers:
+    """What headers leave for the source behind them.
+
+    Arguments:
+        declarations: after the preprocessor.
+        macros: by name, the line that defines each.
+    """
+
+    declarations: Declarations
+    macros: Mapping[str, str]
+
+
+def parted(source: str) -> tuple[str, str] | None:
+    """The beginning of a source that has its headers, and the rest; None: they cannot be told apart."""
+    lines = source.split("\n")
+    number = head_lines(source)
+    head, rest = "\n".join(lines[:number]), "\n".join(lines[number:])
+    if INCLUDE.search(rest) or NOT_SEPARABLE.search(source):
+        return None
+    return head, f'# {number + 1} "device.cu"\n{rest}'
+
+
+def read_headers(preprocessed: str) -> Headers:
+    """What is in the output of ``gcc -E -dD``.
+
+    Raises:
+        ValueError: headers do more than to declare and to define.
+    """
+    if NOT_SEPARABLE.search(preprocessed):
+        raise ValueError("its headers change macros for a while")
+    macros = {}
+    for line in DIRECTIVE.finditer(preprocessed):
+        if line[1] == "define":
+            macros[line[2]] = line[0]
+        else:
+            macros.pop(line[2], None)
+    return Headers(Declarations(MARKER.sub("", DIRECTIVE.sub("", preprocessed))), macros)
+
+
+def own_part(headers: Headers, rest: str) -> str:
+    """The rest of a source, behind the macros that it needs; it has to be preprocessed."""
+    needed: dict[str, str] = {}
+    todo = NAME.findall(rest)
+    while todo:
+        name = todo.pop()
+        if name in headers.macros and name not in needed:
+            needed[name] = headers.macros[name]
+            todo += NAME.findall(needed[name])
+    return "".join(needed.values()) + rest
+
+
+def trimmed(headers: Headers, own: str) -> str:
+    """A source after the preprocessor with what it needs of its headers.
+
+    Arguments:
+        own: its own part, preprocessed.
+    """
+    kept = "\n".join(one.text for one in Declarations(own).needed([]))
+    needed = "\n".join(one.text for one in headers.declarations.needed(names_in(kept)))
+    return f"{needed}\n{kept}\n"
+
+
+def head_lines(source: str) -> int:
+    """The number of lines at the beginning of a CUDA source that hold its ``#include`` lines; 0: none, or not to tell.
+
+    They can be a header of their own: they end neither within a condition nor within a comment, a string or a line that
+    goes on. Only CUDA's own headers may be among them, ``#include <...>``, because others can change.
+    """
+    end, depth = 0, 0
+    has_include = False
+    for number, line in enumerate(source.split("\n"), 1):
+        if "__global__" in line:
+            break
+        if match := CONDITION.match(line):
+            depth += 1 if match[1] == "if" else -1
+        has_include = has_include or INCLUDE.match(line) is not None
+        if has_include and depth == 0:
+            end, has_include = number, False
+    return end if _is_separable("\n".join(source.split("\n")[:end])) else 0
+
+
+def _is_separable(head: str) -> bool:
+    rest = COMMENT_OR_STRING.sub(" ", head)
+    if "/*" in rest or '"' in rest or "\r" in head or head.endswith("\\"):
+        return False
+    return all(match[1] == "<" for match in INCLUDE.finditer(rest))

@@ -1,0 +1,146 @@
+"""Which declarations of its headers a source keeps: all that a name in it can mean, and hardly any others."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelwright.toolchain.declarations import Declarations, names_in
+from kernelwright.toolchain.trimming import own_part, parted, read_headers, trimmed
+
+KERNEL = 'extern "C" __attribute__((global)) void k(float *x) { x[0] = %s; }\n'
+
+
+def kept(text: str, used: str) -> list[str]:
+    """What is kept of a text for a source with some names, but for ends of blocks."""
+    return [one.text.strip() for one in Declarations(text).needed(names_in(used)) if one.text.strip() != "}"]
+
+
+def test_a_declaration_is_kept_with_what_it_uses_and_no_other() -> None:
+    text = "int one(int);\nstatic int two(float x) { return one(3); }\nint three(int x) { return x; }\n"
+    assert kept(text, "two") == ["int one(int);", "static int two(float x) { return one(3); }"]
+
+
+def test_all_overloads_of_a_name_are_kept() -> None:
+    text = "int f(int);\nfloat f(float);\ntemplate <typename T> T f(T *x) { return *x; }\nint g(int);\n"
+    assert len(kept(text, "f")) == 3
+
+
+@pytest.mark.parametrize(
+    ("declaration", "name"),
+    [
+        ("typedef unsigned long size;", "size"),
+        ("typedef struct { int member; } pair, *pairs;", "pairs"),
+        ("typedef void (*callback)(int);", "callback"),
+        ("struct __attribute__((aligned(8))) vector { int x, y; };", "vector"),
+        ("template <> struct trait<int> : base<int> { typedef int type; };", "trait"),
+        ("enum color { red, green };", "green"),
+        ("using number = float;", "number"),
+        ("using ::elsewhere::number;", "number"),
+        ("template <class T> using pointer = T *;", "pointer"),
+        ("extern const int first, second;", "second"),
+        ("constexpr int count = 3;", "count"),
+        ("int table[4] = {1, 2, 3, 4};", "table"),
+        ("uint3 __attribute__((device_builtin)) extern const place;", "place"),
+        ("static __attribute__((device)) inline int f(int x) noexcept(true) { return x; }", "f"),
+        ("template <typename T> typename only_if<sizeof(T) == 16 && 2 >= 1, T>::type f(T x) { return x; }", "f"),
+        ("half::half(float x) : value(x) { }", "half"),
+        ("half &half::operator=(const half &other) { return *this; }", "half"),
+        ("struct returned f(int x) { return {}; }", "f"),
+        ("auto f(int x) -> decltype(x) { return x; }", "f"),
+    ],
+)
+def test_a_declaration_has_its_names(declaration: str, name: str) -> None:
+    after = "int after(int);"
+    assert kept(f"{declaration}\n{after}\n", name) == [declaration]
+    assert kept(f"{declaration}\n{after}\n", "after") == [after]
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        "half operator+(const half &a, const half &b) { return a; }",
+        "bool operator<(half a, half b);",
+        "half operator++(half &a, const int ignored);",
+        "template <typename T> bool operator==(const half &a, T b) { return true; }",
+    ],
+)
+def test_an_operator_is_kept_with_the_type_that_it_is_for(operator: str) -> None:
+    text = f"struct half {{ int x; }};\n{operator}\n"
+    assert operator in kept(text, "half")
+    assert kept(text, "other a b ignored T") == []
+
+
+def test_what_has_no_name_is_always_kept() -> None:
+    always = ["#pragma nv_diag_suppress 20012", 'asm("comment");']
+    assert kept("".join(f"{text}\n" for text in always), "nothing") == always
+
+
+def test_what_the_device_has_without_being_used_is_kept() -> None:
+    variable = "__attribute__((device)) int counter;"
+    kernel = "__attribute__((global)) void other(int *x) { helper(x); }"
+    helper = "static int helper(int *x) { return 1; }"
+    assert kept(f"{helper}\n{variable}\n{kernel}\nint unused(int);\n", "nothing") == [helper, variable, kernel]
+
+
+def test_names_of_std_are_reached_with_their_namespace_only() -> None:
+    text = "namespace std { int move(int x) { return detail(x); } int detail(int); }\nint move(float);\n"
+    assert kept(text, "move") == ["namespace std {", "int move(float);"]
+    assert "int detail(int);" in kept(text, "std::move(1)")
+
+
+def test_blocks_stay_closed() -> None:
+    text = 'extern "C++" { namespace a { int f(int); } inline namespace b { int g(int); } }\n'
+    assert [one.text.strip() for one in Declarations(text).needed(["g"])].count("}") == 3
+
+
+def test_braces_in_texts_are_no_braces() -> None:
+    text = 'void f() { asm("{ .reg .b32 x;"); char c = \'}\'; }\nvoid g();\n'
+    assert kept(text, "g") == ["void g();"]
+
+
+def test_a_number_with_letters_has_no_name() -> None:
+    assert names_in("0x1f + 1.0f + 1e3 + f1") == {"f1"}
+
+
+# ---- sources
+
+
+def test_a_source_is_parted_behind_its_headers() -> None:
+    found = parted("#include <a.h>\n#if X\n#include <b.h>\n#endif\nint y;\n")
+    assert found == ("#include <a.h>\n#if X\n#include <b.h>\n#endif", '# 5 "device.cu"\nint y;\n')
+
+
+def test_a_source_without_headers_is_its_own_part() -> None:
+    assert parted("int y;\n") == ("", '# 1 "device.cu"\nint y;\n')
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '#include "mine.h"\nint y;\n',
+        "__global__ void k();\n#include <a.h>\n",
+        '#pragma push_macro("x")\nint y;\n',
+        "int x = __COUNTER__;\n",
+    ],
+)
+def test_some_sources_are_not_parted(source: str) -> None:
+    assert parted(source) is None
+
+
+def test_macros_reach_the_source_with_those_that_they_use() -> None:
+    headers = read_headers("#define A B(1)\n#define B(x) x\n#define C 3\n#undef C\n#define D 4\nint f(int);\n")
+    assert own_part(headers, "int y = A + C;") == "#define A B(1)\n#define B(x) x\nint y = A + C;"
+
+
+def test_headers_that_change_macros_for_a_while_are_refused() -> None:
+    with pytest.raises(ValueError, match="macros"):
+        read_headers('#pragma push_macro("min")\n#undef min\n')
+
+
+def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
+    headers = read_headers('# 1 "a.h" 1\nfloat sine(float);\nfloat cosine(float);\n')
+    own = "static float mine(float x) { return sine(x); }\nstatic float other(float x) { return cosine(x); }\n"
+    text = trimmed(headers, own + KERNEL % "mine(x[1])")
+    assert "float sine(float);" in text
+    assert "cosine" not in text
+    assert text.count("__attribute__((global))") == 1
