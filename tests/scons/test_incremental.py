@@ -28,16 +28,16 @@ WorkerPool.call = counted
 atexit.register(lambda: print("workers started:", max(started, default=0)))
 """
 
-EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "WRAP": 2}
+EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 6, "PACKAGE": 1, "PTX": 3, "WRAP": 2}
 
 
 def test_first_build_makes_everything_and_the_second_nothing(project):
     first = project.scons("-j2")
     assert first.labels == EVERYTHING
-    assert first.counts == (18, 0, 0)
+    assert first.counts == (21, 0, 0)
     second = project.scons("-j2")
     assert second.stages == []
-    assert second.counts == (0, 16, 0)
+    assert second.counts == (0, 19, 0)
 
 
 def test_null_build_starts_no_worker_and_imports_no_tvm(project):
@@ -69,7 +69,7 @@ def test_constant_rebuilds_that_kernel_only(project):
     project.built("-j2")
     project.replace("kernels/scale.py", "T.cast(2.0", "T.cast(3.0")
     run = project.scons("-j2")
-    assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1}
+    assert run.labels == {"CUBIN": 2, "LINK": 1, "LOWER": 4, "PACKAGE": 1, "PTX": 2}
     assert all("add_one" not in stage for stage in run.stages)
     assert (
         project.python("import numpy, demo; print(numpy.from_dlpack(demo.scale(numpy.ones(2, 'float32'))))")
@@ -91,7 +91,10 @@ def test_added_config_builds_that_variant_and_links(project):
     project.replace("kernels/scale.py", '"float16"]', '"float16", "float64"]')
     run = project.scons("-j2")
     built = [stage for stage in run.stages if not stage.startswith("LOWER")]
-    assert built == ["CC scale", "CUBIN scale/dtype-float64 sm_80", "LINK scale", "PACKAGE demo", "WRAP scale"]
+    assert built == [
+        *("CC scale", "CUBIN scale/dtype-float64 sm_80", "LINK scale", "PACKAGE demo"),
+        *("PTX scale/dtype-float64 compute_80", "WRAP scale"),
+    ]
     assert "LOWER scale/dtype-float64 cuda" in run.stages
 
 
@@ -106,8 +109,28 @@ def test_removed_config_goes_from_the_build_folder(project):
 def test_added_arch_compiles_for_that_arch_only(project):
     project.built("-j2")
     run = project.scons("-j2", "ARCHS=sm_80,sm_90a")
-    assert run.labels == {"CC": 2, "CUBIN": 3, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
-    assert all("sm_90a" in stage for stage in run.stages if stage.startswith("CUBIN"))
+    assert run.labels == {"CC": 2, "CUBIN": 3, "LINK": 2, "PACKAGE": 1, "PTX": 3, "WRAP": 2}
+    assert all("_90a" in stage for stage in run.stages if stage.startswith(("CUBIN", "PTX")))
+
+
+def test_ptx_that_a_cubin_is_made_from_serves_as_an_image_of_the_package(project):
+    project.built("-j2")
+    run = project.scons("-j2", "ARCHS=sm_80,compute_80")
+    assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
+    run = project.scons("-j2", "ARCHS=compute_80")
+    assert run.labels == {"CC": 2, "LINK": 2, "PACKAGE": 1, "WRAP": 2}
+
+
+def test_ptx_that_did_not_change_is_not_assembled_again(project):
+    project.built("-j2")
+    # nvcc parses the function and leaves it out.
+    project.write("kernels/more.h", "static __device__ int unused() { return 1; }\n")
+    flags = f"NVCC_FLAGS=-include {project.folder}/kernels/more.h"
+    assert project.scons("-j2", flags).labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1, "PTX": 3}
+    project.replace("kernels/more.h", "return 1", "return 2")
+    assert project.scons("-j2", flags).labels == {"PTX": 3}
+    project.write("kernels/more.h", "#define float4 double4\n")
+    assert project.scons("-j2", flags).labels["PTX"] == 3
 
 
 def test_changed_helper_rebuilds_the_kernels_that_import_it(cpu_project):
@@ -130,7 +153,7 @@ def test_changed_flag_runs_nvcc_and_what_follows(project):
     project.built("-j2")
     # Line information changes every cubin; fast math would not change those of kernels as simple as these.
     run = project.scons("-j2", "NVCC_FLAGS=-lineinfo")
-    assert run.labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1}
+    assert run.labels == {"CUBIN": 3, "LINK": 2, "PACKAGE": 1, "PTX": 3}
 
 
 def test_another_nvcc_version_runs_nvcc_and_what_follows(project):
@@ -350,8 +373,8 @@ def test_build_cache_gives_back_what_was_built(project):
     before = project.files("build/kernels", "build/demo")
     start_over(project)
     run = project.scons("-j2")
-    assert run.labels == {"CACHED": 17, "PACKAGE": 1}
-    assert "18 built (17 from the cache), 0 reused, 0 failed" in run.output
+    assert run.labels == {"CACHED": 20, "PACKAGE": 1}
+    assert "21 built (20 from the cache), 0 reused, 0 failed" in run.output
     assert project.files("build/kernels", "build/demo") == before
     assert project.scons("-j2").stages == []
 
@@ -589,13 +612,13 @@ def test_timeline_and_report_of_a_build(project):
     trace = json.loads((project.folder / "build/trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert sorted({event["cat"] for event in spans}) == [
-        *("CC", "CUBIN", "DISCOVER", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PACKAGE", "PROBE", "WRAP")
+        *("CC", "CUBIN", "DISCOVER", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PACKAGE", "PROBE", "PTX", "WRAP")
     ]
-    assert len(spans) == 18 + 1 + len(list(project.folder.glob("kernels/[!_]*.py")))
+    assert len(spans) == 21 + 1 + len(list(project.folder.glob("kernels/[!_]*.py")))
     assert all(
         event["args"]["cpu_seconds"] > 0
         for event in spans
-        if event["cat"] in ("CC", "CUBIN", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PROBE")
+        if event["cat"] in ("CC", "CUBIN", "GLIBC", "LAUNCHER", "LINK", "LOWER", "PROBE", "PTX")
     )
     assert str(project.folder) not in json.dumps(trace)
     command = [sys.executable, "-m", "kernelwright", "report"]

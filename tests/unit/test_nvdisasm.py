@@ -110,15 +110,19 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> s
 
 
 BOTH = Inputs(listings=LISTINGS)
+WHOLE = replace(BOTH, tools=replace(TOOLS, nvcc=replace(TOOLS.nvcc, obstacle="it is a script")))
 
 
 @pytest.mark.parametrize("listings", [(), ("sass",), ("ptx",), ("sass", "ptx")])
 def test_each_cubin_of_each_variant_has_the_texts_that_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listings: tuple[str, ...]
 ) -> None:
-    subjects = [f"gemm/{slug} {arch}" for slug in GEMM.slugs for arch in ("sm_80", "sm_90a")]
-    expected = {f"{name.upper()} {subject}" for name in listings for subject in subjects}
-    assert listed(tmp_path, monkeypatch, replace(BOTH, listings=listings)) == expected
+    # compute_80 is an arch of the package.
+    archs = {"sass": ("sm_80", "sm_90a"), "ptx": ("compute_90a",)}
+    expected = {
+        f"{name.upper()} gemm/{slug} {arch}" for name in listings for slug in GEMM.slugs for arch in archs[name]
+    }
+    assert listed(tmp_path, monkeypatch, replace(WHOLE, listings=listings)) == expected
 
 
 def test_code_for_the_cpu_and_ptx_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,23 +140,35 @@ def test_a_kernel_whose_front_end_compiles_device_code_has_no_ptx_of_its_cubins(
 def test_texts_are_made_of_the_cubin_and_of_the_source_also_if_images_are_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = replace(BOTH, settings=Settings(package="demo", compress="size"))
+    inputs = replace(WHOLE, settings=Settings(package="demo", compress="size"))
     stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
-    for label, source, output in (("SASS", "sm_90a.cubin", "sm_90a.sass"), ("PTX", "device.cu", "sm_90a.ptx")):
-        stage = stages[f"{label} gemm/m-1 sm_90a"]
+    texts = {"SASS gemm/m-1 sm_90a": ("sm_90a.cubin", "sm_90a.sass")}
+    texts["PTX gemm/m-1 compute_90a"] = ("device.cu", "compute_90a.ptx")
+    for name, (source, output) in texts.items():
+        stage = stages[name]
         folder = Path(stages["CUBIN gemm/m-1 sm_90a"].paths[0]).parent
-        assert (stage.sources, stage.paths) == ([f"{folder}/{source}"], [f"{folder}/{output}"])
+        assert (stage.sources, stage.paths[0]) == ([f"{folder}/{source}"], f"{folder}/{output}")
         assert not stage.shipped and stages["CUBIN gemm/m-1 sm_90a"].shipped
 
 
-def test_ptx_of_a_cubin_is_apart_from_ptx_that_is_built_for_the_same_arch(
+@pytest.mark.parametrize("inputs", [BOTH, WHOLE], ids=["parted", "whole"])
+def test_ptx_of_a_cubin_is_that_which_is_built_for_the_same_arch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs
+) -> None:
+    inputs = replace(inputs, settings=Settings(package="demo", archs=("sm_90a", "compute_90a")))
+    stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
+    (built,) = (stage for name, stage in stages.items() if name.startswith("PTX gemm/m-1 "))
+    assert built.subject.endswith("compute_90a") and built.shipped
+
+
+def test_where_nvccs_steps_are_run_there_is_ptx_for_every_cubin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inputs = replace(BOTH, settings=Settings(package="demo", archs=("sm_90a", "compute_90a")))
-    stages = stages_of(graph_of(tmp_path, monkeypatch, inputs))
-    text, built = stages["PTX gemm/m-1 sm_90a"], stages["PTX gemm/m-1 compute_90a"]
-    assert text.options["arch"] == built.options["arch"] == "compute_90a"
-    assert text.cache_key(str) != built.cache_key(str) and not {*text.paths} & {*built.paths}
+    assert not [name for name in listed(tmp_path, monkeypatch, BOTH) if not name.startswith("SASS")]
+    stages = stages_of(graph_of(tmp_path, monkeypatch, BOTH))
+    for cubin, ptx in (("sm_80", "compute_80"), ("sm_90a", "compute_90a")):
+        made = stages[f"PTX gemm/m-1 {ptx}"]
+        assert stages[f"CUBIN gemm/m-1 {cubin}"].sources == made.paths[:1] and cubin in made.archs and made.shipped
 
 
 def test_a_text_that_cannot_be_made_is_nothing_that_a_package_lacks(

@@ -437,7 +437,7 @@ def test_slowest_steps_first_and_nothing_from_the_cache(project: Path):
 
 def test_hits_and_misses_of_each_stage(project: Path):
     rows = {row[0]: row[1:] for row in rows_of(page_of(project), "Stages and build cache")}
-    assert list(rows) == ["LOWER", "CUBIN", "PTX", "WRAP", "LINK", "TUNE"]
+    assert list(rows) == ["LOWER", "PTX", "CUBIN", "WRAP", "LINK", "TUNE"]
     assert rows["CUBIN"] == ["3", "1", "2", "33%", "1", "3.10", "2.00", "2.75"]
     assert rows["PTX"] == ["1", "1", "0", "100%", "0", "0.00", "0.00", "\u2013"]
     assert rows["LOWER"] == ["2", "0", "2", "0%", "0", "1.20", "0.70", "1.00"]
@@ -631,7 +631,7 @@ def test_page_is_complete_after_its_script_ran(built_page: Path, tmp_path: Path)
     assert BROWSER
     document = dump_dom(BROWSER, built_page, tmp_path)
     assert document.count('class="bar ') == 9
-    assert re.search(r'<rect class="bar c3 failed"[^>]*>', document)
+    assert re.search(r'<rect class="bar c4 failed"[^>]*>', document)
     assert "9 of 9 rows" in document and "3 of 3 rows" in document
     assert len(rows_of(document, "Device code")) == 9
 
@@ -747,9 +747,9 @@ def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
 @needs_browser
 def test_click_on_a_stage_hides_it(shared_browser: Browser):
     shared_browser.click(".legend button:nth-child(2)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c3').length") == 0
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 0
     shared_browser.click(".legend button:nth-child(2)")
-    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c3').length") == 3
+    assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 3
 
 
 @needs_browser

@@ -157,7 +157,7 @@ def test_the_ranges_of_a_table_are_in_the_signatures_of_what_has_them_and_a_new_
     after = tuned_signatures(tmp_path, monkeypatch, (64, 16), (None, 32))
     assert changed(before, after) - edited - {"CC gemm"} == {
         *("LOWER gemm/m-1_block-32 cuda", "CUBIN gemm/m-1_block-32 sm_80", "FATBIN gemm/m-1_block-32 sm_80"),
-        *("SASS gemm/m-1_block-32 sm_80", "PTX gemm/m-1_block-32 sm_80", "CHECK gemm/m-1_block-32 cuda:0"),
+        *("SASS gemm/m-1_block-32 sm_80", "PTX gemm/m-1_block-32 compute_80", "CHECK gemm/m-1_block-32 cuda:0"),
     }
 
 
@@ -165,8 +165,7 @@ def test_the_ranges_of_a_table_are_in_the_signatures_of_what_has_them_and_a_new_
     ("request_", "stage"),
     [
         ("gemm/m-1 cuda", "LOWER gemm/m-1 cuda"),
-        ("nvcc gemm/m-2 sm_80", "CUBIN gemm/m-2 sm_80"),
-        ("nvcc PTX of gemm/m-2 sm_80", "PTX gemm/m-2 sm_80"),
+        ("nvcc gemm/m-2 compute_80", "PTX gemm/m-2 compute_80"),
         ("check gemm/m-1 cpu", "CHECK gemm/m-1 cpu"),
     ],
 )
@@ -175,6 +174,15 @@ def test_what_a_stage_read_in_its_last_run_is_in_its_signature(tmp_path, monkeyp
     before = signatures(tmp_path, monkeypatch, base)
     later = {request_: {"kernels/table.txt": "4" * 64}}
     assert changed(before, signatures(tmp_path, monkeypatch, replace(base, later=later))) == {stage}
+
+
+def test_a_cubin_depends_on_what_flags_include_only_if_it_is_made_from_the_source(tmp_path, monkeypatch):
+    later = {"nvcc gemm/m-2 sm_80": {"kernels/table.txt": "4" * 64}}
+    expected = {"": set(), "it is a script": {"CUBIN gemm/m-2 sm_80"}}
+    for obstacle, those in expected.items():
+        base = tool("nvcc", obstacle=obstacle)(setting(nvcc_flags=("-include", "a.h"))(BASE))
+        before = signatures(tmp_path, monkeypatch, base)
+        assert changed(before, signatures(tmp_path, monkeypatch, replace(base, later=later))) == those
 
 
 def test_another_nvrtc_compiles_device_code_again(tmp_path, monkeypatch):
@@ -245,7 +253,8 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
 EXECUTION += " worker/server worker/strict"
 DEVICE_COMPILERS = "compilers/headers compilers/nvcc compilers/nvrtc processes/environment stages/device"
-DEVICE_COMPILERS += " toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvrtc toolchain/nvrtc_compile"
+DEVICE_COMPILERS += " compilers/nvcc_steps toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"
+DEVICE_COMPILERS += " toolchain/nvrtc toolchain/nvrtc_compile"
 FOLDERS = ("backends", "library", "lower", "package", "toolchain", "wheel")
 
 DECIDING = {

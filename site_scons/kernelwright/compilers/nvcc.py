@@ -19,16 +19,19 @@ from ..toolchain.nvcc import Nvcc
 from .headers import can_include, headers_in, options_files
 
 __all__ = [
+    "LISTING",
     "CompiledCode",
     "DeviceJob",
     "NvccJob",
     "as_dependencies",
     "can_include",
     "compile_device_code",
+    "headers_of",
     "resource_usage",
     "script",
     "shell_script",
     "stand_in",
+    "write_results",
     "write_usage",
 ]
 
@@ -41,6 +44,10 @@ USAGE = {
     "constant_bytes": r"(\d+) bytes cmem\[0\]",
 }
 """Patterns in the output of ``ptxas -v``; what it does not mention is 0."""
+
+
+LISTING = "headers.d"
+"""Name of the list of headers that a run leaves in the folder for temporary files."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +120,20 @@ def compile_device_code(
         KernelwrightError: as :meth:`ToolRunner.run`; the message has the command, its output and the source's path.
     """
     command = job.arguments(nvcc.path, host_compiler.path, place_for_shell(scratch / job.output, job.folder))
-    listing = scratch / "headers.d"
     if can_include(job.flags):
         # The target's name is given because nvcc would write the path of the output there without quoting it.
-        command += ["-MD", "-MF", place_for_shell(listing, job.folder), "-MT", "device"]
+        command += ["-MD", "-MF", place_for_shell(scratch / LISTING, job.folder), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
-    write_usage(job, result.output, scratch)
+    write_results(job, nvcc, result.output, scratch)
+    headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
+    return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
+
+
+def write_results(job: NvccJob, nvcc: Nvcc, output: str, scratch: Path) -> None:
+    """Leave the resource usage, which is in the output of ptxas, and the script that repeats the run."""
+    write_usage(job, output, scratch)
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvcc))
-    headers = _headers(job, listing, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
-    return CompiledCode(result, headers)
 
 
 def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:
@@ -131,10 +142,11 @@ def write_usage(job: DeviceJob, output: str, scratch: Path) -> None:
     (scratch / f"{job.arch}.json").write_text(pretty_json(usage))
 
 
-def _headers(
-    job: NvccJob, listing: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
+def headers_of(
+    job: NvccJob, scratch: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
 ) -> tuple[str, ...]:
-    listed = headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where)
+    """The headers in the list that a run has left, as :class:`CompiledCode` has them."""
+    listed = headers_in(scratch / LISTING, job.folder, nvcc.path, host_compiler.path, job.where)
     return as_dependencies({*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}, project_root)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.arch import virtual_arch
 from ..core.errors import KernelwrightError, Where
 
 if TYPE_CHECKING:
@@ -64,15 +65,16 @@ def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
     from .build import kernel_context
     from .run import OnDemandRun
 
-    if kind == "ptx" and (folder / f"{arch}.ptx").is_file():
-        return (folder / f"{arch}.ptx").read_text(encoding="utf-8")
+    ptx = folder / f"{virtual_arch(arch)}.ptx"
+    if kind == "ptx" and ptx.is_file():
+        return ptx.read_text(encoding="utf-8")
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, lambda text: None), scratch)
         # The cache may be read-only, and its folders have what their manifests list.
         source = scratch / job.slug / ("device.cu" if kind == "ptx" else f"{arch}.cubin")
         source.parent.mkdir(parents=True)
         source.write_bytes((folder / source.name).read_bytes())
-        make = device.make_ptx if kind == "ptx" else sass.make
+        make = device.ptx_of if kind == "ptx" else sass.make
         stage = make(kernel, job.slug, str(source), arch)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem

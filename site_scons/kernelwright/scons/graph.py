@@ -22,6 +22,7 @@ import SCons.Script
 import SCons.Util
 
 from .. import backends, lower
+from ..core.arch import image_file
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
@@ -626,8 +627,9 @@ class PackageGraph:
         for folder in work.glob("*"):
             self._cleaned(folder.name, self.work.Dir(folder.name))
         self._cleaned("check", self.checks)
+        images = {image_file(arch) for arch in self.settings.archs_of("cuda")}
         for ending in LISTINGS:
-            listed = work.glob(f"*/*/cuda/sm_*.{ending}")
+            listed = (path for path in work.glob(f"*/*/cuda/*.{ending}") if path.name not in images)
             self._cleaned(ending, self.work, sorted(map(str, listed)))
         folders = [found for depth in ("*/*/cuda", "*/*/llvm/*") for found in work.glob(f"{depth}/{IR}")]
         self._cleaned(IR, self.work, sorted(map(str, folders)))

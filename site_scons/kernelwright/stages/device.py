@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
+from ..compilers.nvcc_steps import can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
@@ -18,68 +18,87 @@ from .context import KernelContext
 from .stage import Measured, Stage, files_in
 
 
-def make(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
-    """The stage that compiles the CUDA code of a variant.
+def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> dict[str, Stage]:
+    """The stages that compile the CUDA code of a variant, by the arch that they make code for, PTX first.
+
+    A cubin is made from the PTX of its virtual arch, which is made once for all archs that need it; or from the source,
+    if the compiler has to do it in one go.
 
     Arguments:
         source: path of ``device.cu``.
-        arch: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
+        archs: what code is wanted for: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
     """
-    folder, subject = Path(source).parent, f"{kernel.name}/{slug} {arch}"
-    compiler = _compiler(kernel, arch, folder, partial(kernel.where, slug=slug))
-    stage = _stage(kernel, compiler, source, subject, {name: name for name in compiler.job.outputs}, {})
-    stage.archs = (arch,)
-    stage.command = command_of(folder, "device.cu", compiler.command, compiler.job.output)
-    return stage
+    if not _is_parted(kernel):
+        return {arch: _image(kernel, slug, source, arch, [source]) for arch in archs}
+    needed_by: dict[str, list[str]] = {}
+    for arch in archs:
+        needed_by.setdefault(virtual_arch(arch), []).append(arch)
+    stages = {arch: _image(kernel, slug, source, arch, [source], needed_by[arch]) for arch in needed_by}
+    for arch in archs:
+        if not is_ptx(arch):
+            stages[arch] = _image(kernel, slug, source, arch, stages[virtual_arch(arch)].paths[:1])
+    return stages
 
 
-def make_ptx(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
-    """The stage that makes the PTX behind the cubin of an arch, for readers: ``sm_90a.ptx``, for the arch ``sm_90a``.
-
-    It is made only when it is asked for, and is another file than the ``compute_90a.ptx`` of a package for that arch.
+def make_ptx(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> list[Stage]:
+    """The stages that make the PTX behind cubins for readers, if cubins are not made from it anyway.
 
     Arguments:
         source: path of ``device.cu``.
+        archs: what code there is for.
     """
-    compiler = _compiler(kernel, virtual_arch(arch), Path(source).parent, partial(kernel.where, slug=slug))
-    names = {compiler.job.output: f"{arch}.ptx"}
-    stage = _stage(kernel, compiler, source, f"{kernel.name}/{slug} {arch}", names, {"cubin": arch})
-    stage.archs, stage.shipped = (arch,), False
+    stages = [] if _is_parted(kernel) else [ptx_of(kernel, slug, source, arch) for arch in archs if not is_ptx(arch)]
+    return [stage for stage in stages if not set(stage.archs) & set(archs)]
+
+
+def ptx_of(kernel: KernelContext, slug: str, source: str, arch: str) -> Stage:
+    """The stage that makes the PTX behind the cubin of an arch, for readers: ``compute_90a.ptx`` for ``sm_90a``."""
+    stage = _image(kernel, slug, source, virtual_arch(arch), [source])
+    stage.shipped = False
     return stage
 
 
-def _stage(
+def _is_parted(kernel: KernelContext) -> bool:
+    """Whether cubins are made from PTX files."""
+    nvcc = None if kernel.tools.nvrtc else kernel.tools.nvcc
+    return nvcc is not None and not nvcc.obstacle and can_part(kernel.flags)
+
+
+def _image(
     kernel: KernelContext,
-    compiler: _Compiler,
+    slug: str,
     source: str,
-    subject: str,
-    names: Mapping[str, str],
-    more: Mapping[str, Any],
+    arch: str,
+    sources: Sequence[str],
+    wanted: Sequence[str] = (),
 ) -> Stage:
-    """The stage that runs a compiler.
+    """The stage that makes a cubin or a PTX file.
 
     Arguments:
-        names: a file that the compiler makes -> the name that it gets.
-        more: further options.
+        source: path of ``device.cu``.
+        sources: what it is made from: ``device.cu``, or its PTX.
+        wanted: the archs that need it, if that is not the arch alone.
     """
-    run, job = kernel.run, compiler.job
-    request = f"{'PTX of ' if more else ''}{subject}"
+    run, folder, subject = kernel.run, Path(source).parent, f"{kernel.name}/{slug} {arch}"
+    archs = tuple(wanted) or (arch,)
+    compiler = _compiler(kernel, arch, folder, partial(kernel.where, slug=slug), arch in archs)
+    job = compiler.job
 
     def compile_it(scratch: Path) -> None:
-        done = compiler.compile(scratch, request)
+        done = compiler.compile(scratch, subject)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        for made, name in names.items():
-            with contextlib.suppress(FileNotFoundError):  # what is not there is said when the stage is published
-                (scratch / made).rename(scratch / name)
         remember({header: dependency_digest(run.top, header) for header in done.headers})
 
-    options: dict[str, Any] = {"arch": job.arch, "flags": list(job.flags), **compiler.identity, **more}
-    label = "PTX" if is_ptx(job.arch) else "CUBIN"
-    remember = kernel.later(f"{job.where.stage} {request}", options) if can_include(job.flags) else _ignore
-    outputs = files_in(job.folder, names.values())
-    stage = Stage(label, subject, job.where, options, compile_it, outputs, [source], remember=remember)
+    options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
+    includes = source in sources and can_include(job.flags)
+    remember = kernel.later(f"{job.where.stage} {subject}", options) if includes else _ignore
+    label, outputs = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, job.outputs)
+    stage = Stage(label, subject, job.where, options, compile_it, outputs, sources, remember=remember)
+    stage.archs = archs
+    if arch in archs:
+        stage.command = command_of(folder, "device.cu", compiler.command, job.output)
     return stage
 
 
@@ -100,23 +119,30 @@ class _Compiler:
     compile: Callable[[Path, str], CompiledCode]
 
 
-def _compiler(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
+def _compiler(
+    kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where], shipped: bool
+) -> _Compiler:
     """The compiler that the settings choose.
 
     Arguments:
         where: the place for error messages, for the name of a stage.
+        shipped: whether what it makes is used itself, and not only for cubins.
     """
-    return _nvrtc(kernel, arch, folder, where) if kernel.tools.nvrtc else _nvcc(kernel, arch, folder, where)
+    return _nvrtc(kernel, arch, folder, where) if kernel.tools.nvrtc else _nvcc(kernel, arch, folder, where, shipped)
 
 
-def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
+def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where], shipped: bool) -> _Compiler:
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where("nvcc"))
     job = NvccJob(arch, kernel.flags, folder, where("nvcc"))
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
-        return compile_device_code(job, nvcc, host_compiler, scratch, kernel.run.compilers, subject)
+        tools = kernel.run.compilers
+        if _is_parted(kernel):
+            steps = kernel.tools.steps
+            return compile_by_steps(job, nvcc, host_compiler, steps, scratch, tools, subject, shipped=shipped)
+        return compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
 
     command = job.arguments(nvcc.path, host_compiler.path, job.output)
     return _Compiler(job, {"nvcc": nvcc.identity}, command, compile_it)

@@ -110,9 +110,10 @@ class _Kernel:
         files = self._add(lower.make(self._kernel, slug, config, target, of_source)).outputs
         images = {arch: files[name] for arch, name in lowered.images.items()}
         usages = {arch: files[name] for arch, name in lowered.usages.items()}
+        compiled = device.make_all(self._kernel, slug, files[lowered.source], wanted) if lowered.source else {}
+        self._stages += compiled.values()
         for arch in wanted if lowered.source else ():
-            compiled = self._add(device.make(self._kernel, slug, files[lowered.source], arch))
-            images[arch], usage, _ = compiled.paths
+            images[arch], usage, _ = compiled[arch].paths
             if not is_ptx(arch):
                 usages[arch] = usage
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
@@ -134,11 +135,10 @@ class _Kernel:
         """
         for unit in (unit for unit in variant.units if unit.target == "cuda"):
             folder, source = Path(unit.module).parent, self._kernel.front_end.files("cuda", unit.archs).source
-            for arch in (arch for arch in unit.archs if not is_ptx(arch)):
-                if "sass" in listings:
-                    yield sass.make(self._kernel, variant.slug, f"{folder}/{image_file(arch)}", arch)
-                if "ptx" in listings and source:
-                    yield device.make_ptx(self._kernel, variant.slug, f"{folder}/{source}", arch)
+            for arch in (arch for arch in unit.archs if not is_ptx(arch) and "sass" in listings):
+                yield sass.make(self._kernel, variant.slug, f"{folder}/{image_file(arch)}", arch)
+            if "ptx" in listings and source:
+                yield from device.make_ptx(self._kernel, variant.slug, f"{folder}/{source}", unit.archs)
 
     def _library(self, variants: tuple[VariantFiles, ...]) -> Stage:
         wrapped = self._add(wrap.make(self._kernel, variants))

@@ -10,6 +10,7 @@ from .. import lower
 from ..core.errors import SettingsError, ToolchainError, Where
 
 if TYPE_CHECKING:
+    from ..compilers.nvcc_steps import KnownSteps
     from ..define.settings import Settings
     from ..toolchain.cutedsl import CuteDsl
     from ..toolchain.host_compiler import HostCompiler
@@ -50,6 +51,13 @@ class Tools:
         if self.chain is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
         return lower.get(name).tool(self.chain)
+
+    @cached_property
+    def steps(self) -> KnownSteps:
+        """The programs that nvcc runs, as far as they were asked for."""
+        from ..compilers.nvcc_steps import KnownSteps
+
+        return KnownSteps()
 
     @cached_property
     def fatbinary(self) -> str:

@@ -19,7 +19,7 @@ from ..processes.environment import tool_environment
 
 WHERE = Where(stage="settings")
 
-REVISION = 3
+REVISION = 4
 """Raise when a probe reads something else, so that kept results are not used."""
 
 TIMEOUT_S = 120
@@ -52,9 +52,16 @@ def answer(command: Sequence[str], remedy: str) -> str:
 
 
 def run_tool(
-    command: Sequence[str], problem: str, remedy: str, folder: Path | None = None
+    command: Sequence[str], problem: str, remedy: str, folder: Path | None = None, scratch: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool in the fixed environment, and say how it ended.
+
+    Arguments:
+        command: the tool, and its arguments.
+        problem: how an error begins.
+        remedy: what to do about one.
+        folder: the folder that it runs in; None: this process's.
+        scratch: the folder for its temporary files; None: the system's.
 
     Raises:
         ToolchainError: it cannot be started, or takes too long; the message begins with ``problem``.
@@ -66,7 +73,7 @@ def run_tool(
             capture_output=True,
             text=True,
             errors="replace",
-            env=tool_environment(),
+            env=tool_environment() | ({"TMPDIR": str(scratch)} if scratch else {}),
             timeout=TIMEOUT_S,
             check=False,
         )

@@ -13,19 +13,14 @@ from pathlib import Path
 from ..core.arch import is_ptx, with_suffixes
 from ..core.errors import ToolchainError
 from ..core.files import file_stamp
-from .ask import WHERE, answer, content_digest, failure, identity, run_tool
+from .ask import WHERE, answer, content_digest, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
+from .nvcc_probe import compile_probe
 
 INSTALL_CUDA = (
     "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
 )
-
-PROBE_SOURCE = """\
-#include <cstdint>
-#include <cuda_fp16.h>
-extern "C" __global__ void probe(__half *x) { x[threadIdx.x] = __float2half(1.0f); }
-"""
 
 
 @dataclass(frozen=True)
@@ -37,12 +32,14 @@ class Nvcc:
         version: such as ``13.0.88``.
         identity: digest of everything that decides its output.
         archs: names that ``-arch`` takes and that we build for: ``sm_90a``, ``compute_80``, ...
+        obstacle: why it is run as a whole; empty: the programs that it runs can be run one by one.
     """
 
     path: str
     version: str
     identity: str
     archs: tuple[str, ...]
+    obstacle: str = ""
 
     name = "nvcc"
 
@@ -109,10 +106,11 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     version = version_of_nvcc(path)
     _check_parts(path, version, parts)
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
-    _compile_probe(path, host_compiler, next(a for a in archs if not is_ptx(a)))
+    real = next(arch for arch in archs if not is_ptx(arch))
+    obstacle = compile_probe(path, version, host_compiler.path, real, INSTALL_CUDA)
     digests = {part.name: content_digest(str(part), file_stamp(part)) for part in parts}
     contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests.items())
-    return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs))
+    return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs), obstacle)
 
 
 def version_of_nvcc(path: str) -> str:
@@ -140,14 +138,3 @@ def _check_parts(nvcc: str, version: str, parts: Sequence[Path]) -> None:
             raise ToolchainError(
                 f"nvcc is of CUDA {release}, but {name} of CUDA {match[1].decode()}", WHERE, remedy, f"nvcc: {nvcc}"
             )
-
-
-def _compile_probe(nvcc: str, host_compiler: HostCompiler, arch: str) -> None:
-    problem = f"nvcc does not compile a small kernel for {arch}"
-    remedy = f"a C++ compiler (g++) must be installed, and all CUDA packages be of one release: {INSTALL_CUDA}"
-    command = [nvcc, "-ccbin", host_compiler.path, "-cubin", f"-arch={arch}", "-o", "probe.cubin", "probe.cu"]
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "probe.cu").write_text(PROBE_SOURCE)
-        done = run_tool(command, problem, remedy, Path(folder))
-    if done.returncode != 0:
-        raise failure(problem, remedy, command, done)

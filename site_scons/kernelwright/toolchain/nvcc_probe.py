@@ -1,0 +1,107 @@
+"""Compiles a small kernel with nvcc, to see that it works, and with the programs that nvcc runs, to see if they do."""
+
+from __future__ import annotations
+
+import filecmp
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.arch import virtual_arch
+from ..core.errors import ToolchainError
+from .ask import failure, run_tool
+from .nvcc_steps import Steps, read_steps
+
+PROBE_SOURCE = """\
+#include <cstdint>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+static __device__ int launches;
+template <typename T> __device__ T twice(T x) { return x + x; }
+extern "C" __global__ void probe(float *x, __half *y, __nv_bfloat16 *z, uint64_t n) {
+  __shared__ float shared[32];
+  uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  if (i == 0) atomicAdd(&launches, 1);
+  shared[threadIdx.x % 32] = expf(x[i]) + powf(x[i], 0.3f) / sinf(x[i]);
+  __syncthreads();
+  x[i] = twice(shared[(threadIdx.x + 1) % 32]);
+  y[i] = __hmul(y[i], __float2half(rsqrtf(x[i])));
+  z[i] = __float2bfloat16(twice(__bfloat162float(z[i])));
+}
+"""
+"""It has the headers of every source that TVM generates, and what gets names or code from elsewhere in the compiler."""
+
+CHECKED_RELEASES = ("13.0",)
+"""Releases of CUDA whose compiler was seen to make the same of all kernels, run as a whole and step by step."""
+
+ELF = b"\x7fELF"
+
+
+def compile_probe(nvcc: str, version: str, host_compiler: str, arch: str, remedy: str) -> str:
+    """Compile a small kernel with nvcc, and with the programs that it runs; why they cannot be used, if so.
+
+    Arguments:
+        nvcc, host_compiler: paths of the compilers.
+        version: nvcc's, such as ``13.0.88``.
+        arch: one that nvcc knows, such as ``sm_80``.
+        remedy: how to get another nvcc.
+
+    Raises:
+        ToolchainError: nvcc does not compile it.
+    """
+    problem = f"nvcc does not compile a small kernel for {arch}"
+    remedy = f"a C++ compiler (g++) must be installed, and all CUDA packages be of one release: {remedy}"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "probe.cu").write_text(PROBE_SOURCE)
+        probe = _Probe(nvcc, host_compiler, arch, Path(folder))
+        command = probe.arguments("cubin", "probe.cubin")
+        done = run_tool(command, problem, remedy, Path(folder))
+        if done.returncode != 0:
+            raise failure(problem, remedy, command, done)
+        return _known_obstacle(nvcc, version) or probe.obstacle()
+
+
+def _known_obstacle(nvcc: str, version: str) -> str:
+    with open(nvcc, "rb") as file:  # noqa: PTH123
+        if file.read(len(ELF)) != ELF:
+            return f"{nvcc} is a script"
+    if version.rpartition(".")[0] not in CHECKED_RELEASES:
+        return f"it is of CUDA {version}, and what it runs is known of {', '.join(CHECKED_RELEASES)} only"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A small kernel, ``probe.cu``, which nvcc has compiled to ``probe.cubin`` in its folder."""
+
+    nvcc: str
+    host_compiler: str
+    arch: str
+    folder: Path
+
+    def arguments(self, kind: str, output: str) -> list[str]:
+        arch = virtual_arch(self.arch) if kind == "ptx" else self.arch
+        return [self.nvcc, "-ccbin", self.host_compiler, f"-{kind}", f"-arch={arch}", "-o", output, "probe.cu"]
+
+    def obstacle(self) -> str:
+        """What the programs that nvcc runs founder on, if they do."""
+        try:
+            front, whole = self._steps("ptx"), self._steps("cubin")
+            if front.decisive != whole.decisive:
+                return "it makes PTX in another way than for a cubin"
+            for command in (front.front_end(), whole.assembling("steps.ptx")):
+                done = run_tool(command, "it cannot be run", "", self.folder, self.folder)
+                if done.returncode != 0:
+                    return f"what it would run ends with exit status {done.returncode}"
+            same = filecmp.cmp(self.folder / "probe.cubin", self.folder / "steps.cubin", shallow=False)
+        except (ValueError, OSError) as error:
+            return f"its dry run cannot be read: {error}"
+        except ToolchainError as error:
+            return error.message
+        return "" if same else "what it would run makes another cubin"
+
+    def _steps(self, kind: str) -> Steps:
+        command = self.arguments(kind, f"{self.folder}/steps.{kind}")
+        done = run_tool([command[0], "--dryrun", *command[1:]], "it cannot be run", "", self.folder, self.folder)
+        return read_steps(done.stderr + done.stdout, kind, str(self.folder))
