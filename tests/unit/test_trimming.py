@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from kernelwright.toolchain.declarations import Declarations, names_in
 from kernelwright.toolchain.trimming import own_part, parted, read_headers, trimmed
 
@@ -71,7 +70,7 @@ def test_an_operator_is_kept_with_the_type_that_it_is_for(operator: str) -> None
 
 
 def test_what_has_no_name_is_always_kept() -> None:
-    always = ["#pragma nv_diag_suppress 20012", 'asm("comment");']
+    always = ["#pragma nv_diag_suppress 20012", 'asm("comment");', "static_assert(sizeof(int) == 4);"]
     assert kept("".join(f"{text}\n" for text in always), "nothing") == always
 
 
@@ -88,13 +87,19 @@ def test_names_of_std_are_reached_with_their_namespace_only() -> None:
     assert "int detail(int);" in kept(text, "std::move(1)")
 
 
+def test_a_pragma_for_the_next_declaration_goes_with_it() -> None:
+    text = "#pragma nv_exec_check_disable\nint f(int);\n#pragma diag_suppress 1\nint g(int);\n"
+    assert kept(text, "f") == ["#pragma nv_exec_check_disable\nint f(int);", "#pragma diag_suppress 1"]
+    assert kept(text, "g") == ["#pragma diag_suppress 1", "int g(int);"]
+
+
 def test_blocks_stay_closed() -> None:
     text = 'extern "C++" { namespace a { int f(int); } inline namespace b { int g(int); } }\n'
     assert [one.text.strip() for one in Declarations(text).needed(["g"])].count("}") == 3
 
 
 def test_braces_in_texts_are_no_braces() -> None:
-    text = 'void f() { asm("{ .reg .b32 x;"); char c = \'}\'; }\nvoid g();\n'
+    text = "void f() { asm(\"{ .reg .b32 x;\"); char c = '}'; }\nvoid g();\n"
     assert kept(text, "g") == ["void g();"]
 
 
@@ -119,7 +124,7 @@ def test_a_source_without_headers_is_its_own_part() -> None:
     [
         '#include "mine.h"\nint y;\n',
         "__global__ void k();\n#include <a.h>\n",
-        '#pragma push_macro("x")\nint y;\n',
+        '#pragma pop_macro("x")\nint y;\n',
         "int x = __COUNTER__;\n",
     ],
 )
@@ -132,9 +137,10 @@ def test_macros_reach_the_source_with_those_that_they_use() -> None:
     assert own_part(headers, "int y = A + C;") == "#define A B(1)\n#define B(x) x\nint y = A + C;"
 
 
-def test_headers_that_change_macros_for_a_while_are_refused() -> None:
-    with pytest.raises(ValueError, match="macros"):
-        read_headers('#pragma push_macro("min")\n#undef min\n')
+def test_headers_may_change_macros_for_a_while() -> None:
+    text = '#define A 1\n#pragma push_macro("A")\n#undef A\n#define A 2\n#pragma pop_macro("A")\n'
+    assert read_headers(text).macros == {"A": "#define A 1\n"}
+    assert read_headers('#pragma push_macro("A")\n#define A 2\n#pragma pop_macro("A")\n').macros == {}
 
 
 def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:

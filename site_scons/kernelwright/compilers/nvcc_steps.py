@@ -15,12 +15,13 @@ from pathlib import Path
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import KernelwrightError, ToolError
 from ..processes.environment import place_for_shell
-from ..processes.runner import RunsTools, ToolResult
+from ..processes.runner import RunsTools, ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_steps import Steps, read_steps
 from .headers import can_include
 from .nvcc import LISTING, CompiledCode, NvccJob, compile_device_code, headers_of, write_results
+from .trimmed import KnownHeaders, can_trim, compile_trimmed
 
 WITH_VALUE = {
     *("-D", "--define-macro", "-U", "--undefine-macro", "-I", "--include-path", "-isystem", "--system-include"),
@@ -70,6 +71,7 @@ class KnownSteps:
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], Steps] = {}
+        self.headers = KnownHeaders()
 
     def of(self, job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools) -> Steps:
         """The steps of a job.
@@ -111,7 +113,7 @@ def compile_by_steps(
     """
     try:
         steps = known.of(job, nvcc, host_compiler, scratch, tools)
-        result = _run(job, _command(job, steps, scratch, shipped), scratch, tools, subject)
+        result = _result(job, steps, known.headers, scratch, tools, subject, shipped)
     except ValueError as error:
         reason = f"its dry run for {job.arch} cannot be read: {error}"
     except ToolError as error:
@@ -123,6 +125,25 @@ def compile_by_steps(
         return CompiledCode(result, headers)
     done = compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
     return CompiledCode(done.result, done.headers, (f"nvcc is run as a whole: {reason}",))
+
+
+def _result(
+    job: NvccJob,
+    steps: Steps,
+    headers: KnownHeaders,
+    scratch: Path,
+    tools: RunsTools,
+    subject: str,
+    shipped: bool,
+) -> ToolResult:
+    """Run what makes the output."""
+
+    def run(command: Sequence[str]) -> ToolResult:
+        return _run(job, command, scratch, tools, subject)
+
+    trims = is_ptx(job.arch) and can_trim(job.flags)
+    results = compile_trimmed(job, steps, headers, scratch, run, checked=shipped) if trims else None
+    return together(results) if results else run(_command(job, steps, scratch, shipped))
 
 
 def _command(job: NvccJob, steps: Steps, scratch: Path, shipped: bool) -> list[str]:

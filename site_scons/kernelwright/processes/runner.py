@@ -57,6 +57,16 @@ class ToolResult:
     peak_kib: int
 
 
+def together(results: Sequence[ToolResult]) -> ToolResult:
+    """Runs one after the other, as one."""
+    return ToolResult(
+        "".join(result.output for result in results),
+        sum(result.seconds for result in results),
+        sum(result.cpu_seconds for result in results),
+        max(result.peak_kib for result in results),
+    )
+
+
 class RunsTools(Protocol):
     """What runs tools: a :class:`ToolRunner`, or something like it."""
 

@@ -22,8 +22,10 @@ _BLOCK = re.compile(r'\s*(?:extern\s*"C(?:\+\+)?"|(?:inline\s+)?namespace\b\s*(\
 _NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 _ASIDE = re.compile(
     rf"\b(?:__attribute__|alignas|__declspec|noexcept|throw|decltype|__asm__|asm|sizeof|alignof|__alignof|__alignof__)\s*{_NESTED}"
-    r"|\[\[[^\]]*\]\]"
+    r"|\[\[[^\]]*\]\]|^\#.*",
+    re.M,
 )
+_OF_THE_NEXT = re.compile(r"\#\s*pragma\s+(?:nv_exec_check_disable|hd_warning_disable|nv_abi)\b")
 _COMPARED = re.compile(r"[<>]=|->")
 _ASSIGNED = re.compile(r"(?<![=!<>])=(?!=)")
 _ANGLES = re.compile(r"<[^<>]*>")
@@ -103,17 +105,22 @@ def names_in(text: str) -> frozenset[str]:
 
 def _parts(text: str) -> Iterator[tuple[str, int, bool]]:
     """The texts of declarations; where the body of each begins, or -1; and whether it is in ``std``."""
-    start, body, depth, blocks = -1, -1, 0, list[str]()
-    end = 0
+    start, body, depth, end = -1, -1, 0, 0
+    blocks: list[str] = []
     for token in _TOKEN.finditer(text):
         mark = token[0]
         if depth == 0 and start < 0:
+            if _OF_THE_NEXT.match(mark):
+                start, body = token.start(), -1
+                continue
             if mark[0] == "#" or mark == "}":
                 yield mark, -1, False
                 end = token.end()
                 blocks = blocks[:-1] if mark == "}" else blocks
                 continue
             start, body = end, -1
+        if mark[0] == "#":
+            continue
         if mark == "{" and depth == 0:
             if block := _BLOCK.match(text, start, token.start()):
                 yield text[start : token.end()], -1, False
@@ -160,7 +167,7 @@ def _is_function(head: str) -> bool:
 
 def _declaration(text: str, body: int, in_std: bool) -> Declaration:
     words = text.split(None, 1)
-    if not words or text[0] in "#}" or text[-1] == "{":
+    if not words or text[0] == "}" or text[-1] == "{" or (text[0] == "#" and "\n" not in text):
         return Declaration(text, frozenset())
     names = frozenset(_declared(text, body)) - _KEYWORDS
     return Declaration(text, names, in_std)
@@ -173,7 +180,7 @@ def _declared(text: str, body: int) -> set[str]:
     is_class = body >= 0 and text.rstrip().endswith(";")
     if "operator" in head:
         return _operands(before)
-    if _KERNEL.search(before):
+    if _KERNEL.search(before) or head.startswith("static_assert"):
         return set()
     if _is_function(head) and not is_class:
         called = re.search(r"(\w+)\s*\(", head)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import filecmp
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.arch import virtual_arch
 from ..core.errors import ToolchainError
-from .ask import failure, run_tool
+from .ask import WHERE, failure, run_tool
 from .nvcc_steps import Steps, read_steps
+from .trimmed_source import TrimmedSource
 
 PROBE_SOURCE = """\
 #include <cstdint>
@@ -90,16 +92,27 @@ class _Probe:
             front, whole = self._steps("ptx"), self._steps("cubin")
             if front.decisive != whole.decisive:
                 return "it makes PTX in another way than for a cubin"
-            for command in (front.front_end(), whole.assembling("steps.ptx")):
-                done = run_tool(command, "it cannot be run", "", self.folder, self.folder)
-                if done.returncode != 0:
-                    return f"what it would run ends with exit status {done.returncode}"
-            same = filecmp.cmp(self.folder / "probe.cubin", self.folder / "steps.cubin", shallow=False)
+            self._run(front.front_end())
+            self._run(whole.assembling("steps.ptx"))
+            if not self._are_equal("probe.cubin", "steps.cubin"):
+                return "what it would run makes another cubin"
+            (self.folder / "steps.ptx").rename(self.folder / "probe.ptx")
+            source = TrimmedSource(self.folder / "probe.cu", front, self.folder, self._run, lambda _, read: read())
+            if not source.make_ptx(checked=False) or not self._are_equal("probe.ptx", "steps.ptx"):
+                return "it makes other PTX without declarations that are not used"
         except (ValueError, OSError) as error:
             return f"its dry run cannot be read: {error}"
         except ToolchainError as error:
             return error.message
-        return "" if same else "what it would run makes another cubin"
+        return ""
+
+    def _run(self, command: Sequence[str]) -> None:
+        done = run_tool(command, "it cannot be run", "", self.folder, self.folder)
+        if done.returncode != 0:
+            raise ToolchainError(f"what it would run ends with exit status {done.returncode}", WHERE)
+
+    def _are_equal(self, first: str, second: str) -> bool:
+        return filecmp.cmp(self.folder / first, self.folder / second, shallow=False)
 
     def _steps(self, kind: str) -> Steps:
         command = self.arguments(kind, f"{self.folder}/steps.{kind}")

@@ -18,6 +18,8 @@ LINE = re.compile(r"^#\$ (.*)$", re.M)
 VARIABLE = re.compile(r"(\w+)=(.*)")
 PROGRAM = re.compile(r'((?:"[^"]*"|[^\s"])+)\s')
 OUTPUT = re.compile(r'-o "([^"]+)"\s*$')
+FILES = re.compile(r'"([^"]+)" -o "([^"]+)"\s*$')
+BUILT_IN_HEADER = re.compile(r' -include "cuda_runtime\.h"')
 
 EXPORTED = ("PATH", "LD_LIBRARY_PATH", "CICC_PATH", "NVVMIR_LIBRARY_DIR")
 """The variables that the programs see, or that their commands name. nvcc has put its own folder first in ``PATH``."""
@@ -65,6 +67,32 @@ class Steps:
         if preprocessor_flags:
             preprocess = preprocess.replace(" -E ", f" -E {preprocessor_flags} ", 1)
         return self._by_shell(" && ".join([preprocess, *others]))
+
+    @property
+    def preprocessed(self) -> str:
+        """Name of the file that the front end reads, as a path from the folder of the source."""
+        return _output(self.commands[0])
+
+    def preprocessing(self, source: str, output: str, *, headers: bool) -> list[str]:
+        """The command that preprocesses a part of a source.
+
+        Arguments:
+            source, output: files, as a shell takes them from the folder of the source.
+            headers: it is the part with the headers, and the macros that they define are wanted, too; otherwise it is
+                the rest, which has what it needs of nvcc's own header.
+
+        Raises:
+            ValueError: the command has another form.
+        """
+        command, files = FILES.subn(lambda match: f'"{source}" -o "{output}"', self.commands[0])
+        command, found = (command.replace(" -E ", " -E -dD ", 1), 1) if headers else BUILT_IN_HEADER.subn("", command)
+        if not files or not found:
+            raise ValueError("the command that preprocesses has another form")
+        return self._by_shell(command)
+
+    def translating(self, *, checked: bool) -> list[str]:
+        """The command that makes PTX of what was preprocessed; see :meth:`front_end`."""
+        return self._by_shell(" && ".join(self.commands[1:] if checked else self.commands[1:2]))
 
     def assembling(self, ptx: str) -> list[str]:
         """The command that makes a cubin, of another PTX file than nvcc would have made."""

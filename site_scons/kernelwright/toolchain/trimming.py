@@ -18,11 +18,11 @@ INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', re.S)
 
-DIRECTIVE = re.compile(r"^#[ \t]*(define|undef)[ \t]+(\w+).*\n?", re.M)
+DIRECTIVE = re.compile(r"^#[ \t]*(?:(define|undef)[ \t]+(\w+)|pragma (push|pop)_macro\(\"(\w+)\"\)).*\n?", re.M)
 MARKER = re.compile(r"^# \d+ .*\n?", re.M)
 
-NOT_SEPARABLE = re.compile(r"\b(?:push_macro|pop_macro|__COUNTER__)\b")
-"""What headers leave behind besides declarations and macros."""
+NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__)\b")
+"""What depends on more of the headers than their declarations and macros."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,19 @@ def parted(source: str) -> tuple[str, str] | None:
 
 
 def read_headers(preprocessed: str) -> Headers:
-    """What is in the output of ``gcc -E -dD``.
-
-    Raises:
-        ValueError: headers do more than to declare and to define.
-    """
-    if NOT_SEPARABLE.search(preprocessed):
-        raise ValueError("its headers change macros for a while")
-    macros = {}
+    """What is in the output of ``gcc -E -dD``."""
+    macros: dict[str, str] = {}
+    pushed: dict[str, list[str]] = {}
     for line in DIRECTIVE.finditer(preprocessed):
-        if line[1] == "define":
-            macros[line[2]] = line[0]
+        change, name, stack, stacked = line.groups()
+        if change:
+            macros[name] = line[0] if change == "define" else ""
+        elif stack == "push":
+            pushed.setdefault(stacked, []).append(macros.get(stacked, ""))
         else:
-            macros.pop(line[2], None)
-    return Headers(Declarations(MARKER.sub("", DIRECTIVE.sub("", preprocessed))), macros)
+            macros[stacked] = pushed[stacked].pop() if pushed.get(stacked) else macros.get(stacked, "")
+    declarations = Declarations(MARKER.sub("", DIRECTIVE.sub("", preprocessed)))
+    return Headers(declarations, {name: line for name, line in macros.items() if line})
 
 
 def own_part(headers: Headers, rest: str) -> str:

@@ -1,0 +1,82 @@
+"""Makes PTX of a source with the declarations of its headers that it needs; see ``toolchain/trimming.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from ..processes.runner import ToolResult
+from ..toolchain.nvcc_steps import Steps
+from ..toolchain.trimmed_source import TrimmedSource
+from ..toolchain.trimming import Headers
+from .nvcc import NvccJob
+
+FLAGS = {
+    *("-use_fast_math", "--use_fast_math", "-w", "--disable-warnings", "-res-usage", "--resource-usage"),
+    *("-extra-device-vectorization", "--extra-device-vectorization"),
+}
+"""Flags of nvcc with which unused declarations leave no trace in PTX."""
+
+FLAGS_WITH_VALUE = {
+    *("-maxrregcount", "--maxrregcount", "-Xptxas", "--ptxas-options", "-ftz", "--ftz", "-prec-sqrt", "--prec-sqrt"),
+    *("-prec-div", "--prec-div", "-fmad", "--fmad", "-O", "--optimize"),
+}
+"""Such flags, with a value behind ``=`` or in the next word."""
+
+OPTIMIZE = ("-O0", "-O1", "-O2", "-O3")
+
+Run = Callable[[Sequence[str]], ToolResult]
+"""Runs a command in the folder of the source."""
+
+
+def can_trim(flags: Sequence[str]) -> bool:
+    """Whether PTX that nvcc makes with these flags is the same without declarations that are not used."""
+    words = iter(flags)
+    for word in words:
+        if word in FLAGS_WITH_VALUE:
+            next(words, None)
+        elif word not in FLAGS and word not in OPTIMIZE and word.partition("=")[0] not in FLAGS_WITH_VALUE:
+            return False
+    return True
+
+
+@dataclass
+class KnownHeaders:
+    """The headers of sources, preprocessed and read once for each arch and flags. Several threads may ask at a time."""
+
+    _known: dict[tuple[str, ...], Headers] = field(default_factory=dict)
+    _locks: dict[tuple[str, ...], Lock] = field(default_factory=dict)
+
+    def of(self, key: tuple[str, ...], read: Callable[[], Headers]) -> Headers:
+        """What is known by that key, or else what ``read`` gives. A second thread waits for the first."""
+        with self._locks.setdefault(key, Lock()):
+            if key not in self._known:
+                self._known[key] = read()
+            return self._known[key]
+
+
+def compile_trimmed(
+    job: NvccJob, steps: Steps, known: KnownHeaders, scratch: Path, run: Run, *, checked: bool
+) -> list[ToolResult]:
+    """Make PTX; an empty list: the headers of the source cannot be told from the rest.
+
+    Arguments:
+        checked: as :meth:`Steps.front_end` has it.
+
+    Raises:
+        ToolError: a program failed.
+        ValueError: the headers or the steps have another form than is known.
+    """
+    results: list[ToolResult] = []
+
+    def headers_of(head: str, read: Callable[[], Headers]) -> Headers:
+        return known.of((job.arch, *job.flags, head), read)
+
+    def run_and_keep(command: Sequence[str]) -> None:
+        results.append(run(command))
+
+    source = TrimmedSource(job.folder / "device.cu", steps, scratch, run_and_keep, headers_of)
+    source.make_ptx(checked=checked)
+    return results

@@ -1,0 +1,60 @@
+"""Runs the front end of nvcc on a source that has only what it needs of its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..processes.environment import place_for_shell
+from .nvcc_steps import Steps
+from .trimming import Headers, own_part, parted, read_headers, trimmed
+
+
+@dataclass(frozen=True)
+class TrimmedSource:
+    """A source from which PTX is made.
+
+    Arguments:
+        path: the file.
+        steps: what nvcc would run for it.
+        scratch: a folder for what the programs pass on.
+        run: runs a command in the folder of the source.
+        headers_of: what is known of some headers, by their text, or else what the function gives that it gets.
+    """
+
+    path: Path
+    steps: Steps
+    scratch: Path
+    run: Callable[[Sequence[str]], None]
+    headers_of: Callable[[str, Callable[[], Headers]], Headers]
+
+    def make_ptx(self, *, checked: bool) -> bool:
+        """Make PTX; False: nothing is made, because the headers of the source cannot be told from the rest.
+
+        Arguments:
+            checked: as :meth:`Steps.front_end` has it.
+
+        Raises:
+            ValueError: the headers or the steps have another form than is known; and what ``run`` raises.
+        """
+        parts = parted(self.path.read_text(encoding="utf-8", errors="surrogateescape"))
+        if parts is None:
+            return False
+        head, rest = parts
+        headers = self.headers_of(head, lambda: read_headers(self._preprocessed("headers", f"{head}\n", headers=True)))
+        own = self._preprocessed("own", own_part(headers, rest), headers=False)
+        _write(self.path.parent / self.steps.preprocessed, trimmed(headers, own))
+        self.run(self.steps.translating(checked=checked))
+        return True
+
+    def _preprocessed(self, name: str, text: str, *, headers: bool) -> str:
+        source, output = (self.scratch / f"{name}{suffix}" for suffix in (".cu", ".ii"))
+        _write(source, text)
+        places = (place_for_shell(file, self.path.parent) for file in (source, output))
+        self.run(self.steps.preprocessing(*places, headers=headers))
+        return output.read_text(encoding="utf-8", errors="surrogateescape")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")

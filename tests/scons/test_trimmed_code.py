@@ -1,0 +1,145 @@
+"""PTX that nvcc's front end makes with the needed declarations of headers is what it makes with all of them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from kernelwright.processes.environment import tool_environment
+from kernelwright.toolchain.nvcc import find_nvcc
+from kernelwright.toolchain.nvcc_steps import Steps, read_steps
+from kernelwright.toolchain.trimmed_source import TrimmedSource
+
+SOURCES = {
+    "half": """\
+#include <cuda_fp16.h>
+extern "C" __global__ void k(half *x, half2 *y) {
+  x[0] = hexp(x[1]) + x[2] * __float2half(2.0f);
+  y[0] = __hfma2(y[1], y[2], h2sqrt(y[3]));
+  if (x[3] < x[4]) x[5] = __shfl_down_sync(0xffffffffu, x[6], 1);
+}
+""",
+    "bfloat16": """\
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+extern "C" __global__ void k(__nv_bfloat16 *x, __nv_fp8_e4m3 *y, float *z) {
+  x[0] = __hmax(x[1], x[2]) - x[3];
+  z[0] = float(y[0]) + __bfloat162float(x[4]);
+  y[1] = __nv_fp8_e4m3(z[1]);
+}
+""",
+    "tensor cores": """\
+#include <mma.h>
+extern "C" __global__ void k(const half *a, const half *b, float *c) {
+  using namespace nvcuda;
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> z;
+  wmma::fill_fragment(z, 0.0f);
+  wmma::load_matrix_sync(x, a, 16);
+  wmma::load_matrix_sync(y, b, 16);
+  wmma::mma_sync(z, x, y, z);
+  wmma::store_matrix_sync(c, z, 16, wmma::mem_row_major);
+}
+""",
+    "groups of threads": """\
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+extern "C" __global__ void k(int *x) {
+  auto tile = cooperative_groups::tiled_partition<32>(cooperative_groups::this_thread_block());
+  x[threadIdx.x] = cooperative_groups::reduce(tile, x[threadIdx.x], cooperative_groups::plus<int>());
+}
+""",
+    "the standard library": """\
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+template <typename T> __device__ std::enable_if_t<std::is_floating_point_v<T>, T> f(T x) { return std::abs(x); }
+template <typename T> __device__ std::enable_if_t<std::is_integral_v<T>, T> f(T x) { return max(x, T(3)); }
+extern "C" __global__ void k(float *x, int64_t *y) {
+  x[0] = f(x[1]) + std::pow(x[2], 2.5f);
+  y[0] = f(y[1]) + INT64_C(7);
+}
+""",
+    "printing and asserting": """\
+#include <cassert>
+#include <cstdio>
+#define CHECKED(x) assert((x) > 0)
+extern "C" __global__ void k(float *x) {
+  CHECKED(x[0]);
+  printf("%s %d %f\\n", __FILE__, __LINE__, x[0]);
+}
+""",
+    "memory of the device": """\
+static __device__ int counter;
+__constant__ float table[4] = {1, 2, 3, 4};
+__device__ float shown = 3.0f;
+__device__ __noinline__ float helper(float x) { return x * table[threadIdx.x & 3]; }
+template <int N> __global__ void other(float *x) { x[N] = N; }
+template __global__ void other<3>(float *);
+extern "C" __global__ void k(float *x) {
+  extern __shared__ double shared[];
+  int *p = new int[4];
+  p[atomicAdd(&counter, 1) & 3] = 1;
+  x[p[1]] = helper(x[0]) + shared[0] + tex1Dfetch<float>(0, 1);
+  delete[] p;
+}
+""",
+    "types of its own": """\
+#include <cuda_fp16.h>
+namespace mine {
+struct pair { half x; float y; __device__ pair operator+(pair o) const { return {x + o.x, y + o.y}; } };
+enum kind { first, second };
+__device__ inline bool operator<(const pair &a, const pair &b) { return a.x < b.x; }
+}
+using mine::pair;
+typedef struct { float4 v; } wide;
+extern "C" __global__ void k(pair *x, wide *w) {
+  auto least = [&](pair a, pair b) { return a < b ? a : b; };
+  x[0] = least(x[1], x[2]) + x[mine::second];
+  w[0].v = make_float4(w[1].v.x, 0, 0, __ldg(&w[2].v).w);
+}
+""",
+    "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
+}
+
+
+@pytest.mark.parametrize("arch", ["compute_80", "compute_90a"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_same_ptx(name: str, arch: str, tmp_path: Path) -> None:
+    (tmp_path / "device.cu").write_text(SOURCES[name])
+    steps = steps_of(tmp_path, arch)
+    run(steps.front_end(), tmp_path)
+    output = tmp_path / "device.ptx"
+    whole, size = output.read_bytes(), (tmp_path / steps.preprocessed).stat().st_size
+    output.unlink()
+    source = TrimmedSource(tmp_path / "device.cu", steps, tmp_path, lambda c: run(c, tmp_path), lambda _, read: read())
+    assert source.make_ptx(checked=True)
+    assert output.read_bytes() == whole
+    assert (tmp_path / steps.preprocessed).stat().st_size < size / 2
+
+
+def steps_of(folder: Path, arch: str) -> Steps:
+    """What nvcc would run to make PTX of device.cu in a folder."""
+    command = [
+        find_nvcc("", {}),
+        "--dryrun",
+        "-std=c++17",
+        "-O3",
+        "-ptx",
+        f"-arch={arch}",
+        "-o",
+        f"{folder}/device.ptx",
+    ]
+    environment = tool_environment() | {"TMPDIR": str(folder)}
+    done = subprocess.run(
+        [*command, "device.cu"], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return read_steps(done.stderr, "ptx", str(folder))
+
+
+def run(command: object, folder: Path) -> None:
+    """Run a command in a folder."""
+    done = subprocess.run(list(command), cwd=folder, capture_output=True, text=True, check=False)  # type: ignore[call-overload]
+    assert done.returncode == 0, done.stderr[:3000]
