@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core.errors import CheckError, KernelwrightError, SettingsError, Where
+from kernelwright.define.space import Choice
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.ondemand.options import Options
 from kernelwright.runtime.tables import Rules
@@ -226,7 +227,7 @@ def test_large_groups_are_parted_and_each_has_the_default_beside_it(tmp_path: Pa
 def test_the_answer_that_stands_is_measured_to_the_end_within_any_budget(tmp_path: Path):
     bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
     found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 1}, 0.0, standing=3)
-    assert bench.turns == [0, 3] * 3 and choose({n: entry.timing for n, entry in found.items()}, 3) == 3
+    assert bench.turns == [0, 3] * 3 and choose(found, 3) == 3
     bench = MadeUp({0: 10, 1: 7, 2: 8, 3: 9})
     found = contest(bench, Kept(tmp_path), [], rounds=3).run(built(0, 1, 2, 3), {"m": 2}, 5.0, standing=3)
     assert bench.turns[:4] == [0, 3, 1, 2] and len(found[3].us) == 3 and len(found[2].us) == 1
@@ -314,23 +315,29 @@ def test_candidates_that_there_is_no_time_for_at_all_have_no_turn(tmp_path: Path
 # Answers that change.
 
 
-def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT) -> tuple[int, ...]:
-    """What comes of that many candidates in two rounds, and two more in a second process."""
+def answers_of(bench: MadeUp, folder: Path, number: int, standing: int = DEFAULT, **prefers: int) -> tuple[int, ...]:
+    """What comes of that many candidates in two rounds, and two more in a second process.
+
+    Arguments:
+        standing: the answer of the table.
+        prefers: arch -> the candidate that the definition prefers; then there is no table.
+    """
+    preferred = {arch: {"block": one} for arch, one in prefers.items()}
     candidates = tuple(Candidate(n, {"block": n}, {"block": n}, f"block-{n}") for n in range(number))
     rules = TunedConfig({}, (), (Rule({"block": standing}),))
     tuner: Any = SimpleNamespace(
-        progress=Progress(quiet=True),
+        progress=Progress(),
         request=SimpleNamespace(policy=Policy(rounds=2, confirm=2), kernel="gemm"),
-        choices=[SimpleNamespace(config={})],
+        choices=[Choice({}, {}, preferred=preferred)],
+        arch="sm_90a",
         candidates_of=lambda choice: candidates,
         workshop=lambda: None,
         left_s=lambda choice, part: math.inf,
         key=lambda own, default, sizes: Key({"block": own.candidate.number}, "d", "e", sizes, "tools"),
     )
     made: Any = bench
-    tuning = ConfigTuning(
-        tuner, 0, made, Kept(folder), TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
-    )
+    table = TableFile("gemm", TableDevice("llvm", "a", "b", 2), {}, (rules,))
+    tuning = ConfigTuning(tuner, 0, made, Kept(folder), None if prefers else table)
     tuning.built.update(built(*range(number)))
     tuning.measure([{"m": 1}])
     return tuning.confirmed()
@@ -358,6 +365,12 @@ def test_an_answer_that_stands_and_the_one_that_would_follow_it_are_measured_sid
     assert answers_of(bench, tmp_path / "c", 3, standing=2) == (2,) and len(bench.turns) == 6
     bench = MadeUp({0: 10, 1: 11}, later={0: 10, 1: 9})
     assert answers_of(bench, tmp_path / "d", 2, standing=1) == (1,) and bench.turns[4:] == [0, 1, 0, 1]
+
+
+def test_without_a_table_what_the_definition_prefers_for_the_arch_stands(tmp_path: Path):
+    times: dict[int, float | KernelwrightError] = {0: 10, 1: 8, 2: 8.1}
+    assert answers_of(MadeUp(times), tmp_path / "a", 3, sm_90a=2) == (2,)
+    assert answers_of(MadeUp(times, times), tmp_path / "b", 3, sm_80=2) == (1,)
 
 
 # What is kept.

@@ -17,7 +17,7 @@ from kernelwright.state.tuning_result import (
     TuningResult,
     write_result,
 )
-from kernelwright.tune.decide import ranges_of
+from kernelwright.tune.decide import rules_of
 
 GPU = TableDevice("cuda", "sm_90a", "NVIDIA H100 80GB HBM3", 132)
 CPU = TableDevice("llvm", "x86-64-v3", "AMD EPYC 9B45", 2)
@@ -52,7 +52,7 @@ def tuned_config(
     alive = [number for number in range(len(points)) if number not in failed and number not in late]
     found = [_size(points, at, cost, alive, warm) for at in sizes]
     symbols = tuple(sizes[0])
-    by, ranges = ranges_of([(size.sizes, size.chosen) for size in found])
+    rules = rules_of([(size.sizes, size.chosen) for size in found])
     failures = [
         Failure(number, f"slug-{number}", message, f"build/tune/gemm/failed/slug-{number}")
         for number, message in failed.items()
@@ -60,8 +60,8 @@ def tuned_config(
     return ConfigResult(
         config,
         symbols,
-        by,
-        tuple(Rule(points[one.answer], one.upto) for one in ranges),
+        rules.by,
+        tuple(Rule(points[number], upto) for upto, number in rules.ranges),
         tuple(points),
         tuple(found),
         tuple(failures),

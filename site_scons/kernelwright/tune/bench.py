@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,14 +58,6 @@ class Bench:
         self.seconds: list[float] = []
         self.disturbed: list[float] = []
 
-    @contextlib.contextmanager
-    def open(self) -> Iterator[Bench]:
-        """End the process when the block ends, however it does."""
-        try:
-            yield self
-        finally:
-            self.renew()
-
     def turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:
         """One turn of a candidate.
 
@@ -117,7 +108,7 @@ class Bench:
         )
 
     def renew(self) -> None:
-        """End the process; the next turn starts a new one."""
+        """End the process; the next turn starts a new one. Whoever asks for turns does so at the end, too."""
         pool, self._pool = self._pool, None
         self._seen.clear()
         if pool is not None:

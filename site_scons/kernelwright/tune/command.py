@@ -32,16 +32,11 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as of a shell."""
 
 COUNTS = {
-    "sizes": ("tuning",),
-    "budget": ("tuning",),
-    "again": ("tuning",),
-    "device": ("tuning", "--check"),
-    "no_wait": ("tuning", "--check"),
-    "check": ("--check",),
-    "max_regret": ("--check",),
-    "strict": ("--list",),
+    "tuning": ("sizes", "budget", "again", "device", "no_wait"),
+    "--check": ("check", "max_regret", "device", "no_wait"),
+    "--list": ("strict",),
 }
-"""Options that do not always count -> what they count for."""
+"""What is done -> the options that count for it, of those that do not always count."""
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -195,9 +190,9 @@ _WHERE = Where(stage="tune")
 def _refuse_what_does_not_count(options: argparse.Namespace) -> None:
     """An option that makes no difference is a mistake: the run would do something else than is meant."""
     doing = "--list" if options.list else "--check" if options.check else "tuning"
-    for name, counts in COUNTS.items():
-        if getattr(options, name) not in (None, False) and doing not in counts:
-            option = f"--{name.replace('_', '-')}"
+    for name in dict.fromkeys(name for names in COUNTS.values() for name in names):
+        if getattr(options, name) not in (None, False) and name not in COUNTS[doing]:
+            option, counts = f"--{name.replace('_', '-')}", [what for what, names in COUNTS.items() if name in names]
             where, remedy = (
                 Where(stage="settings", location=option),
                 f"leave it out; it counts for {' and '.join(counts)}",

@@ -76,7 +76,7 @@ class Contest:
                 self._measure(group, built, sizes, rounds, found)
             done += rounds
             alive = [n for n in waiting if self._goes_on(found[n])]
-            alive.sort(key=lambda n: (n != standing, found[n].timing.ratio))
+            alive.sort(key=lambda n: (n != standing, found[n].ratio))
             waiting = alive if done == self.policy.rounds else alive[: (len(alive) + 1) // 2]
         if DEFAULT not in found:
             found[DEFAULT] = self._of_default(built, sizes, found)
@@ -101,12 +101,14 @@ class Contest:
     def _final(self, number: int, sizes: Mapping[str, int]) -> Entry | None:
         """What an earlier run has found out about a candidate, if no turn is missing."""
         entry = self.kept.get(self.key_of(number, sizes))
-        if entry is None or entry.failed or len(entry.us) >= self.policy.rounds or not self._goes_on(entry):
-            return entry
-        return None
+        return entry if self.is_complete(entry) or (entry and not self._goes_on(entry)) else None
+
+    def is_complete(self, entry: Entry | None) -> bool:
+        """Whether a candidate had all its turns."""
+        return entry is not None and not entry.failed and len(entry.us) >= self.policy.rounds
 
     def _goes_on(self, entry: Entry) -> bool:
-        return not entry.failed and (entry.timing.is_noisy or entry.timing.ratio <= self.policy.drop)
+        return not entry.failed and (entry.is_noisy or entry.ratio <= self.policy.drop)
 
     def _measure(
         self,
@@ -139,20 +141,21 @@ class Contest:
         return Entry(
             (*before.us, turn.us),
             (*before.default_us, default.us),
+            _flags((*(before.noisy or (False,) * len(before.us)), turn.noisy or default.noisy)),
             (*before.warm_us, turn.warm_us) if turn.warm_us else (),
             (min(clocks), max(clocks)) if clocks else (),
-            noisy=_flags((*(before.noisy or (False,) * len(before.us)), turn.noisy or default.noisy)),
         )
 
     def _of_default(self, built: Mapping[int, Built], sizes: Mapping[str, int], found: Mapping[int, Entry]) -> Entry:
         """The timing of the default: that beside other candidates, or else one of its own."""
-        beside = next((entry.default_us for entry in found.values() if len(entry.us) >= self.policy.rounds), None)
+        rounds = self.policy.rounds
+        beside = next((entry.default_us[:rounds] for entry in found.values() if len(entry.us) >= rounds), None)
         if beside is not None:
             return Entry(beside, beside)
-        turns = [self.bench.turn(built[DEFAULT], sizes) for _ in range(self.policy.rounds)]
+        turns = [self.bench.turn(built[DEFAULT], sizes) for _ in range(rounds)]
         times = tuple(turn.us for turn in turns)
         warm, noisy = tuple(turn.warm_us for turn in turns if turn.warm_us), _flags(turn.noisy for turn in turns)
-        entry = Entry(times, times, warm, noisy=noisy)
+        entry = Entry(times, times, noisy, warm)
         self.kept.put(self.key_of(DEFAULT, sizes), entry)
         return entry
 

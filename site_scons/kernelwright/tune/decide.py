@@ -34,8 +34,8 @@ class Timing:
             count, unless they are half of all: then the timing changes no answer.
     """
 
-    us: tuple[float, ...]
-    default_us: tuple[float, ...]
+    us: tuple[float, ...] = ()
+    default_us: tuple[float, ...] = ()
     noisy: tuple[bool, ...] = ()
 
     @cached_property

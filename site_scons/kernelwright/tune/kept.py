@@ -13,7 +13,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,18 @@ FILE = "timings.jsonl"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Timing):
     """A kept timing, or the reason why there is none.
 
     Arguments:
-        us, default_us: see :class:`Timing`.
         warm_us: with warm caches, where the others are with cold ones.
         clock_mhz: the lowest and the highest clock of the device that was seen.
         failed: why the candidate is out; empty: it is not.
-        noisy: see :class:`Timing`.
     """
 
-    us: tuple[float, ...] = ()
-    default_us: tuple[float, ...] = ()
     warm_us: tuple[float, ...] = ()
     clock_mhz: tuple[int, ...] = ()
     failed: str = ""
-    noisy: tuple[bool, ...] = ()
-
-    @property
-    def timing(self) -> Timing:
-        """The timing; only if it is not out."""
-        return Timing(self.us, self.default_us, self.noisy)
 
 
 @dataclass(frozen=True)
@@ -61,13 +51,8 @@ class Key:
     @property
     def fields(self) -> dict[str, Any]:
         """The fields of a line."""
-        return {
-            "config": dict(self.config),
-            "digest": self.digest,
-            "default": self.default,
-            "sizes": dict(self.sizes),
-            "with": self.made_with,
-        }
+        found = dict(vars(self))
+        return {**found, "with": found.pop("made_with")}
 
 
 @dataclass
@@ -114,7 +99,7 @@ class Kept:
             self._append(key, entry)
 
     def _append(self, key: Key, entry: Entry) -> None:
-        found = {name: value for name, value in vars(entry).items() if value}
+        found = {each.name: value for each in fields(entry) if (value := getattr(entry, each.name))}
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = open_regular(self.folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW)
         try:
@@ -133,20 +118,11 @@ def _read(line: bytes) -> tuple[Key, Entry] | None:
         config, sizes = dict(found["config"]), dict(found["sizes"])
         key = Key(config, found["digest"], found["default"], sizes, found["with"])
         us, default_us, warm_us = (tuple(map(float, found.get(n, ()))) for n in ("us", "default_us", "warm_us"))
-        entry = Entry(
-            us,
-            default_us,
-            warm_us,
-            tuple(found.get("clock_mhz", ())),
-            str(found.get("failed", "")),
-            tuple(map(bool, found.get("noisy", ()))),
-        )
-        if (
-            len(entry.us) != len(entry.default_us)
-            or len(entry.noisy) not in (0, len(entry.us))
-            or not (entry.us or entry.failed)
-            or not all(0 < us < math.inf for us in (*us, *default_us))
-        ):
+        noisy, clocks = tuple(map(bool, found.get("noisy", ()))), tuple(found.get("clock_mhz", ()))
+        entry = Entry(us, default_us, noisy, warm_us, clocks, str(found.get("failed", "")))
+        if len(us) != len(default_us) or len(noisy) not in (0, len(us)) or not (us or entry.failed):
+            return None
+        if not all(0 < each < math.inf for each in (*us, *default_us)):
             return None
         return key, entry
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -6,15 +6,10 @@ import sys
 
 
 class Progress:
-    """Shows what is done now.
+    """Shows what is done now."""
 
-    Arguments:
-        quiet: whether nothing but notes is shown.
-    """
-
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
-        self._quiet = quiet
         self._doing = ""
         self._turns = 0
 
@@ -23,7 +18,7 @@ class Progress:
         self._doing, self._turns = doing, 0
         if self._terminal:
             self._show()
-        elif not self._quiet:
+        else:
             self.note(doing)
 
     def step(self, turns: int) -> None:
@@ -38,7 +33,7 @@ class Progress:
         sys.stderr.flush()
 
     def _show(self) -> None:
-        if self._terminal and not self._quiet:
+        if self._terminal:
             turns = f", {self._turns} turns" if self._turns else ""
             sys.stderr.write(f"\r\033[Kkernelwright: {self._doing}{turns}")
             sys.stderr.flush()

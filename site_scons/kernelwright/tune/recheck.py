@@ -59,11 +59,13 @@ def regrets(tuner: Tuner, table: TableFile) -> list[Regret]:
     """
     bench = Bench(tuner.root, tuner.request.policy)
     found: list[Regret] = []
-    with bench.open():
+    try:
         for choice in tuner.choices:
             config = table.of(choice.config)
             if config is not None and config.evidence:
                 found += _Recheck(tuner, table, config, choice, bench).regrets()
+    finally:
+        bench.renew()
     if not found:
         raise SettingsError(
             "the table has no evidence to check", table.where(table.line), "measure it: kernelwright tune"
@@ -122,8 +124,7 @@ class _Recheck:
     def _kept(self, number: int, sizes: Mapping[str, int]) -> Timing | None:
         """What an earlier run has measured of a candidate to the end."""
         entry = self._known.get(self._key(number, sizes))
-        complete = entry and not entry.failed and len(entry.us) >= self._tuner.request.policy.rounds
-        return entry.timing if entry and complete else None
+        return entry if entry and not entry.failed and len(entry.us) >= self._tuner.request.policy.rounds else None
 
     def _measured(self, number: int, sizes: Mapping[str, int]) -> Timing:
         """What is measured of a candidate now."""
@@ -139,7 +140,7 @@ class _Recheck:
         entry = contest.run({n: self._built[n] for n in (DEFAULT, number)}, sizes, float("inf"))[number]
         if problems:
             raise problems[0]
-        return entry.timing
+        return entry
 
 
 def text_of(regret: Regret) -> str:

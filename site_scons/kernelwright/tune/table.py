@@ -104,7 +104,7 @@ def _sweep(tuner: Tuner) -> None:
 def times_of(tuned: Tuned, place: int, number: int) -> tuple[float, float, float]:
     """Microseconds of a candidate and of the default, and the spread, at one of the combinations of sizes."""
     entry, us = tuned.entries[place][number], median(tuned.entries[place][number].us)
-    spread = entry.timing.spread if number != DEFAULT else (max(entry.us) - min(entry.us)) / us
+    spread = entry.spread if number != DEFAULT else (max(entry.us) - min(entry.us)) / us
     return _rounded(us), _rounded(median(entry.default_us)), round(spread, 3)
 
 
@@ -155,5 +155,5 @@ def _size_result(tuned: Tuned, place: int) -> SizeResult:
 def _candidate_result(tuned: Tuned, place: int, number: int, entry: Entry) -> CandidateResult:
     us, default_us, spread = times_of(tuned, place, number)
     warm_us = _rounded(median(entry.warm_us)) if entry.warm_us else 0.0
-    ratio = round(entry.timing.ratio, 4)
+    ratio = round(entry.ratio, 4)
     return CandidateResult(number, us, default_us, ratio, spread, len(entry.us), warm_us, entry.clock_mhz)

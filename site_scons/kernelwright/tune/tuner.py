@@ -189,8 +189,10 @@ class Tuner:
         self._start = time.monotonic()
         kept = Kept(folder, self.request.anew)
         bench = Bench(self.root, self.request.policy)
-        with bench.open():
+        try:
             tuned = [ConfigTuning(self, number, bench, kept, before).run() for number in range(len(self.choices))]
+        finally:
+            bench.renew()
         if bench.disturbed and (part := mean(bench.disturbed)) > BUSY:
             self.progress.note(f"this machine is busy: {part:.0%} of the batches waited for a CPU, and do not count")
         return tuned
@@ -237,9 +239,8 @@ class ConfigTuning:
         self.built[DEFAULT] = default
         sizes = self._sizes(default)
         self._build(self._ordered(sizes))
-        for number in self.built.keys() - {DEFAULT}:
-            if why := self._kept.failure(self._key(number, {})):
-                self._failed[number] = why
+        known = {number: self._kept.failure(self._key(number, {})) for number in self.built if number != DEFAULT}
+        self._failed |= {number: why for number, why in known.items() if why}
         self.measure(sizes)
         return self._decided()
 
@@ -251,8 +252,9 @@ class ConfigTuning:
         self._workshop.out(self._candidates[number], error, self.built[number].sources)
 
     def _standing(self, sizes: Sizes) -> int:
-        """The answer of the present table."""
-        return number_of(self._candidates, self._old.answer(sizes) if self._old else None)
+        """What runs up to now: the answer of the present table, or else what the definition prefers for the arch."""
+        preferred = self._choice.preferred.get(self._tuner.arch)
+        return number_of(self._candidates, self._old.answer(sizes) if self._old else preferred)
 
     def _sizes(self, default: Built) -> list[dict[str, int]]:
         """The combinations of sizes that are measured; those of a class are rounded up to its multiples."""
@@ -314,16 +316,14 @@ class ConfigTuning:
             alive = {number: own for number, own in self.built.items() if number not in self._failed}
             left_s = self._tuner.left_s(self._number, MEASURING) / (len(sizes) - place)
             try:
-                self._add(at, self._contest.run(alive, at, left_s, self._standing(at)))
+                found = self._contest.run(alive, at, left_s, self._standing(at))
+                self._entries.append((at, found))
+                self._failed |= {n: one.failed for n, one in found.items() if one.failed and n not in self._failed}
             except KernelwrightError as error:
                 problem = error
                 self._progress.note(f"{size_text(at)} is left out: the default cannot be measured: {error.message}")
         if not self._entries and problem is not None:
             raise problem
-
-    def _add(self, sizes: Sizes, found: dict[int, Entry]) -> None:
-        self._entries.append((sizes, found))
-        self._failed |= {n: one.failed for n, one in found.items() if one.failed and n not in self._failed}
 
     def _decided(self) -> Tuned:
         """Decide; then see how answers do wherever the rules put them, and decide again if one of them fails."""
@@ -365,11 +365,8 @@ class ConfigTuning:
                 given |= {(place, number) for number in numbers}
 
     def _answer(self, sizes: Sizes, known: Mapping[int, Entry]) -> int:
-        complete = {n: entry.timing for n, entry in known.items() if n not in self._failed and self._is_complete(entry)}
-        return choose(complete, self._standing(sizes))
-
-    def _is_complete(self, entry: Entry) -> bool:
-        return not entry.failed and len(entry.us) >= self._policy.rounds
+        entries = ((n, entry) for n, entry in known.items() if n not in self._failed)
+        return choose({n: entry for n, entry in entries if self._contest.is_complete(entry)}, self._standing(sizes))
 
     def _carried(self) -> tuple[tuple[Evidence, int], ...]:
         """What the table has for other sizes and would have again: sources, tools and policy are those of then."""
