@@ -170,7 +170,7 @@ def bad():
     )
     run = project.scons("-j2", ok=False)
     assert run.status == 2
-    assert "-arch=sm_80" in run.output, "the command"
+    assert "-arch=compute_80" in run.output, "the command"
     assert "no_such_device_function" in run.output, "nvcc's output"
     assert "build/kernels/demo/bad/default/cuda/device.cu" in run.output, "the path of the source"
     assert (project.folder / "build/kernels/demo/bad/default/cuda/device.cu").exists()

@@ -746,9 +746,9 @@ def test_dragging_enlarges_and_a_double_click_restores(shared_browser: Browser):
 
 @needs_browser
 def test_click_on_a_stage_hides_it(shared_browser: Browser):
-    shared_browser.click(".legend button:nth-child(2)")
+    shared_browser.click(".legend button:nth-child(3)")
     assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 0
-    shared_browser.click(".legend button:nth-child(2)")
+    shared_browser.click(".legend button:nth-child(3)")
     assert shared_browser.evaluate("document.querySelectorAll('#chart .bar.c4').length") == 3
 
 
