@@ -14,11 +14,11 @@ from kernelwright.core.arch import is_ptx, virtual_arch
 from kernelwright.core.errors import KernelwrightError, ToolchainError, ToolError, Where
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolRunner
-from kernelwright.toolchain import nvcc_probe
+from kernelwright.toolchain import nvcc_probe, trimmed_source
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
-from kernelwright.toolchain.nvcc_steps import read_steps
+from kernelwright.toolchain.nvcc_steps import Steps, read_steps
 
 PTX = """\
 #$ _SPACE_=
@@ -205,6 +205,25 @@ def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkey
     assert ["--dryrun" in command for command in ran] == [True, False, False]
 
 
+def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
+    ran = []
+    run = bench.runner.run
+    monkeypatch.setattr(
+        bench.runner, "run", lambda command, *rest, **more: ran.append(command[-1]) or run(command, *rest, **more)
+    )
+    for arch, flags in (("compute_80", ()), ("compute_80", ()), ("compute_90a", ()), ("compute_80", ("-ftz=true",))):
+        assert bench.stepwise(arch, *flags)[1] == bench.plain(arch, *flags)[1]
+    assert sum(" -E -dD " in command for command in ran) == 3
+
+
+@pytest.mark.parametrize("flags", [(), ("-maxrregcount=32", "--use_fast_math", "-Xptxas", "-v")])
+def test_the_front_end_reads_few_declarations_of_headers(bench, monkeypatch, flags):
+    whole = []
+    monkeypatch.setattr(Steps, "front_end", lambda *_, **__: whole.append(1))
+    bench.stepwise("compute_80", *flags)
+    assert not whole
+
+
 @pytest.mark.parametrize("name", ["a b.h", "a#b.h", "a$b.h", "a:b.h", "a%'(b).h", "é.h", "a\\b.h"])
 def test_headers_that_flags_name_are_reported(bench, name):
     (bench.folder / name).write_text("#define NOTHING\n")
@@ -264,6 +283,13 @@ def test_nvcc_is_run_as_a_whole_if_its_steps_turn_out_not_to_be_known(bench, tmp
 
 def test_the_probe_lets_the_real_nvcc_be_run_step_by_step(bench):
     assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_90", "") == ""
+
+
+def test_the_probe_sees_whether_trimming_changes_ptx(bench, monkeypatch):
+    trimmed = trimmed_source.trimmed
+    monkeypatch.setattr(trimmed_source, "trimmed", lambda *given: trimmed(*given).replace("0.3f", "0.4f"))
+    obstacle = "it makes other PTX without declarations that are not used"
+    assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_80", "") == obstacle
 
 
 def test_a_script_and_another_release_are_run_as_a_whole(bench, tmp_path):
