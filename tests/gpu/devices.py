@@ -84,6 +84,11 @@ class Device:
     spin = 1000
     """Rounds of the kernel ``late``."""
 
+    @property
+    def capability(self) -> int | None:
+        """The compute capability of a real GPU, 10 * major + minor."""
+        return None
+
     def stream(self) -> Any:
         """A new stream, which waits for no other one; what kernels take as ``stream``."""
         return None
@@ -189,6 +194,14 @@ class Cuda(Device):
 
     kind = "cuda"
     spin = 300_000_000
+
+    @property
+    def capability(self) -> int | None:
+        """Its compute capability, 10 * major + minor."""
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        return 10 * int(major) + int(minor)
 
     def stream(self) -> Any:
         """A new stream of PyTorch, which does not wait for the default stream."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from devices import LIBRARIES, ROOT, Device, backends, named
+from kernelwright.runtime.arch import suitable
 from kernelwright.worker.compare import compare
 
 pytestmark = pytest.mark.gpu
@@ -103,6 +104,8 @@ def test_variant_agrees_with_its_reference(
     built = entry["variants"][case["index"]]
     if TARGETS[device.kind] not in {unit["target"] for unit in built["units"]}:
         pytest.skip("the variant is built for devices of another kind only")
+    if device.capability is not None and not suitable(archs_of(built), device.capability):
+        pytest.skip("the variant is built for other archs only")
     arguments = built["arguments"]
     call = getattr(getattr(kernels.backends, backend), case["kernel"]).variant(**case["variant"])
     values, tensors = passed(device, case, arguments, library, leave_out)
@@ -113,6 +116,11 @@ def test_variant_agrees_with_its_reference(
             names += [a["name"] for a in arguments if a["written"] and not a["output"]]
         tensors |= dict(zip(names, returned if len(names) > 1 else [returned], strict=True))
     check(device, case, arguments, tensors)
+
+
+def archs_of(built: dict[str, Any]) -> list[str]:
+    """The archs that a variant has CUDA code for."""
+    return [arch for unit in built["units"] if unit["target"] == "cuda" for arch in unit["archs"]]
 
 
 def check(device: Device, case: dict[str, Any], arguments: list[dict[str, Any]], tensors: dict[str, Any]) -> None:
@@ -134,6 +142,25 @@ def test_wrong_device_is_an_error(kernels: Any, device: Device, backend: str) ->
     there, here = device.make("torch", np.ones(3, "float32")), Device().make("torch", np.ones(3, "float32"))
     with pytest.raises((TypeError, ValueError), match="saxpy"):
         getattr(kernels.backends, backend).saxpy(1.0, there, here)
+
+
+@pytest.mark.parametrize("m", [1, 16, 63, 64, 65, 200, 1000])
+@pytest.mark.parametrize("n", [1024, 4096])
+@pytest.mark.parametrize("backend", backends("tvm_ffi", "cython", "nvrtc", "torch") if named() == "cuda" else [])
+def test_gemm_uses_wgmma_where_the_gpu_has_it(kernels: Any, device: Device, backend: str, n: int, m: int) -> None:
+    rng = np.random.default_rng(m)
+    a = rng.standard_normal((m, 1024)).astype("float16")
+    b = (rng.standard_normal((1024, n)) / 32).astype("float16")
+    gemm = getattr(kernels.backends, backend).gemm
+    passed = [device.make("torch", array, "float16") for array in (a, b)]
+    for _ in range(3):  # a race need not show at once
+        got = device.values(gemm(*passed))
+        expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
+        _, mismatch = compare(expected, got, 1e-2)
+        assert mismatch is None, mismatch
+    if device.capability is not None:
+        chosen = gemm.choice(*passed)
+        assert ("wgmma" in chosen.variant) == (device.capability == 90), chosen.reason
 
 
 def test_supported_says_yes_for_a_built_arch(kernels: Any, device: Device) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from kernelwright.core.errors import CheckError, DefinitionError, Where, WorkerE
 from kernelwright.library.plan import LoweredUnit
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes.protocol import CheckRequest
+from kernelwright.worker import check as check_module
 from kernelwright.worker.check import Check, barely_aligned, from_device, random_array, size_sets, to_device
 from launcher_build import build, plan
 from moments import HANGS_AFTER_S
@@ -463,3 +465,18 @@ def test_a_missing_library_is_a_check_error(project: Project) -> None:
     project.write("kernels/after.py", (project.folder / file).read_text() + "\nafter.reference(lambda: {})\n")
     with pytest.raises(CheckError, match="cannot load after__0"):
         project.pool.call(request)
+
+
+@pytest.mark.parametrize(("version", "runs"), [("8.0", False), ("9.0", True), ("10.0", False)])
+def test_a_variant_for_one_arch_is_not_compared_on_a_gpu_of_another(
+    monkeypatch: pytest.MonkeyPatch, version: str, runs: bool
+) -> None:
+    monkeypatch.setattr(check_module, "load_cuda_runtime", lambda: None)
+    check = prepared(["n"], ["n"], lambda x: x)
+    check._request = replace(check._request, device="cuda:0", archs="sm_90a", library="/no/such.so")
+    check._device = SimpleNamespace(exist=True, compute_version=version)
+    if runs:
+        with pytest.raises(Exception, match=r"/no/such\.so"):
+            check.run()
+    else:
+        assert check.run() == {"cases": 0, "worst_error": 0.0, "sizes": [], "device": "cuda:0"}

@@ -106,6 +106,8 @@ class CheckRequest:
         strict: whether it is an error to read what the definition does not declare.
         listed: whether the definition lists the variant.
         config: that of the variant, if it is not listed.
+        archs: with commas, those that device code was made for, if that is not for all archs of the kernel: on a
+            device that can run none of them nothing is compared.
     """
 
     op: ClassVar[str] = "check"
@@ -120,6 +122,7 @@ class CheckRequest:
     strict: bool = False
     listed: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
+    archs: str = ""
 
     @property
     def where(self) -> Where:

@@ -44,6 +44,9 @@ def make(
     file, slug = kernel.definition.file, variants[number].slug
     subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
     output = f"{slug}.{device.partition(':')[0]}.json"
+    # A variant that a table or the definition chooses for one arch cannot run on every GPU, and does not have to.
+    is_for_some = unit.target == "cuda" and unit.archs != kernel.selection.compiled_archs("cuda")
+    archs = ",".join(unit.archs) if is_for_some else ""
 
     def check(scratch: Path) -> None:
         signature = unit.read_signature()
@@ -52,6 +55,7 @@ def make(
         request = CheckRequest(
             *(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict, listed),
             {} if listed else dict(variants[number].config),
+            archs,
         )
         result = kernel.call(request, where)
         remember(result.pop("dependencies"))
@@ -63,6 +67,7 @@ def make(
         "tolerance": record.tolerance,
         "definition": kernel.definition_identity,
     } | ({"strict": True} if run.strict else {})
+    options |= {"archs": archs} if archs else {}
     remember = kernel.later(f"check {subject}", options)
     outputs = files_in(kernel.package.checks / record.name, (output,))
     sources = [path, unit.signature, *kernel.definition_files]

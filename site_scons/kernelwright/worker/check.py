@@ -23,6 +23,7 @@ from ..core.errors import CheckError, DefinitionError, Where
 from ..define.divisible import rounded_up
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import CheckRequest
+from ..runtime.arch import suitable
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
 
@@ -83,7 +84,7 @@ class Check:
 
         Returns:
             ``cases``, the number of calls compared; ``worst_error``, as ``compare`` defines it; ``sizes``, the
-            size variables of each case; ``device``.
+            size variables of each case; ``device``. There is no case if the variant is for other archs only.
 
         Raises:
             CheckError: the kernel has no reference, or does not agree with it.
@@ -94,6 +95,8 @@ class Check:
             load_cuda_runtime()
         if not self._device.exist:
             raise CheckError(f"this machine has no device {self._request.device}")
+        if self._request.archs and not suitable(self._request.archs.split(","), _capability(self._device)):
+            return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
         function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
@@ -430,8 +433,13 @@ def devices() -> list[str]:
     with contextlib.suppress(CheckError):
         load_cuda_runtime()
     while (device := tvm.cuda(len(archs))).exist:
-        archs.append(arch_of_device(int(str(device.compute_version).replace(".", ""))))
+        archs.append(arch_of_device(_capability(device)))
     return archs
+
+
+def _capability(device: Any) -> int:
+    """The compute capability of a CUDA device, 10 * major + minor."""
+    return int(str(device.compute_version).replace(".", ""))
 
 
 def _accepted(function: Callable[..., Any], values: Mapping[str, Any], skip: int = 0) -> Values:
