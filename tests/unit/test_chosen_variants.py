@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.core.errors import SettingsError
 from kernelwright.define.kernel import slugs
 from kernelwright.define.space import Choice, targets_with_points, variants_of
 from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, TuningError, table_text
@@ -204,7 +205,8 @@ def test_tables_are_found_by_the_names_of_their_files(tmp_path: Path) -> None:
         (tmp_path / "tuning" / name).touch()
     expected = {"gemm": ("tuning/gemm.a.json", "tuning/gemm.b.json"), "other": ("tuning/other.json",)}
     assert tables_in(tmp_path, "tuning") == expected
-    assert tables_in(tmp_path, "tuning/README.md") == {}
+    with pytest.raises(SettingsError, match="cannot be read as the folder of the tuning tables"):
+        tables_in(tmp_path, "tuning/README.md")
 
 
 def test_two_tables_of_one_device_are_an_error_at_the_second_one(tmp_path: Path) -> None:

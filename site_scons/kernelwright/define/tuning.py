@@ -238,7 +238,7 @@ def table_text(table: TableFile) -> str:
     return (
         f'{{"schema": {SCHEMA}, "kernel": {_json(table.kernel)},\n'
         f' "device": {_json(device)},\n'
-        f' "measured": {_json(dict(sorted(table.measured.items())))},\n'
+        f' "measured": {_json(_in_order(table.measured))},\n'
         f' "configs": [' + (f"\n{blocks}\n ]" if blocks else "]") + "}\n"
     )
 
@@ -249,13 +249,14 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _config_block(config: TunedConfig) -> str:
+    rules = [_row(({} if rule.upto is None else {"upto": rule.upto}) | {"tune": rule.tune}) for rule in config.rules]
     evidence = sorted(config.evidence, key=lambda row: (rank_of(row.sizes), rank_of(row.tune)))
     sources = sorted(config.sources, key=lambda source: rank_of(source.tune))
     return (
-        f'  {{"config": {_sorted(config.config)}, "by": {_json(list(config.by))},\n'
-        f'   "rules": [{_rows(map(_rule_text, config.rules))}],\n'
-        f'   "evidence": [{_rows(map(_evidence_text, evidence))}],\n'
-        f'   "sources": [{_rows(map(_source_text, sources))}]}}'
+        f'  {{"config": {_json(_in_order(config.config))}, "by": {_json(list(config.by))},\n'
+        f'   "rules": [{_rows(rules)}],\n'
+        f'   "evidence": [{_rows(_row(vars(row)) for row in evidence)}],\n'
+        f'   "sources": [{_rows(_row(vars(source)) for source in sources)}]}}'
     )
 
 
@@ -264,22 +265,13 @@ def _rows(rows: Iterable[str]) -> str:
     return "\n" + ",\n".join(listed) + "\n   " if listed else ""
 
 
-def _rule_text(rule: Rule) -> str:
-    upto = {} if rule.upto is None else {"upto": rule.upto}
-    return _json({**upto, "tune": dict(sorted(rule.tune.items()))})
+def _row(fields: Mapping[str, Any]) -> str:
+    """A line: fields as they come, and what is in them in the order of its names."""
+    return _json({name: _in_order(found) if isinstance(found, Mapping) else found for name, found in fields.items()})
 
 
-def _evidence_text(row: Evidence) -> str:
-    times = {"us": row.us, "default_us": row.default_us, "spread": row.spread}
-    return _json({"sizes": dict(sorted(row.sizes.items())), "tune": dict(sorted(row.tune.items())), **times})
-
-
-def _source_text(source: Source) -> str:
-    return _json({"tune": dict(sorted(source.tune.items())), "digest": source.digest})
-
-
-def _sorted(value: Mapping[str, Any]) -> str:
-    return _json(dict(sorted(value.items())))
+def _in_order(found: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(found.items()))
 
 
 def _json(value: Any) -> str:

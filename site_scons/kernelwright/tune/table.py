@@ -14,7 +14,6 @@ from ..define.tuning import (
     Evidence,
     Rule,
     Source,
-    TableDevice,
     TableFile,
     TunedConfig,
     file_name,
@@ -45,12 +44,8 @@ DIGITS = 4
 
 def folder_of(tuner: Tuner) -> Path:
     """The folder with what is known of a kernel on a device: ``build/tune/<kernel>/<device>``."""
-    return tuner.root / FOLDER / tuner.request.kernel / device_slug(tuner.device)
-
-
-def device_slug(device: TableDevice) -> str:
-    """A device in the name of a folder: as in the names of tables."""
-    return file_name("k", device).removeprefix("k.").removesuffix(".json")
+    device = file_name("", tuner.device).removeprefix(".").removesuffix(".json")  # as in the names of tables
+    return tuner.root / FOLDER / tuner.request.kernel / device
 
 
 def table_of(tuner: Tuner) -> TableFile | None:
