@@ -101,6 +101,44 @@ extern "C" __global__ void k(pair *x, wide *w) {
   w[0].v = make_float4(w[1].v.x, 0, 0, __ldg(&w[2].v).w);
 }
 """,
+    "CUDA's own standard library": """\
+#include <cuda/atomic>
+#include <cuda/std/array>
+#include <cuda/std/complex>
+#include <cuda/std/tuple>
+extern "C" __global__ void k(cuda::std::complex<float> *x, int *y) {
+  auto z = x[0] * x[1];
+  x[2] = exp(z) + conj(z);
+  cuda::std::array<int, 3> a{1, 2, 3};
+  int sum = 0;
+  for (auto v : a) sum += v;
+  auto [p, q] = cuda::std::make_tuple(sum, 2.0f);
+  x[3] = {float(p), q};
+  cuda::atomic_ref<int, cuda::thread_scope_device>(*y).fetch_add(1);
+}
+""",
+    "names from another scope": """\
+#include <cmath>
+#include <cuda_fp16.h>
+using namespace std;
+extern "C" __global__ void k(float *x, double *y, int *z) {
+  x[0] = abs(x[1]) + pow(x[2], 3) + max(x[3], x[4]);
+  y[0] = fabs(y[1]) + floor(y[2]);
+  z[0] = abs(z[1]) + min(z[2], 3);
+}
+""",
+    "variables with values, texts": """\
+#include <cuda_fp16.h>
+__device__ int count(3);
+__device__ int *where(&count);
+__device__ __attribute__((used)) int hidden() { return count; }
+extern "C" __global__ void k(int *x) {
+  asm volatile(R"({ .reg .u32 a;
+ mov.u32 a, 3; st.global.u32 [%0], a; })" ::"l"(x));
+  const char *text = R"x(} " )x";
+  x[1] = text[threadIdx.x] + 1'000'000;
+}
+""",
     "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
 }
 

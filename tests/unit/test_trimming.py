@@ -46,6 +46,13 @@ def test_all_overloads_of_a_name_are_kept() -> None:
         ("half &half::operator=(const half &other) { return *this; }", "half"),
         ("struct returned f(int x) { return {}; }", "f"),
         ("auto f(int x) -> decltype(x) { return x; }", "f"),
+        ("void (*f(int x))(int);", "f"),
+        ("handler (*f(int x))(int);", "f"),
+        ("handler *(*f(int x))(int);", "f"),
+        ("int e(int), f(int);", "f"),
+        ("__typeof__(1 + 1) f(int);", "f"),
+        ("half::half(float x) : value(x), other(1) { }", "half"),
+        ("static int __attribute__((unused)) f(pair<int, int> x);", "f"),
     ],
 )
 def test_a_declaration_has_its_names(declaration: str, name: str) -> None:
@@ -71,6 +78,7 @@ def test_an_operator_is_kept_with_the_type_that_it_is_for(operator: str) -> None
 
 def test_what_has_no_name_is_always_kept() -> None:
     always = ["#pragma nv_diag_suppress 20012", 'asm("comment");', "static_assert(sizeof(int) == 4);"]
+    always.append("using namespace other;")
     assert kept("".join(f"{text}\n" for text in always), "nothing") == always
 
 
@@ -79,6 +87,28 @@ def test_what_the_device_has_without_being_used_is_kept() -> None:
     kernel = "__attribute__((global)) void other(int *x) { helper(x); }"
     helper = "static int helper(int *x) { return 1; }"
     assert kept(f"{helper}\n{variable}\n{kernel}\nint unused(int);\n", "nothing") == [helper, variable, kernel]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__attribute__((device)) __attribute__((used)) int f() { return 1; }",
+        "__attribute__((device)) int count(3);",
+        "__attribute__((device)) float *place(&there);",
+        "__attribute__((constant)) float x{3.0f};",
+        "static __attribute__((device)) const int table[] = {1, 2};",
+    ],
+)
+def test_what_is_in_the_output_though_nothing_names_it_is_kept(text: str) -> None:
+    assert kept(f"{text}\n__attribute__((device)) int g(float x);\n", "nothing") == [text]
+
+
+@pytest.mark.parametrize("own", ["using namespace std;\n", "static void other(std::pair<int, int>);\n"])
+def test_names_may_be_of_std_where_it_is_looked_into_or_where_types_are_of_it(own: str) -> None:
+    headers = read_headers('# 1 "a.h" 1\nnamespace std { int big(int); struct pair; }\nfloat big(float);\n')
+    used = KERNEL % "big(x[1])"
+    with_std = own + used.replace("{", "{ other(x); ", 1)
+    assert "int big(int);" in trimmed(headers, with_std) and "int big(int);" not in trimmed(headers, used)
 
 
 def test_names_of_std_are_reached_with_their_namespace_only() -> None:

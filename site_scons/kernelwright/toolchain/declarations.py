@@ -21,7 +21,8 @@ _TOKEN = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}();]|^\#[^\n]
 _BLOCK = re.compile(r'\s*(?:extern\s*"C(?:\+\+)?"|(?:inline\s+)?namespace\b\s*(\w*)[^{]*)\s*\Z')
 _NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 _ASIDE = re.compile(
-    rf"\b(?:__attribute__|alignas|__declspec|noexcept|throw|decltype|__asm__|asm|sizeof|alignof|__alignof|__alignof__)\s*{_NESTED}"
+    r"\b(?:__attribute__|alignas|__declspec|noexcept|throw|decltype|__decltype|typeof|__typeof|__typeof__|__asm__|asm"
+    rf"|sizeof|alignof|__alignof|__alignof__)\s*{_NESTED}"
     r"|\[\[[^\]]*\]\]|^\#.*",
     re.M,
 )
@@ -33,6 +34,9 @@ _OPERATOR_MEMBER = re.compile(r"(\w+)\s*(?:<[^<>]*>)?\s*::\s*operator\b")
 _OPERANDS = re.compile(rf"\boperator\b\s*(?:\(\s*\)|[^\w\s(]+|\w+(?:\s*\[\s*\])?|\"\"\s*\w+)\s*({_NESTED})")
 _STD_NAMES = re.compile(r"\bstd\s*::\s*((?:\w+\s*::\s*)*~?\w+)")
 _EMITTED = re.compile(r"__attribute__\s*\(\(\s*(?:device|constant|managed|shared|global)\s*\)\)")
+_USED = re.compile(r"__attribute__\s*\(\(.*?\b(?:__)?(?:used|constructor|destructor)\b")
+_VALUE = re.compile(r"\w\s*\(\s*[-+.\d\"'&{(]")
+_STD = re.compile(r"\bstd\b")
 _KERNEL = re.compile(r"__attribute__\s*\(\(\s*global\s*\)\)")
 
 _KEYWORDS = frozenset(
@@ -63,9 +67,13 @@ class Declaration:
 
     @cached_property
     def reaches(self) -> frozenset[str]:
-        """The names that it can mean; in ``std``, each of its names may be one of ``std``."""
+        """The names that it can mean.
+
+        In ``std``, each may be one of ``std``. So may one where ``std`` is mentioned: a call is also looked for where
+        its arguments' types are.
+        """
         names = names_in(self.text)
-        return names | {f"std::{name}" for name in names} if self.in_std else names
+        return names | in_std(names) if self.in_std or _STD.search(self.text) else names
 
 
 class Declarations:
@@ -97,9 +105,14 @@ class Declarations:
         return [self._all[number] for number in sorted(kept)]
 
 
+def in_std(names: Iterable[str]) -> frozenset[str]:
+    """The names as those of ``std``."""
+    return frozenset(f"std::{name}" for name in names)
+
+
 def names_in(text: str) -> frozenset[str]:
     """All names in a text, those after ``std::`` with that before them."""
-    after_std = {f"std::{name}" for found in _STD_NAMES.findall(text) for name in NAME.findall(found)}
+    after_std = in_std(name for found in _STD_NAMES.findall(text) for name in NAME.findall(found))
     return frozenset({*NAME.findall(text), *after_std} - _KEYWORDS)
 
 
@@ -180,11 +193,14 @@ def _declared(text: str, body: int) -> set[str]:
     is_class = body >= 0 and text.rstrip().endswith(";")
     if "operator" in head:
         return _operands(before)
-    if _KERNEL.search(before) or head.startswith("static_assert"):
+    if _KERNEL.search(before) or _USED.search(before) or head.startswith("static_assert"):
         return set()
+    if re.match(r"using\s+namespace\b", head):
+        return set()
+    if _EMITTED.search(before) and body < 0 and _VALUE.search(head):
+        return set()  # a variable with a value in brackets
     if _is_function(head) and not is_class:
-        called = re.search(r"(\w+)\s*\(", head)
-        return {called[1]} if called and called[1] not in _KEYWORDS else {*NAME.findall(text)}
+        return _function(head) or {*NAME.findall(text)}
     if _EMITTED.search(before):
         return set()  # a variable of the device is in the output, also if nothing uses it
     if re.search(r"\benum\b", head):
@@ -196,6 +212,15 @@ def _declared(text: str, body: int) -> set[str]:
         return _variables(head)
     tail = text[text.rindex("}") :] if body >= 0 and "}" in text else ""
     return {*NAME.findall(re.split(r"(?<!:):(?!:)", head)[0]), *NAME.findall(_ASIDE.sub(" ", tail))}
+
+
+def _function(head: str) -> set[str]:
+    """The name of a function; none, if it has another form than ``result name(parameters)``."""
+    called = re.search(r"(\w+)\s*\((?!\s*[*&])", head)
+    if called is None or called[1] in _KEYWORDS or "(" in head[: called.start()]:
+        return set()
+    behind = re.sub(_NESTED, "", head[called.start() :]).partition(":")[0]
+    return set() if "," in behind or "(" in behind else {called[1]}
 
 
 def _variables(head: str) -> set[str]:

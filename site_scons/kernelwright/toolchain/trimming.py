@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .declarations import NAME, Declarations, names_in
+from .declarations import NAME, Declarations, in_std, names_in
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -20,6 +20,9 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', 
 
 DIRECTIVE = re.compile(r"^#[ \t]*(?:(define|undef)[ \t]+(\w+)|pragma (push|pop)_macro\(\"(\w+)\"\)).*\n?", re.M)
 MARKER = re.compile(r"^# \d+ .*\n?", re.M)
+
+OTHER_SCOPES = re.compile(r"\bstd\b|\busing\s+namespace\b")
+"""What lets a name without ``std::`` mean one of ``std``."""
 
 NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__)\b")
 """What depends on more of the headers than their declarations and macros."""
@@ -83,7 +86,10 @@ def trimmed(headers: Headers, own: str) -> str:
         own: its own part, preprocessed.
     """
     kept = "\n".join(one.text for one in Declarations(own).needed([]))
-    needed = "\n".join(one.text for one in headers.declarations.needed(names_in(kept)))
+    names = names_in(kept)
+    if OTHER_SCOPES.search(kept):
+        names |= in_std(names)
+    needed = "\n".join(one.text for one in headers.declarations.needed(names))
     return f"{needed}\n{kept}\n"
 
 
