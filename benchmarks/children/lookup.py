@@ -18,6 +18,8 @@ from kernelwright.library.commands import (
     compile_flags,
     include_flags,
     launcher_command,
+    launcher_library,
+    launcher_map,
     link_command,
 )
 from kernelwright.library.launcher import LAUNCHER
@@ -69,14 +71,16 @@ def build(folder: Path) -> None:
         source = folder / f"nothing_{number}.c"
         source.write_text(NOTHING.format(symbol=source.stem))
         run(folder, "cc", "-O2", "-fPIC", "-c", source.name)
-    run(folder, *launcher_command(places))
+    launcher = launcher_library("0")
+    (folder / "launcher.map").write_text(launcher_map(launcher))
+    run(folder, *launcher_command(places, launcher, "."))
     for name, plan in KERNELS.items():
         (folder / plan.name).mkdir(exist_ok=True)
         for file, text in emit(plan).items():
             (folder / plan.name / file).write_text(text)
         run(folder, *compile_command(plan.name, places, f"{plan.name}/wrapper.o"))
-        objects = ["launcher.o", *(unit.host for unit in plan.units)]
-        run(folder, *link_command(plan.name, objects, places, f"{name}.so"))
+        objects = [unit.host for unit in plan.units]
+        run(folder, *link_command(plan.name, launcher, objects, places, f"{name}.so"))
     folders = include_flags(places.includes, places.launcher)
     run(folder, "cc", *compile_flags(), *folders, str(SOURCE), "-o", "lookup", "-ldl")
 

@@ -433,19 +433,25 @@ def test_stubs_are_accepted_by_mypy_and_catch_mistakes(built, tmp_path):
     assert not [line for line in run.stdout.splitlines() if "demo/__init__.pyi" in line], run.stdout
 
 
-def test_libraries_need_only_the_c_library_and_tvm_ffi(built):
-    allowed = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "ld-linux")
+def test_libraries_need_only_the_c_library_and_tvm_ffi_and_kernels_their_launcher(built):
+    of_glibc = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "ld-linux")
     libraries = sorted((built.folder / "build/demo/_lib").glob("*.so"))
     assert "scale.so" in [library.name for library in libraries]
+    (launcher,) = (library.name for library in libraries if library.name.startswith("libkernelwright-"))
+    version = "@" + launcher.removesuffix(".so").replace("-", "_")
     for library in libraries:
+        is_launcher = library.name == launcher
+        allowed = of_glibc if is_launcher else (*of_glibc, launcher)
         needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
         names = [line.split("[")[1].rstrip("]") for line in needed.splitlines() if "(NEEDED)" in line]
         assert names and all(name.startswith(allowed) for name in names), names
         symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout
         undefined = [line.split()[-1] for line in symbols.splitlines() if " U " in line]
-        assert undefined and all("@GLIBC" in name or name.startswith("TVMFFI") for name in undefined), undefined
+        others = [name for name in undefined if "@GLIBC" not in name and not name.startswith("TVMFFI")]
+        assert undefined and not (others if is_launcher else [name for name in others if not name.endswith(version)])
         defined = [line.split()[-1] for line in symbols.splitlines() if " T " in line]
-        assert defined and all(name.startswith("__tvm_ffi_") for name in defined), defined
+        exported = f"{'kw' if is_launcher else '__tvm_ffi'}_"
+        assert defined and all(name.startswith(exported) for name in defined), defined
 
 
 def test_library_holds_code_for_every_listed_arch(built):

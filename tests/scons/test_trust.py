@@ -38,6 +38,9 @@ CUDA = f"{WORK}/dtype-float32/cuda"
 CUBIN = f"{CUDA}/sm_80.cubin"
 STATE = "build/.kernelwright"
 
+LAUNCHER = "libkernelwright-<digest>.so"
+"""Stands for the launcher's library."""
+
 STAGES = (
     [f"{WORK}/dtype-float32/llvm/x86-64-v3/{name}" for name in ("module.tir", "signature.json", "host.o")],
     [f"{CUDA}/{name}" for name in ("module.tir", "signature.json", "host.c", "device.cu")],
@@ -46,7 +49,7 @@ STAGES = (
     [f"{WORK}/wrapper.c", f"{WORK}/images.s"],
     [f"{WORK}/wrapper.o", f"{WORK}/compile_wrapper.sh"],
     [f"build/kernels/demo/glibc-2.28/{name}.so" for name in LIBRARIES],
-    [f"build/kernels/demo/_lib/{name}" for name in ("launcher.o", "compile_launcher.sh")],
+    [f"build/kernels/demo/_lib/{name}" for name in (LAUNCHER, "launcher.map", "compile_launcher.sh")],
     [f"{WORK}/{name}" for name in ("scale.so", "compile.sh", "entry.json")],
     [
         *(f"build/demo/{name}" for name in ("__init__.py", "__init__.pyi", "py.typed", "manifest.json")),
@@ -57,6 +60,7 @@ STAGES = (
         *(f"build/demo/backends/{name}" for name in ("__init__.py", "__init__.pyi")),
         *(f"build/demo/backends/tvm_ffi/{name}" for name in ("__init__.py", "__init__.pyi")),
         "build/demo/_lib/scale.so",
+        f"build/demo/_lib/{LAUNCHER}",
     ],
 )
 """What each stage makes; the last one is the assembly of the package."""
@@ -338,11 +342,13 @@ DAMAGES = ("flipped", "half", "empty", "folder", "deleted")
 )
 def test_damaged_output_of_any_kind_is_made_again_and_nothing_else(tree, kind, keep_times):
     whole = tree.outputs()
-    assert set(whole) == {name for stage in STAGES for name in stage}, "a kind of file that this test does not damage"
+    (launcher,) = (Path(name).name for name in whole if name.startswith("build/demo/_lib/libkernelwright-"))
+    stages = [[name.replace(LAUNCHER, launcher) for name in stage] for stage in STAGES]
+    assert set(whole) == {name for stage in stages for name in stage}, "a kind of file that this test does not damage"
     tree.build()
     # One output of each stage at a time: the others of a stage come back with any of them.
-    for number in range(max(map(len, STAGES))):
-        hit = [stage[number : number + 1] for stage in STAGES]
+    for number in range(max(map(len, stages))):
+        hit = [stage[number : number + 1] for stage in stages]
         changed = [[name for name in names if damage(tree.folder / name, kind, keep_times)] for names in hit]
         run = tree.build()
         cached = sum(map(len, changed[:-1]))

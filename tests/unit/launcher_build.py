@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kernelwright.library.commands import ToolPaths, compile_command, launcher_command, link_command
+from kernelwright.library.commands import (
+    ToolPaths,
+    compile_command,
+    compile_flags,
+    include_flags,
+    launcher_command,
+    launcher_library,
+    launcher_map,
+    link_command,
+)
 from kernelwright.library.launcher import LAUNCHER, launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.library.sources import emit
@@ -135,14 +144,28 @@ def build(folder: Path, kernel: KernelPlan, *, extra: Sequence[str] = ()) -> Pat
     return folder / f"{kernel.name}.so"
 
 
+SOURCE = f"{LAUNCHER}/launcher.c"
+
+
 def compile_and_link(folder: Path, kernel: str, objects: Sequence[str], library: str, *extra: str) -> None:
-    """Compile an emitted wrapper and the launcher, and link a library of its own of both."""
+    """Compile an emitted wrapper, and link its library with a launcher in it, whose state no other library knows."""
     places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
     flags = ["-O0", "-Wall", "-Wextra", "-Werror", *extra]
-    wrapper = f"{kernel}/wrapper.o"
+    wrapper, launcher = f"{kernel}/wrapper.o", "launcher.o"
     _compile_once(folder, [*compile_command(kernel, places, wrapper), *flags], (folder / kernel).rglob("*.c"), wrapper)
-    _compile_once(folder, [*launcher_command(places), *flags], launcher_sources(), "launcher.o")
-    _run(folder, [*link_command(kernel, ["launcher.o", *objects], places, library), *extra])
+    compiled = [places.compiler, *compile_flags(), *include_flags(places.includes), *flags, "-c", SOURCE]
+    _compile_once(folder, [*compiled, "-o", launcher], launcher_sources(), launcher)
+    _run(folder, [*link_command(kernel, launcher, objects, places, library), *extra])
+
+
+def link_apart(folder: Path, kernel: str, objects: Sequence[str], library: str, digest: str) -> Path:
+    """Link a library that was built, again: with the launcher beside it in a library of its own, which is returned."""
+    places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
+    launcher = launcher_library(digest)
+    (folder / "launcher.map").write_text(launcher_map(launcher))
+    _run(folder, [word.replace(SOURCE, "launcher.o") for word in launcher_command(places, launcher, ".")])
+    _run(folder, link_command(kernel, launcher, objects, places, library))
+    return folder / launcher
 
 
 def _run(folder: Path, command: Sequence[str]) -> None:

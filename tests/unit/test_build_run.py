@@ -267,8 +267,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageGraph:
 def test_a_kernel_is_finished_when_all_of_it_was_made_or_found_up_to_date(package):
     whole = finished(package)
     assert whole.stages == 5 and whole.checks == 2 and whole.backends == ["tvm_ffi"]
-    assert set(whole.products) == {"_lib/gemm.so"}
-    assert len(whole.outputs) == sum(len(stage.paths) for stage in package.unsettled["gemm"].stages)
+    launcher = Path(package.launcher_stage.paths[0])
+    assert set(whole.products) == {"_lib/gemm.so", f"_lib/{launcher.name}"}
+    own = [path for stage in package.unsettled["gemm"].stages for path in stage.paths]
+    assert {package.run.top / path for path in whole.outputs} == {*map(Path, own), launcher}
     for node in package.run.nodes_of(package.unsettled["gemm"].stages[0]):
         node.set_state(SCons.Node.up_to_date)
     assert finished(package) == whole

@@ -23,6 +23,7 @@ from launcher_build import (
     c_unit,
     compile_and_link,
     include_folders,
+    link_apart,
     llvm_unit,
     plan,
     scalar,
@@ -175,24 +176,43 @@ def test_a_lowered_kernel_may_call_packed_functions(folder: Path) -> None:
     assert seen == [5]
 
 
-def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi(saxpy: Path) -> None:
-    listing = subprocess.run(["nm", "-D", "--undefined-only", saxpy], capture_output=True, text=True, check=True).stdout
-    wanted = [line.split()[1:] for line in listing.splitlines() if " w " not in line]
-    wanted = [entry[-1] for entry in wanted]
-    assert [name for name in wanted if "@GLIBC" not in name and not name.startswith("TVMFFI")] == []
-    needed = subprocess.run(["readelf", "-d", saxpy], capture_output=True, text=True, check=True).stdout
-    assert set(re.findall(r"NEEDED.*\[(\w+)", needed)) <= {"libc", "libm", "libdl", "libpthread", "ld"}
+def undefined(library: Path) -> list[str]:
+    """The symbols that a library has to find elsewhere."""
+    listing = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True)
+    return [line.split()[-1] for line in listing.stdout.splitlines() if " w " not in line]
 
 
-def test_the_library_is_hardened(saxpy: Path) -> None:
+def test_the_library_asks_for_nothing_but_libc_and_tvm_ffi_and_its_launcher(
+    saxpy: Path, apart: tuple[Path, Path]
+) -> None:
+    library, launcher = apart
+    version = f"@{launcher.stem.replace('-', '_')}"
+    services = [name for name in undefined(library) if name.startswith("kw_")]
+    assert f"kw_dispatch{version}" in services, "a function of that name of another library will not do"
+    for path, others in ((saxpy, []), (library, services), (launcher, [])):
+        wanted = [name for name in undefined(path) if "@GLIBC" not in name and not name.startswith("TVMFFI")]
+        assert wanted == others and all(name.endswith(version) for name in others)
+        needed = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+        names = set(re.findall(r"NEEDED.*\[([\w-]+)", needed)) - ({launcher.stem} if path == library else set())
+        assert names <= {"libc", "libm", "libdl", "libpthread", "ld-linux-x86-64"}
+
+
+@pytest.fixture(scope="module")
+def apart(saxpy: Path) -> tuple[Path, Path]:
+    """The library, and its launcher beside it."""
+    objects = sorted(str(path.relative_to(saxpy.parent)) for path in (saxpy.parent / "saxpy").rglob("host.o"))
+    return saxpy.parent / "apart.so", link_apart(saxpy.parent, "saxpy", objects, "apart.so", "0123456789abcdef")
+
+
+def test_the_library_is_hardened(saxpy: Path, apart: tuple[Path, Path]) -> None:
     """Its table of functions is complete and read-only once it is loaded, and arrays on the stack are guarded."""
-    with saxpy.open("rb") as file:
-        elf = ELFFile(file)
-        assert [segment.header.p_type for segment in elf.iter_segments()].count("PT_GNU_RELRO") == 1
-        tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
-        assert tags["DT_FLAGS"] & DF_BIND_NOW and tags["DT_FLAGS_1"] & DF_1_NOW
-        names = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
-        assert "__stack_chk_fail" in names
+    for library in (saxpy, *apart):
+        with library.open("rb") as file:
+            elf = ELFFile(file)
+            assert [segment.header.p_type for segment in elf.iter_segments()].count("PT_GNU_RELRO") == 1
+            tags = {tag.entry.d_tag: tag.entry.d_val for tag in elf.get_section_by_name(".dynamic").iter_tags()}
+            assert tags["DT_FLAGS"] & DF_BIND_NOW and tags["DT_FLAGS_1"] & DF_1_NOW
+    assert "__stack_chk_fail@GLIBC_2.4" in undefined(apart[1]), "a wrapper has no arrays on the stack"
 
 
 def test_the_library_stays_loaded_when_it_is_closed(saxpy: Path, tmp_path: Path) -> None:

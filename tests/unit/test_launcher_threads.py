@@ -472,7 +472,7 @@ static const kw_kernel of_errors = {.name = "moments"};
 
 static int fail_late(int task, TVMParallelGroupEnv *env, void *closure) {
   (void)closure;
-  kw_current_kernel = &of_errors;
+  kw_now.kernel = &of_errors;
   if (task) return kw_parallel_barrier(task, env);
   wait_for_held(1);
   return kw_raise("ValueError", "task 0 failed");
@@ -516,7 +516,7 @@ static void idle(void) {
 
 static int fail_at_barrier(int task, TVMParallelGroupEnv *env, void *closure) {
   (void)closure;
-  kw_current_kernel = &of_errors;
+  kw_now.kernel = &of_errors;
   return task ? kw_parallel_barrier(task, env) : kw_raise("ValueError", "task 0 failed");
 }
 
@@ -544,7 +544,7 @@ static void workspaces(void) {
     for (int i = 0; i < 4; ++i) {
       kw_free_workspace(kDLCPU, 0, data[left[picks[i]]]);
       memmove(left + picks[i], left + picks[i] + 1, (size_t)(3 - picks[i]) * sizeof *left);
-      kw_workspace *last = kw_workspaces, *next = NULL;
+      kw_workspace *last = kw_now.workspaces, *next = NULL;
       for (int j = 2 - i; j >= 0; --j, next = last, last = last->previous)
         if (!last || last->data != data[left[j]] || last->next != next) puts("the list is wrong"), _exit(1);
       if (last) puts("the list is too long"), _exit(1);
@@ -556,7 +556,7 @@ static void workspaces(void) {
   kw_drop_workspaces((kw_workspace *)rest - 1);
   kw_text text = {0};
   kw_append_raised(&text);
-  bool left = kw_workspaces == (kw_workspace *)rest - 1;
+  bool left = kw_now.workspaces == (kw_workspace *)rest - 1;
   printf("%s, %s\\n", left ? "the first is left" : "the mark was passed", text.data);
 }
 
@@ -578,7 +578,7 @@ int main(int count, char **words) {
   static const struct { const char *name; void (*run)(void); } moments[] = {
       {"failure", failure}, {"launch", launch}, {"idle", idle}, {"barrier", barrier}, {"workspaces", workspaces},
       {"message", message}};
-  kw_current_kernel = &of_errors;
+  kw_now.kernel = &of_errors;
   kw_pool_set_threads(2);
   for (size_t i = 0; count == 2 && i < sizeof moments / sizeof *moments; ++i)
     if (!strcmp(words[1], moments[i].name)) moments[i].run();

@@ -14,7 +14,7 @@ from kernelwright.backends import get, names
 from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.library import sources as library
 from kernelwright.library.c_text import size_expression, symbols_of
-from kernelwright.library.commands import ToolPaths, link_flags
+from kernelwright.library.commands import ToolPaths, link_command
 from kernelwright.library.launcher import launcher_sources
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
 from kernelwright.runtime.tables import DeviceTable, Rules
@@ -280,7 +280,8 @@ def test_text_in_the_wrapper_is_escaped() -> None:
 
 def test_the_launcher_is_listed_for_the_build_and_can_be_named_relatively() -> None:
     assert {"kernelwright.h", "launcher.c", "base.h"} <= {path.name for path in launcher_sources()}
-    assert "-Wl,--version-script=../launcher/exports.map" in link_flags("../launcher")
+    places = ToolPaths("cc", "../launcher", ())
+    assert "-Wl,--version-script=../launcher/exports.map" in link_command("k", "l.so", [], places, "k.so")
 
 
 SOURCE_WITH_ARRAY = """\

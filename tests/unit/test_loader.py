@@ -173,6 +173,14 @@ def test_what_finds_device_code_is_verified_before_it_runs(package: Package) -> 
         package.loader.provider("scale")
 
 
+def test_a_library_is_not_given_if_its_launcher_was_altered(package: Package) -> None:
+    package.change("scale", launcher="_lib/add.so")
+    assert package.loader.library("scale") == package.folder / "_lib/scale.so"
+    (package.folder / "_lib/add.so").write_text("another launcher")
+    with pytest.raises(ImportError, match=r"_lib/add\.so: was altered"):
+        package.loader.library("scale")
+
+
 @pytest.mark.parametrize("place", ["../outside.so", "_lib/../../outside.so", "{absolute}", "_lib/x\0.so"])
 def test_a_library_outside_of_the_package_is_refused_though_the_manifest_lists_it(package: Package, place: str) -> None:
     outside = package.folder.parent / "outside.so"

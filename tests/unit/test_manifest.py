@@ -82,7 +82,14 @@ def built_kernel(folder: Path, **changes: Any) -> EntrySource:
         VariantFiles("m-2", {"m": 2}, (unit("llvm", "x86-64"),)),
     )
     kernel = EntrySource(
-        "text", "_lib/scale.so", variants, ("-v",), {"nvcc": {"version": "13"}}, "0.1", images_below=folder
+        "text",
+        "_lib/scale.so",
+        "_lib/launcher.so",
+        variants,
+        ("-v",),
+        {"nvcc": {"version": "13"}},
+        "0.1",
+        images_below=folder,
     )
     return replace(kernel, **changes)
 
@@ -95,7 +102,8 @@ def entry_of(kernel: EntrySource) -> dict[str, Any]:
 def test_the_part_of_a_kernel_says_what_it_is_and_what_it_was_made_of(tmp_path: Path) -> None:
     entry = entry_of(built_kernel(tmp_path))
     first, second = entry.pop("variants")
-    assert entry == {"doc": "text", "library": "_lib/scale.so", "outputs": ["y"]}
+    libraries = {"library": "_lib/scale.so", "launcher": "_lib/launcher.so"}
+    assert entry == {"doc": "text", **libraries, "outputs": ["y"]}
     assert list(first) == ["slug", "config", "archs", "arguments", "symbols", "units"]
     assert (first["slug"], first["config"]) == ("m-1", {"m": 1})
     assert first["archs"] == ["x86-64", "sm_80", "compute_80"] and second["archs"] == ["x86-64"]
@@ -195,7 +203,9 @@ def built(folder: Path, target: str = "cuda", tir: str = "the lowered function",
     usages = {arch: f"{folder}/{arch}.json" for arch in archs}
     unit = unit_files(folder, signature, tuple(archs), images=images, usages=usages)
     given = {"flags": ("-O3",), "tools": {"nvcc": "13.0"}, "own_tools": {"cutedsl": "4"}, "version": "1", **more}
-    kernel = EntrySource("", "_lib/f.so", (VariantFiles("v", {"size": 1}, (unit,)),), images_below=folder, **given)
+    kernel = EntrySource(
+        "", "_lib/f.so", "_lib/l.so", (VariantFiles("v", {"size": 1}, (unit,)),), images_below=folder, **given
+    )
     entry = json.loads(make_entry(kernel))
     assert (entry["outputs"], entry["library"], entry["variants"][0]["archs"]) == (["y"], "_lib/f.so", list(archs))
     found: dict[str, Any] = entry["variants"][0]["units"][0]

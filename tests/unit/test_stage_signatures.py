@@ -96,7 +96,7 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "the limit of spills": (setting(max_spills=0), {"LINK"}),
     "the compression": (setting(compress="speed"), {*WRAPS, "FATBIN", "PACKAGE"}),
     "where device code is": (setting(split="arch"), {*WRAPS, "LINK", "PACKAGE"}),
-    "the oldest glibc": (setting(glibc="2.31"), {"GLIBC", "EXT", "LINK"}),
+    "the oldest glibc": (setting(glibc="2.31"), {"GLIBC", "EXT", "LAUNCHER", "LINK", "PACKAGE"}),
     "a file of the definition": (
         lambda inputs: replace(inputs, contents={FILE: "2" * 64}),
         {"LOWER", "CHECK"},
@@ -201,7 +201,13 @@ def test_a_kernel_without_a_library_has_what_the_manifest_says_of_it_in_its_entr
 
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [(cc, {"CC"}), (launcher, {"LAUNCHER"}), (link, {"LINK"}), (ext, {"EXT"}), (package, {"PACKAGE"})],
+    [
+        (cc, {"CC"}),
+        (launcher, {"LAUNCHER", "LINK", "PACKAGE"}),
+        (link, {"LINK"}),
+        (ext, {"EXT"}),
+        (package, {"PACKAGE"}),
+    ],
 )
 def test_headers_and_runtime_modules_are_in_the_signatures_of_what_is_made_with_them(
     tmp_path, monkeypatch, module, expected
@@ -232,6 +238,11 @@ def test_an_edit_of_what_all_extension_modules_include_writes_it_and_compiles_th
     assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == {"WRAP of a backend", "EXT"}
 
 
+def launcher_of(graph) -> str:
+    """The launcher's library, relative to the folder of the kernels."""
+    return Path(graph.launcher_stage.paths[0]).relative_to(graph.work.get_abspath()).as_posix()
+
+
 def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its_entry_describes(tmp_path, monkeypatch):
     graph = graph_of(tmp_path, monkeypatch, BASE)
     found = [Path(path) for path in stages_of(graph)["LINK gemm"].sources]
@@ -239,7 +250,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
     images = [f"{arch}.fatbin" for arch in ARCHS]
     cuda = (*images, "sm_80.json", "sm_90a.json", "module.tir", "signature.json")
     expected = [
-        *("gemm/wrapper.o", "gemm/images.s", "_lib/launcher.o"),
+        *("gemm/wrapper.o", "gemm/images.s", launcher_of(graph)),
         *(f"gemm/{slug}/llvm/x86-64-v3/{name}" for slug in GEMM.slugs for name in cpu),
         *(f"gemm/{slug}/cuda/{name}" for slug in GEMM.slugs for name in cuda),
         *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread")),

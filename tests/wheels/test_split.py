@@ -171,7 +171,7 @@ def test_each_arch_has_a_wheel_with_its_code_and_the_package_has_none(split: Pro
     assert len(set(seen)) == len(seen), "no device code is there twice"
     main = inside(wheels["main"])
     whole = [content for name, content in main.items() if name.endswith(".so")]
-    assert len(whole) == 2
+    assert len(whole) == 3, "two kernels and their launcher"
     images = [path.read_bytes() for path in work.rglob("*.cubin")] + [path.read_bytes() for path in work.rglob("*.ptx")]
     assert len(images) == 9 and not any(image in library for image in images for library in whole)
 
@@ -506,6 +506,8 @@ def test_a_library_that_is_loaded_without_its_package_finds_what_was_built(
     assert library_call(driver, tmp_path / "log", library, "None") == ""
     assert "load cubin sm_80 " in (tmp_path / "log").read_text()
     copy = Path(shutil.copyfile(library, tmp_path / "scale.so"))
+    (launcher,) = (split.folder / "build/demo/_lib").glob("libkernelwright-*")
+    shutil.copy(launcher, tmp_path)
     output = library_call(driver, tmp_path / "log", copy, "None")
     assert output.startswith("kernel 'scale': its device code, ") and output.endswith("No such file or directory\n")
 

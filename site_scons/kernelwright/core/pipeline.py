@@ -131,9 +131,9 @@ STAGES = (
     StageKind(
         "LAUNCHER",
         ("#5b6f8c", "#a9bddb"),
-        "none",
+        "what `GLIBC` makes",
         "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
-        "`launcher.o`, `compile_launcher.sh`",
+        "`libkernelwright-<digest>.so`, `launcher.map`, `compile_launcher.sh`",
         module="stages.launcher",
         memory={"launcher": 256 * MIB},
     ),
@@ -171,7 +171,7 @@ STAGES = (
     StageKind(
         "LINK",
         ("#766314", "#dcb35c"),
-        "`wrapper.o`, `images.s`, `launcher.o`, what `GLIBC` makes, every `host.o`, image, `signature.json`, "
+        "`wrapper.o`, `images.s`, the launcher, what `GLIBC` makes, every `host.o`, image, `signature.json`, "
         "`module.tir` and `sm_*.json`",
         "the command without paths, identity of the compiler, what is exported, limits, docstring, flags, tools, where "
         "images are; with a space, the tuning tables",

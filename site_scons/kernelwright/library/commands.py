@@ -42,17 +42,38 @@ def compile_flags() -> list[str]:
     return ["-O2", "-std=gnu11", "-fPIC", "-fvisibility=hidden", STACK_PROTECTOR]
 
 
-def link_flags(launcher: str | Path = LAUNCHER, glibc: str = "") -> list[str]:
-    """Options for linking a kernel library: nothing exported but FFI functions, never unloaded, hardened, reproducible.
+LIBRARIES = "_lib"
+"""The folder of the libraries in a package, and of the launcher's where the kernels are built."""
+
+BESIDE = f"$ORIGIN:$ORIGIN/../{LIBRARIES}"
+"""Where a kernel's library looks for the launcher's: in its own folder, as in a package, and where both are built."""
+
+
+def launcher_library(digest: str) -> str:
+    """The file name of the launcher's library, which is its name for the dynamic linker as well.
+
+    Libraries of a process with one name are one. So the name has a digest of all that the launcher is made of: packages
+    with equal launchers share one, and others never get one that they were not linked with.
+    """
+    return f"libkernelwright-{digest[:16]}.so"
+
+
+def launcher_map(library: str) -> str:
+    """The linker version script of the launcher's library: what wrappers call has a version that is called after it.
+
+    So no library of a process can stand before it with functions of these names.
+    """
+    return f"{library.removesuffix('.so').replace('-', '_')} {{ global: kw_*; local: *; }};\n"
+
+
+def link_flags(glibc: str = "") -> list[str]:
+    """Options for linking a library: never unloaded, hardened, reproducible.
 
     Arguments:
-        launcher: the folder of the launcher, as the command line should name it.
         glibc: the folder of the libraries that stand in for the machine's C library; empty: none.
     """
-    linker = [f"--version-script={launcher}/exports.map", "-z,nodelete", *RELRO, "--build-id=none"]
-    # Before glibc 2.34 the last two have functions that are bound as if they were in libc.
-    libraries = ["-lm", "-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
-    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else []), *libraries]
+    linker = ["-z,nodelete", *RELRO, "--build-id=none"]
+    return ["-shared", "-s", *(f"-Wl,{option}" for option in linker), *([f"-L{glibc}"] if glibc else [])]
 
 
 def include_flags(include: Iterable[str | Path], launcher: str | Path = LAUNCHER) -> list[str]:
@@ -77,20 +98,33 @@ def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 
-def launcher_command(paths: ToolPaths) -> list[str]:
-    """The command that compiles the launcher, which all kernels have in common."""
-    folders = include_flags(paths.includes, paths.launcher)
-    return [paths.compiler, *compile_flags(), *folders, "-c", f"{paths.launcher}/launcher.c", "-o", "launcher.o"]
+def launcher_command(paths: ToolPaths, library: str, folder: str = LIBRARIES) -> list[str]:
+    """The command that makes the library of the launcher, which all kernels have in common.
+
+    Arguments:
+        paths: the compiler and the folders.
+        library: the name of the library.
+        folder: where it is made, and where its ``launcher.map`` is.
+    """
+    flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher), f"{paths.launcher}/launcher.c"]
+    linker = [f"-soname={library}", f"--version-script={folder}/launcher.map", "-Bsymbolic"]
+    # Before glibc 2.34 these two have functions that are bound as if they were in libc.
+    libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
+    named = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc), *libraries]
+    return [paths.compiler, *flags, "-o", f"{folder}/{library}", *named]
 
 
-def link_command(kernel: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
+def link_command(kernel: str, launcher: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:
     """The command that makes the library of the compiled wrapper, the device code and the host code of llvm lowerings.
 
     Arguments:
         kernel: the kernel's name.
-        objects: the launcher and the host code, relative to the folder in which the command runs.
+        launcher: the launcher's library, relative to the folder in which the command runs.
+        objects: the host code, likewise.
         paths: the compiler and the folders.
         library: the file that is made.
     """
-    parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *objects]
-    return [paths.compiler, *parts, "-o", library, *link_flags(paths.launcher, paths.glibc)]
+    parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *objects, launcher]
+    linker = [f"--version-script={paths.launcher}/exports.map", f"-rpath,{BESIDE}", "--enable-new-dtags"]
+    flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc), "-lm"]
+    return [paths.compiler, *parts, "-o", library, *flags]

@@ -237,7 +237,7 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
 
     run = OnDemandRun(job.session, note)
     contexts = [kernel_context(job, run, scratch, selection) for selection in job.selections]
-    own = launcher.make(contexts[0].package)
+    own = launcher.make(contexts[0].package, None)
     builds = [kernel.make(context, None, own) for context in contexts]
     stages = [stage for build in builds for stage in build.stages]
     if any(own.paths[0] in stage.sources for stage in stages):
@@ -289,7 +289,8 @@ def _packaged(build: KernelBuild, folder: Path) -> Any:
     for inside, path in build.products.items():
         place = folder / inside
         place.parent.mkdir(parents=True, exist_ok=True)
-        _link(path, place)
+        if Path(path) != place:  # the launcher is made where it is to be
+            _link(path, place)
         products[inside] = sha256_of(place), place.stat().st_size
     entry = Path(build.entry).read_text(encoding="utf-8")
     return PackagedKernel(build.record.name, entry, build.backends, products)

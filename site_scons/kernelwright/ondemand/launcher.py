@@ -43,7 +43,7 @@ def begin_launcher(session: Session, settings: Settings) -> None:
             with session.store.scratch("launcher") as folder:
                 run = OnDemandRun(session, lambda text: None)
                 context = Context(run, settings, tools, folder, folder, folder, folder)
-                attempt_stage(run, launcher.make(context))
+                attempt_stage(run, launcher.make(context, None))
         except (KernelwrightError, OSError):
             return
 

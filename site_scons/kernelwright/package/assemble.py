@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..backends import get
+from ..library.commands import LIBRARIES
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -37,7 +38,7 @@ OUTPUTS = (
 
 def library_of(kernel: str) -> str:
     """Path of a kernel's library, relative to the package."""
-    return f"_lib/{kernel}.so"
+    return f"{LIBRARIES}/{kernel}.so"
 
 
 def product_of(backend: str, file: str) -> str:

@@ -31,6 +31,7 @@ class EntrySource:
     Arguments:
         doc: the kernel's docstring.
         library: path of its library, relative to the package; empty: it has none.
+        launcher: likewise, of the library that this one needs.
         variants: the files of its variants.
         flags: its nvcc flags.
         tools: tool -> what the toolchain says of it, without paths.
@@ -43,6 +44,7 @@ class EntrySource:
 
     doc: str
     library: str
+    launcher: str
     variants: tuple[VariantFiles, ...]
     flags: tuple[str, ...]
     tools: Mapping[str, Any]
@@ -108,7 +110,7 @@ def make_entry(kernel: EntrySource) -> str:
     first = described[0][1][0]
     entry = {
         "doc": kernel.doc,
-        **({"library": kernel.library} if kernel.library else {}),
+        **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
         **({"backward": kernel.backward} if kernel.backward else {}),
         **({"declared": kernel.declared} if kernel.declared is not None else {}),

@@ -186,10 +186,13 @@ class Loader:
         return [gap for gap in gaps if isinstance(gap, dict)] if isinstance(gaps, list) else []
 
     def library(self, name: str) -> Path:
-        """The path of a kernel's library, verified."""
-        library = self.entry(name).get("library")
+        """The path of a kernel's library, verified, as is the launcher's library that it needs."""
+        entry = self.entry(name)
+        library = entry.get("library")
         if library is None:
             raise ImportError(f"{self.folder / 'manifest.json'}: lists no library of kernel {name!r}")
+        if "launcher" in entry:
+            self.verified(entry["launcher"])
         return self.verified(library)
 
     def image(self, name: str, slug: str, archs: str, device: int, capability: int) -> tuple[str, Path]:
@@ -333,7 +336,7 @@ def _is_entry(entry: Any) -> bool:
     backends = entry.get("backends")
     listed = isinstance(backends, list) and bool(backends) and all(isinstance(name, str) for name in backends)
     texts = isinstance(entry.get("doc"), str) and all(
-        isinstance(entry.get(key, ""), str) for key in ("library", "backward")
+        isinstance(entry.get(key, ""), str) for key in ("library", "launcher", "backward")
     )
     return listed and texts and bool(entry["variants"]) and all(_is_variant(variant) for variant in entry["variants"])
 

@@ -145,7 +145,7 @@ class PackageGraph:
         """What makes the launcher."""
         from ..stages import launcher
 
-        return self.add_stage(launcher.make(self.context))
+        return self.add_stage(launcher.make(self.context, self.glibc_stage))
 
     def _project_version(self, parts: Sequence[Part]) -> str:
         """The version of the project, if a backend of these kernels needs it; empty: unknown."""
@@ -588,7 +588,7 @@ class PackageGraph:
         return SettledKernel(
             file,
             len(nodes.stages),
-            stamps_of(self._top, (path for stage in nodes.stages for path in stage.paths)),
+            stamps_of(self._top, [*(path for stage in nodes.stages for path in stage.paths), *nodes.products.values()]),
             len(checks) if len(checks) == len(nodes.checks) else 0,
             stamps_of(self._top, (path for stage in checks for path in stage.paths)),
             list(nodes.backends),

@@ -111,11 +111,6 @@ class Context:
         """Name of the folder of the libraries that stand in for the machine's C library; no kernel can have it."""
         return f"glibc-{self.settings.glibc}"
 
-    @property
-    def launcher(self) -> str:
-        """Name of the folder of the launcher; no kernel can have it."""
-        return "_lib"
-
 
 @dataclass(frozen=True)
 class KernelContext:

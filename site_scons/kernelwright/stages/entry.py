@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .. import backends
 from ..compilers.limits import check_limits as check_usage
 from ..compilers.limits import read_usage
 from ..core.version import VERSION
+from ..library.commands import LIBRARIES
 from ..library.files import VariantFiles, images_of, units_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
@@ -50,16 +50,19 @@ def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
     return [*described, *(path for unit in units for path in unit.usages.values())]
 
 
-def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Path) -> None:
-    """Write ``entry.json``."""
+def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
+    """Write ``entry.json``.
+
+    Arguments:
+        launcher: the file name of the launcher's library; empty: the kernel has no library.
+    """
     record = kernel.record
-    with_library = any(backends.get(name).library for name in kernel.selection.backends)
-    library = library_of(kernel.name) if with_library else ""
+    libraries = (library_of(kernel.name), f"{LIBRARIES}/{launcher}") if launcher else ("", "")
     files_below = kernel.package.work if kernel.package.images_in else None
     tools, own_tools = kernel.tools.data, kernel.own_tools
     tuned = tuning.tuning_of(kernel, variants)
     source = EntrySource(
-        *(record.doc, library, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools),
+        *(record.doc, *libraries, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools),
         *(tuned.declared, tuned.tables, tuned.tabled),
     )
     (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")

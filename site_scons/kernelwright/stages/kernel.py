@@ -11,6 +11,7 @@ from .. import backends
 from ..backends.base import Backend
 from ..core.arch import image_file, is_ptx
 from ..discover.discovery import KernelRecord
+from ..library.commands import LIBRARIES
 from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of
 from . import cc, check, device, entry, ext, fatbin, link, lower, sass, wrap
@@ -73,6 +74,7 @@ class _Kernel:
         library = self._library(variants) if any(backend.library for backend in chosen) else None
         if library:
             products[library_of(record.name)] = library.paths[0]
+            products[f"{LIBRARIES}/{Path(self._launcher.paths[0]).name}"] = self._launcher.paths[0]
         if kernel.package.images_in == "package":
             products |= self._images(variants)
         for backend in chosen:

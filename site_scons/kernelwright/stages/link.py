@@ -39,9 +39,8 @@ def make(
     where = kernel.where("link")
 
     def command_for(linked: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
-        parts = [launcher.paths[0], *_objects(linked)]
-        objects = (Path(path).relative_to(top).as_posix() for path in parts)
-        return link_command(name, objects, places, output)
+        shared, *objects = (Path(path).relative_to(top).as_posix() for path in (launcher.paths[0], *_objects(linked)))
+        return link_command(name, shared, objects, places, output)
 
     def link(scratch: Path) -> None:
         linked = kernel.whole(variants)
@@ -52,7 +51,7 @@ def make(
         stage.measured = Measured(done.cpu_seconds, done.peak_kib)
         script = shell_script(compiler.version, "..", command_for(linked, symbolic, output))
         (scratch / "compile.sh").write_text(script)
-        entry.write(kernel, linked, scratch)
+        entry.write(kernel, linked, scratch, Path(launcher.paths[0]).name)
 
     options = {
         "compiler": compiler.identity,

@@ -17,12 +17,13 @@ from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings
+from ..library.commands import LIBRARIES
 from ..package.assemble import IMAGES, outputs, provider_package, runtime_sources
 from .context import Context
 from .execution import move
 from .stage import Stage, files_in
 
-SWEPT = ("_lib", "_runtime", "backends", IMAGES)
+SWEPT = (LIBRARIES, "_runtime", "backends", IMAGES)
 """The folders of a package. What is in them and was not made for it is removed."""
 
 
@@ -251,9 +252,11 @@ class Assembly:
             remove_unknown(Path(self._folder, inside), known)
         for alias in (f"{name}{suffix}" for name in backends.names() for suffix in (".py", ".pyi")):
             remove_unknown(Path(self._folder, alias), known)
+        # If all kernels are settled, nothing has named the launcher.
+        made_launcher = any(stage.label == "LAUNCHER" for stage in self._stages)
         for top in (Path(self._work), Path(self._checks)):
             kept = {part.name for part in self._parts if part.entry.path is None}
-            kept |= {self._context.glibc, self._context.launcher}
+            kept |= {self._context.glibc} if made_launcher else {self._context.glibc, LIBRARIES}
             for folder in [path for path in top.glob("*") if path.name not in kept]:
                 remove_unknown(folder, known)
 

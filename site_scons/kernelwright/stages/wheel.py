@@ -124,7 +124,8 @@ def _require_size(stem: str, wheel: Path, context: Context, where: Where) -> Non
     """Raise a KernelwrightError if a wheel is larger than the settings allow."""
     limit, size = context.settings.max_wheel_size, wheel.stat().st_size
     if limit and size > parse_size(limit) * 1024:
-        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in _sizes(context)}
+        kernels = [found for found in _sizes(context) if found.archs]  # the launcher has none
+        bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in kernels}
         names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
         largest = ", ".join(f"{name} ({bytes_of[name]:,} bytes)" for name in names)
         subject = f"the wheel {wheel.name}" if context.settings.providers else "the wheel"

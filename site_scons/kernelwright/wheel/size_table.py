@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..core.arch import CPU_LEVELS, image_file
 from ..core.records import Record, read_json
+from ..library.commands import LIBRARIES
 
 LISTED = 20
 """Kernels in a table; the largest ones."""
@@ -20,7 +21,7 @@ class KernelSize:
     Arguments:
         name: the kernel.
         archs: arch -> bytes of the code of all its variants.
-        library: bytes of what is compiled for it: its library, with dispatcher and launcher, and what backends add.
+        library: bytes of what is compiled for it: its library, and what backends add.
     """
 
     name: str
@@ -66,9 +67,10 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
             for arch in variant.texts("archs"):
                 path = _code(work / name / variant.text("slug"), arch)
                 archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
-        compiled = [path for path in files.raw if path == f"_lib/{name}.so" or _is_product(path, name)]
+        compiled = [path for path in files.raw if path == f"{LIBRARIES}/{name}.so" or _is_product(path, name)]
         found.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
-    return found
+    launchers = [path for path in files.raw if path.startswith(f"{LIBRARIES}/libkernelwright-")]
+    return found + [KernelSize("(launcher)", {}, files.record(path).count("size")) for path in launchers]
 
 
 def _is_product(path: str, kernel: str) -> bool:

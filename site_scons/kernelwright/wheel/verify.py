@@ -335,6 +335,8 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
             return
         libraries |= {kernel.text("library")} if kernel.has("library") else set()
         library = files.get(folder + kernel.text("library"), b"") if kernel.has("library") else b""
+        if kernel.has("launcher") and Path(kernel.text("launcher")).name.encode() not in library:
+            yield f"kernel {name} was not linked with {kernel.text('launcher')}, which the manifest lists"
         claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
         if document.has("device_code"):
             claimed = {arch for arch in claimed if arch in CPU_LEVELS}

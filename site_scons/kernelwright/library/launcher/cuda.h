@@ -263,7 +263,7 @@ KW_COLD void kw_list_suitable(const kw_module *module, int capability, kw_text *
 /* Asks the provider for one of the images that suit the device; without a provider it is the best one. */
 KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_choice *choice) {
   kw_text names, answer;
-  if (!atomic_load(kw_current_kernel->provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
+  if (!atomic_load(kw_now.kernel->provider)) return kw_path_in_build(module->images[choice->index].file, &choice->path);
   kw_list_suitable(module, capability, &names);
   if (kw_ask_provider(module->variant, &names, id, capability, &answer)) return -1;
   if (*answer.data == ' ') return kw_raise("RuntimeError", "%s", answer.data + 1);
@@ -277,7 +277,7 @@ KW_COLD int kw_find_file(const kw_module *module, int capability, int id, kw_cho
 
 /* Compressed code needs a driver that can decompress it. */
 KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
-  int has = 0, needed = kw_current_kernel->driver;
+  int has = 0, needed = kw_now.kernel->driver;
   CUresult status = needed ? kw_cuda.version(&has) : 0;
   if (status) return kw_raise_cuda(status, "asking for the version of the driver");
   if (has >= needed) return 0;
@@ -541,7 +541,7 @@ static struct kw_loaded_function *kw_find_launched(kw_launch *launch, int id) {
 }
 
 static int kw_launch_function(const kw_function *function, const TVMFFIAny *arguments, int32_t count) {
-  int id = kw_current_device;
+  int id = kw_now.device;
   kw_launch launch = {.function = function};
   if (count != function->num_parameters + function->num_slots)
     return kw_raise("RuntimeError", "device function %s was given %d arguments, it has %d", function->name, count,
@@ -569,7 +569,7 @@ static int kw_start_configured(const kw_launch *launch, const kw_runtime_config 
       {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, launch->dims[KW_SHARED], asked->stream,
       asked->attributes, asked->num_attributes};
   bool pushed;
-  if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_current_device);
+  if (!config.stream) config.stream = TVMFFIEnvGetStream(KW_CUDA_DEVICE, kw_now.device);
   if (kw_enter(launch->device, config.stream, &pushed)) return -1;
   CUresult status = kw_cuda.launch(&config, (CUfunction)kernel, parameters, NULL);
   kw_leave(pushed);
@@ -579,7 +579,7 @@ static int kw_start_configured(const kw_launch *launch, const kw_runtime_config 
 int kw_launch_configured(const kw_runtime_config *asked, const kw_function *function, void **parameters) {
   kw_launch launch = {.function = function};
   kw_describe_launch(&launch, asked);
-  struct kw_loaded_function *own = kw_find_launched(&launch, kw_current_device);
+  struct kw_loaded_function *own = kw_find_launched(&launch, kw_now.device);
   return own ? kw_start_configured(&launch, asked, own->kernel, parameters) : -1;
 }
 
@@ -590,9 +590,9 @@ int kw_read_attribute(int32_t *value, int32_t attribute, int32_t id) {
   return status ? kw_raise_cuda(status, "asking for attribute %d of cuda:%d", attribute, id) : 0;
 }
 
-int kw_selected_device(void) { return kw_current_device; }
+int kw_selected_device(void) { return kw_now.device; }
 
-void kw_select_device(int id) { kw_current_device = id; }
+void kw_select_device(int id) { kw_now.device = id; }
 
 /* ---- what generated host code calls; the wrapper redirects it here with macros ---- */
 
@@ -634,7 +634,7 @@ int kw_cuda_call(const kw_module *module, void *handle, TVMFFIAny *arguments, in
   if (own) return kw_launch_function(handle, arguments, count);
   if (handle == &kw_encode_handle) return kw_encode_tensor_map(arguments, count);
   if (handle != &kw_set_device_handle) return TVMFFIFunctionCall(handle, arguments, count, result);
-  kw_current_device = (int)arguments[1].v_int64;
+  kw_now.device = (int)arguments[1].v_int64;
   return 0;
 }
 

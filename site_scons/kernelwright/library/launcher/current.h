@@ -1,28 +1,34 @@
-/* Which kernel a thread runs: errors name it. */
+/* What a thread is at. Host code may call another kernel, so whoever changes it puts it back. */
 #ifndef KW_CURRENT_H
 #define KW_CURRENT_H
 
-/* The kernel whose library has called the launcher in this thread. */
-static _Thread_local const kw_kernel *kw_current_kernel __attribute__((unused));
+typedef struct kw_thread {
+  const kw_kernel *kernel;         /* whose library has called the launcher: errors name it */
+  struct kw_workspace *workspaces; /* the newest outstanding one */
+  int device;                      /* which the running host code has selected */
+} kw_thread;
 
-/* The device that the host code running in this thread has selected. */
-static _Thread_local int kw_current_device __attribute__((unused));
+static _Thread_local kw_thread kw_now __attribute__((unused));
 
-/* What was current before. Host code may call another kernel, which comes back here. */
+/* What a thread was at before. */
 typedef struct kw_before {
-  const kw_kernel *kernel;
-  int device;
+  kw_thread *thread;
+  kw_thread state;
 } kw_before;
 
+/* Where the state of a thread is takes a call to find out, so that is kept, and hidden from the compiler, which would
+ * ask again. */
 KW_HOT kw_before kw_begin_kernel(const kw_kernel *kernel) {
-  kw_before before = {kw_current_kernel, kw_current_device};
-  kw_current_kernel = kernel;
+  kw_thread *thread = &kw_now;
+  __asm__("" : "+r"(thread));
+  kw_before before = {thread, *thread};
+  thread->kernel = kernel;
   return before;
 }
 
-KW_HOT void kw_end_kernel(kw_before before) {
-  kw_current_kernel = before.kernel;
-  kw_current_device = before.device;
+KW_HOT void kw_end_kernel(const kw_before *before) {
+  before->thread->kernel = before->state.kernel;
+  before->thread->device = before->state.device;
 }
 
 #endif

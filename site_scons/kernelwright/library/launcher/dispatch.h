@@ -41,21 +41,20 @@ KW_COLD void kw_complete_error(void) {
 }
 
 /* Runs generated host code; what it leaves allocated when it fails is freed. */
-KW_FUNCTION int kw_run_entry(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+KW_FUNCTION int kw_run_entry(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
   TVMFFIAny ignored = {.type_index = kTVMFFINone};
-  kw_workspace *mark = kw_workspaces;
-  int status = entry(NULL, (void *)arguments, count, &ignored);
-  if (__builtin_expect(status, 0)) kw_drop_workspaces(mark), kw_complete_error();
+  int status = entry(NULL, (void *)arguments, call->kernel->num_arguments, &ignored);
+  if (__builtin_expect(status, 0)) kw_drop_workspaces(call->mark), kw_complete_error();
   return status;
 }
 
 /* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
  * empty tensors without strides, which means compact. */
-KW_COLD int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_t count) {
+KW_COLD int kw_run_with_empty(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
   TVMFFIAny values[KW_CALL_ARGUMENTS];
   DLTensor compact[KW_CALL_ARGUMENTS];
-  for (int32_t i = 0; i < count; ++i) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = arguments[i];
     if (!tensor || !kw_is_empty(tensor)) continue;
@@ -63,14 +62,13 @@ KW_COLD int kw_run_with_empty(kw_entry entry, const TVMFFIAny *arguments, int32_
     compact[i].strides = NULL;
     values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
   }
-  return kw_run_entry(entry, values, count);
+  return kw_run_entry(call, entry, values);
 }
 
 /* Runs generated host code on all arguments of the kernel. */
 KW_FUNCTION int kw_run_host(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
-  int32_t count = call->kernel->num_arguments;
-  if (__builtin_expect(call->has_empty, 0)) return kw_run_with_empty(entry, arguments, count);
-  return kw_run_entry(entry, arguments, count);
+  if (__builtin_expect(call->has_empty, 0)) return kw_run_with_empty(call, entry, arguments);
+  return kw_run_entry(call, entry, arguments);
 }
 
 KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
@@ -234,6 +232,7 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
                           int32_t num_passed, TVMFFIAny *result) {
   kw_call call;
   kw_text text = {0};
+  call.mark = kw_now.workspaces;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (first < 0) return kw_handle_no_match(&call, variants, count, result);
@@ -244,9 +243,10 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
 
 /* ---- the ways in ---- */
 
-KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
-                                  const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result) {
+KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
+                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, kw_workspace *mark) {
   kw_call call;
+  call.mark = mark;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   kw_sought ahead = kw_look_ahead(&call, count);
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
@@ -258,9 +258,9 @@ KW_FUNCTION int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *var
 int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                 int32_t num_passed, TVMFFIAny *result) {
   kw_before before = kw_begin_kernel(kernel);
-  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result);
+  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result, before.state.workspaces);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
-  kw_end_kernel(before);
+  kw_end_kernel(&before);
   return status;
 }
 
@@ -271,7 +271,7 @@ __attribute__((cold)) int kw_tell_choice(const kw_kernel *kernel, const kw_varia
   kw_before before = kw_begin_kernel(kernel);
   int status = kw_tell_first(kernel, variants, count, passed, num_passed, result);
   if (status) kw_explain_gaps(kernel);
-  kw_end_kernel(before);
+  kw_end_kernel(&before);
   return status;
 }
 

@@ -154,7 +154,7 @@ static pthread_mutex_t kw_cuda_lock __attribute__((unused)) = PTHREAD_MUTEX_INIT
 /* ---- versions ---- */
 
 /* What a driver has to be for: the kernel's device code, and the launcher itself, which needs CUDA 12.0. */
-KW_COLD int kw_needed_cuda(void) { return kw_current_kernel->toolkit > 12000 ? kw_current_kernel->toolkit : 12000; }
+KW_COLD int kw_needed_cuda(void) { return kw_now.kernel->toolkit > 12000 ? kw_now.kernel->toolkit : 12000; }
 
 /* The oldest driver that runs what a CUDA version compiles. Source: the CUDA toolkit's release notes, "CUDA Toolkit and
  * Minimum Required Driver Version for CUDA Minor Version Compatibility". */
@@ -171,7 +171,7 @@ KW_COLD void kw_append_newer_driver(kw_text *text, int made, int has) {
 
 /* The driver could not read the device code. PTX is refused by drivers that are older than what made it. */
 KW_COLD void kw_append_versions(kw_text *text) {
-  int has = 0, made = kw_current_kernel->toolkit;
+  int has = 0, made = kw_now.kernel->toolkit;
   kw_cuda.version(&has);
   if (!made) {
     kw_append(text, "\n  the driver is for CUDA %d.%d", has / 1000, has % 1000 / 10);

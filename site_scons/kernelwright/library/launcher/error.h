@@ -29,7 +29,7 @@ __attribute__((format(printf, 2, 3))) KW_COLD void kw_append(kw_text *text, cons
 KW_COLD void kw_begin(kw_text *text) {
   text->used = 0;
   text->data[0] = 0;
-  kw_append(text, "kernel '%s': ", kw_current_kernel->name);
+  kw_append(text, "kernel '%s': ", kw_now.kernel->name);
 }
 
 KW_COLD int kw_raise_text(const char *kind, const kw_text *text) {

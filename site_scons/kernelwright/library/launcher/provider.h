@@ -34,14 +34,14 @@ KW_COLD int kw_ask_provider(const char *variant, const kw_text *archs, int id, i
       {.type_index = kTVMFFIInt, .v_int64 = id},
       {.type_index = kTVMFFIInt, .v_int64 = capability},
   };
-  if (TVMFFIFunctionCall(atomic_load(kw_current_kernel->provider), arguments, 4, &result)) return -1;
+  if (TVMFFIFunctionCall(atomic_load(kw_now.kernel->provider), arguments, 4, &result)) return -1;
   return kw_take_text(&result, answer) ? kw_raise("RuntimeError", "the provider of device code returned no text") : 0;
 }
 
 /* The path of an image in the build folder: its name is relative to the parent of the folder that the library is in. */
 KW_COLD int kw_path_in_build(const char *name, kw_text *path) {
   Dl_info own;
-  if (!dladdr((const void *)kw_current_kernel->provider, &own) || !own.dli_fname)
+  if (!dladdr((const void *)kw_now.kernel->provider, &own) || !own.dli_fname)
     return kw_raise("RuntimeError", "the path of the kernel's library is not known");
   const char *slash = strrchr(own.dli_fname, '/');
   path->used = 0;

@@ -17,14 +17,14 @@ static DLDevice kw_device_of(const TVMFFIAny *arguments) {
 static int kw_serve_preload(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   (void)result;
   if (kw_take_integers("kw_preload", arguments, count, 2)) return -1;
-  return kw_prepare(kw_current_kernel, kw_device_of(arguments), false);
+  return kw_prepare(kw_now.kernel, kw_device_of(arguments), false);
 }
 
 /* kw_supported(device_type, device_id) -> str: why the kernel cannot run on the device; empty if it can. */
 static int kw_serve_supported(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   kw_text reason = {0};
   if (kw_take_integers("kw_supported", arguments, count, 2)) return -1;
-  if (kw_prepare(kw_current_kernel, kw_device_of(arguments), true)) kw_append_raised(&reason);
+  if (kw_prepare(kw_now.kernel, kw_device_of(arguments), true)) kw_append_raised(&reason);
   TVMFFIByteArray bytes = {reason.data, reason.used};
   return TVMFFIStringFromByteArray(&bytes, result);
 }
@@ -74,7 +74,7 @@ KW_COLD bool kw_has_cuda(const kw_kernel *kernel) {
 static int kw_serve_order(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   (void)result;
   if (kw_take_integers("kw_order", arguments, count, 3)) return -1;
-  if (!kw_has_cuda(kw_current_kernel)) return 0;
+  if (!kw_has_cuda(kw_now.kernel)) return 0;
   return kw_order_streams((int)arguments[0].v_int64, kw_stream_of(&arguments[1]), kw_stream_of(&arguments[2]));
 }
 
@@ -82,7 +82,7 @@ static int kw_serve_order(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *
 static int kw_serve_synchronize(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   (void)result;
   if (kw_take_integers("kw_synchronize", arguments, count, 2)) return -1;
-  if (!kw_has_cuda(kw_current_kernel)) return 0;
+  if (!kw_has_cuda(kw_now.kernel)) return 0;
   if (arguments[1].v_int64 == -1) return kw_synchronize_device((int)arguments[0].v_int64);
   return kw_synchronize_stream((int)arguments[0].v_int64, kw_stream_of(&arguments[1]));
 }
@@ -91,7 +91,7 @@ static int kw_serve_synchronize(const TVMFFIAny *arguments, int32_t count, TVMFF
 static int kw_serve_refuse_captured(const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   (void)result;
   if (kw_take_integers("kw_refuse_captured", arguments, count, 2)) return -1;
-  if (!kw_has_cuda(kw_current_kernel)) return 0;
+  if (!kw_has_cuda(kw_now.kernel)) return 0;
   return kw_refuse_captured((int)arguments[0].v_int64, kw_stream_of(&arguments[1]));
 }
 
@@ -115,7 +115,7 @@ static int kw_serve_set_provider(const TVMFFIAny *arguments, int32_t count, TVMF
   if (count != 1 || arguments[0].type_index != kTVMFFIFunction)
     return kw_raise("TypeError", "kw_set_provider takes a function");
   TVMFFIObjectIncRef(arguments[0].v_obj);
-  TVMFFIObjectHandle before = atomic_exchange(kw_current_kernel->provider, (TVMFFIObjectHandle)arguments[0].v_obj);
+  TVMFFIObjectHandle before = atomic_exchange(kw_now.kernel->provider, (TVMFFIObjectHandle)arguments[0].v_obj);
   if (before) TVMFFIObjectDecRef(before);
   return 0;
 }
@@ -129,7 +129,7 @@ int kw_serve(const kw_kernel *kernel, kw_service service, const TVMFFIAny *argum
              TVMFFIAny *result) {
   kw_before before = kw_begin_kernel(kernel);
   int status = kw_servers[service](arguments, count, result);
-  kw_end_kernel(before);
+  kw_end_kernel(&before);
   return status;
 }
 

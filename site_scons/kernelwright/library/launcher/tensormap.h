@@ -80,7 +80,7 @@ KW_FUNCTION int kw_encode_tensor_map(const TVMFFIAny *arguments, int32_t count) 
   if (kw_maps_nothing(&map)) return 0;
   int dtype = kw_tensor_map_dtype(map.dtype);
   if (dtype < 0) return kw_raise("RuntimeError", "there are no tensor maps of %s", map.dtype);
-  const kw_device *device = kw_get_device(kw_current_device);
+  const kw_device *device = kw_get_device(kw_now.device);
   if (!device || kw_enter(device, NULL, &pushed)) return -1;
   CUresult status = kw_cuda.encode_tiled(map.to, dtype, map.rank, map.data, map.sizes, map.strides, map.box, map.steps,
                                          map.interleave, map.swizzle, map.promotion, map.fill);

@@ -286,16 +286,15 @@ typedef struct kw_task {
 
 static int kw_run_own_task(int number, TVMParallelGroupEnv *env, void *closure) {
   const kw_task *task = closure;
-  kw_workspace *mark = kw_workspaces;
   kw_before before = kw_begin_kernel(task->kernel);
   int status = task->function(number, env, task->closure);
-  if (status) kw_drop_workspaces(mark);
-  kw_end_kernel(before);
+  if (status) kw_drop_workspaces(before.state.workspaces);
+  kw_end_kernel(&before);
   return status;
 }
 
 int kw_parallel_launch(FTVMParallelLambda function, void *closure, int num_tasks) {
-  kw_task task = {kw_current_kernel, function, closure};
+  kw_task task = {kw_now.kernel, function, closure};
   switch (kw_shared_pool->launch(kw_run_own_task, &task, num_tasks)) {
     case KW_POOL_DONE: return 0;
     case KW_POOL_BAD_SETTING: return kw_raise_threads();

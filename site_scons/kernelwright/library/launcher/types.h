@@ -163,6 +163,7 @@ typedef struct kw_kernel {
 typedef struct kw_call {
   const kw_kernel *kernel;
   const TVMFFIAny *passed;
+  struct kw_workspace *mark; /* the newest workspace before it */
   bool complete;  /* outputs were passed */
   bool has_empty; /* some tensor, passed or new, has no elements; known once it has been checked */
   DLDevice device;

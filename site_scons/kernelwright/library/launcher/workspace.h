@@ -15,19 +15,16 @@ typedef struct kw_workspace {
   int device_type, device_id;
 } __attribute__((aligned(KW_ALIGNMENT))) kw_workspace;
 
-/* The newest outstanding workspace of this thread. */
-static _Thread_local kw_workspace *kw_workspaces __attribute__((unused));
-
 KW_FUNCTION kw_workspace *kw_link_workspace(kw_workspace *workspace, void *data, int device_type, int device_id) {
-  *workspace = (kw_workspace){kw_workspaces, NULL, data, device_type, device_id};
-  if (kw_workspaces) kw_workspaces->next = workspace;
-  return kw_workspaces = workspace;
+  *workspace = (kw_workspace){kw_now.workspaces, NULL, data, device_type, device_id};
+  if (kw_now.workspaces) kw_now.workspaces->next = workspace;
+  return kw_now.workspaces = workspace;
 }
 
 KW_FUNCTION void kw_unlink_workspace(kw_workspace *workspace) {
   if (workspace->previous) workspace->previous->next = workspace->next;
   if (workspace->next) workspace->next->previous = workspace->previous;
-  else kw_workspaces = workspace->previous;
+  else kw_now.workspaces = workspace->previous;
 }
 
 /* Header and data of CPU memory are one block; a header for device memory stands alone. */
@@ -57,7 +54,7 @@ KW_FUNCTION int kw_release_workspace(kw_workspace *workspace) {
 int kw_free_workspace(int device_type, int device_id, void *data) {
   (void)device_id;
   if (device_type == kDLCPU) return kw_release_workspace((kw_workspace *)((char *)data - sizeof(kw_workspace)));
-  for (kw_workspace *workspace = kw_workspaces; workspace; workspace = workspace->previous)
+  for (kw_workspace *workspace = kw_now.workspaces; workspace; workspace = workspace->previous)
     if (workspace->data == data) return kw_release_workspace(workspace);
   return kw_raise("RuntimeError", "a workspace was freed that this thread did not allocate");
 }
@@ -66,7 +63,7 @@ int kw_free_workspace(int device_type, int device_id, void *data) {
 KW_COLD void kw_drop_workspaces(kw_workspace *mark) {
   TVMFFIObjectHandle error = NULL;
   TVMFFIErrorMoveFromRaised(&error);
-  while (kw_workspaces && kw_workspaces != mark) kw_release_workspace(kw_workspaces);
+  while (kw_now.workspaces && kw_now.workspaces != mark) kw_release_workspace(kw_now.workspaces);
   if (!error) return;
   TVMFFIErrorSetRaised(error);
   TVMFFIObjectDecRef(error);
