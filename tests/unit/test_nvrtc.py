@@ -691,6 +691,15 @@ def by_nvcc(bench: Bench, arch: str, *flags: str) -> tuple[CompiledCode, bytes]:
     return compiled, (scratch / job.output).read_bytes()
 
 
+def test_tensor_maps_have_a_type_where_cuda_h_is_not_included(bench: Bench) -> None:
+    from test_launcher_tensor_maps import lowered
+
+    bench.source.write_bytes(lowered()["device.cu"])
+    for pch in (True, False):
+        _, image = bench.compile(arch="sm_90a", pch=pch)
+        assert list(machine_code(image)) == [".text.boxes_kernel"]
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_machine_code_is_that_of_nvcc_with_addresses_of_shared_memory_as_wide(bench: Bench, arch: str) -> None:
     compiled, ours = bench.compile(*SAME_AS_NVRTC, arch=arch, pch=True)

@@ -27,7 +27,7 @@ from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
-from .tir_tensor_maps import in_plain_memory, is_pointer
+from .tir_tensor_maps import in_plain_memory, is_pointer, with_type
 from .unit import LoweredKernel, Unit, unit_symbol
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
@@ -229,7 +229,7 @@ def _device_code(
         raise ValueError(f"expected device code for one target, got it for {len(devices)}")
     ((device_target, device),) = devices.items()
     device = finish()(device)
-    source = codegen(device, device_target).inspect_source()
+    source = with_type(codegen(device, device_target).inspect_source())
     return {"device.cu": source.encode()}, _device_kernels(device, source)
 
 

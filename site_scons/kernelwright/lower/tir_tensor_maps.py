@@ -24,6 +24,24 @@ ROOM = 24
 """How many values of 8 bytes hold a ``CUtensorMap`` (cuda.h: 128 bytes, aligned to 64) wherever they begin."""
 
 
+TYPE = """\
+#ifdef __CUDACC_RTC__
+struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };
+#endif
+"""
+"""The type for NVRTC: TVM's source includes cuda.h, which has it, for nvcc only."""
+
+FIRST_FUNCTION = 'extern "C" __global__'
+
+
+def with_type(source: str) -> str:
+    """CUDA source that has the type of tensor maps in whatever compiles it, if it has tensor maps."""
+    place = source.find(FIRST_FUNCTION)
+    if place < 0 or "CUtensorMap" not in source:
+        return source
+    return source[:place] + TYPE + source[place:]
+
+
 def in_plain_memory(host: tvm.IRModule) -> tvm.IRModule:
     """The host module with plain memory for each tensor map."""
     functions = {var: _in_plain_memory(function) for var, function in host.functions_items()}
