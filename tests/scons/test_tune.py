@@ -190,10 +190,10 @@ def test_a_new_candidate_measures_only_itself(tuned: Tuned) -> None:
     tuned.points("slow", "fast")
     tuned.tune()
     before = tuned.measured
-    assert before == [("fast", 16), ("fast", 8192)] and answers(tuned) == ["fast"]
+    assert before == [("fast", 16), ("fast", 8192)]
     tuned.points("slow", "fast", "wide")
     tuned.tune()
-    assert tuned.measured == [*before, ("wide", 16), ("wide", 8192)] and answers(tuned) == ["fast", "wide"]
+    assert tuned.measured == [*before, ("wide", 16), ("wide", 8192)]
 
 
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
