@@ -61,8 +61,9 @@ def make(
     }
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
     made = [compiled.paths[0], *wrapped.paths[1:], *_objects(variants), *images_of(variants)]
-    given = [*(glibc.paths if glibc else []), launcher.paths[0]]
-    sources = [*made, *entry.sources_of(variants), *given]
+    # What takes longest and waits for least comes first: a build makes sources in this order.
+    given = [launcher.paths[0], *(glibc.paths if glibc else [])]
+    sources = [*given, *made, *entry.sources_of(variants)]
     stage = Stage("LINK", name, where, options, link, outputs, sources)
     stage.rest = lambda: bool(kernel.whole(variants))
     stage.command = command_of(top, f"{name}/wrapper.o", command_for(variants, places, output), output)
