@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tuned
 from conftest import SCONSTRUCT, Project
+from kernelwright.state.cache import BuildCache
 
 REFUSE = """\
 from kernelwright.processes import pool
@@ -89,6 +91,73 @@ def test_a_damaged_cache_costs_time_and_nothing_else(shared: Project, tmp_path: 
     shutil.rmtree(shared.folder / "build")
     refuse(shared)
     assert set(shared.scons(fresh=True).labels) == {"CACHED", "PACKAGE"}
+
+
+def test_an_edit_in_a_fresh_folder_runs_what_follows_from_it(shared: Project) -> None:
+    refuse(shared)
+    shared.scons(fresh=True)
+    shared.write("SConstruct", SCONSTRUCT)
+    shared.replace("kernels/scale.py", "T.cast(2.0, dtype)", "T.cast(3.0, dtype)")
+    run = shared.scons()
+    assert executed(shared) == ["kernels/scale.py"]
+    assert run.labels["LOWER"] == 4 and "PACKAGE" in run.labels
+    assert not any("add_one" in line for line in run.stages)
+    assert shared.scons().counts[0] == 0
+
+
+def test_all_that_can_be_asked_for_works_in_a_fresh_folder(shared: Project) -> None:
+    shared.scons(fresh=True)
+    assert "CHECK" in shared.scons("check").labels
+    assert shared.scons("--strict", ok=None).status in (0, 2)
+    (shared.folder / "build/kernels/demo/scale/scale.so").write_bytes(b"")
+    assert "scale.so" in shared.scons().output
+    assert shared.scons().counts[0] == 0
+
+
+def test_one_missing_entry_sends_its_definition_file_to_the_stages(shared: Project, tmp_path: Path) -> None:
+    cache = BuildCache(tmp_path / "cache", 1 << 30)
+    lost = [entry for _, _, entry in cache.entries() if b'"name":"scale.so"' in entry.read_bytes()[:1000]]
+    assert len(lost) == 1
+    lost[0].unlink()
+    run = shared.scons(fresh=True)
+    assert {label: count for label, count in run.labels.items() if label != "CACHED"} == {"LINK": 1, "PACKAGE": 1}
+    assert executed(shared) == []
+
+
+def test_kernels_of_an_earlier_build_are_left_to_the_stages(shared: Project) -> None:
+    old = shared.write("build/kernels/demo/scale/default/mine.txt", "mine")
+    refuse(shared)
+    run = shared.scons(fresh=True)
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and not old.exists()
+
+
+def test_only_what_is_asked_for_comes_out_of_the_cache(shared: Project) -> None:
+    refuse(shared)
+    run = shared.scons("scale", fresh=True)
+    assert set(run.labels) == {"CACHED"} and not any("add_one" in line for line in run.stages)
+    assert not (shared.folder / "build/kernels/demo/add_one").exists()
+
+
+def test_a_link_among_the_folders_is_an_error_and_stays(shared: Project, tmp_path: Path) -> None:
+    (shared.folder / "build/kernels").mkdir(parents=True)
+    (tmp_path / "target").mkdir()
+    (shared.folder / "build/kernels/demo").symlink_to(tmp_path / "target")
+    run = shared.scons(fresh=True, ok=False)
+    assert "is a symbolic link" in run.output and list((tmp_path / "target").iterdir()) == []
+
+
+def test_a_new_tuning_table_is_not_overlooked(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    settings = f'[tool.kernelwright]\ntargets = ["llvm"]\ncache_dir = "{tmp_path / "cache"}"\n'
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", settings)
+    project.write("kernels/scaled.py", tuned.SCALED)
+    project.scons()
+    shutil.rmtree(project.folder / "build")
+    rules = tuned.tuned("float32", (None, {"block": 16}))
+    project.write("tuning/scaled.x86-64-v3.any.json", tuned.table(rules))
+    run = project.scons()
+    assert "LOWER scaled/dtype-float32_block-16 x86-64-v3" in run.stages
 
 
 def test_a_run_that_shows_something_only_writes_nothing_into_the_cache(cpu_project: Project, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 """The variables of the build's environment that a worker sees; none of them changes what it generates by itself."""
@@ -56,6 +57,11 @@ def installed_record(distribution: str) -> Path | None:
         for record in sorted(Path(folder or ".").glob(f"{distribution}-*.dist-info/RECORD")):
             return record
     return None
+
+
+def interpreter() -> list[Any]:
+    """What every definition sees: the version of Python, and what workers have loaded besides TVM. JSON data."""
+    return [sys.implementation.cache_tag, sys.version_info[:3], sys.platform, versions_of(PRELOADED)]
 
 
 def versions_of(distributions: Iterable[str]) -> list[str]:

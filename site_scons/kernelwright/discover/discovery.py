@@ -23,7 +23,7 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import dependency_digest, open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
-from ..core.surroundings import PRELOADED, surrounding_digest, versions_of
+from ..core.surroundings import interpreter, surrounding_digest
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
 from ..define.space import Choice, Sizes, variants_of
@@ -155,6 +155,8 @@ class DefinitionRecord:
             path -> SHA-256 of its present content.
         recorded: the files that ``recorded()`` has configs from: path -> SHA-256. Which configs there are depends on
             them, and what a variant is lowered to does not.
+        surroundings: what it depends on besides files of the project: name (see ``core.surroundings``) -> digest.
+        shared: whether this is all that it depends on, so that other trees can tell whether it is the same there.
     """
 
     file: str
@@ -162,6 +164,8 @@ class DefinitionRecord:
     kernels: tuple[KernelRecord, ...]
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     recorded: Mapping[str, str] = field(default_factory=dict)
+    surroundings: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = False
 
     @classmethod
     def from_json(cls, value: Record) -> DefinitionRecord:
@@ -178,8 +182,9 @@ class DefinitionRecord:
             return {path: listed.text(path) for path in sorted(listed.raw)}
 
         kernels = tuple(map(KernelRecord.from_json, value.records("kernels")))
-        recorded = digests("recorded") if value.has("recorded") else {}
-        record = cls(value.text("file"), digests("dependencies"), kernels, recorded=recorded)
+        recorded, surroundings = (digests(n) if value.has(n) else {} for n in ("recorded", "surroundings"))
+        shared = value.has("shared") and value.flag("shared")
+        record = cls(value.text("file"), digests("dependencies"), kernels, {}, recorded, surroundings, shared)
         if record.file not in record.dependencies:
             raise ValueError("a definition that does not depend on its own file")
         return record
@@ -345,8 +350,8 @@ class _Cache:
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
         kept = self._keep(path, answer, record)
-        if self._answers is not None and answer.get("shared"):
-            depends = {**record.dependencies, **record.recorded, **answer["surroundings"]}
+        if self._answers is not None and record.shared:
+            depends = {**record.dependencies, **record.recorded, **record.surroundings}
             self._answers.remember(self._question(path, record.dependencies[record.file]), answer, depends)
         return kept
 
@@ -372,7 +377,7 @@ class _Cache:
     @cached_property
     def _surroundings(self) -> list[Any]:
         """What every record depends on besides what it lists."""
-        return [sys.implementation.cache_tag, sys.version_info[:3], sys.platform, versions_of(PRELOADED)]
+        return interpreter()
 
     def _question(self, path: Path, digest: str) -> list[Any]:
         """What is asked of others: the digest is that of the definition file itself."""

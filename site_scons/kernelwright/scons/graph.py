@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
     from ..toolchain.tvm import Lowerer
+    from .restored import RestoredKernels
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,9 @@ class PackageGraph:
             self._begin()
         settled = read_settled(self._state, self._key)
         files, kept = self._split(settled)
+        if self._may_restore:
+            files = [file for file in files if not self._restored.take(file, kept.keys(), self._tables)]
+            kept |= self._restored.kernels
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
@@ -266,6 +270,20 @@ class PackageGraph:
     @property
     def _shows_always(self) -> bool:
         return self.settings.dump_ir == "yes" and self.run.partial is None
+
+    @property
+    def _may_restore(self) -> bool:
+        """Whether kernels can come out of the build cache as a whole: all are wanted, and nothing else of them."""
+        plain = not SCons.Script.COMMAND_LINE_TARGETS and self.run.partial is None and not self.run.passive
+        return plain and self._may_settle
+
+    @cached_property
+    def _restored(self) -> RestoredKernels:
+        """The kernels that came out of the build cache as a whole."""
+        from .restored import RestoredKernels
+
+        shared = (self.context.glibc, self.context.launcher)
+        return RestoredKernels(self.run, self._key, self.work.get_abspath(), shared)
 
     def _is_intact(self, kernel: SettledKernel) -> bool:
         if self._checking and not (kernel.checks and is_current(self._top, kernel.check_outputs)):
@@ -420,8 +438,11 @@ class PackageGraph:
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
         if self._failing:
             self._alias_unknown(requested - kept.keys() - self.unsettled.keys(), files)
+        restored = self._restored.kernels if self._may_restore else {}
         for name, settled in kept.items():
-            self.run.settled_stages += settled.stages + (settled.checks if self._checking else 0)
+            self.run.settled_stages += (
+                0 if name in restored else settled.stages + (settled.checks if self._checking else 0)
+            )
             if name in requested:
                 self._user_env.Alias(name, self._failing)
             else:
@@ -542,12 +563,16 @@ class PackageGraph:
         after.files = {file: settled.files[file] for file in settled.files if file in kept_files}
         after.notes = {file: notes for file, notes in settled.notes.items() if file in kept_files}
         after.kernels = dict(kept)
+        if self._may_restore:
+            after.files |= {file: stamps for file, stamps in self._restored.files.items() if stamps}
+            after.notes |= {file: self._restored.notes[file] for file in self._restored.files}
         finished = set(kept)
         for found in self._looked_into:
             file = found.definition.file
             kernels = {name: self._finished(file, name, nodes) for name, nodes in found.kernels.items()}
             finished |= {name for name, kernel in kernels.items() if kernel}
             stamps = self._stamps(found) if all(kernels.values()) else None
+            self._share(found, kernels)
             if stamps:
                 after.files[file], after.notes[file] = stamps, found.notes
                 after.kernels |= {name: kernel for name, kernel in kernels.items() if kernel}
@@ -556,6 +581,15 @@ class PackageGraph:
         if after != settled:
             write_settled(self._state, after)
         self._remove_logs(finished)
+
+    def _share(self, found: Unsettled, kernels: Mapping[str, SettledKernel | None]) -> None:
+        """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
+        whole = {name: kernel for name, kernel in kernels.items() if kernel is not None}
+        if whole and len(whole) == len(kernels) and found.definition.shared and self._may_restore:
+            common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]
+            stages = [*common, *(stage for build in found.kernels.values() for stage in build.stages)]
+            digests = {**self._digests(found), **found.definition.surroundings}
+            self._restored.keep(found.definition.file, whole, found.notes, stages, digests)
 
     def _remove_logs(self, finished: set[str]) -> None:
         """Remove the errors that partial builds kept of kernels that are finished now, or are no more."""
@@ -598,11 +632,15 @@ class PackageGraph:
 
     def _stamps(self, found: Unsettled) -> Any:
         """Stamps of all files that decide what the kernels of a definition file are."""
+        return trusted_stamps(self._top, self._digests(found))
+
+    def _digests(self, found: Unsettled) -> dict[str, str]:
+        """All files that decide what the kernels of a definition file are, with their digests."""
         digests = {**found.definition.dependencies, **found.definition.recorded, **found.tables}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
                 digests |= stage.options.get("later", {})
-        return trusted_stamps(self._top, digests)
+        return digests
 
     def add_stage(self, stage: Stage) -> Stage:
         """Make a stage an SCons target."""

@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TextIO
 
 
@@ -53,6 +53,13 @@ class Progress:
                 self._running.remove(line)
             if self._live and self._running:
                 self._redraw()
+
+    def restored(self, lines: Iterable[str]) -> None:
+        """Actions that were left out, because all that they make came out of the build cache at once."""
+        if not self._live and not self._silent:
+            with self._lock:
+                self._stream.write("".join(f"{line}\n" for line in lines))
+                self._stream.flush()
 
     def note(self, text: str) -> None:
         """A message of its own line, such as why something is made again."""

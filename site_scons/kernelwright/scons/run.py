@@ -78,6 +78,7 @@ class BuildRun:
         self.strict = bool(compat.option("kernelwright_strict"))
         self.partial = _partial(top) if compat.option("kernelwright_partial") else None
         self.settled_stages = 0
+        self.restored_stages = 0
         self.commands: list[Mapping[str, Any]] | None = None
         self.settle: list[Callable[[], None]] = []
         self._tables: dict[str, str] = {}
@@ -429,8 +430,8 @@ class BuildRun:
         nodes = [self.node_of(stage) for stage in self.stages]
         lacking = sum(self.lacks(stage.paths[0]) for stage in self.stages)
         return {
-            "built": sum(map(compat.was_built, nodes)) - lacking,
-            "cached": sum(stage.cached for stage in self.stages),
+            "built": sum(map(compat.was_built, nodes)) - lacking + self.restored_stages,
+            "cached": sum(stage.cached for stage in self.stages) + self.restored_stages,
             "reused": self.settled_stages + sum(map(compat.was_up_to_date, nodes)),
             "failed": len(self._failures),
             "seconds": round(self.progress.seconds, 3),

@@ -45,6 +45,7 @@ def publish(stage: Stage, run: Run) -> None:
     """
     with scratch_folder(run.state / "scratch") as scratch:
         key = stage.cache_key(run.digest) if stage.cacheable and run.cache is not None else None
+        stage.key = key
         stage.cached = key is not None and _fetch(stage, run, key, scratch)
         run.started(stage.line)
         if not stage.cached:

@@ -48,6 +48,7 @@ class Stage:
         cached: whether they came out of the build cache.
         measured: what making them took.
         logs: the folder where a partial build keeps its error.
+        key: its key in the build cache, if that was asked for.
         keeps: a folder of files that are no outputs; what is in it stays as long as there is this stage.
     """
 
@@ -69,6 +70,7 @@ class Stage:
     cached: bool = False
     measured: Measured = field(default_factory=Measured)
     logs: Path | None = None
+    key: str | None = None
     keeps: Path | None = None
 
     @property

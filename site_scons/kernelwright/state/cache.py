@@ -128,6 +128,17 @@ class BuildCache:
         # Not sorted: the order of a config's parameters counts.
         self._keep(_question_key(question), {ANSWER: json.dumps(answer, separators=(",", ":")).encode()}, later)
 
+    def entry_of(self, key: str, later: Mapping[str, str]) -> str:
+        """Name of the entry with the outputs of a stage; ``later`` is what the stage turned out to depend on."""
+        return _entry_key(key, later)
+
+    def contents(self, entry: str, files: Sequence[str]) -> dict[str, bytes] | None:
+        """The files in an entry, which must have these names; None: it is missing, or damaged."""
+        contents = self._outputs(self._place(entry), files)
+        if contents is not None:
+            self._touch(self._place(entry))
+        return contents
+
     def _look_up(
         self, key: str, files: Sequence[str], digest: Callable[[str], str]
     ) -> tuple[dict[str, bytes], dict[str, str]] | None:

@@ -157,12 +157,13 @@ def _settled(document: Record) -> Settled:
         document.text("key"),
         {file: files.mapping(file) for file in files.raw},
         {file: notes.texts(file) for file in notes.raw},
-        {_kernel_name(name): _settled_kernel(kernel) for name, kernel in document.members("kernels")},
-        {_inside(path): copies.output(path) for path in copies.raw},
+        {kernel_name(name): settled_kernel(kernel) for name, kernel in document.members("kernels")},
+        {inside(path): copies.output(path) for path in copies.raw},
     )
 
 
-def _settled_kernel(kernel: Record) -> SettledKernel:
+def settled_kernel(kernel: Record) -> SettledKernel:
+    """A kernel in a JSON object. Raises ValueError for another form."""
     kernel.require_names(*SettledKernel.__dataclass_fields__)
     products = kernel.record("products")
     return SettledKernel(
@@ -172,23 +173,24 @@ def _settled_kernel(kernel: Record) -> SettledKernel:
         kernel.count("checks"),
         kernel.mapping("check_outputs"),
         kernel.texts("backends"),
-        {_inside(path): _product(products.texts(path)) for path in products.raw},
+        {inside(path): _product(products.texts(path)) for path in products.raw},
         kernel.text("entry"),
     )
 
 
 def _product(value: list[str]) -> list[str]:
     source, digest = value
-    return [_inside(source), digest]
+    return [inside(source), digest]
 
 
-def _kernel_name(name: str) -> str:
+def kernel_name(name: str) -> str:
+    """The name of a kernel. Raises ValueError for another one."""
     if not (name.isidentifier() and name.isascii()):
         raise ValueError(f"{name!r} is not the name of a kernel")
     return name
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """A relative path that stays inside of the folder that it is relative to. Raises ValueError for another one."""
     if "\0" in path or path.startswith("/") or ".." in path.split("/"):
         raise ValueError(f"{path!r} leads out of its folder")

@@ -1,0 +1,135 @@
+"""Takes the kernels of a fresh build folder out of the build cache, before SCons gets any nodes of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..core.files import dependency_digest
+from ..core.surroundings import interpreter, surrounding_digest
+from ..stages.stage import Stage
+from ..state import finished
+from ..state.finished import Finished, FinishedStage
+from ..state.settled import SettledKernel, stamps_of, trusted_stamps
+from .run import BuildRun
+
+
+@dataclass
+class RestoredKernels:
+    """The kernels of a package that came out of the build cache as a whole.
+
+    Arguments:
+        run: the run.
+        key: digest of everything that all kernels of the package depend on.
+        work: the folder of the package's kernels.
+        shared: the folders in it that belong to no kernel.
+        files: definition file -> stamps of all that its kernels depend on, for the next run; None: they would not tell
+            the next change.
+        notes: definition file -> what a run says about its kernels.
+        kernels: the kernels.
+    """
+
+    run: BuildRun
+    key: str
+    work: str
+    shared: Collection[str]
+    files: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    kernels: dict[str, SettledKernel] = field(default_factory=dict)
+
+    def take(self, file: str, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
+        """Restore the kernels of a definition file, if the build cache has all of them and this tree has none.
+
+        Arguments:
+            taken: names of kernels that other files have.
+            tables: name of a kernel -> its tuning tables.
+        """
+        build_cache, top = self.run.cache, str(self.run.top)
+        if build_cache is None:
+            return False
+        found = finished.recall(build_cache, self._question(file), _present(self.run.top))
+        if found is None or not self._may_take(found, taken, tables):
+            return False
+        start = time.monotonic()
+        self.run.require_folders(f"{self.work}/{path.rpartition('/')[0]}" for path in found.paths)
+        stages = finished.restore(build_cache, found, self.work, self.shared)
+        if stages is None:
+            return False
+        self._tell(stages, start)
+        present = _present(self.run.top)
+        names = [name for name in found.names if surrounding_digest(name) is None]
+        self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
+        self.notes[file] = list(found.notes)
+        for name, kernel in found.kernels.items():
+            paths = [path for path in found.paths if path.startswith(f"{name}/")]
+            self.kernels[name] = replace(kernel, outputs=stamps_of(top, (f"{self.work}/{path}" for path in paths)))
+        return True
+
+    def keep(
+        self,
+        file: str,
+        kernels: Mapping[str, SettledKernel],
+        notes: Sequence[str],
+        stages: Sequence[Stage],
+        digests: Mapping[str, str],
+    ) -> None:
+        """Note the finished kernels of a definition file for other trees.
+
+        Arguments:
+            stages: all that the kernels are made by, and what they have in common.
+            digests: all that the kernels depend on.
+        """
+        build_cache = self.run.cache
+        if build_cache is not None and all(stage.cacheable for stage in stages):
+            listed = tuple(self._stage(stage) for stage in stages)
+            found = Finished(tuple(sorted(digests)), tuple(notes), kernels, listed)
+            finished.remember(build_cache, self._question(file), found, digests)
+
+    def _may_take(self, found: Finished, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
+        folders = {*found.kernels, *self.shared}
+        return (
+            all(path.partition("/")[0] in folders for path in found.paths)
+            and not any(name in taken or os.path.lexists(f"{self.work}/{name}") for name in found.kernels)
+            and all(table in found.names for name in found.kernels for table in tables.get(name, ()))
+        )
+
+    def _question(self, file: str) -> list[Any]:
+        digest = dependency_digest(self.run.top, file)
+        return ["finished", finished.SCHEMA, self.key, interpreter(), file, digest]
+
+    def _stage(self, stage: Stage) -> FinishedStage:
+        assert self.run.cache is not None
+        key = stage.key or stage.cache_key(self.run.digest)
+        entry = self.run.cache.entry_of(key, stage.options.get("later", {}))
+        where, arch = stage.where, stage.options.get("arch")
+        outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
+        return FinishedStage(
+            *(entry, stage.label, stage.subject, where.kernel or "", where.variant or ""), arch or "", outputs
+        )
+
+    def _tell(self, stages: Sequence[FinishedStage], start: float) -> None:
+        """Show the stages, and put them into the timeline."""
+        end = time.monotonic()
+        self.run.progress.restored(f"[ CACHED ] {stage.subject}" for stage in stages)
+        self.run.restored_stages += len(stages)
+        for stage in stages:
+            belongs = {"kernel": stage.kernel, "variant": stage.variant, "arch": stage.arch}
+            self.run.trace.span(
+                stage.label, stage.subject, start, end, cached=True, **{n: v for n, v in belongs.items() if v}
+            )
+
+
+def _present(top: Path) -> Any:
+    """What gives the present digest of something that kernels depend on."""
+
+    @cache
+    def present(name: str) -> str:
+        digest = surrounding_digest(name)
+        return dependency_digest(top, name) if digest is None else digest
+
+    return present

@@ -1,0 +1,167 @@
+"""Kernels that another tree or machine has finished: put into a fresh build folder without discovery and without nodes.
+
+When the kernels of a definition file are finished, the build cache notes which of its entries have their outputs. A
+tree that has none of these kernels, and in which all that they depend on is the same, takes the outputs at once. Then
+the kernels are settled there (see ``settled``). That is what a fresh folder with a full cache does; with anything else,
+SCons looks at the stages one by one.
+
+Nothing here imports SCons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.files import SCRATCH
+from ..core.records import Record
+from .cache import ENTRY, BuildCache
+from .settled import SettledKernel, inside, kernel_name, settled_kernel
+
+SCHEMA = "finished 1"
+"""Revision of the answers; it is a part of the question."""
+
+
+@dataclass(frozen=True)
+class FinishedStage:
+    """A stage whose outputs are in the build cache.
+
+    Arguments:
+        entry: name of the entry.
+        label, subject: of the stage.
+        kernel, variant, arch: what it belongs to; empty: to no certain one.
+        outputs: name in the entry -> path in the folder of the package's kernels.
+    """
+
+    entry: str
+    label: str
+    subject: str
+    kernel: str
+    variant: str
+    arch: str
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The finished kernels of a definition file.
+
+    Arguments:
+        names: all that they depend on, as for ``dependency_digest``.
+        notes: what a run says about them.
+        kernels: the kernels, without the stamps of their outputs.
+        stages: what makes them, in order.
+    """
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+    kernels: Mapping[str, SettledKernel]
+    stages: tuple[FinishedStage, ...]
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The paths of all outputs in the folder of the package's kernels."""
+        return (path for stage in self.stages for path in stage.outputs.values())
+
+
+def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapping[str, str]) -> None:
+    """Note the finished kernels of a definition file.
+
+    Arguments:
+        digests: what they depend on, with the digests.
+    """
+    of_here = {"outputs": {}, "checks": 0, "check_outputs": {}}
+    kernels = {name: {**vars(kernel), **of_here} for name, kernel in finished.kernels.items()}
+    cache.remember(question, {**asdict(finished), "kernels": kernels}, digests)
+
+
+def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> Finished | None:
+    """The finished kernels of a definition file, if everything that they depend on is the same now."""
+    answer = cache.recall(question, current)
+    try:
+        return None if answer is None else _finished(answer)
+    except ValueError:
+        return None
+
+
+def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection[str]) -> list[FinishedStage] | None:
+    """Write the outputs of finished kernels; the stages that make them, or None if that cannot be done.
+
+    Arguments:
+        work: the folder of the package's kernels.
+        shared: the folders in it that belong to no kernel. What is in them already stays as it is.
+    """
+    contents: dict[str, bytes] = {}
+    stages = [stage for stage in finished.stages if not _is_there(stage, work, shared)]
+    for stage in stages:
+        found = cache.contents(stage.entry, list(stage.outputs))
+        if found is None:
+            return None
+        contents |= {stage.outputs[name]: data for name, data in found.items()}
+    if not all(_fits(name, kernel, contents) for name, kernel in finished.kernels.items()):
+        return None
+    try:
+        _write(work, contents)
+    except OSError:
+        return None  # the stages say what is wrong
+    return stages
+
+
+def _fits(name: str, kernel: SettledKernel, contents: Mapping[str, bytes]) -> bool:
+    """Whether what the package gets of a kernel is what it was."""
+    wanted = {**dict(kernel.products.values()), f"{name}/entry.json": kernel.entry}
+    return all(hashlib.sha256(contents.get(path, b"")).hexdigest() == digest for path, digest in wanted.items())
+
+
+def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
+    """Whether a stage that kernels have in common was done by this run, or by an earlier one."""
+    paths = stage.outputs.values()
+    return any(path.partition("/")[0] in shared and os.path.lexists(f"{work}/{path}") for path in paths)
+
+
+def _write(work: str, contents: Mapping[str, bytes]) -> None:
+    """Write new files. If the run is killed meanwhile, the journal knows none of them, and they are made again."""
+    for folder in {path.rpartition("/")[0] for path in contents}:
+        os.makedirs(f"{work}/{folder}", exist_ok=True)  # noqa: PTH103
+    for path, data in contents.items():
+        stream = os.open(f"{work}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+        try:
+            while data:
+                data = data[os.write(stream, data) :]
+        finally:
+            os.close(stream)
+
+
+def _finished(answer: Record) -> Finished:
+    answer.require_names("names", "notes", "kernels", "stages")
+    found = Finished(
+        tuple(answer.texts("names")),
+        tuple(answer.texts("notes")),
+        {kernel_name(name): settled_kernel(kernel) for name, kernel in answer.members("kernels")},
+        tuple(map(_stage, answer.records("stages"))),
+    )
+    paths = list(found.paths)
+    if len(set(paths)) != len(paths) or not found.kernels:
+        raise ValueError("two stages make one file, or there is no kernel")
+    return found
+
+
+def _stage(value: Record) -> FinishedStage:
+    outputs = value.record("outputs")
+    entry, label, subject, kernel, variant, arch = (
+        value.text(name) for name in ("entry", "label", "subject", "kernel", "variant", "arch")
+    )
+    if not ENTRY.fullmatch(entry):
+        raise ValueError(f"{entry!r} is not the name of an entry")
+    paths = {name: _path(outputs.text(name)) for name in outputs.raw}
+    return FinishedStage(entry, label, subject, kernel, variant, arch, paths)
+
+
+def _path(path: str) -> str:
+    parts = inside(path).split("/")
+    if len(parts) < 2 or any(part in ("", ".") or part.startswith(SCRATCH) for part in parts):
+        raise ValueError(f"{path!r} is no output of a kernel")
+    return path

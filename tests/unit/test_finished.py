@@ -1,0 +1,120 @@
+"""Finished kernels in the build cache: what is taken as a whole, and what is not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.state import finished
+from kernelwright.state.cache import BuildCache, key_of
+from kernelwright.state.finished import Finished, FinishedStage
+from kernelwright.state.settled import SettledKernel
+
+FILES = {"gemm.so": b"library", "entry.json": b"{}", "compile.sh": b"#!"}
+KEY = key_of("link", [])
+QUESTION = ["finished", 1]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BuildCache:
+    """A build cache that has the outputs of one stage."""
+    made = tmp_path / "made"
+    made.mkdir()
+    for name, data in FILES.items():
+        (made / name).write_bytes(data)
+    cache = BuildCache(tmp_path / "cache", 1 << 20)
+    cache.store(KEY, made, list(FILES), {})
+    return cache
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def kernels(cache: BuildCache, **changes: Any) -> Finished:
+    """A kernel of one stage."""
+    outputs = {name: f"gemm/{name}" for name in FILES}
+    stage = FinishedStage(cache.entry_of(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs)
+    products = {"_lib/gemm.so": ["gemm/gemm.so", sha(b"library")]}
+    kernel = SettledKernel("kernels/gemm.py", 1, {}, 0, {}, ["tvm_ffi"], products, sha(b"{}"))
+    return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))
+
+
+def test_what_was_noted_comes_back(cache: BuildCache) -> None:
+    finished.remember(cache, QUESTION, kernels(cache), {"kernels/gemm.py": "1"})
+    assert finished.recall(cache, QUESTION, lambda name: "1") == kernels(cache)
+    assert finished.recall(cache, QUESTION, lambda name: "2") is None
+
+
+def test_stamps_of_this_tree_are_not_noted(cache: BuildCache) -> None:
+    here = kernels(cache, outputs={"gemm.so": [1, 2, 3, 4]}, checks=1, check_outputs={"x": [1, 2, 3, 4]})
+    finished.remember(cache, QUESTION, here, {})
+    assert finished.recall(cache, QUESTION, lambda name: "") == kernels(cache)
+
+
+def test_outputs_are_written(cache: BuildCache, tmp_path: Path) -> None:
+    found = kernels(cache)
+    assert finished.restore(cache, found, str(tmp_path / "work"), ()) == list(found.stages)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "work/gemm").iterdir()} == FILES
+
+
+@pytest.mark.parametrize(
+    "changes", [{"entry": "0" * 64}, {"products": {"_lib/gemm.so": ["gemm/gemm.so", "0" * 64]}}, {"entry": ""}]
+)
+def test_outputs_that_are_not_what_the_package_had_are_not_written(
+    cache: BuildCache, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    assert finished.restore(cache, kernels(cache, **changes), str(tmp_path / "work"), ()) is None
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_missing_or_damaged_entry_writes_nothing(cache: BuildCache, tmp_path: Path) -> None:
+    (entry,) = (path for _, _, path in cache.entries())
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert finished.restore(cache, kernels(cache), str(tmp_path / "work"), ()) is None
+    assert not entry.exists() and not (tmp_path / "work").exists()
+
+
+def test_an_output_that_is_there_is_never_written_over(cache: BuildCache, tmp_path: Path) -> None:
+    place = tmp_path / "work/gemm/compile.sh"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "somebodys.txt")
+    assert finished.restore(cache, kernels(cache), str(tmp_path / "work"), ()) is None
+    assert not (tmp_path / "somebodys.txt").exists()
+
+
+def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path: Path) -> None:
+    found = kernels(cache)
+    common = replace(found.stages[0], outputs={name: f"launcher/{name}" for name in FILES})
+    both = replace(found, stages=(common, *found.stages))
+    work = str(tmp_path / "work")
+    assert finished.restore(cache, both, work, ("launcher",)) == [common, *found.stages]
+    (tmp_path / "work/gemm").rename(tmp_path / "work/other")
+    assert finished.restore(cache, both, work, ("launcher",)) == list(found.stages)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../gemm/x", "gemm/../../x", "x", "gemm//x", "gemm/./x", "gemm/", "gemm/.scratch-1-x", "a\0/b"],
+)
+def test_no_path_leads_out_of_the_folder(cache: BuildCache, path: str) -> None:
+    found = kernels(cache)
+    strange = replace(found, stages=(replace(found.stages[0], outputs={"gemm.so": path}),))
+    finished.remember(cache, QUESTION, strange, {})
+    assert finished.recall(cache, QUESTION, lambda name: "") is None
+
+
+def test_another_form_is_a_miss(cache: BuildCache) -> None:
+    found = kernels(cache)
+    for strange in (
+        replace(found, stages=(*found.stages, *found.stages)),
+        replace(found, kernels={}),
+        replace(found, kernels={"../gemm": found.kernels["gemm"]}),
+        replace(found, stages=(replace(found.stages[0], entry="../../x"),)),
+        replace(found, notes=(1,)),
+    ):
+        finished.remember(cache, QUESTION, strange, {})
+        assert finished.recall(cache, QUESTION, lambda name: "") is None
