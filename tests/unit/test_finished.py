@@ -14,6 +14,7 @@ from kernelwright.state.finished import Finished, FinishedStage
 from kernelwright.state.settled import SettledKernel
 
 FILES = {"gemm.so": b"library", "entry.json": b"{}", "compile.sh": b"#!"}
+LINES = {name: {"kind": "file"} for name in FILES}
 KEY = key_of("link", [])
 QUESTION = ["finished", 1]
 
@@ -37,7 +38,7 @@ def sha(data: bytes) -> str:
 def kernels(cache: BuildCache, **changes: Any) -> Finished:
     """A kernel of one stage."""
     outputs = {name: f"gemm/{name}" for name in FILES}
-    stage = FinishedStage(cache.entry_of(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs)
+    stage = FinishedStage(cache.entry_of(KEY, {}), "LINK", "gemm", "gemm", "", "", outputs, LINES)
     products = {"_lib/gemm.so": ["gemm/gemm.so", sha(b"library")]}
     kernel = SettledKernel("kernels/gemm.py", 1, {}, 0, {}, ["tvm_ffi"], products, sha(b"{}"))
     return Finished(("kernels/gemm.py",), ("a note",), {"gemm": replace(kernel, **changes)}, (stage,))
@@ -57,7 +58,9 @@ def test_stamps_of_this_tree_are_not_noted(cache: BuildCache) -> None:
 
 def test_outputs_are_written(cache: BuildCache, tmp_path: Path) -> None:
     found = kernels(cache)
-    assert finished.restore(cache, found, str(tmp_path / "work"), ()) == list(found.stages)
+    written = finished.restore(cache, found, str(tmp_path / "work"), ())
+    assert written is not None and written.stages == found.stages
+    assert written.digests == {f"gemm/{name}": sha(data) for name, data in FILES.items()}
     assert {path.name: path.read_bytes() for path in (tmp_path / "work/gemm").iterdir()} == FILES
 
 
@@ -91,9 +94,10 @@ def test_what_kernels_have_in_common_is_written_once(cache: BuildCache, tmp_path
     common = replace(found.stages[0], outputs={name: f"launcher/{name}" for name in FILES})
     both = replace(found, stages=(common, *found.stages))
     work = str(tmp_path / "work")
-    assert finished.restore(cache, both, work, ("launcher",)) == [common, *found.stages]
+    first = finished.restore(cache, both, work, ("launcher",))
     (tmp_path / "work/gemm").rename(tmp_path / "work/other")
-    assert finished.restore(cache, both, work, ("launcher",)) == list(found.stages)
+    second = finished.restore(cache, both, work, ("launcher",))
+    assert first and second and (first.stages, second.stages) == ((common, *found.stages), found.stages)
 
 
 @pytest.mark.parametrize(

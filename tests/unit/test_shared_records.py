@@ -181,7 +181,7 @@ def test_another_python_or_numpy_is_a_miss(tree: Tree, monkeypatch: pytest.Monke
         patched.setattr(sys, "version_info", (3, 99, 0))
         assert not tree.hits(file)
     with monkeypatch.context() as patched:
-        patched.setattr("kernelwright.discover.discovery.versions_of", lambda names: ["numpy-99.dist-info", ""])
+        patched.setattr(surroundings, "versions_of", lambda names: ["numpy-99.dist-info", ""])
         assert not tree.hits(file)
     assert tree.hits(file)
 

@@ -57,10 +57,13 @@ class RestoredKernels:
             return False
         start = time.monotonic()
         self.run.require_folders(f"{self.work}/{path.rpartition('/')[0]}" for path in found.paths)
-        stages = finished.restore(build_cache, found, self.work, self.shared)
-        if stages is None:
+        written = finished.restore(build_cache, found, self.work, self.shared)
+        if written is None:
             return False
-        self._tell(stages, start)
+        for stage in written.stages:
+            for name, path in stage.outputs.items():
+                self.run.journal.adopt(f"{self.work}/{path}", written.digests[path], stage.lines[name])
+        self._tell(written.stages, start)
         present = _present(self.run.top)
         names = [name for name in found.names if surrounding_digest(name) is None]
         self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
@@ -85,7 +88,8 @@ class RestoredKernels:
             digests: all that the kernels depend on.
         """
         build_cache = self.run.cache
-        if build_cache is not None and all(stage.cacheable for stage in stages):
+        known = all(self.run.journal.line_of(path) is not None for stage in stages for path in stage.paths)
+        if build_cache is not None and known and all(stage.cacheable for stage in stages):
             listed = tuple(self._stage(stage) for stage in stages)
             found = Finished(tuple(sorted(digests)), tuple(notes), kernels, listed)
             finished.remember(build_cache, self._question(file), found, digests)
@@ -108,9 +112,9 @@ class RestoredKernels:
         entry = self.run.cache.entry_of(key, stage.options.get("later", {}))
         where, arch = stage.where, stage.options.get("arch")
         outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
-        return FinishedStage(
-            *(entry, stage.label, stage.subject, where.kernel or "", where.variant or ""), arch or "", outputs
-        )
+        lines = {name: self.run.journal.line_of(path) or {} for name, path in stage.outputs.items()}
+        kernel, variant = where.kernel or "", where.variant or ""
+        return FinishedStage(entry, stage.label, stage.subject, kernel, variant, arch or "", outputs, lines)
 
     def _tell(self, stages: Sequence[FinishedStage], start: float) -> None:
         """Show the stages, and put them into the timeline."""

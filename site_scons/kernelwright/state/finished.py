@@ -34,6 +34,7 @@ class FinishedStage:
         label, subject: of the stage.
         kernel, variant, arch: what it belongs to; empty: to no certain one.
         outputs: name in the entry -> path in the folder of the package's kernels.
+        lines: name in the entry -> the journal's line of the output.
     """
 
     entry: str
@@ -43,6 +44,7 @@ class FinishedStage:
     variant: str
     arch: str
     outputs: Mapping[str, str]
+    lines: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -87,33 +89,42 @@ def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> F
         return None
 
 
-def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection[str]) -> list[FinishedStage] | None:
-    """Write the outputs of finished kernels; the stages that make them, or None if that cannot be done.
+@dataclass(frozen=True)
+class Written:
+    """What was written: the stages that make it, and path in the folder of the package's kernels -> SHA-256."""
+
+    stages: tuple[FinishedStage, ...]
+    digests: Mapping[str, str]
+
+
+def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection[str]) -> Written | None:
+    """Write the outputs of finished kernels; None if that cannot be done.
 
     Arguments:
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel. What is in them already stays as it is.
     """
     contents: dict[str, bytes] = {}
-    stages = [stage for stage in finished.stages if not _is_there(stage, work, shared)]
+    stages = tuple(stage for stage in finished.stages if not _is_there(stage, work, shared))
     for stage in stages:
         found = cache.contents(stage.entry, list(stage.outputs))
         if found is None:
             return None
         contents |= {stage.outputs[name]: data for name, data in found.items()}
-    if not all(_fits(name, kernel, contents) for name, kernel in finished.kernels.items()):
+    digests = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
+    if not all(_fits(name, kernel, digests) for name, kernel in finished.kernels.items()):
         return None
     try:
         _write(work, contents)
     except OSError:
         return None  # the stages say what is wrong
-    return stages
+    return Written(stages, digests)
 
 
-def _fits(name: str, kernel: SettledKernel, contents: Mapping[str, bytes]) -> bool:
+def _fits(name: str, kernel: SettledKernel, digests: Mapping[str, str]) -> bool:
     """Whether what the package gets of a kernel is what it was."""
     wanted = {**dict(kernel.products.values()), f"{name}/entry.json": kernel.entry}
-    return all(hashlib.sha256(contents.get(path, b"")).hexdigest() == digest for path, digest in wanted.items())
+    return all(digests.get(path) == digest for path, digest in wanted.items())
 
 
 def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
@@ -157,7 +168,8 @@ def _stage(value: Record) -> FinishedStage:
     if not ENTRY.fullmatch(entry):
         raise ValueError(f"{entry!r} is not the name of an entry")
     paths = {name: _path(outputs.text(name)) for name in outputs.raw}
-    return FinishedStage(entry, label, subject, kernel, variant, arch, paths)
+    lines = value.record("lines")
+    return FinishedStage(entry, label, subject, kernel, variant, arch, paths, {n: lines.mapping(n) for n in paths})
 
 
 def _path(path: str) -> str:

@@ -114,6 +114,17 @@ class Journal:
             entry = {**entry, "output": [*output[0], output[1]]}
         self._write(key, entry)
 
+    def line_of(self, path: str) -> dict[str, Any] | None:
+        """What an output was made from, as :meth:`store` got it; None: that is not known."""
+        body = self._shard(self._name(path)).body(self._name(path))
+        return {name: body[name] for name in body if name != "output"} if isinstance(body, dict) else None
+
+    def adopt(self, path: str, digest: str, line: Mapping[str, Any]) -> None:
+        """Take over an output that another tree has made, with its line there. Nothing in a line is of its tree."""
+        self._outputs[self._name(path)] = (lasting_stamp(path), digest)
+        folder, _, name = self._name(path).rpartition("/")
+        self.store(folder, name, line)
+
     def close(self) -> None:
         """End writing; files with many outdated or damaged lines are written anew."""
         for shard in self._shards.values():
