@@ -29,6 +29,7 @@ from ..core.pipeline import LISTINGS
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
+from ..library.commands import LIBRARIES
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
@@ -282,7 +283,7 @@ class PackageGraph:
         """The kernels that came out of the build cache as a whole."""
         from .restored import RestoredKernels
 
-        shared = (self.context.glibc, self.context.launcher)
+        shared = (self.context.glibc, LIBRARIES)
         return RestoredKernels(self.run, self._key, self.work.get_abspath(), shared)
 
     def _is_intact(self, kernel: SettledKernel) -> bool:

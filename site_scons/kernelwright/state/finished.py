@@ -14,9 +14,10 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from ..core.files import SCRATCH
+from ..core.files import SCRATCH, sha256_of
 from ..core.records import Record
 from .cache import ENTRY, BuildCache
 from .settled import SettledKernel, inside, kernel_name, settled_kernel
@@ -112,9 +113,10 @@ def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection
             return None
         contents |= {stage.outputs[name]: data for name, data in found.items()}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
-    if not all(_fits(name, kernel, digests) for name, kernel in finished.kernels.items()):
-        return None
     try:
+        there = {path: sha256_of(Path(work, path)) for path in finished.paths if path not in digests}
+        if not all(_fits(name, kernel, {**there, **digests}) for name, kernel in finished.kernels.items()):
+            return None
         _write(work, contents)
     except OSError:
         return None  # the stages say what is wrong
