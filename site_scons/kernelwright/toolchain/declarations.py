@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 
@@ -178,6 +178,7 @@ def _is_function(head: str) -> bool:
     return called >= 0 and not _ASSIGNED.search(head, 0, called) and not head.startswith("typedef")
 
 
+@lru_cache(1 << 14)  # headers of different sources and archs are largely the same
 def _declaration(text: str, body: int, in_std: bool) -> Declaration:
     words = text.split(None, 1)
     if not words or text[0] == "}" or text[-1] == "{" or (text[0] == "#" and "\n" not in text):
