@@ -172,7 +172,9 @@ def test_each_arch_has_a_wheel_with_its_code_and_the_package_has_none(split: Pro
     main = inside(wheels["main"])
     whole = [content for name, content in main.items() if name.endswith(".so")]
     assert len(whole) == 3, "two kernels and their launcher"
-    images = [path.read_bytes() for path in work.rglob("*.cubin")] + [path.read_bytes() for path in work.rglob("compute_80.ptx")]
+    images = [path.read_bytes() for path in work.rglob("*.cubin")] + [
+        path.read_bytes() for path in work.rglob("compute_80.ptx")
+    ]
     assert len(images) == 9 and not any(image in library for image in images for library in whole)
 
 
