@@ -316,7 +316,7 @@ def test_inputs_of_jax_are_refused_while_a_graph_is_captured(
 def test_inputs_of_jax_on_a_gpu_are_refused_by_a_kernel_for_the_cpu(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call says why. What cython asks before and after it, for arrays of JAX, does not fail, and needs no driver."""
+    """The call says why. What cython asks before and after it, for arrays of JAX, needs no driver."""
     monkeypatch.setenv("KERNELWRIGHT_CUDA_DRIVER", str(tmp_path / "no driver"))
     arguments = [tensor("x", "float32", ["n"]), tensor("y", "float32", ["n"], output=True), scalar("alpha", "float32")]
     unit = c_unit(tmp_path, "BEGIN (void)tensor, (void)argument; END", signature("cpu", arguments))
