@@ -25,6 +25,9 @@ class Tir(FrontEnd):
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
         from . import tir_dump, tir_lowering, tir_passes  # noqa: F401
+        from .tir_macros import find_parsers_by_frames
+
+        find_parsers_by_frames()
 
     def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
         """See :meth:`FrontEnd.require_pass_configs`; TVM knows which there are."""
