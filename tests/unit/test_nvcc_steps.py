@@ -281,6 +281,18 @@ def test_nvcc_is_run_as_a_whole_if_its_steps_turn_out_not_to_be_known(bench, tmp
         assert done.notes[0].startswith(f"nvcc is run as a whole: {reason.replace('compute_80', arch)}")
 
 
+def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
+    evil = bench.project / "build/kernel $(touch sprung) `touch sprung`; touch sprung"
+    bench.folder.rename(evil)
+    job = NvccJob("compute_80", (), evil, Where("k", "default", "nvcc"))
+    scratch = bench.project / "build/scratch"
+    scratch.mkdir()
+    given = (job, bench.nvcc, bench.compiler, bench.known, scratch, bench.runner, "k")
+    done = compile_by_steps(*given, shipped=True)
+    assert done.notes == () and (scratch / job.output).is_file()
+    assert not [*bench.project.rglob("sprung*")]
+
+
 def test_the_probe_lets_the_real_nvcc_be_run_step_by_step(bench):
     assert compile_probe(bench.nvcc.path, "13.0.88", bench.compiler.path, "sm_90", "") == ""
 

@@ -89,6 +89,7 @@ class KnownSteps:
         arguments.insert(1, "--dryrun")
         done = tools.run(arguments, job.folder, scratch, job.where, "", kind="nvcc", subject=f"steps for {job.arch}")
         steps = read_steps(done.output, "ptx" if is_ptx(job.arch) else "cubin", place)
+        steps = steps.moved(str(job.folder), place)
         if not can_include(job.flags):  # what flags name may be relative to the folder
             self._known[key] = steps
         return steps

@@ -30,7 +30,7 @@ PROGRAMS = {"ptx": (["cicc"], ["cicc", "ptxas"]), "cubin": (["cicc", "ptxas"],)}
 OF_CUBINS_ONLY = re.compile(r' --(?:gen_c_file|stub_file|gen_device_file)_name "[^"]*"')
 """What cicc writes beside the PTX of a cubin, and nothing reads."""
 
-SOURCE_PATH = re.compile(r'(?<= --orig_src_path_name ")([^"]*)/(?=[^"/]*")')
+SOURCE_PATH = re.compile(r'(?<= --orig_src_path_name ")((?:\\.|[^"\\])*)/(?=[^"/]*")')
 """The folder of the source, which nvcc tells cicc for debug information."""
 
 TEMPORARY = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
@@ -52,7 +52,8 @@ class Steps:
 
     def moved(self, folder: str, scratch: str) -> Steps:
         """The same steps for the source of that name in another folder."""
-        place = f"{os.path.realpath(folder)}/"
+        # nvcc puts it between double quotes as it is, where a shell would act on it.
+        place = re.sub(r'([$`"\\])', r"\\\1", os.path.realpath(folder)) + "/"
         commands = (SOURCE_PATH.sub(lambda match: place, line.replace(self.scratch, scratch)) for line in self.commands)
         return Steps(scratch, self.variables, tuple(commands))
 
