@@ -489,7 +489,7 @@ def test_no_damaged_cache_entry_is_taken_and_each_is_replaced(clean, tree):
 
 def test_entry_of_another_key_is_a_miss(clean, tree):
     edit(tree, "2.0", "3.0")
-    swap = [path for path in (tree.folder / STATE / "cache").glob("??/*") if b'"scale.so"' in path.read_bytes()]
+    swap = [path for path in (tree.folder / STATE / "cache").glob("??/*") if b'"name":"scale.so"' in path.read_bytes()]
     assert len(swap) == 2
     contents = [path.read_bytes() for path in swap]
     for path, content in zip(swap, reversed(contents), strict=True):
@@ -661,7 +661,9 @@ def test_trees_that_share_a_cache_and_build_at_once_both_get_their_own(clean, tm
         output, _ = run.communicate(timeout=HANGS_AFTER_S)
         assert run.returncode == 0 and "could not be" not in output, output
     entries = [*cache.glob("??/*")]
-    assert len(entries) == 12, "four stages of add_one, wrapper of scale, glibc, launcher, two stages for each factor"
+    lines = [entry.read_bytes().partition(b"\n")[0] for entry in entries]
+    stages = [line for line in lines if b'"answer.json"' not in line and b'"lists"' not in line]
+    assert len(stages) == 12, "four stages of add_one, wrapper of scale, glibc, launcher, two stages for each factor"
     for entry in entries:
         line, newline, data = entry.read_bytes().partition(b"\n")
         header = unsealed_object(line + newline, SCHEMA)
