@@ -14,7 +14,7 @@ from kernelwright.library.commands import (
     compile_command,
     compile_flags,
     include_flags,
-    launcher_command,
+    launcher_commands,
     launcher_library,
     launcher_map,
     link_command,
@@ -163,7 +163,7 @@ def link_apart(folder: Path, kernel: str, objects: Sequence[str], library: str, 
     places = ToolPaths("gcc", str(LAUNCHER), tuple(include_folders()))
     launcher = launcher_library(digest)
     (folder / "launcher.map").write_text(launcher_map(launcher))
-    _run(folder, [word.replace(SOURCE, "launcher.o") for word in launcher_command(places, launcher, ".")])
+    _run(folder, launcher_commands(places, launcher, ".")[1])
     _run(folder, link_command(kernel, launcher, objects, places, library))
     return folder / launcher
 

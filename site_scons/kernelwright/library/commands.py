@@ -98,20 +98,22 @@ def compile_command(kernel: str, paths: ToolPaths, output: str) -> list[str]:
     return [paths.compiler, *flags, "-c", f"{kernel}/wrapper.c", "-o", output]
 
 
-def launcher_command(paths: ToolPaths, library: str, folder: str = LIBRARIES) -> list[str]:
-    """The command that makes the library of the launcher, which all kernels have in common.
+def launcher_commands(paths: ToolPaths, library: str, folder: str = LIBRARIES) -> tuple[list[str], list[str]]:
+    """The commands that compile the launcher, which all kernels have in common, and that make a library of it.
 
     Arguments:
         paths: the compiler and the folders.
         library: the name of the library.
-        folder: where it is made, and where its ``launcher.map`` is.
+        folder: where both are made, and where the library's ``launcher.map`` is.
     """
-    flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher), f"{paths.launcher}/launcher.c"]
+    source, made = f"{paths.launcher}/launcher.c", f"{folder}/launcher.o"
+    flags = [*compile_flags(), *include_flags(paths.includes, paths.launcher)]
     linker = [f"-soname={library}", f"--version-script={folder}/launcher.map", "-Bsymbolic"]
     # Before glibc 2.34 these two have functions that are bound as if they were in libc.
     libraries = ["-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-Wl,--pop-state"]
     named = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc), *libraries]
-    return [paths.compiler, *flags, "-o", f"{folder}/{library}", *named]
+    compiling = [paths.compiler, *flags, "-c", source, "-o", made]
+    return compiling, [paths.compiler, made, "-o", f"{folder}/{library}", *named]
 
 
 def link_command(kernel: str, launcher: str, objects: Iterable[str], paths: ToolPaths, library: str) -> list[str]:

@@ -42,10 +42,13 @@ from .action import StageAction
 from .run import BuildRun
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from ..discover.configured import Configured
     from ..discover.discovery import DefinitionRecord, KernelRecord
     from ..discover.selection import KernelSelection
     from ..stages.kernel import KernelBuild
+    from ..stages.launcher import CompiledLauncher
     from ..toolchain.tvm import Lowerer
     from .restored import RestoredKernels
 
@@ -84,6 +87,7 @@ class PackageGraph:
         self.unsettled: dict[str, KernelBuild] = {}
         self._shown: dict[str, list[Stage]] = {}
         self._looked_into: list[Unsettled] = []
+        self._launcher: Future[CompiledLauncher] | None = None
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
         self._required: set[str] = set()
@@ -147,7 +151,7 @@ class PackageGraph:
         """What makes the launcher."""
         from ..stages import launcher
 
-        return self.add_stage(launcher.make(self.context, self.glibc_stage))
+        return self.add_stage(launcher.make(self.context, self.glibc_stage, self._launcher))
 
     def _project_version(self, parts: Sequence[Part]) -> str:
         """The version of the project, if a backend of these kernels needs it; empty: unknown."""
@@ -294,7 +298,7 @@ class PackageGraph:
     def _begin(self) -> None:
         """Start workers in the first build of a tree, unless it is known what the files declare.
 
-        TVM takes a second to import, which the probes of the tools take as well.
+        TVM takes a second to import, which the probes of the tools take as well, and compiling the launcher.
         """
         from ..discover.discovery import is_known
 
@@ -303,6 +307,10 @@ class PackageGraph:
         identity = self._identity(self.run.toolchain.lowerer())
         if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
             self.run.pool.warm_up(len(self._files))
+            if not SCons.Script.COMMAND_LINE_TARGETS and any(backends.get(b).library for b in self.settings.backends):
+                from ..stages import launcher
+
+                self._launcher = launcher.begin(self.context)
 
     def _identity(self, lowerer: Lowerer) -> str:
         """What records of definition files depend on besides the files."""
