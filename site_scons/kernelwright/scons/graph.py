@@ -307,7 +307,7 @@ class PackageGraph:
         identity = self._identity(self.run.toolchain.lowerer())
         if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
             self.run.pool.warm_up(len(self._files))
-            if not SCons.Script.COMMAND_LINE_TARGETS and any(backends.get(b).library for b in self.settings.backends):
+            if not SCons.Script.COMMAND_LINE_TARGETS and any(b.library for b in named_backends(self.settings)):
                 from ..stages import launcher
 
                 self._launcher = launcher.begin(self.context)
