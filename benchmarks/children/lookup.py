@@ -17,7 +17,7 @@ from kernelwright.library.commands import (
     compile_command,
     compile_flags,
     include_flags,
-    launcher_command,
+    launcher_commands,
     launcher_library,
     launcher_map,
     link_command,
@@ -73,7 +73,8 @@ def build(folder: Path) -> None:
         run(folder, "cc", "-O2", "-fPIC", "-c", source.name)
     launcher = launcher_library("0")
     (folder / "launcher.map").write_text(launcher_map(launcher))
-    run(folder, *launcher_command(places, launcher, "."))
+    for command in launcher_commands(places, launcher, "."):
+        run(folder, *command)
     for name, plan in KERNELS.items():
         (folder / plan.name).mkdir(exist_ok=True)
         for file, text in emit(plan).items():

@@ -256,7 +256,10 @@ def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: Non
 
 
 RESULTS = {
-    "discover": {"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "recorded": {}, "kernels": []},
+    "discover": {
+        **{"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "recorded": {}, "kernels": []},
+        **{"surroundings": {}, "shared": True},
+    },
     "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}},
     "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
     "measure": {"us": [1.5, 2], "warm_us": [], "clock_mhz": 1980, "disturbed": 0.5},
@@ -275,7 +278,7 @@ def wrong_results() -> Iterator[tuple[Any, dict[str, Any]]]:
         for name in good:
             yield request, {other: value for other, value in good.items() if other != name}
             for value in (None, True, "text" if not isinstance(good[name], str) else 1, [None], {"k": [1]}):
-                if not (isinstance(good[name], dict) and value == {}):
+                if not (isinstance(good[name], dict) and value == {}) and value is not good[name]:
                     yield request, good | {name: value}
 
 
