@@ -654,7 +654,6 @@ int cuModuleLoadData(void) {{ return 801; }}
 int cuModuleUnload(void) {{ return 801; }}
 int cuModuleGetFunction(void) {{ return 801; }}
 int cuFuncSetAttribute(void) {{ return 801; }}
-int cuTensorMapEncodeTiled(void) {{ return 801; }}
 """
 
 CUDART = "libcudart.so.13"
