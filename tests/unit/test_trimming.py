@@ -180,3 +180,9 @@ def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
     assert "float sine(float);" in text
     assert "cosine" not in text
     assert text.count("__attribute__((global))") == 1
+
+
+def test_an_operator_of_the_source_is_kept_whatever_its_type_is_called() -> None:
+    headers = read_headers("struct half { int x; };\n")
+    own = "typedef half number;\nnumber operator%(number a, number b) { return a; }\n"
+    assert "operator%" in trimmed(headers, own + KERNEL % "(half() % half()).x")

@@ -86,6 +86,11 @@ class Declarations:
             for name in declaration.names:
                 self._found.setdefault(f"std::{name}" if declaration.in_std else name, []).append(number)
 
+    @property
+    def operands(self) -> frozenset[str]:
+        """The types that operators among them are for, by the names that these have there, which may be aliases."""
+        return frozenset().union(*(one.names for one in self._all if "operator" in one.text))
+
     def needed(self, names: Iterable[str]) -> list[Declaration]:
         """Those that names reach, in order.
 

@@ -85,7 +85,9 @@ def trimmed(headers: Headers, own: str) -> str:
     Arguments:
         own: its own part, preprocessed.
     """
-    kept = "\n".join(one.text for one in Declarations(own).needed([]))
+    declared = Declarations(own)
+    # An operator may be for an alias of a type: what uses the type does not have that name.
+    kept = "\n".join(one.text for one in declared.needed(declared.operands))
     names = names_in(kept)
     if OTHER_SCOPES.search(kept):
         names |= in_std(names)
