@@ -180,7 +180,8 @@ def test_a_new_answer_has_more_rounds_in_another_process(tuned: Tuned) -> None:
     said = tuned.tune("--sizes", "n=16", confirm=2)
     assert answers(tuned) == ["fast"] and "double: 1 new answers in another process" in said.stderr
     rounds = {line["config"]["way"]: len(line["us"]) for line in tuned.lines if line["sizes"]["n"] == 16}
-    assert rounds == {"fast": 5, "late": 3}
+    # So may the other one have, if the machine was too busy for the first rounds to tell them apart.
+    assert rounds["fast"] == 5 and rounds["late"] in (3, 5)
     lines = tuned.lines
     tuned.tune("--sizes", "n=16", confirm=2)
     assert tuned.lines == lines and answers(tuned) == ["fast"]
