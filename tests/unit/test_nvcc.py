@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code, resource_usage, script
 from kernelwright.core.errors import ToolchainError, ToolError, Where
-from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.processes.runner import ToolResult, ToolRunner
-from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
-from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
+from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.nvcc import Nvcc
+from real_nvcc import real_nvcc
 
 REPORT = """\
 ptxas info    : 0 bytes gmem
@@ -143,17 +143,11 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    try:
-        nvcc = Nvcc(find_nvcc("", {}), "13.0.88", "id", ())
-    except ToolchainError:
-        pytest.skip("nvcc is not installed")
-    compiler = HostCompiler(find_host_compiler("", {"PATH": "/usr/local/bin:/usr/bin:/bin"}), "cc", "id")
-    governor = MemoryGovernor(1 << 20, Measurements(tmp_path / "measurements.json"))
-    bench = Bench(tmp_path, nvcc, compiler, ToolRunner(1, tmp_path, 120.0, governor))
-    bench.folder.mkdir(parents=True)
-    (bench.folder / "device.cu").write_text(SOURCE)
-    yield bench
-    bench.runner.close()
+    with real_nvcc(tmp_path) as tools:
+        bench = Bench(tmp_path, *tools)
+        bench.folder.mkdir(parents=True)
+        (bench.folder / "device.cu").write_text(SOURCE)
+        yield bench
 
 
 def test_a_run_without_such_flags_reports_no_headers_and_what_it_took(bench):

@@ -11,14 +11,14 @@ import pytest
 from kernelwright.compilers.nvcc import CompiledCode, NvccJob, compile_device_code
 from kernelwright.compilers.nvcc_steps import KnownSteps, can_part, compile_by_steps
 from kernelwright.core.arch import is_ptx, virtual_arch
-from kernelwright.core.errors import KernelwrightError, ToolchainError, ToolError, Where
-from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.core.errors import KernelwrightError, ToolError, Where
 from kernelwright.processes.runner import ToolRunner
 from kernelwright.toolchain import nvcc_probe, trimmed_source
-from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
-from kernelwright.toolchain.nvcc import Nvcc, find_nvcc
+from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
 from kernelwright.toolchain.nvcc_steps import Steps, read_steps
+from real_nvcc import real_nvcc
 
 PTX = """\
 #$ _SPACE_=
@@ -147,17 +147,11 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    try:
-        nvcc = Nvcc(find_nvcc("", {}), "13.0.88", "id", ())
-    except ToolchainError:
-        pytest.skip("nvcc is not installed")
-    compiler = HostCompiler(find_host_compiler("", {"PATH": "/usr/local/bin:/usr/bin:/bin"}), "cc", "id")
-    governor = MemoryGovernor(1 << 20, Measurements(tmp_path / "measurements.json"))
-    bench = Bench(tmp_path, nvcc, compiler, ToolRunner(1, tmp_path, 120.0, governor))
-    bench.folder.mkdir(parents=True)
-    (bench.folder / "device.cu").write_text(SOURCES["float16"])
-    yield bench
-    bench.runner.close()
+    with real_nvcc(tmp_path) as tools:
+        bench = Bench(tmp_path, *tools)
+        bench.folder.mkdir(parents=True)
+        (bench.folder / "device.cu").write_text(SOURCES["float16"])
+        yield bench
 
 
 FLAGS = [

@@ -29,7 +29,6 @@ from ..core.pipeline import LISTINGS
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
-from ..library.commands import LIBRARIES
 from ..stages import commands
 from ..stages.code import code_digest, own_code
 from ..stages.context import Context, KernelContext
@@ -88,6 +87,7 @@ class PackageGraph:
         self._shown: dict[str, list[Stage]] = {}
         self._looked_into: list[Unsettled] = []
         self._launcher: Future[CompiledLauncher] | None = None
+        self._restored: RestoredKernels | None = None
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
         self._required: set[str] = set()
@@ -181,9 +181,10 @@ class PackageGraph:
             self._begin()
         settled = read_settled(self._state, self._key)
         files, kept = self._split(settled)
-        if self._may_restore:
-            files = [file for file in files if not self._restored.take(file, kept.keys(), self._tables)]
-            kept |= self._restored.kernels
+        if files and self._may_restore:
+            self._restored = restored = self._none_restored()
+            files = [file for file in files if not restored.take(file, kept.keys(), self._tables)]
+            kept |= restored.kernels
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
@@ -282,9 +283,10 @@ class PackageGraph:
         plain = not SCons.Script.COMMAND_LINE_TARGETS and self.run.partial is None and not self.run.passive
         return plain and self._may_settle
 
-    @cached_property
-    def _restored(self) -> RestoredKernels:
-        """The kernels that came out of the build cache as a whole."""
+    def _none_restored(self) -> RestoredKernels:
+        """What takes kernels out of the build cache as a whole; it has none yet."""
+        # Imported here, because a run with nothing to do does not need it.
+        from ..library.commands import LIBRARIES
         from .restored import RestoredKernels
 
         shared = (self.context.glibc, LIBRARIES)
@@ -447,7 +449,7 @@ class PackageGraph:
         requested = set(SCons.Script.COMMAND_LINE_TARGETS)
         if self._failing:
             self._alias_unknown(requested - kept.keys() - self.unsettled.keys(), files)
-        restored = self._restored.kernels if self._may_restore else {}
+        restored = self._restored.kernels if self._restored else {}
         for name, settled in kept.items():
             self.run.settled_stages += (
                 0 if name in restored else settled.stages + (settled.checks if self._checking else 0)
@@ -572,7 +574,7 @@ class PackageGraph:
         after.files = {file: settled.files[file] for file in settled.files if file in kept_files}
         after.notes = {file: notes for file, notes in settled.notes.items() if file in kept_files}
         after.kernels = dict(kept)
-        if self._may_restore:
+        if self._restored:
             after.files |= {file: stamps for file, stamps in self._restored.files.items() if stamps}
             after.notes |= {file: self._restored.notes[file] for file in self._restored.files}
         finished = set(kept)
@@ -594,7 +596,7 @@ class PackageGraph:
     def _share(self, found: Unsettled, kernels: Mapping[str, SettledKernel | None]) -> None:
         """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
         whole = {name: kernel for name, kernel in kernels.items() if kernel is not None}
-        if whole and len(whole) == len(kernels) and found.definition.shared and self._may_restore:
+        if whole and len(whole) == len(kernels) and found.definition.shared and self._restored:
             common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]
             stages = [*common, *(stage for build in found.kernels.values() for stage in build.stages)]
             digests = {**self._digests(found), **found.definition.surroundings}

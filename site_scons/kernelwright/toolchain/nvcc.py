@@ -16,7 +16,6 @@ from ..core.files import file_stamp
 from .ask import WHERE, answer, content_digest, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
-from .nvcc_probe import compile_probe
 
 INSTALL_CUDA = (
     "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
@@ -103,6 +102,9 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     Raises:
         ToolchainError: a part of it is missing, its parts have different versions, or it does not compile the kernel.
     """
+    # Imported here, because most runs know the tools.
+    from .nvcc_probe import compile_probe
+
     version = version_of_nvcc(path)
     _check_parts(path, version, parts)
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
