@@ -33,7 +33,8 @@ class CompiledLauncher:
 def begin(context: Context) -> Future[CompiledLauncher]:
     """Compile the launcher in a thread, while nobody knows yet what else there is to do.
 
-    It takes the C compiler a second, and needs nothing of any kernel.
+    It takes the C compiler a second, and needs nothing of any kernel. It asks no cache, whose key for the stage needs
+    what ``GLIBC`` makes. Compile on demand uses no such libraries, and runs the whole stage instead.
     """
     compiled: Future[CompiledLauncher] = Future()
 
