@@ -23,8 +23,9 @@ from cpu_workloads import Workload, workloads
 SAMPLE_S = 0.004
 """Seconds of calls that make one sample."""
 
-PAUSE_S = 0.002
-"""Before each sample: threads of another way's pool that still wait for work go to sleep meanwhile."""
+WARM_UP_S = 0.025
+"""Seconds of calls before each sample. Threads of another way's pool wait for work in a loop for some 6 ms, and schedulers
+take up to 20 ms to give threads that were asleep a core each."""
 
 
 def samples(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -33,10 +34,15 @@ def samples(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[f
     found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            time.sleep(PAUSE_S)
-            way()
+            _warm_up(way)
             found[name].append(_seconds(way, counts[name]))
     return found
+
+
+def _warm_up(way: Callable[[], Any]) -> None:
+    end = time.perf_counter() + WARM_UP_S
+    while time.perf_counter() < end:
+        way()
 
 
 def _seconds(way: Callable[[], Any], calls: int) -> float:
