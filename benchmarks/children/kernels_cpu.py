@@ -24,8 +24,8 @@ SAMPLE_S = 0.004
 """Seconds of calls that make one sample."""
 
 WARM_UP_S = 0.025
-"""Seconds of calls before each sample. Threads of another way's pool wait for work in a loop for some 6 ms, and schedulers
-take up to 20 ms to give threads that were asleep a core each."""
+"""Seconds of calls before each sample. Threads of another way's pool wait for work in a loop for some 6 ms, and the
+system may take 20 ms to give threads that were asleep a core each."""
 
 
 def samples(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:

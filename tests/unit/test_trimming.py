@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernelwright.toolchain.declarations import Declarations, names_in
-from kernelwright.toolchain.trimming import own_part, parted, read_headers, trimmed
+from kernelwright.toolchain.trimming import next_part, own_part, parted, read_headers, trimmed
 
 KERNEL = 'extern "C" __attribute__((global)) void k(float *x) { x[0] = %s; }\n'
 
@@ -140,13 +140,18 @@ def test_a_number_with_letters_has_no_name() -> None:
 # ---- sources
 
 
-def test_a_source_is_parted_behind_its_headers() -> None:
-    found = parted("#include <a.h>\n#if X\n#include <b.h>\n#endif\nint y;\n")
-    assert found == ("#include <a.h>\n#if X\n#include <b.h>\n#endif", '# 5 "device.cu"\nint y;\n')
+def test_a_source_is_parted_behind_each_of_its_headers() -> None:
+    found = parted("#include <a.h>\nint x;\n#if X\n#include <b.h>\n#endif\nint y;\n")
+    assert found == (["#include <a.h>", "int x;\n#if X\n#include <b.h>\n#endif"], '# 6 "device.cu"\nint y;\n')
+
+
+def test_headers_within_braces_are_in_one_part() -> None:
+    found = parted("namespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>\n")
+    assert found and found[0] == ["namespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>"]
 
 
 def test_a_source_without_headers_is_its_own_part() -> None:
-    assert parted("int y;\n") == ("", '# 1 "device.cu"\nint y;\n')
+    assert parted("int y;\n") == ([""], '# 1 "device.cu"\nint y;\n')
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,7 @@ def test_a_source_without_headers_is_its_own_part() -> None:
         "__global__ void k();\n#include <a.h>\n",
         '#pragma pop_macro("x")\nint y;\n',
         "int x = __COUNTER__;\n",
+        "namespace a {\n#include <a.h>\n}\n",
     ],
 )
 def test_some_sources_are_not_parted(source: str) -> None:
@@ -164,13 +170,23 @@ def test_some_sources_are_not_parted(source: str) -> None:
 
 def test_macros_reach_the_source_with_those_that_they_use() -> None:
     headers = read_headers("#define A B(1)\n#define B(x) x\n#define C 3\n#undef C\n#define D 4\nint f(int);\n")
-    assert own_part(headers, "int y = A + C;") == "#define A B(1)\n#define B(x) x\nint y = A + C;"
+    assert own_part(headers, "int y = A;") == "#define A B(1)\n#define B(x) x\nint y = A;"
+    assert own_part(headers, "int y = C;") == "#undef C\nint y = C;"
+
+
+def test_a_part_of_headers_begins_with_the_macros_before_it_and_adds_its_declarations() -> None:
+    first = read_headers("#define A 1\n#define B 2\n#undef B\nint f(int);\n")
+    assert next_part(first, "int g(int);") == "#define A 1\n#undef B\nint g(int);"
+    second = read_headers("#define A 1\n#undef B\n#undef A\nint g(int);\nint f(float);\n", first)
+    assert second.macros == {"A": "#undef A\n", "B": "#undef B\n"}
+    assert [one.text.strip() for one in second.declarations.needed(["f"])] == ["int f(int);", "int f(float);"]
+    assert [one.text.strip() for one in first.declarations.needed(["f", "g"])] == ["int f(int);"]
 
 
 def test_headers_may_change_macros_for_a_while() -> None:
     text = '#define A 1\n#pragma push_macro("A")\n#undef A\n#define A 2\n#pragma pop_macro("A")\n'
     assert read_headers(text).macros == {"A": "#define A 1\n"}
-    assert read_headers('#pragma push_macro("A")\n#define A 2\n#pragma pop_macro("A")\n').macros == {}
+    assert read_headers('#pragma push_macro("A")\n#define A 2\n#pragma pop_macro("A")\n').macros == {"A": "#undef A\n"}
 
 
 def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:

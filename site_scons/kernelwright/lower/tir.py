@@ -25,9 +25,9 @@ class Tir(FrontEnd):
     def load(self) -> None:
         """See :meth:`FrontEnd.load`."""
         from . import tir_dump, tir_lowering, tir_passes  # noqa: F401
-        from .tir_macros import find_parsers_by_frames
+        from .tir_parser import make_parser_faster
 
-        find_parsers_by_frames()
+        make_parser_faster()
 
     def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
         """See :meth:`FrontEnd.require_pass_configs`; TVM knows which there are."""

@@ -91,13 +91,14 @@ def _views(function: tirx.PrimFunc) -> list[tuple[Any, Any]]:
     """Buffers in the body that are views of others, which may not be aligned better than those, and what they view."""
     found: list[tuple[Any, Any]] = []
 
-    def visit(node: Any) -> None:
-        if isinstance(node, MatchBufferRegion):
-            found.append((node.buffer, node.source))
-        elif isinstance(node, tirx.DeclBuffer) and node.data is not None:
-            found.append((node.buffer, node.data))
+    def note_part(part: Any) -> None:
+        found.append((part.buffer, part.source))
 
-    tvm_ffi.structural_walk(function.body, (object, visit))
+    def note_declared(declared: Any) -> None:
+        if declared.data is not None:
+            found.append((declared.buffer, declared.data))
+
+    tvm_ffi.structural_walk(function.body, [(MatchBufferRegion, note_part), (tirx.DeclBuffer, note_declared)])
     return found
 
 

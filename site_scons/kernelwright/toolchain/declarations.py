@@ -77,14 +77,24 @@ class Declaration:
 
 
 class Declarations:
-    """The declarations of a preprocessed text, in order. Beginnings and ends of namespaces are among them."""
+    """The declarations of a preprocessed text, in order. Beginnings and ends of namespaces are among them.
 
-    def __init__(self, text: str) -> None:
-        self._all = [_declaration(*part) for part in _parts(text)]
+    Arguments:
+        text: the text.
+        before: those of the text before it, if there is one.
+    """
+
+    def __init__(self, text: str, before: Declarations | None = None) -> None:
+        self._all: list[Declaration] = [*before._all] if before else []
         self._found: dict[str, list[int]] = {}
-        for number, declaration in enumerate(self._all):
+        if before:
+            self._found = {name: [*numbers] for name, numbers in before._found.items()}
+        for part in _parts(text):
+            declaration = _declaration(*part)
             for name in declaration.names:
-                self._found.setdefault(f"std::{name}" if declaration.in_std else name, []).append(number)
+                found = self._found.setdefault(f"std::{name}" if declaration.in_std else name, [])
+                found.append(len(self._all))
+            self._all.append(declaration)
 
     @property
     def operands(self) -> frozenset[str]:

@@ -74,22 +74,23 @@ class Steps:
         """Name of the file that the front end reads, as a path from the folder of the source."""
         return _output(self.commands[0])
 
-    def preprocessing(self, source: str, output: str, *, headers: bool) -> list[str]:
+    def preprocessing(self, source: str, output: str, *, has_built_in: bool, macros: bool) -> list[str]:
         """The command that preprocesses a part of a source.
 
         Arguments:
             source, output: files, as a shell takes them from the folder of the source.
-            headers: it is the part with the headers, and the macros that they define are wanted, too; otherwise it is
-                the rest, which has what it needs of nvcc's own header.
+            has_built_in: nvcc's own header comes first; the parts behind the first have what they need of it.
+            macros: those that are defined at its end are wanted, too.
 
         Raises:
             ValueError: the command has another form.
         """
         command, files = FILES.subn(lambda match: f'"{source}" -o "{output}"', self.commands[0])
-        command, found = (command.replace(" -E ", " -E -dD ", 1), 1) if headers else BUILT_IN_HEADER.subn("", command)
+        without, found = BUILT_IN_HEADER.subn("", command)
         if not files or not found:
             raise ValueError("the command that preprocesses has another form")
-        return self._by_shell(command)
+        command = command if has_built_in else without
+        return self._by_shell(command.replace(" -E ", " -E -dD ", 1) if macros else command)
 
     def translating(self, *, checked: bool) -> list[str]:
         """The command that makes PTX of what was preprocessed; see :meth:`front_end`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..processes.environment import place_for_shell
 from .nvcc_steps import Steps
-from .trimming import Headers, own_part, parted, read_headers, trimmed
+from .trimming import Headers, next_part, own_part, parted, read_headers, trimmed
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,31 @@ class TrimmedSource:
         parts = parted(self.path.read_text(encoding="utf-8", errors="surrogateescape"))
         if parts is None:
             return False
-        head, rest = parts
-        headers = self.headers_of(head, lambda: read_headers(self._preprocessed("headers", f"{head}\n", headers=True)))
-        own = self._preprocessed("own", own_part(headers, rest), headers=False)
+        heads, rest = parts
+        headers = self._headers(heads)
+        own = self._preprocessed("own", own_part(headers, rest), has_built_in=False)
         _write(self.path.parent / self.steps.preprocessed, trimmed(headers, own))
         self.run(self.steps.translating(checked=checked))
         return True
 
-    def _preprocessed(self, name: str, text: str, *, headers: bool) -> str:
+    def _headers(self, parts: Sequence[str]) -> Headers:
+        """What the first parts of a source leave."""
+        *others, part = parts
+
+        def read() -> Headers:
+            if not others:
+                return read_headers(self._preprocessed("headers", f"{part}\n", has_built_in=True, macros=True))
+            before = self._headers(others)
+            text = self._preprocessed("headers", f"{next_part(before, part)}\n", has_built_in=False, macros=True)
+            return read_headers(text, before)
+
+        return self.headers_of("\n".join(parts), read)
+
+    def _preprocessed(self, name: str, text: str, *, has_built_in: bool, macros: bool = False) -> str:
         source, output = (self.scratch / f"{name}{suffix}" for suffix in (".cu", ".ii"))
         _write(source, text)
         places = (place_for_shell(file, self.path.parent) for file in (source, output))
-        self.run(self.steps.preprocessing(*places, headers=headers))
+        self.run(self.steps.preprocessing(*places, has_built_in=has_built_in, macros=macros))
         return output.read_text(encoding="utf-8", errors="surrogateescape")
 
 

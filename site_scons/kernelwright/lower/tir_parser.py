@@ -1,0 +1,65 @@
+"""Makes TVMScript's parser faster, without a change to what it makes.
+
+A build has the same functions parsed for every variant and target. TVM 0.27 looks up their source each time, for which
+Python goes through all modules that are loaded, and makes a syntax tree of it anew.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+from tvm.script.parser.core import doc
+from tvm.script.parser.core.diagnostics import Source
+from tvm.script.parser.core.parser import ScriptMacro
+
+_look_up = Source.__init__
+_known: dict[int, tuple[CodeType, dict[str, Any]]] = {}
+"""By the identity of their code: that of generated functions may be equal though their texts differ."""
+
+MOST = 256
+"""How many sources are kept: functions within others have other code each time."""
+
+
+def make_parser_faster() -> None:
+    """Have the parser keep the sources and syntax trees of functions, and macros look for it in the frames alone."""
+    Source.__init__ = _look_up_once
+    Source.as_ast = lambda source: pickle.loads(_tree(source.source))
+    ScriptMacro._find_parser_def = _find_parser
+
+
+@lru_cache(MOST)
+def _tree(source: str) -> bytes:
+    """The syntax tree of a text. The parser changes the one that it gets."""
+    return pickle.dumps(doc.parse(source))
+
+
+def _look_up_once(source: Source, program: Any) -> None:
+    code = getattr(program, "__code__", None)
+    if code is None or hasattr(program, "__wrapped__"):  # such a function shows the source of another
+        _look_up(source, program)
+        return
+    if id(code) not in _known:
+        if len(_known) >= MOST:
+            _known.clear()
+        _look_up(source, program)
+        _known[id(code)] = code, dict(vars(source))
+    vars(source).update(_known[id(code)][1])
+
+
+def _find_parser(macro: Any) -> Any:
+    """The parser that a macro is called by.
+
+    TVM has ``inspect.getouterframes`` read the lines of source of every frame before it looks into the first one. That
+    is a tenth of the lowering of a kernel that uses macros. The frames and their order are the same.
+    """
+    frame: FrameType | None = sys._getframe(0)
+    while frame is not None:
+        parser = frame.f_globals.get(ScriptMacro.parser_object_name)
+        if parser is not None:
+            return parser
+        frame = frame.f_back
+    raise RuntimeError(f"{ScriptMacro.parser_object_name} not available")
