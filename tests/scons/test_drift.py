@@ -303,7 +303,6 @@ def test_every_benchmark_has_a_row_and_a_result():
 
 WITHOUT_RESULT = {
     "gpu": "no machine with a GPU has run it yet",
-    "stability": "it takes a quarter of an hour of a machine that does nothing else",
 }
 """Benchmark -> why no result of it is kept."""
 
