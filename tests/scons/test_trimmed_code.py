@@ -152,7 +152,9 @@ def test_the_same_ptx(name: str, arch: str, tmp_path: Path) -> None:
     output = tmp_path / "device.ptx"
     whole, size = output.read_bytes(), (tmp_path / steps.preprocessed).stat().st_size
     output.unlink()
-    source = TrimmedSource(tmp_path / "device.cu", steps, tmp_path, lambda c: run(c, tmp_path), lambda _, read: read())
+    source = TrimmedSource(
+        tmp_path / "device.cu", steps, tmp_path, lambda c: run(c, tmp_path), lambda *given: given[-1]()
+    )
     assert source.make_ptx(checked=True)
     assert output.read_bytes() == whole
     assert (tmp_path / steps.preprocessed).stat().st_size < size / 2

@@ -15,6 +15,7 @@ from kernelwright.core.errors import KernelwrightError, ToolError, Where
 from kernelwright.processes.runner import ToolRunner
 from kernelwright.toolchain import nvcc_probe, trimmed_source
 from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvcc_probe import compile_probe
 from kernelwright.toolchain.nvcc_steps import Steps, read_steps
@@ -121,6 +122,10 @@ class Bench:
     def folder(self) -> Path:
         return self.project / "build" / "kernel"
 
+    @property
+    def kept(self) -> KeptHeaders:
+        return KeptHeaders(self.project / "build" / "headers", ("these tools",))
+
     def plain(self, arch: str, *flags: str) -> tuple[CompiledCode, dict[str, bytes]]:
         """What nvcc reports and makes."""
         scratch, job = self._scratch("plain"), self._job(arch, flags)
@@ -130,7 +135,7 @@ class Bench:
     def stepwise(self, arch: str, *flags: str, shipped: bool = True) -> tuple[CompiledCode, dict[str, bytes]]:
         """What is reported and made without it; PTX stays in the folder, where cubins are made from it."""
         scratch, job = self._scratch("steps, (1): really"), self._job(arch, flags)
-        given = (job, self.nvcc, self.compiler, self.known, scratch, self.runner, arch)
+        given = (job, self.nvcc, self.compiler, self.known, self.kept, scratch, self.runner, arch)
         done = compile_by_steps(*given, shipped=shipped)
         if is_ptx(arch):
             shutil.copy(scratch / job.output, self.folder)
@@ -208,6 +213,9 @@ def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
     for arch, flags in (("compute_80", ()), ("compute_80", ()), ("compute_90a", ()), ("compute_80", ("-ftz=true",))):
         assert bench.stepwise(arch, *flags)[1] == bench.plain(arch, *flags)[1]
     assert sum(" -E -dD " in command for command in ran) == 3
+    bench.known = KnownSteps()
+    assert bench.stepwise("compute_80")[1] == bench.plain("compute_80")[1]
+    assert sum(" -E -dD " in command for command in ran) == 3, "a build before has kept them"
 
 
 @pytest.mark.parametrize("flags", [(), ("-maxrregcount=32", "--use_fast_math", "-Xptxas", "-v")])
@@ -281,7 +289,7 @@ def test_a_path_that_a_shell_would_act_on_is_given_to_none(bench):
     job = NvccJob("compute_80", (), evil, Where("k", "default", "nvcc"))
     scratch = bench.project / "build/scratch"
     scratch.mkdir()
-    given = (job, bench.nvcc, bench.compiler, bench.known, scratch, bench.runner, "k")
+    given = (job, bench.nvcc, bench.compiler, bench.known, bench.kept, scratch, bench.runner, "k")
     done = compile_by_steps(*given, shipped=True)
     assert done.notes == () and (scratch / job.output).is_file()
     assert not [*bench.project.rglob("sprung*")]

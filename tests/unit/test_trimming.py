@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernelwright.toolchain.declarations import Declarations, names_in
+from kernelwright.toolchain.declarations import Declarations, declared_in, names_in
 from kernelwright.toolchain.trimming import next_part, own_part, parted, read_headers, trimmed
 
 KERNEL = 'extern "C" __attribute__((global)) void k(float *x) { x[0] = %s; }\n'
@@ -11,7 +11,8 @@ KERNEL = 'extern "C" __attribute__((global)) void k(float *x) { x[0] = %s; }\n'
 
 def kept(text: str, used: str) -> list[str]:
     """What is kept of a text for a source with some names, but for ends of blocks."""
-    return [one.text.strip() for one in Declarations(text).needed(names_in(used)) if one.text.strip() != "}"]
+    needed = Declarations(declared_in(text)).needed(names_in(used))
+    return [one.text.strip() for one in needed if one.text.strip() != "}"]
 
 
 def test_a_declaration_is_kept_with_what_it_uses_and_no_other() -> None:
@@ -125,7 +126,7 @@ def test_a_pragma_for_the_next_declaration_goes_with_it() -> None:
 
 def test_blocks_stay_closed() -> None:
     text = 'extern "C++" { namespace a { int f(int); } inline namespace b { int g(int); } }\n'
-    assert [one.text.strip() for one in Declarations(text).needed(["g"])].count("}") == 3
+    assert [one.text.strip() for one in Declarations(declared_in(text)).needed(["g"])].count("}") == 3
 
 
 def test_braces_in_texts_are_no_braces() -> None:

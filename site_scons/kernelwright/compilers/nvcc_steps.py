@@ -17,6 +17,7 @@ from ..core.errors import KernelwrightError, ToolError
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.kept_headers import KeptHeaders
 from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_steps import Steps, read_steps
 from .headers import can_include
@@ -100,6 +101,7 @@ def compile_by_steps(
     nvcc: Nvcc,
     host_compiler: HostCompiler,
     known: KnownSteps,
+    kept: KeptHeaders,
     scratch: Path,
     tools: RunsTools,
     subject: str,
@@ -110,11 +112,12 @@ def compile_by_steps(
 
     Arguments:
         known: what nvcc would run.
+        kept: headers that builds have read.
         shipped: whether the output is used itself, and not only for cubins.
     """
     try:
         steps = known.of(job, nvcc, host_compiler, scratch, tools)
-        result = _result(job, steps, known.headers, scratch, tools, subject, shipped)
+        result = _result(job, steps, known.headers, kept, scratch, tools, subject, shipped)
     except ValueError as error:
         reason = f"its dry run for {job.arch} cannot be read: {error}"
     except ToolError as error:
@@ -131,7 +134,8 @@ def compile_by_steps(
 def _result(
     job: NvccJob,
     steps: Steps,
-    headers: KnownHeaders,
+    known: KnownHeaders,
+    kept: KeptHeaders,
     scratch: Path,
     tools: RunsTools,
     subject: str,
@@ -143,7 +147,7 @@ def _result(
         return _run(job, command, scratch, tools, subject)
 
     trims = is_ptx(job.arch) and can_trim(job.flags)
-    results = compile_trimmed(job, steps, headers, scratch, run, checked=shipped) if trims else None
+    results = compile_trimmed(job, steps, known, kept, scratch, run, checked=shipped) if trims else None
     return together(results) if results else run(_command(job, steps, scratch, shipped))
 
 

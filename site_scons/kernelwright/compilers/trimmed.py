@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from ..processes.runner import ToolResult
+from ..toolchain.kept_headers import KeptHeaders
 from ..toolchain.nvcc_steps import Steps
 from ..toolchain.trimmed_source import TrimmedSource
 from ..toolchain.trimming import Headers
@@ -49,20 +50,23 @@ class KnownHeaders:
     _known: dict[tuple[str, ...], Headers] = field(default_factory=dict)
     _locks: dict[tuple[str, ...], Lock] = field(default_factory=dict)
 
-    def of(self, key: tuple[str, ...], read: Callable[[], Headers]) -> Headers:
-        """What is known by that key, or else what ``read`` gives. A second thread waits for the first."""
+    def of(
+        self, key: tuple[str, ...], before: Headers | None, kept: KeptHeaders, read: Callable[[], Headers]
+    ) -> Headers:
+        """What is known or kept by that key, or else what ``read`` gives. A second thread waits for the first."""
         with self._locks.setdefault(key, Lock()):
             if key not in self._known:
-                self._known[key] = read()
+                self._known[key] = kept.of(key, before, read)
             return self._known[key]
 
 
 def compile_trimmed(
-    job: NvccJob, steps: Steps, known: KnownHeaders, scratch: Path, run: Run, *, checked: bool
+    job: NvccJob, steps: Steps, known: KnownHeaders, kept: KeptHeaders, scratch: Path, run: Run, *, checked: bool
 ) -> list[ToolResult]:
     """Make PTX; an empty list: the headers of the source cannot be told from the rest.
 
     Arguments:
+        known, kept: headers that this build, and that builds before it have read.
         checked: as :meth:`Steps.front_end` has it.
 
     Raises:
@@ -71,8 +75,8 @@ def compile_trimmed(
     """
     results: list[ToolResult] = []
 
-    def headers_of(head: str, read: Callable[[], Headers]) -> Headers:
-        return known.of((job.arch, *job.flags, head), read)
+    def headers_of(head: str, before: Headers | None, read: Callable[[], Headers]) -> Headers:
+        return known.of((job.arch, *job.flags, head), before, kept, read)
 
     def run_and_keep(command: Sequence[str]) -> None:
         results.append(run(command))

@@ -13,6 +13,8 @@ from ..compilers.nvcc_steps import can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import SettingsError, Where
 from ..core.files import dependency_digest
+from ..toolchain.kept_headers import KeptHeaders
+from .code import code_digest
 from .commands import command_of
 from .context import KernelContext
 from .stage import Measured, Stage, files_in
@@ -140,8 +142,10 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers
         if _is_parted(kernel):
+            identity = (nvcc.identity, host_compiler.identity, code_digest("PTX"))
+            kept = KeptHeaders(kernel.run.state / "headers", identity)
             steps = kernel.tools.steps
-            return compile_by_steps(job, nvcc, host_compiler, steps, scratch, tools, subject, shipped=shipped)
+            return compile_by_steps(job, nvcc, host_compiler, steps, kept, scratch, tools, subject, shipped=shipped)
         return compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
 
     command = job.arguments(nvcc.path, host_compiler.path, job.output)

@@ -11,7 +11,7 @@ than too rarely. A wrong cut is an error of the compiler, and then the whole tex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -80,21 +80,19 @@ class Declarations:
     """The declarations of a preprocessed text, in order. Beginnings and ends of namespaces are among them.
 
     Arguments:
-        text: the text.
+        own: those of the text, as :func:`declared_in` gives them.
         before: those of the text before it, if there is one.
     """
 
-    def __init__(self, text: str, before: Declarations | None = None) -> None:
-        self._all: list[Declaration] = [*before._all] if before else []
+    def __init__(self, own: Sequence[Declaration], before: Declarations | None = None) -> None:
+        self.own = own
+        self._all: list[Declaration] = [*(before._all if before else ()), *own]
         self._found: dict[str, list[int]] = {}
         if before:
             self._found = {name: [*numbers] for name, numbers in before._found.items()}
-        for part in _parts(text):
-            declaration = _declaration(*part)
+        for number, declaration in enumerate(own, len(self._all) - len(own)):
             for name in declaration.names:
-                found = self._found.setdefault(f"std::{name}" if declaration.in_std else name, [])
-                found.append(len(self._all))
-            self._all.append(declaration)
+                self._found.setdefault(f"std::{name}" if declaration.in_std else name, []).append(number)
 
     @property
     def operands(self) -> frozenset[str]:
@@ -118,6 +116,11 @@ class Declarations:
                     reached |= new
                     todo.extend(new)
         return [self._all[number] for number in sorted(kept)]
+
+
+def declared_in(text: str) -> list[Declaration]:
+    """The declarations of a preprocessed text."""
+    return [_declaration(*part) for part in _parts(text)]
 
 
 def in_std(names: Iterable[str]) -> frozenset[str]:

@@ -97,7 +97,9 @@ class _Probe:
             if not self._are_equal("probe.cubin", "steps.cubin"):
                 return "what it would run makes another cubin"
             (self.folder / "steps.ptx").rename(self.folder / "probe.ptx")
-            source = TrimmedSource(self.folder / "probe.cu", front, self.folder, self._run, lambda _, read: read())
+            source = TrimmedSource(
+                self.folder / "probe.cu", front, self.folder, self._run, lambda head, before, read: read()
+            )
             if not source.make_ptx(checked=False) or not self._are_equal("probe.ptx", "steps.ptx"):
                 return "it makes other PTX without declarations that are not used"
         except (ValueError, OSError) as error:

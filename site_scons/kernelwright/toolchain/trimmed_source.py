@@ -20,14 +20,15 @@ class TrimmedSource:
         steps: what nvcc would run for it.
         scratch: a folder for what the programs pass on.
         run: runs a command in the folder of the source.
-        headers_of: what is known of some headers, by their text, or else what the function gives that it gets.
+        headers_of: what is known of some headers, by their text and by what those before them leave, or else what the
+            function gives that it gets.
     """
 
     path: Path
     steps: Steps
     scratch: Path
     run: Callable[[Sequence[str]], None]
-    headers_of: Callable[[str, Callable[[], Headers]], Headers]
+    headers_of: Callable[[str, Headers | None, Callable[[], Headers]], Headers]
 
     def make_ptx(self, *, checked: bool) -> bool:
         """Make PTX; False: nothing is made, because the headers of the source cannot be told from the rest.
@@ -51,15 +52,14 @@ class TrimmedSource:
     def _headers(self, parts: Sequence[str]) -> Headers:
         """What the first parts of a source leave."""
         *others, part = parts
+        before = self._headers(others) if others else None
 
         def read() -> Headers:
-            if not others:
-                return read_headers(self._preprocessed("headers", f"{part}\n", has_built_in=True, macros=True))
-            before = self._headers(others)
-            text = self._preprocessed("headers", f"{next_part(before, part)}\n", has_built_in=False, macros=True)
-            return read_headers(text, before)
+            text = next_part(before, part) if before else part
+            preprocessed = self._preprocessed("headers", f"{text}\n", has_built_in=before is None, macros=True)
+            return read_headers(preprocessed, before)
 
-        return self.headers_of("\n".join(parts), read)
+        return self.headers_of("\n".join(parts), before, read)
 
     def _preprocessed(self, name: str, text: str, *, has_built_in: bool, macros: bool = False) -> str:
         source, output = (self.scratch / f"{name}{suffix}" for suffix in (".cu", ".ii"))

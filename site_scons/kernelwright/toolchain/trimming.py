@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .declarations import NAME, Declarations, in_std, names_in
+from .declarations import NAME, Declarations, declared_in, in_std, names_in
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -22,6 +22,7 @@ COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', 
 
 DIRECTIVE = re.compile(r"^#[ \t]*(?:(define|undef)[ \t]+(\w+)|pragma (push|pop)_macro\(\"(\w+)\"\)).*\n?", re.M)
 MARKER = re.compile(r"^# \d+ .*\n?", re.M)
+FILE = re.compile(r'^# \d+ "(/[^"]+)" 1', re.M)
 
 OTHER_SCOPES = re.compile(r"\bstd\b|\busing\s+namespace\b")
 """What lets a name without ``std::`` mean one of ``std``."""
@@ -37,10 +38,12 @@ class Headers:
     Arguments:
         declarations: after the preprocessor.
         macros: by name, the line that defines each, or that takes it back.
+        files: paths of those that were read.
     """
 
     declarations: Declarations
     macros: Mapping[str, str]
+    files: frozenset[str] = frozenset()
 
 
 def parted(source: str) -> tuple[list[str], str] | None:
@@ -74,8 +77,9 @@ def read_headers(preprocessed: str, before: Headers | None = None) -> Headers:
             pushed.setdefault(stacked, []).append(macros.get(stacked, f"#undef {stacked}\n"))
         elif pushed.get(stacked):
             macros[stacked] = pushed[stacked].pop()
-    text = MARKER.sub("", DIRECTIVE.sub("", preprocessed))
-    return Headers(Declarations(text, before.declarations if before else None), macros)
+    own = declared_in(MARKER.sub("", DIRECTIVE.sub("", preprocessed)))
+    declarations = Declarations(own, before.declarations if before else None)
+    return Headers(declarations, macros, frozenset(FILE.findall(preprocessed)))
 
 
 def next_part(headers: Headers, part: str) -> str:
@@ -101,7 +105,7 @@ def trimmed(headers: Headers, own: str) -> str:
     Arguments:
         own: its own part, preprocessed.
     """
-    declared = Declarations(own)
+    declared = Declarations(declared_in(own))
     # An operator may be for an alias of a type: what uses the type does not have that name.
     kept = "\n".join(one.text for one in declared.needed(declared.operands))
     names = names_in(kept)

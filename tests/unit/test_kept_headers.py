@@ -1,0 +1,103 @@
+"""What headers leave is kept for later builds, as long as their files are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kernelwright.toolchain.kept_headers import KeptHeaders
+from kernelwright.toolchain.trimming import Headers, read_headers
+
+KEY = ("compute_80", "-O3", "#include <a.h>")
+
+
+class Folder:
+    """A folder with a header, and what is kept of it."""
+
+    def __init__(self, top: Path) -> None:
+        self.header, self.kept, self.reads = top / "a.h", top / "headers", 0
+        self.header.write_text("#define A 1\nnamespace std { int f(int); }\n")
+
+    def preprocessed(self) -> str:
+        return f'# 1 "headers.cu"\n# 1 "{self.header}" 1\n{self.header.read_text()}# 2 "headers.cu" 2\nint g(float);\n'
+
+    def read(self) -> Headers:
+        self.reads += 1
+        return read_headers(self.preprocessed())
+
+    def headers(self, key: tuple[str, ...] = KEY, identity: str = "nvcc 13.0") -> Headers:
+        return KeptHeaders(self.kept, (identity,)).of(key, None, self.read)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_what_is_kept_is_what_was_read(folder: Folder) -> None:
+    read, kept = folder.headers(), folder.headers()
+    assert folder.reads == 1
+    assert kept.declarations.own == read.declarations.own and len(read.declarations.own) == 4
+    assert kept.macros == read.macros == {"A": "#define A 1\n"}
+    assert kept.files == read.files == {str(folder.header)}
+    for name in ("f", "std::f", "g"):
+        assert kept.declarations.needed([name]) == read.declarations.needed([name])
+
+
+def test_a_part_is_kept_without_those_before_it(folder: Folder) -> None:
+    before = folder.headers()
+
+    def read() -> Headers:
+        return read_headers("#define A 1\n#undef A\n#define B 2\nint g(int);\n", before)
+
+    keeper = KeptHeaders(folder.kept, ("nvcc 13.0",))
+    second = ("compute_80", "-O3", "#include <a.h>\n#include <b.h>")
+    read_part, kept = keeper.of(second, before, read), keeper.of(second, before, folder.read)
+    assert folder.reads == 1
+    assert kept.macros == read_part.macros == {"A": "#undef A\n", "B": "#define B 2\n"}
+    assert kept.declarations.needed(["g"]) == read_part.declarations.needed(["g"])
+    assert [one.text.strip() for one in kept.declarations.own] == ["int g(int);"]
+
+
+CHANGES: dict[str, Callable[[Folder], object]] = {
+    "content": lambda folder: folder.header.write_text("#define A 2\n"),
+    "time": lambda folder: os.utime(folder.header, ns=(1, 1)),
+    "gone": lambda folder: folder.header.rename(folder.header.with_name("b.h")),
+    "damage": lambda folder: [path.write_bytes(path.read_bytes()[:-9] + b"x") for path in folder.kept.iterdir()],
+    "empty": lambda folder: [path.write_bytes(b"") for path in folder.kept.iterdir()],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_changed_header_and_a_damaged_file_are_read_again(folder: Folder, change: Callable[[Folder], object]) -> None:
+    text = folder.preprocessed()
+    folder.headers()
+    change(folder)
+    reads: list[int] = []
+    KeptHeaders(folder.kept, ("nvcc 13.0",)).of(KEY, None, lambda: reads.append(1) or read_headers(text))
+    assert reads == [1]
+
+
+@pytest.mark.parametrize(
+    ("key", "identity"),
+    [
+        (("compute_90a", *KEY[1:]), "nvcc 13.0"),
+        ((KEY[0], KEY[2]), "nvcc 13.0"),
+        ((*KEY[:2], "#include <b.h>"), "nvcc 13.0"),
+        (KEY, "nvcc 13.1"),
+    ],
+)
+def test_other_compilers_archs_flags_and_texts_have_headers_of_their_own(
+    folder: Folder, key: tuple[str, ...], identity: str
+) -> None:
+    folder.headers()
+    folder.headers(key, identity)
+    assert folder.reads == 2
+
+
+def test_where_nothing_can_be_kept_headers_are_read_each_time(folder: Folder) -> None:
+    folder.kept.write_text("a file where the folder should be")
+    assert folder.headers().macros == folder.headers().macros
+    assert folder.reads == 2
