@@ -41,8 +41,11 @@ from kernelwright.state.tuning_result import (
     TuningResult,
     write_result,
 )
+from kernelwright.toolchain import kept_headers
 from kernelwright.toolchain import probe as toolchain
 from kernelwright.toolchain.host_compiler import HostCompiler
+from kernelwright.toolchain.kept_headers import KeptHeaders
+from kernelwright.toolchain.trimming import read_headers
 from kernelwright.toolchain.tvm import Lowerer
 
 from .harness import fuzz, only_our_errors, require_readable, write_guard
@@ -203,6 +206,29 @@ def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
         assert later is None
     cache.store(key, made, files, {"kernels/x.json": "1234"})
     assert cache.fetch(key, out, files, lambda name: "1234") == {"kernels/x.json": "1234"}
+
+
+# ---- headers
+
+
+@fuzz(160, data=st.data())
+def test_kept_headers(tmp_path: Path, data: Any) -> None:
+    shutil.rmtree(tmp_path / "headers", ignore_errors=True)
+    (header := tmp_path / "a.h").write_text("")
+    text = f'# 1 "{header}" 1\n#define A 1\n# 1 "device.cu"\nnamespace std {{ int f(int); }}\n'
+    kept, key = KeptHeaders(tmp_path / "headers", ("nvcc",)), ("compute_80", "#include <a.h>")
+    made = kept.of(key, None, lambda: read_headers(text))
+    (path,) = (tmp_path / "headers").iterdir()
+    content = path.read_bytes()
+    document, sealed = unsealed_object(content, kept_headers.SCHEMA).raw, sealed_with(kept_headers.SCHEMA)
+    path.write_bytes(found := drawn(data, changed(content, document, sealed)))
+    with write_guard().only(tmp_path):
+        headers = kept.of(key, None, lambda: read_headers(text))
+    if not is_sealed(found):
+        assert (headers.declarations.own, headers.macros) == (made.declarations.own, made.macros)
+    assert all(isinstance(part, str) for macro in headers.macros.items() for part in macro)
+    for one in headers.declarations.needed(["f", "std::f"]):
+        assert isinstance(one.text, str) and all(isinstance(name, str) for name in one.names)
 
 
 # ---- the journal

@@ -51,19 +51,24 @@ class KeptHeaders:
 
 def _to_json(headers: Headers, before: Headers | None) -> dict[str, Any]:
     """What a part adds, and the stamps of the files that were read."""
-    known = before.macros if before else {}
+    known, own = before.macros if before else {}, headers.declarations.own
     return {
         "files": {file: file_stamp(file) for file in sorted(headers.files)},
         "macros": {name: line for name, line in headers.macros.items() if known.get(name) != line},
-        "declarations": [[one.text, sorted(one.names), one.in_std] for one in headers.declarations.own],
+        "texts": [one.text for one in own],
+        "names": [sorted(one.names) for one in own],
+        "in_std": [number for number, one in enumerate(own) if one.in_std],
     }
 
 
 def _kept(record: Record, before: Headers | None) -> Headers:
-    raw = record.raw
-    for file, stamp in raw["files"].items():
-        if list(file_stamp(file)) != stamp:
+    files, macros, in_std = record.mapping("files"), record.mapping("macros"), {*record.counts("in_std")}
+    for file, stamp in files.items():
+        if [*file_stamp(file)] != stamp:
             raise ValueError(f"{file} has changed")
-    own = [Declaration(text, frozenset(names), in_std) for text, names, in_std in raw["declarations"]]
+    if not all(isinstance(line, str) for line in macros.values()):
+        raise ValueError("a macro is no text")
+    listed = zip(record.texts("texts"), record.lists_of_texts("names"), strict=True)
+    own = [Declaration(text, frozenset(names), number in in_std) for number, (text, names) in enumerate(listed)]
     declarations = Declarations(own, before.declarations if before else None)
-    return Headers(declarations, {**(before.macros if before else {}), **raw["macros"]}, frozenset(raw["files"]))
+    return Headers(declarations, {**(before.macros if before else {}), **macros}, frozenset(files))
