@@ -1,8 +1,8 @@
 """The first kernel: ``scons`` with an empty build folder, one kernel for the CPU and sm_90a, beside TileLang's first.
 
-The tools were probed before, and their headers read, as they are on a machine where something was built. Whole processes
-are measured, of ours and of TileLang with an empty cache, and ``python -c "import tvm"`` as if PyTorch were not
-installed. Rows without a bound are of builds that read the headers, too.
+The tools were probed before, and their headers read, as they are on a machine where something was built. Whole
+processes are measured, of ours and of TileLang with an empty cache, and ``python -c "import tvm"`` as if PyTorch were
+not installed. Rows without a bound are of builds that read the headers, too.
 """
 
 from __future__ import annotations
