@@ -6,7 +6,7 @@ Python goes through all modules that are loaded, and makes a syntax tree of it a
 
 from __future__ import annotations
 
-import pickle
+import copy
 import sys
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -27,14 +27,14 @@ MOST = 256
 def make_parser_faster() -> None:
     """Have the parser keep the sources and syntax trees of functions, and macros look for it in the frames alone."""
     Source.__init__ = _look_up_once
-    Source.as_ast = lambda source: pickle.loads(_tree(source.source))
+    Source.as_ast = lambda source: copy.deepcopy(_tree(source.source))
     ScriptMacro._find_parser_def = _find_parser
 
 
 @lru_cache(MOST)
-def _tree(source: str) -> bytes:
+def _tree(source: str) -> Any:
     """The syntax tree of a text. The parser changes the one that it gets."""
-    return pickle.dumps(doc.parse(source))
+    return doc.parse(source)
 
 
 def _look_up_once(source: Source, program: Any) -> None:
