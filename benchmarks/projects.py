@@ -180,6 +180,7 @@ def stand_in(bench: Bench) -> Path:
         (top / part).touch()
     run(["cc", "-O2", "-o", top / "bin" / "nvcc", STANDIN], bench.work)
     shutil.copy2(top / "bin" / "nvcc", top / "bin" / "cc")
+    (top / "bin" / "cc.launcher").write_text(tool_path(bench.site_scons, "cc") + "\n")
     return top
 
 

@@ -2,7 +2,8 @@
  *
  * It answers what the build asks a compiler for, and "compiles" by writing a file that depends on the contents of its
  * inputs. If there is a file NAME.real beside it, it runs the compiler whose path is in there instead: so one kernel of
- * a project can be compiled for real, with the identity of the tools unchanged.
+ * a project can be compiled for real, with the identity of the tools unchanged. NAME.launcher is the same for the launcher
+ * alone, with which the library of such a kernel is linked.
  */
 #include <limits.h>
 #include <stdint.h>
@@ -26,11 +27,11 @@ static const char *answer(const char *question) {
   return NULL;
 }
 
-static void run_real_compiler(char **argv) {
-  char path[PATH_MAX + 8];
+static void run_real_compiler(char **argv, const char *suffix) {
+  char path[PATH_MAX + 16];
   ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
   if (length < 0) return;
-  strcpy(path + length, ".real");
+  strcpy(path + length, suffix);
   FILE *file = fopen(path, "r");
   if (file == NULL) return;
   if (fgets(path, PATH_MAX, file) != NULL) {
@@ -39,6 +40,12 @@ static void run_real_compiler(char **argv) {
     execv(path, argv);
   }
   fclose(file);
+}
+
+static int is_launcher(int argc, char **argv) {
+  for (int i = 1; i < argc; ++i)
+    if (strstr(argv[i], "launcher.o")) return 1;
+  return 0;
 }
 
 static uint64_t digest_of_inputs(int argc, char **argv) {
@@ -55,7 +62,8 @@ static uint64_t digest_of_inputs(int argc, char **argv) {
 
 int main(int argc, char **argv) {
   if (argc > 1 && answer(argv[1]) != NULL) return puts(answer(argv[1])) < 0;
-  run_real_compiler(argv);
+  run_real_compiler(argv, ".real");
+  if (is_launcher(argc, argv)) run_real_compiler(argv, ".launcher");
   const char *output = NULL;
   for (int i = 1; i + 1 < argc; ++i)
     if (!strcmp(argv[i], "-o")) output = argv[i + 1];
