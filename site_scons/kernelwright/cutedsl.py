@@ -1,5 +1,6 @@
 """What a definition in NVIDIA's CuTe DSL imports."""
 
-from .define.program import Program, Scalar, Tensor
+from .define.arguments import Scalar, Tensor
+from .define.program import Program
 
 __all__ = ["Program", "Scalar", "Tensor"]

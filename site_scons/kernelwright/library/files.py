@@ -23,6 +23,7 @@ class UnitFiles:
         objects: paths of object files to be linked.
         images: arch -> path of its cubin or PTX, or of the fatbin that holds that.
         usages: arch -> path of the resource usage that the compiler reported.
+        named_in: path of the image that tells what the device function is called; empty: signature.json does.
     """
 
     target: str
@@ -33,6 +34,7 @@ class UnitFiles:
     objects: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     usages: Mapping[str, str] = field(default_factory=dict)
+    named_in: str = ""
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json."""

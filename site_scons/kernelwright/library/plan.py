@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..core.arch import CPU_LEVELS, TARGETS
@@ -56,11 +56,19 @@ class Argument:
 
 @dataclass(frozen=True)
 class DeviceKernel:
-    """A device function: its name, the dtypes of its parameters, and TVM's launch parameters, in order."""
+    """A device function.
+
+    Arguments:
+        name: what the host code calls it.
+        params: the dtypes of its parameters.
+        launch: TVM's launch parameters, in order.
+        symbol: its name in the images.
+    """
 
     name: str
     params: tuple[str, ...]
     launch: tuple[str, ...]
+    symbol: str
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,14 @@ class LoweredUnit:
     host_plan: HostPlan | None = None
     host_logic: str = ""
     multiples: Mapping[str, int] = field(default_factory=dict)
+
+    def with_symbol(self, symbol: str) -> LoweredUnit:
+        """The unit, with the name that its only device function has in the images."""
+        (device,) = self.device_kernels
+        plan = self.host_plan
+        launches = tuple(replace(launch, kernel=symbol) for launch in plan.launches) if plan else ()
+        host_plan = replace(plan, launches=launches) if plan else None
+        return replace(self, device_kernels=(replace(device, symbol=symbol),), host_plan=host_plan)
 
     @property
     def where(self) -> Where:
@@ -353,7 +369,7 @@ def _device_kernel(item: Record) -> DeviceKernel:
     name = _text(item, "name")
     if not IDENTIFIER.fullmatch(name):
         raise ValueError(f"{item.place}.name is {name!r}, expected a C identifier")
-    return DeviceKernel(name, tuple(item.texts("params")), tuple(item.texts("launch")))
+    return DeviceKernel(name, tuple(item.texts("params")), tuple(item.texts("launch")), name)
 
 
 def _text(item: Record, name: str) -> str:

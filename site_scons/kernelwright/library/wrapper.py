@@ -268,8 +268,10 @@ class _Wrapper:
     def _host_code(self, number: int, unit: LoweredUnit) -> None:
         """Include host.c with its calls sent to the launcher, and its globals renamed: every host.c has the same."""
         module = f"&kw_module_{number}"
+        renamed = [device for device in unit.device_kernels if device.symbol != device.name]
+        lookup = f"{c_string(renamed[0].symbol)}, function" if renamed else "name, function"
         macros = {
-            "TVMFFIEnvModLookupFromImports(context, ...)": f"kw_cuda_lookup({module}, __VA_ARGS__)",
+            "TVMFFIEnvModLookupFromImports(context, name, function)": f"kw_cuda_lookup({module}, {lookup})",
             "TVMFFIFunctionCall(handle, ...)": f"kw_cuda_call({module}, handle, __VA_ARGS__)",
             "__tvm_ffi__library_ctx": f"kw_context_{number}",
             "__tvm_ffi_main": f"kw_main_{number}",
@@ -375,7 +377,7 @@ def _slots(device: DeviceKernel, where: Where) -> list[str]:
 def _function(device: DeviceKernel, number: int, index: int, where: Where) -> str:
     letters = "".join(_parameter(dtype, device, where) for dtype in device.params)
     fields = [
-        f".name = {c_string(device.name)}",
+        f".name = {c_string(device.symbol)}",
         f".module = &kw_module_{number}",
         f".parameters = {c_string(letters)}",
     ]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CLASSES = {
     "tir": ("tir", "Tir"),
+    "cuda": ("cuda", "CudaSource"),
     "cutedsl": ("cutedsl", "CuteDslProgram"),
 }
 """Name of a front end -> its module and its class; the default comes first."""

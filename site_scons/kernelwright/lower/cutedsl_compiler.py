@@ -18,7 +18,8 @@ from typing import Any
 from ..core.arch import CudaArch, arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
-from ..define.program import DTYPES, NEED, VERSION, Program, Scalar, Tensor
+from ..define.arguments import Scalar, Tensor
+from ..define.program import DTYPES, NEED, VERSION, Program
 from .cutedsl_cubin import functions_of, undefined_symbols, usage_of
 from .unit import LoweredKernel, Unit, unit_symbol
 
@@ -181,7 +182,7 @@ def _argument(name: str, value: Tensor | Scalar, unit: Unit) -> dict[str, Any]:
     if isinstance(value, Scalar):
         return {**plain, "kind": "scalar", "written": False}
     alignment = {} if value.alignment is None else {"alignment": value.alignment}
-    written = value.written or name in unit.outputs
+    written = bool(value.written) or name in unit.outputs
     return {**alignment, **plain, "kind": "tensor", "shape": list(value.shape), "written": written}
 
 

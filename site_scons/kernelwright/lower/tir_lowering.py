@@ -110,6 +110,33 @@ def lower(
     raise _unscheduled(module[name], unit, failures)
 
 
+def lower_host(
+    function: tirx.PrimFunc, arguments: list[Argument], device_kernels: list[dict[str, Any]], unit: Unit
+) -> LoweredKernel:
+    """Lower a function that launches device functions which it does not have: their code is made in another way.
+
+    Arguments:
+        function: its body has ``T.call_ffi_kernel``.
+        arguments: its arguments.
+        device_kernels: what it launches, as ``signature.json`` has it.
+        unit: what is being lowered, for CUDA.
+
+    Raises:
+        DefinitionError: its arguments do not fit its decorator.
+        LoweringError: TVM cannot lower it.
+    """
+    module = tvm.IRModule({unit.kernel: function.with_attr("global_symbol", unit.kernel)})
+    symbols = symbols_of(arguments, unit)
+    try:
+        code = _generate(module, unit.kernel, unit, target_for(unit.target, unit.arch, unit))
+    except Exception as error:  # TVM's passes raise errors of any type
+        raise _lowering_error(error, unit) from error
+    signature = _signature(unit, AS_WRITTEN, arguments, symbols, device_kernels)
+    signature |= launches_of(code.host, function, arguments, device_kernels)
+    files = {"module.tir": _script(module), "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
+    return LoweredKernel(files | code.files, AS_WRITTEN)
+
+
 def scheduled(definition: tirx.PrimFunc | tvm.IRModule, unit: Unit) -> tvm.IRModule:
     """What a definition returned as a module whose entry is scheduled, by the first rule that fits.
 
@@ -216,6 +243,8 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     split, devices = build.split_host_device_mods(passes(bound))
     host = _with_symbol(finish_host()(in_plain_memory(split)), unit_symbol(unit))
     compiled = build.codegen_build(host, host_target)
+    if not devices:
+        return _Code({"host.c": compiled.inspect_source().encode()}, [], split)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
     files, device_kernels = _device_code(devices, finish_device, build.codegen_build)

@@ -42,7 +42,7 @@ def _copied(part: Any) -> Any:
         return [_copied(item) for item in part]
     if not isinstance(part, doc.AST):
         return part  # names, numbers and places, which nothing changes
-    new = type(part).__new__(type(part))
+    new = object.__new__(type(part))
     vars(new).update({name: _copied(value) for name, value in vars(part).items()})
     return new
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -162,6 +163,13 @@ class KernelContext:
         if self.front_end.compiles_device_code:
             return ()
         return (*self.package.settings.nvcc_flags, *self.record.flags)
+
+    def flags_in(self, folder: Path) -> tuple[str, ...]:
+        """The flags for a source in a folder, whose author's files are beside the definition."""
+        if not self.front_end.includes_sources:
+            return self.flags
+        beside = os.path.relpath((self.run.top / self.definition.file).parent, folder)
+        return ("-I", beside, *self.flags)
 
     def lists(self, slug: str) -> bool:
         """Whether the definition lists a variant; the selection may have others, whose configs somebody asked for."""

@@ -137,7 +137,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where("nvcc"))
-    job = NvccJob(arch, kernel.flags, folder, where("nvcc"))
+    job = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"))
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers
@@ -160,7 +160,7 @@ def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str]
     nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size
     if nvrtc is None:
         raise SettingsError("CUDA code without NVRTC", where("nvrtc"))
-    job = NvrtcJob(arch, kernel.flags, folder, where("nvrtc"))
+    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"))
     store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:

@@ -120,7 +120,8 @@ class _Kernel:
                 usages[arch] = usage
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
-        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages)
+        named_in = next(iter(compiled.values())).paths[0] if self._kernel.front_end.includes_sources else ""
+        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in)
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.base import Backend
+from ..compilers.entry_name import entry_name
 from ..compilers.fatbin import needed_driver
+from ..core.errors import LoweringError
 from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
@@ -17,6 +19,8 @@ from ..toolchain.cuda import cuda_version
 from . import tuning
 from .context import KernelContext
 from .stage import Stage, files_in
+
+REMEDY = "remove the image and run scons again; what the source includes must leave kw_entry alone"
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
@@ -75,7 +79,16 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
     It names images and does not read them, so that nvcc can run meanwhile; unless they may be lacking in the end.
     """
     images = images_of(variants) if kernel.run.partial else []
-    return [*(unit.signature for unit in units_of(variants)), *images]
+    units = units_of(variants)
+    return [*(unit.signature for unit in units), *images, *(unit.named_in for unit in units if unit.named_in)]
+
+
+def _name_in(image: str, unit: LoweredUnit) -> str:
+    """What the device function of a unit is called."""
+    try:
+        return entry_name(Path(image))
+    except ValueError as error:
+        raise LoweringError(str(error), unit.where, REMEDY) from error
 
 
 def _toolkit(kernel: KernelContext) -> int:
@@ -93,7 +106,8 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
 
     def lowered(unit: UnitFiles) -> LoweredUnit:
         images = {arch: relative(image) for arch, image in unit.images.items()}
-        return LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
+        read = LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
+        return read.with_symbol(_name_in(unit.named_in, read)) if unit.named_in else read
 
     made = kernel.whole(variants)
     tuned = tuning.tuning_of(kernel, made)

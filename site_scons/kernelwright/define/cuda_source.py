@@ -1,0 +1,114 @@
+"""What a definition in CUDA C++ returns: a source, a function in it, its arguments, and how it is launched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from ..core.errors import DefinitionError, Where, shown
+from .arguments import Scalar, Tensor, check_arguments
+from .sizes import Size, Sizes, check_size
+
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"),
+)
+"""The dtypes of tensors."""
+
+MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class Source:
+    """A device function in CUDA C++ with its arguments and its launch.
+
+    Arguments:
+        source: the path of a ``.cu`` file, relative to that of the definition; or the source itself, in several lines.
+        function: the function, as C++ names it: ``saxpy``, or an instance of a template: ``row_sum<float, 256>``.
+        grid, block: the launch in blocks and in threads: a size, or up to three for x, y and z.
+        shared: dynamic shared memory of a block, in bytes.
+        cluster: blocks in a cluster: a size, or up to three; None: a launch without clusters.
+        cooperative: whether all blocks run at once, so that they can wait for each other.
+        dependent: whether the launch may begin before the one before it has ended; the function has to wait for it with
+            ``cudaGridDependencySynchronize``.
+        defines: macros that are defined before the source: name -> value.
+        arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
+            an argument of the kernel; or a :class:`Size` or an integer, which callers do not pass.
+    """
+
+    def __init__(
+        self,
+        source: str | PathLike[str],
+        function: str,
+        *,
+        grid: Sizes | Sequence[Sizes],
+        block: Sizes | Sequence[Sizes],
+        shared: Sizes = 0,
+        cluster: Sizes | Sequence[Sizes] | None = None,
+        cooperative: bool = False,
+        dependent: bool = False,
+        defines: Mapping[str, bool | int | float | str] | None = None,
+        **arguments: Tensor | Scalar | Size | int,
+    ) -> None:
+        self.source = source
+        self.function = function
+        self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
+        self.cooperative, self.dependent = cooperative, dependent
+        self.defines = dict(defines or {})
+        self.arguments = arguments
+
+    @property
+    def declared(self) -> dict[str, Tensor | Scalar]:
+        """Those that are arguments of the kernel."""
+        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
+
+    @property
+    def text(self) -> str | None:
+        """The source, if it is given itself; None: it is in a file."""
+        return self.source if isinstance(self.source, str) and "\n" in self.source else None
+
+    def launch(self) -> Iterator[tuple[str, Sizes]]:
+        """What is launched, as TVM names it: ``blockIdx.x`` and the size, and so on."""
+        groups = (("blockIdx", self.grid), ("threadIdx", self.block), ("clusterCtaIdx", self.cluster))
+        for name, sizes in groups:
+            for axis, size in zip("xyz", _listed(sizes), strict=False):
+                yield f"{name}.{axis}", size
+
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """Raise a DefinitionError for what cannot be."""
+        if not isinstance(self.function, str) or not self.function.strip():
+            message = f"function is {shown(self.function)}, expected the name of a device function"
+            raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
+        check_arguments(self.declared, outputs, DTYPES, where)
+        names = frozenset(self._names())
+        for name, value in self.arguments.items():
+            if name not in self.declared:
+                check_size(value, names, f"argument {name!r}", where)
+        for what in ("grid", "block", "cluster"):
+            sizes = _listed(getattr(self, what))
+            if len(sizes) > 3 or (not sizes and what != "cluster"):
+                raise DefinitionError(f"{what} has {len(sizes)} sizes", where, "give one to three: x, y and z")
+            for size in sizes:
+                check_size(size, names, what, where)
+        check_size(self.shared, names, "shared", where)
+        for macro, text in self.defines.items():
+            if not isinstance(macro, str) or not MACRO.fullmatch(macro) or "\n" in str(text):
+                message = f"defines has {shown(macro)}: {shown(text)}, which is no macro"
+                raise DefinitionError(
+                    message, where, "give each an identifier of C as its name, and a value in one line"
+                )
+
+    def _names(self) -> Iterator[str]:
+        """The names of sizes that a call tells: those in shapes, and integers among the arguments."""
+        for name, value in self.declared.items():
+            if isinstance(value, Tensor):
+                yield from (size for size in value.shape if isinstance(size, str))
+            elif "int" in value.dtype:
+                yield name
+
+
+def _listed(sizes: Any) -> list[Any]:
+    if sizes is None:
+        return []
+    return list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]

@@ -1,0 +1,104 @@
+"""Sizes in definitions that declare their arguments: numbers that are computed of the sizes of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import DefinitionError, Where, shown
+from ..runtime.size import translate
+
+INTEGERS = ("int32", "int64", "uint32", "uint64")
+"""The dtypes that a size can be passed as."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A number that follows from the sizes of a call, and is no argument of the kernel.
+
+    It can be computed with: ``Size("n") * 4 + 1`` and ``Size("n * 4 + 1")`` are the same.
+
+    Arguments:
+        text: an expression over the names in the shapes of tensors: integers, ``+ - * // %``, ``min`` and ``max``.
+        dtype: what a parameter gets it as: ``int32``, ``int64``, ``uint32`` or ``uint64``.
+    """
+
+    text: str | int
+    dtype: str = "int32"
+
+    def __add__(self, other: Size | str | int) -> Size:
+        return self._with("+", other)
+
+    def __sub__(self, other: Size | str | int) -> Size:
+        return self._with("-", other)
+
+    def __mul__(self, other: Size | str | int) -> Size:
+        return self._with("*", other)
+
+    def __floordiv__(self, other: Size | str | int) -> Size:
+        return self._with("//", other)
+
+    def __mod__(self, other: Size | str | int) -> Size:
+        return self._with("%", other)
+
+    def __radd__(self, other: str | int) -> Size:
+        return Size(other, self.dtype) + self
+
+    def __rsub__(self, other: str | int) -> Size:
+        return Size(other, self.dtype) - self
+
+    def __rmul__(self, other: str | int) -> Size:
+        return Size(other, self.dtype) * self
+
+    def _with(self, operator: str, other: Size | str | int) -> Size:
+        return Size(f"({text_of(self)} {operator} {text_of(other)})", self.dtype)
+
+
+Sizes = Size | str | int
+"""What can be a size of a launch; text is an expression, as in a :class:`Size`."""
+
+
+def ceildiv(size: Size | str | int, divisor: Size | str | int) -> Size:
+    """The quotient of two sizes, rounded up: how many blocks of ``divisor`` elements cover ``size`` elements."""
+    whole = size if isinstance(size, Size) else Size(size)
+    return (whole + divisor - 1) // divisor
+
+
+def text_of(size: Any) -> str:
+    """A size as an expression, in brackets if it was made of others; of something else, what Python writes for it."""
+    if isinstance(size, Size):
+        return text_of(size.text)
+    if isinstance(size, str):
+        return size if size.isidentifier() or size.startswith("(") else f"({size})"
+    return str(size) if type(size) is int else repr(size)
+
+
+def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> None:
+    """Find out whether something is a size that a call tells.
+
+    Arguments:
+        names: those in the shapes of tensors.
+        what: what it is of, for messages.
+
+    Raises:
+        DefinitionError: it is no arithmetic, or has a name that is in no shape.
+    """
+    remedy = 'write an integer, or an expression over sizes with + - * // % min and max, such as ceildiv("n", 256)'
+    if not isinstance(size, (Size, str)) and type(size) is not int:
+        raise DefinitionError(f"{what} is {shown(size)}, which is no size", where, remedy)
+    used: list[str] = []
+    try:
+        translate(text_of(size), _nothing, used.append, _nothing)
+    except ValueError as error:
+        raise DefinitionError(f"{what} is {text_of(size)!r}, which is no arithmetic: {error}", where, remedy) from error
+    unknown = next((name for name in used if name not in names), None)
+    if unknown is not None:
+        listed = ", ".join(sorted(names)) or "none"
+        message = f"{what} has the name {unknown!r}, which is in no shape of a Tensor (names in shapes: {listed})"
+        raise DefinitionError(message, where, remedy)
+    if isinstance(size, Size) and size.dtype not in INTEGERS:
+        raise DefinitionError(f"{what} has the dtype {shown(size.dtype)}", where, f"use one of {', '.join(INTEGERS)}")
+
+
+def _nothing(*_: Any) -> None:
+    return None

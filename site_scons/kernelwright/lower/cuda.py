@@ -1,0 +1,44 @@
+"""The CUDA C++ front end: a definition names a device function in a source, which nvcc or NVRTC compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..define.cuda_source import Source
+from .base import FrontEnd, LoweredFiles
+
+if TYPE_CHECKING:
+    from .unit import LoweredKernel, Unit
+
+
+class CudaSource(FrontEnd):
+    """A device function in CUDA C++ with its arguments and its launch. TVM makes the host code."""
+
+    name = "cuda"
+    targets = ("cuda",)
+    includes_sources = True
+    expects = "a Source"
+    remedy = 'return kernelwright.cuda.Source("file.cu", "function", x=Tensor(...), grid=..., block=...)'
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """See :meth:`FrontEnd.files`."""
+        return LoweredFiles("module.tir", ("host.c",), "device.cu")
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`."""
+        from . import cuda_lowering  # noqa: F401
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        return isinstance(returned, Source)
+
+    def argument_names(self, returned: Source, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        return list(returned.declared)
+
+    def lower(self, returned: Source, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .cuda_lowering import lower
+
+        return lower(returned, unit, progress)
