@@ -65,7 +65,7 @@ class FrontEnd:
     """Whether lowering makes the device code of every arch itself, so that no CUDA compiler runs."""
 
     includes_sources: ClassVar[bool] = False
-    """Whether the CUDA source includes files of the author's. Then the compiler looks for them in the definition's folder,
+    """Whether the CUDA source includes files of the author's. Then the compiler looks into the definition's folder,
     and the compiled code tells what the function is called in it (:mod:`..compilers.entry_name`)."""
 
     calls_definition: ClassVar[bool] = False
