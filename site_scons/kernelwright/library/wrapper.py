@@ -268,10 +268,8 @@ class _Wrapper:
     def _host_code(self, number: int, unit: LoweredUnit) -> None:
         """Include host.c with its calls sent to the launcher, and its globals renamed: every host.c has the same."""
         module = f"&kw_module_{number}"
-        renamed = [device for device in unit.device_kernels if device.symbol != device.name]
-        lookup = f"{c_string(renamed[0].symbol)}, function" if renamed else "name, function"
         macros = {
-            "TVMFFIEnvModLookupFromImports(context, name, function)": f"kw_cuda_lookup({module}, {lookup})",
+            "TVMFFIEnvModLookupFromImports(context, ...)": f"kw_cuda_lookup({module}, __VA_ARGS__)",
             "TVMFFIFunctionCall(handle, ...)": f"kw_cuda_call({module}, handle, __VA_ARGS__)",
             "__tvm_ffi__library_ctx": f"kw_context_{number}",
             "__tvm_ffi_main": f"kw_main_{number}",
@@ -385,6 +383,7 @@ def _function(device: DeviceKernel, number: int, index: int, where: Where) -> st
     fields += [f".num_slots = {len(_slots(device, where))}"]
     fields += [".clusters = true"] if any(tag.startswith("clusterCtaIdx") for tag in device.launch) else []
     fields += [f".{flag} = true" for flag in sorted({_FLAGS[tag] for tag in device.launch if tag in _FLAGS})]
+    fields += [f".alias = {c_string(device.name)}"] if device.name != device.symbol else []
     return "{" + ", ".join(fields) + "}"
 
 

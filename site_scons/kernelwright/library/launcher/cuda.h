@@ -619,11 +619,13 @@ __attribute__((cold)) int kw_cuda_lookup(const kw_module *module, const char *na
     *result = (void *)&kw_encode_handle;
     return 0;
   }
-  for (int i = 0; i < module->num_functions; ++i)
-    if (!strcmp(name, module->functions[i].name)) {
-      *result = (void *)&module->functions[i];
+  for (int i = 0; i < module->num_functions; ++i) {
+    const kw_function *function = &module->functions[i];
+    if (!strcmp(name, function->alias ? function->alias : function->name)) {
+      *result = (void *)function;
       return 0;
     }
+  }
   return kw_lookup(NULL, name, result);
 }
 

@@ -57,6 +57,7 @@ enum { KW_GRID = 0, KW_BLOCK = 3, KW_CLUSTER = 6, KW_PREFERRED_CLUSTER = 9, KW_D
 /* A device function. */
 typedef struct kw_function {
   const char *name;
+  const char *alias; /* what the host code calls it; null: by its name */
   const struct kw_module *module;
   const char *parameters; /* one letter each: p pointer, i integer or bool, d float64, f float32, h float16,
                           * t tensor map */

@@ -1,0 +1,314 @@
+"""Definitions in CUDA C++: real builds without a GPU, and calls against the stand-in for the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from emulation import Emulation
+from kernelwright.core.errors import ToolchainError
+from kernelwright.toolchain.nvrtc import find_nvrtc
+
+SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
+
+HEADER = """\
+#pragma once
+#include <cuda_fp16.h>
+__device__ inline float as_float(float x) { return x; }
+__device__ inline float as_float(__half x) { return __half2float(x); }
+"""
+
+REDUCE = """\
+#include "as_float.cuh"
+
+namespace rows {
+template <typename T, int THREADS>
+__global__ void sum(const T *__restrict__ x, float *y, int columns, float scale) {
+  __shared__ float partial[THREADS];
+  float found = 0;
+  for (int i = threadIdx.x; i < columns; i += THREADS) found += as_float(x[(long long)blockIdx.x * columns + i]);
+  partial[threadIdx.x] = found;
+  __syncthreads();
+  for (int half = THREADS / 2; half; half /= 2) {
+    if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
+    __syncthreads();
+  }
+  if (!threadIdx.x) y[blockIdx.x] = partial[0] * scale;
+}
+}  // namespace rows
+"""
+
+ROW_SUM = """\
+from kernelwright import grid, kernel
+from kernelwright.cuda import Scalar, Size, Source, Tensor
+
+TYPES = {"float32": "float", "float16": "__half"}
+
+
+@kernel(frontend="cuda", configs=grid(dtype=["float32", "float16"]), outputs=["y"])
+def row_sum(dtype: str):
+    return Source(
+        "csrc/reduce.cu",
+        f"rows::sum<{TYPES[dtype]}, 128>",
+        x=Tensor(dtype, "rows", "columns"),
+        y=Tensor("float32", "rows"),
+        columns=Size("columns"),
+        scale=Scalar("float32"),
+        grid="rows",
+        block=128,
+    )
+"""
+
+TILES = '''\
+from kernelwright import kernel
+from kernelwright.cuda import Size, Source, Tensor, ceildiv
+
+SOURCE = """
+extern "C" __global__ void tiles(float *x, long long bytes, int width) {
+  extern __shared__ float buffer[];
+  long long i = ((long long)blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
+  buffer[threadIdx.x] = 4 * i < bytes ? x[i] : 0;
+  __syncthreads();
+  if (4 * i < bytes) x[i] = buffer[THREADS - 1 - threadIdx.x] + width;
+}
+"""
+
+
+@kernel(frontend="cuda")
+def tiles():
+    return Source(
+        SOURCE,
+        "tiles",
+        x=Tensor("float32", "m", "n", alignment=16, multiples={"n": 4}, written=True),
+        bytes=Size("4 * m * n", dtype="int64"),
+        width=Size("n"),
+        grid=(ceildiv("n", 64), "m"),
+        block=64,
+        shared=Size(4) * 64,
+        defines={"THREADS": 64},
+        dependent=True,
+    )
+'''
+
+
+def new_project(folder: Path) -> Project:
+    project = Project(folder)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    project.write("kernels/row_sum.py", ROW_SUM)
+    project.write("kernels/tiles.py", TILES)
+    project.write("kernels/csrc/reduce.cu", REDUCE)
+    project.write("kernels/csrc/as_float.cuh", HEADER)
+    return project
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project, which tests do not change."""
+    project = new_project(tmp_path_factory.mktemp("cuda_sources"))
+    run = project.scons("-j2")
+    # Without "WRAP" for the CPU: the kernels are for CUDA only. Each cubin is made of the PTX of its own arch.
+    assert run.labels == {"GLIBC": 1, "LAUNCHER": 1, "LOWER": 3, "PTX": 6, "CUBIN": 6, "WRAP": 2, "CC": 2, "LINK": 2} | {
+        "PACKAGE": 1
+    }
+    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
+    subprocess.run(command, check=True)
+    return project
+
+
+@pytest.fixture
+def project(built: Project, tmp_path: Path) -> Project:
+    """A copy of the built project."""
+    shutil.copytree(built.folder, tmp_path / "copy", symlinks=True)
+    return Project(tmp_path / "copy")
+
+
+def folder_of(project: Project, variant: str) -> Path:
+    return project.folder / "build/kernels/demo" / variant / "cuda"
+
+
+def signature(project: Project, variant: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder_of(project, variant) / "signature.json").read_text())
+    return found
+
+
+def call(project: Project, code: str, parameters: str) -> tuple[str, list[str]]:
+    """Run code against the stand-in: what it printed, and what the driver was asked for."""
+    setup = """
+import tvm_ffi
+from launcher_build import FakeTensor
+import demo
+def on_cuda(*shape, dtype=(2, 32, 1), **more):
+    return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, 0), **more))
+def message_of(function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it raised nothing")
+"""
+    path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
+    env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
+    env |= {"STANDIN_PARAMETERS": parameters, "STANDIN_CAPABILITY": "90"}
+    log = project.folder / "log"
+    log.unlink(missing_ok=True)
+    printed = project.python(setup + code, env=env)
+    return printed.strip(), log.read_text().splitlines() if log.exists() else []
+
+
+# ---- what is built
+
+
+def test_the_launcher_asks_for_an_instance_by_the_name_that_the_compiler_gave_it(built):
+    code = "demo.row_sum(on_cuda(3, 1000, data=0x100), on_cuda(3, data=0x200), 0.5)"
+    printed, log = call(built, code, "ppif")
+    (launch,) = [line for line in log if line.startswith("launch ")]
+    assert launch.startswith("launch _ZN4rows3sumIfLi128EEEvPKT_Pfif ")
+    assert "grid 3 1 1 block 128 1 1 shared 0 " in launch
+    assert launch.endswith("parameters 0x100 0x200 1000 0.5")
+    image = (folder_of(built, "row_sum/dtype-float32") / "sm_90a.cubin").read_bytes()
+    assert b"_ZN4rows3sumIfLi128EEEvPKT_Pfif" in image
+
+
+def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
+    code = "demo.tiles(on_cuda(5, 1000, data=0x100)); print(message_of(demo.tiles, on_cuda(5, 1001, data=0x100)))"
+    printed, log = call(built, code, "pii")
+    (launch,) = [line for line in log if line.startswith("launch ")]
+    assert launch.startswith("launch tiles ")
+    assert " grid 16 5 1 block 64 1 1 shared 256 " in launch
+    assert launch.endswith("parameters 0x100 20000 1000")
+    (described,) = signature(built, "tiles/default")["launches"]
+    assert described["dependent"] is True
+    assert "float32[m, n (a multiple of 4)]" in printed
+
+
+def test_a_size_of_64_bits_is_computed_in_64_bits(built):
+    code = "demo.tiles(on_cuda(40000, 50000, data=0x100))"
+    _, log = call(built, code, "pli")
+    (launch,) = [line for line in log if line.startswith("launch ")]
+    assert launch.endswith("parameters 0x100 8000000000 50000")
+
+
+def test_the_code_computes_what_its_author_wrote(built, tmp_path):
+    text = HEADER + REDUCE
+    device = (folder_of(built, "row_sum/dtype-float32") / "device.cu").read_text()
+    device = text.replace("__half2float(x)", "float(x)") + device
+    emulated = Emulation(signature(built, "row_sum/dtype-float32"), device, tmp_path / "row_sum")
+    x = np.random.default_rng(0).standard_normal((5, 300), np.float32)
+    values = {"x": x, "y": np.zeros(5, np.float32), "scale": 0.5}
+    made = emulated(values, {"rows": 5, "columns": 300})
+    np.testing.assert_allclose(made["y"], 0.5 * x.sum(1), rtol=1e-5)
+
+
+def test_another_folder_and_another_order_give_the_same_package(built, tmp_path):
+    other = new_project(tmp_path / "a folder")
+    other.scons("-j1", "--cache-disable")
+    assert other.files("build/demo") == built.files("build/demo")
+
+
+# ---- what is built again
+
+
+def test_nothing_is_done_twice(project):
+    assert project.scons().stages == []
+
+
+def test_a_comment_in_a_header_runs_the_front_end_of_those_that_include_it_and_no_more(project):
+    with (project.folder / "kernels/csrc/as_float.cuh").open("a") as file:
+        file.write("// a comment\n")
+    assert project.scons().labels == {"PTX": 4}
+
+
+def test_an_edit_of_a_header_compiles_those_that_include_it(project):
+    project.replace("kernels/csrc/as_float.cuh", "return x;", "return x + 1;")
+    run = project.scons()
+    assert run.labels == {"PTX": 4, "CUBIN": 2, "WRAP": 1, "LINK": 1, "PACKAGE": 1}
+    assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
+
+
+def test_an_edit_of_a_source_lowers_nothing(project):
+    project.replace("kernels/csrc/reduce.cu", "* scale", "+ scale")
+    assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 1, "LINK": 1, "PACKAGE": 1}
+
+
+def test_another_template_argument_is_another_function(project):
+    project.replace("kernels/row_sum.py", ", 128>", ", 64>")
+    project.replace("kernels/row_sum.py", "block=128", "block=64")
+    run = project.scons()
+    assert run.labels == {"LOWER": 2, "PTX": 4, "CUBIN": 4, "WRAP": 1, "CC": 1, "LINK": 1, "PACKAGE": 1}
+    wrapper = (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+    assert "_ZN4rows3sumIfLi64EEEvPKT_Pfif" in wrapper and "Li128" not in wrapper
+
+
+def test_nvrtc_compiles_them_too(project):
+    try:
+        find_nvrtc({})
+    except ToolchainError:
+        pytest.skip("NVRTC is not installed")
+    run = project.scons("CUDA_COMPILER=nvrtc")
+    assert run.labels["CUBIN"] == 6
+    assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+
+
+def test_a_compiler_that_is_run_as_a_whole_gives_the_same_names(project):
+    run = project.scons("NVCC_FLAGS=--threads=1")
+    assert "PTX" not in run.labels and run.labels["CUBIN"] == 6
+    assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+
+
+# ---- errors
+
+MISTAKES = {
+    "a file that is not there": (
+        ("csrc/reduce.cu", "csrc/reduced.cu"),
+        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: there is no file 'csrc/reduced.cu' beside the definition",
+    ),
+    "a function that is not there": (("rows::sum<", "rows::total<"), r'device\.cu\(\d+\): error: .*"total"'),
+    "a template with too few arguments": ((", 128>", ">"), r"cannot determine which instance of function template"),
+    "a template that cannot be instantiated": (('"float16": "__half"', '"float16": "int2"'), r'reduce.cu\(8\): error: no instance of overloaded function "as_float"'),
+    "too few parameters": (
+        ('        scale=Scalar("float32"),\n', ""),
+        r"rows::sum<float, 128> has another number of parameters than 3: x, y, columns",
+    ),
+    "another dtype": (
+        ('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"'),
+        r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128> does not take",
+    ),
+    "another dtype of a size": (
+        ('columns=Size("columns")', 'columns=Size("columns", dtype="int64")'),
+        r"columns is a number of int64, which parameter 3 of rows::sum<float, 128> does not take",
+    ),
+    "an input that is written": (
+        ('outputs=["y"]', "outputs=[]"),
+        r"parameter 2 of rows::sum<float, 128> may write to y: write written=True or written=False",
+    ),
+    "an output that cannot be written": (
+        ('outputs=["y"]', 'outputs=["x", "y"]'),
+        r"x is written, and parameter 1 of rows::sum<float, 128> points to constants",
+    ),
+    "a grid that is no arithmetic": (('grid="rows"', 'grid="rows / 2"'), r"grid is '\(rows / 2\)', which is no arithm"),
+    "a grid of an unknown size": (('grid="rows"', 'grid="rowz"'), r"grid has the name 'rowz', which is in no shape"),
+    "a grid of four sizes": (('grid="rows"', "grid=(1, 2, 3, 4)"), r"grid has 4 sizes"),
+    "a grid that is no size": (('grid="rows"', "grid=1.5"), r"grid is 1.5, which is no size"),
+    "a macro that is none": (("block=128,", 'block=128, defines={"a b": 1},'), r"defines has 'a b': 1, which is no mac"),
+    "something else that is returned": (("return Source(", "return dict(source="), r"expected a Source"),
+    "the CPU as a target": (('"cuda", configs', '"cuda", targets=["llvm"], configs'), r"cannot be built for the target"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_an_error_that_says_what_to_do(project, name):
+    (old, new), expected = MISTAKES[name]
+    project.replace("kernels/row_sum.py", old, new)
+    if name == "something else that is returned":
+        project.replace("kernels/row_sum.py", '"csrc/reduce.cu",\n        f"rows', '"csrc/reduce.cu", function=f"rows')
+    run = project.scons("-j1", ok=False)
+    assert re.search(expected, run.output), run.output
+    assert "remedy: " in run.output
