@@ -118,8 +118,8 @@ def test_such_kernels_are_for_cuda_only() -> None:
         front_end.check(kernel(k.function, frontend="cutedsl", targets=["cuda", "llvm"]), WHERE)
     with pytest.raises(DefinitionError, match="flags are those of nvcc"):
         front_end.check(kernel(frontend="cutedsl", flags=["-O1"])(k.function), WHERE)
-    with pytest.raises(DefinitionError, match=r"frontend is 'cuda'.*\n.*use one of tir, cutedsl"):
-        get("cuda")
+    with pytest.raises(DefinitionError, match=r"frontend is 'cute'.*\n.*use one of tir, cuda, cutedsl"):
+        get("cute")
 
 
 def test_host_code_may_differ_between_archs_in_a_message_only() -> None:

@@ -243,12 +243,13 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     split, devices = build.split_host_device_mods(passes(bound))
     host = _with_symbol(finish_host()(in_plain_memory(split)), unit_symbol(unit))
     compiled = build.codegen_build(host, host_target)
-    if not devices:
-        return _Code({"host.c": compiled.inspect_source().encode()}, [], split)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
+    code = {"host.c": compiled.inspect_source().encode()}
+    if not devices:  # it launches what is not made here
+        return _Code(code, [], split)
     files, device_kernels = _device_code(devices, finish_device, build.codegen_build)
-    return _Code({"host.c": compiled.inspect_source().encode(), **files}, device_kernels, split)
+    return _Code(code | files, device_kernels, split)
 
 
 def _device_code(

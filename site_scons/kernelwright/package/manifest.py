@@ -16,7 +16,7 @@ from typing import Any
 from ..backends import get
 from ..compilers.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
-from ..core.files import canonical_json, pretty_json, sha256_of
+from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..library.files import UnitFiles, VariantFiles
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
@@ -200,8 +200,15 @@ def _image(path: Path, folder: Path) -> dict[str, Any]:
     return {"file": path.relative_to(folder).as_posix(), **_file(sha256_of(path), path.stat().st_size)}
 
 
+def _source_digest(unit: UnitFiles) -> str:
+    """What stands for a unit's source. The module does not tell what a source includes; the code made of it does."""
+    if unit.named_in:
+        return digest_of(map(Path, [unit.module, *unit.images.values()]))
+    return sha256_of(Path(unit.module))
+
+
 def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) -> dict[str, Any]:
-    source, folder = sha256_of(Path(unit.module)), kernel.images_below
+    source, folder = _source_digest(unit), kernel.images_below
     flags = list(kernel.flags) if unit.target == "cuda" else []
     images = {arch: _image(Path(path), folder) for arch, path in unit.images.items()} if folder else {}
     identity = [kernel.version, {**kernel.tools, **kernel.own_tools}, flags, list(unit.archs), source, signature]
