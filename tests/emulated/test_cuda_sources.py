@@ -240,6 +240,18 @@ def test_an_edit_of_a_header_compiles_those_that_include_it(project):
     assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
 
 
+def test_the_manifest_tells_code_of_another_header_from_what_it_was(project):
+    def units() -> list[str]:
+        manifest = json.loads((project.folder / "build/demo/manifest.json").read_text())
+        variants = manifest["kernels"]["row_sum"]["variants"]
+        return [unit["signature"] for variant in variants for unit in variant["units"]]
+
+    before = units()
+    project.replace("kernels/csrc/as_float.cuh", "return x;", "return x + 1;")
+    project.scons()
+    assert [old == new for old, new in zip(before, units(), strict=True)] == [False, True]
+
+
 def test_an_edit_of_a_source_lowers_nothing(project):
     project.replace("kernels/csrc/reduce.cu", "* scale", "+ scale")
     assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 1, "LINK": 1, "PACKAGE": 1}
@@ -268,6 +280,22 @@ def test_a_compiler_that_is_run_as_a_whole_gives_the_same_names(project):
     run = project.scons("NVCC_FLAGS=--threads=1")
     assert "PTX" not in run.labels and run.labels["CUBIN"] == 6
     assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+
+
+def test_a_header_is_a_dependency_of_what_is_compiled_on_demand(project):
+    code = """
+import kernelwright
+def product():
+    compiled = kernelwright.load("kernels/row_sum.py").row_sum.using(archs=["sm_90a"]).compile(dtype="float32")
+    return "mul.f32" in compiled.source("ptx")
+was = product()
+from pathlib import Path
+source = Path("kernels/csrc/reduce.cu")
+source.write_text(source.read_text().replace("* scale", "+ scale"))
+print(was, product())
+"""
+    env = {"PYTHONPATH": str(SITE_SCONS), "KERNELWRIGHT_CACHE_DIR": str(project.folder / "on-demand")}
+    assert project.python(code, env=env).strip() == "True False"
 
 
 # ---- errors
