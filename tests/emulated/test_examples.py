@@ -1,0 +1,80 @@
+"""The examples build as they are; what they compute is that of their references; their wheels need no compiler."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT, SITE_SCONS, Project
+from emulation import Emulation
+from environments import NEEDED, environment
+
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def cuda_cpp(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The example in CUDA C++, built, with its wheel."""
+    folder = tmp_path_factory.mktemp("examples") / "cuda-cpp"
+    shutil.copytree(EXAMPLES / "cuda-cpp", folder, ignore=shutil.ignore_patterns("build", "dist", ".scons*"))
+    project = Project(folder)
+    assert project.scons("-j2", "wheel").labels["CUBIN"] == 6
+    return project
+
+
+def source_of(folder: Path, *parts: str) -> str:
+    """The files of a source as one, without what they include."""
+    return "".join(re.sub("^#.*$", "", (folder / part).read_text(), flags=re.M) for part in parts)
+
+
+def module_of(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_layer_norm_has_an_instance_for_each_dtype(cuda_cpp: Project) -> None:
+    manifest = json.loads((cuda_cpp.folder / "build/norm_kernels/manifest.json").read_text())
+    (kernel,) = manifest["kernels"].values()
+    units = [unit for variant in kernel["variants"] for unit in variant["units"]]
+    functions = {name for unit in units for used in unit["resources"].values() for name in used}
+    types = sorted(re.fullmatch(r"_ZN6layers10layer_normI(\w+?)Li256EEEvPKT_.*", name)[1] for name in functions)  # type: ignore[index]
+    assert types == ["13__nv_bfloat16", "6__half", "f"]
+
+
+def test_layer_norm_agrees_with_its_reference(cuda_cpp: Project, tmp_path: Path) -> None:
+    folder = cuda_cpp.folder / "build/kernels/norm_kernels/layer_norm/dtype-float32/cuda"
+    code = source_of(cuda_cpp.folder / "kernels", "block_sum.cuh", "layer_norm.cu") + (folder / "device.cu").read_text()
+    emulated = Emulation(json.loads((folder / "signature.json").read_text()), code, tmp_path / "layer_norm")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 700), np.float32)
+    weight, bias = rng.standard_normal((2, 700), np.float32)
+    values = {"x": x, "weight": weight, "bias": bias, "y": np.zeros_like(x), "epsilon": 1e-5}
+    expected = module_of(cuda_cpp.folder / "kernels/layer_norm.py").layer_norm.reference_function(x, weight, bias, 1e-5)
+    for backwards in (False, True):
+        made = emulated(values, {"rows": 3, "columns": 700}, backwards)
+        np.testing.assert_allclose(made["y"], expected, rtol=2e-4, atol=1e-5)
+
+
+def test_its_wheel_is_well_and_its_package_loads_without_a_compiler(cuda_cpp: Project, tmp_path: Path) -> None:
+    (wheel,) = (cuda_cpp.folder / "dist").glob("*.whl")
+    env = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    command = [sys.executable, "-m", "kernelwright", "verify", str(wheel)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{wheel.name}: all well"), done.stderr
+    home = environment(tmp_path / "env", *NEEDED, wheel)
+    code = "import norm_kernels; print(len(norm_kernels.layer_norm.variants))"
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "ALSO_FROM")}
+    done = subprocess.run([home / "bin/python", "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
