@@ -3,5 +3,6 @@
 from .define.arguments import Scalar, Tensor
 from .define.cuda_source import Source
 from .define.sizes import Size, ceildiv
+from .define.tensor_map import TensorMap
 
-__all__ = ["Scalar", "Size", "Source", "Tensor", "ceildiv"]
+__all__ = ["Scalar", "Size", "Source", "Tensor", "TensorMap", "ceildiv"]

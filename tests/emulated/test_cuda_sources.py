@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from emulation import Emulation
-from kernelwright.core.errors import ToolchainError
+from kernelwright.core.errors import DefinitionError, ToolchainError, Where
+from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.toolchain.nvrtc import find_nvrtc
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
@@ -94,6 +95,31 @@ def tiles():
         shared=Size(4) * 64,
         defines={"THREADS": 64},
         dependent=True,
+    )
+'''
+
+
+BOXES = '''\
+from kernelwright import kernel
+from kernelwright.cuda import Source, Tensor, TensorMap, ceildiv
+
+SOURCE = """
+#include <cuda.h>
+extern "C" __global__ void boxes(const __grid_constant__ CUtensorMap x, float *y) {
+  y[blockIdx.x] = ((const char *)&x)[threadIdx.x];
+}
+"""
+
+
+@kernel(frontend="cuda", outputs=["y"])
+def boxes():
+    return Source(
+        SOURCE,
+        "boxes",
+        x=TensorMap(Tensor("float16", "m", "k"), box=(32, 64), swizzle=128),
+        y=Tensor("float32", "m"),
+        grid=ceildiv("m", 32),
+        block=128,
     )
 '''
 
@@ -221,6 +247,60 @@ def test_another_folder_and_another_order_give_the_same_package(built, tmp_path)
     other = new_project(tmp_path / "a folder")
     other.scons("-j1", "--cache-disable")
     assert other.files("build/demo") == built.files("build/demo")
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory, built: Project) -> Project:
+    """A built project with a kernel that takes a tensor map."""
+    project = Project(tmp_path_factory.mktemp("boxes"))
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', ""))
+    project.write("kernels/boxes.py", BOXES)
+    project.scons("-j2")
+    shutil.copy(built.folder / "standin.so", project.folder)
+    return project
+
+
+def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
+    (described,) = signature(boxes, "boxes/default")["tensor_maps"]
+    assert described == {
+        "tensor": "x",
+        "dtype": "float16",
+        "sizes": ["k", "m"],
+        "strides": ["k * 2"],
+        "box": [64, 32],
+        "steps": [1, 1],
+        "interleave": 0,
+        "swizzle": 3,
+        "promotion": 0,
+        "fill": 0,
+    }
+    (argument, _) = signature(boxes, "boxes/default")["arguments"]
+    assert argument["alignment"] == 16
+    code = "demo.boxes(on_cuda(100, 256, dtype=(2, 16, 1), data=0x1000), on_cuda(100, data=0x2000))"
+    _, log = call(boxes, code, "tp")
+    (encoded,) = [line for line in log if line.startswith("encode ")]
+    assert encoded.endswith("of dtype 6 at 0x1000 sizes 256,100 strides 512 box 64,32 steps 1,1 modes 0 3 0 0")
+    (launch,) = [line for line in log if line.startswith("launch boxes ")]
+    assert " grid 4 1 1 block 128 1 1 " in launch
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"box": (64,)}, r"box=\(64,\)\n.*give 2 integers from 1 to 256"),
+        ({"box": (32, 512)}, "give 2 integers from 1 to 256"),
+        ({"box": (32, 4)}, r"rows of 8 bytes\n.*make them a multiple of 16"),
+        ({"box": (32, 64), "swizzle": 64}, "rows of 128 bytes\n.*no more than its swizzle of 64"),
+        ({"swizzle": 16}, r"swizzle=16\n.*use one of 0, 32, 64, 128"),
+        ({"fill": "one"}, r"fill='one'\n.*use one of zero, nan"),
+        ({"tensor": Tensor("float16")}, "give it a Tensor with one to 5 dimensions"),
+    ],
+)
+def test_a_map_that_no_driver_can_encode_is_an_error(changes, expected):
+    given = {"tensor": Tensor("float16", "m", "k"), "box": (32, 64), **changes}
+    with pytest.raises(DefinitionError, match=f"(?s)TensorMap of 'x'.*{expected}"):
+        TensorMap(**given).check("x", Where("k", "default", "lower"))
 
 
 # ---- what is built again

@@ -10,6 +10,7 @@ from typing import Any
 from ..core.errors import DefinitionError, Where, shown
 from .arguments import Scalar, Tensor, check_arguments
 from .sizes import Size, Sizes, check_size
+from .tensor_map import TensorMap
 
 DTYPES = (
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -18,6 +19,9 @@ DTYPES = (
 """The dtypes of tensors."""
 
 MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+Passed = Tensor | Scalar | TensorMap | Size | int
+"""What a parameter of a function can get."""
 
 
 class Source:
@@ -34,7 +38,8 @@ class Source:
             ``cudaGridDependencySynchronize``.
         defines: macros that are defined before the source: name -> value.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
-            an argument of the kernel; or a :class:`Size` or an integer, which callers do not pass.
+            an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; or a :class:`Size` or an
+            integer, which callers do not pass.
     """
 
     def __init__(
@@ -49,7 +54,7 @@ class Source:
         cooperative: bool = False,
         dependent: bool = False,
         defines: Mapping[str, bool | int | float | str] | None = None,
-        **arguments: Tensor | Scalar | Size | int,
+        **arguments: Passed,
     ) -> None:
         self.source = source
         self.function = function
@@ -61,7 +66,7 @@ class Source:
     @property
     def declared(self) -> dict[str, Tensor | Scalar]:
         """Those that are arguments of the kernel."""
-        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
+        return declared_in(self.arguments)
 
     @property
     def text(self) -> str | None:
@@ -80,6 +85,9 @@ class Source:
         if not isinstance(self.function, str) or not self.function.strip():
             message = f"function is {shown(self.function)}, expected the name of a device function"
             raise DefinitionError(message, where, 'write, for example, function="row_sum<float, 256>"')
+        for name, value in self.arguments.items():
+            if isinstance(value, TensorMap):
+                value.check(name, where)
         check_arguments(self.declared, outputs, DTYPES, where)
         names = frozenset(self._names())
         for name, value in self.arguments.items():
@@ -106,6 +114,12 @@ class Source:
                 yield from (size for size in value.shape if isinstance(size, str))
             elif "int" in value.dtype:
                 yield name
+
+
+def declared_in(passed: Mapping[str, Passed]) -> dict[str, Tensor | Scalar]:
+    """The arguments of a kernel among what its function is passed."""
+    found = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
+    return {name: value for name, value in found.items() if isinstance(value, (Tensor, Scalar))}
 
 
 def _listed(sizes: Any) -> list[Any]:

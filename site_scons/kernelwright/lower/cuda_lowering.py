@@ -11,6 +11,7 @@ from ..core.dtype import Dtype, bytes_of
 from ..core.errors import DefinitionError
 from ..define.arguments import Tensor
 from ..define.cuda_source import Source
+from ..define.tensor_map import TensorMap
 from .declared_launch import DeclaredLaunch, dtype_of, lower_launch
 from .unit import LoweredKernel, Unit
 
@@ -60,6 +61,9 @@ template <class T, kind K, int N> constexpr bool is_tensor = false;
 template <kind K, int N> constexpr bool is_tensor<void, K, N> = true;
 template <class T, kind K, int N> constexpr bool is_tensor<T *, K, N> =
     about<T>::is == kind::any ? about<T>::bytes % N == 0 : about<T>::is == K && about<T>::bytes == N;
+
+template <class T> constexpr bool is_tensor_map = sizeof(T) == 128;
+template <> constexpr bool is_tensor_map<void> = true;
 
 template <class T> constexpr bool is_writable = true;
 template <class T> constexpr bool is_writable<const T *> = false;
@@ -142,9 +146,13 @@ def _assertions(source: Source, unit: Unit) -> Iterator[str]:
     for number, (name, value) in enumerate(source.arguments.items()):
         parameter = f"kw_function::parameter<{number}>"
         dtype = dtype_of(value)
+        place = f"parameter {number + 1} of {function}"
+        if isinstance(value, TensorMap):
+            message = f"{name} is a tensor map, which {place} does not take"
+            yield _assertion(f"kw::is_tensor_map<{parameter}>", message)
+            continue
         kind = next((kind for start, kind in KINDS if dtype.startswith(start)), "any")
         what = "tensor" if isinstance(value, Tensor) else "number"
-        place = f"parameter {number + 1} of {function}"
         size = bytes_of(Dtype.parse(dtype, unit.where).bits)
         message = f"{name} is a {what} of {dtype}, which {place} does not take"
         yield _assertion(f"kw::is_{what}<{parameter}, kw::kind::{kind}, {size}>", message)

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
+from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
-from ..core.dtype import Dtype
+from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
 from ..define.arguments import Scalar, Tensor
+from ..define.cuda_source import Passed, declared_in
 from ..define.sizes import Size, Sizes, text_of
+from ..define.tensor_map import FILLS, PROMOTIONS, SWIZZLES, UNIT, TensorMap
 from ..runtime.size import translate
 from .tir_lowering import lower_host
 from .tir_signature import Argument, arguments_of
@@ -35,14 +38,15 @@ class DeclaredLaunch:
 
     Arguments:
         function: what the host code calls it.
-        passed: its parameters, in order: tensors and scalars, which are arguments of the kernel, and sizes.
+        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel, and
+            sizes.
         sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
         shared: dynamic shared memory of a block, in bytes.
         cooperative, dependent: flags of the launch.
     """
 
     function: str
-    passed: Mapping[str, Tensor | Scalar | Size | int]
+    passed: Mapping[str, Passed]
     sizes: Sequence[tuple[str, Sizes]]
     shared: Sizes = 0
     cooperative: bool = False
@@ -51,12 +55,12 @@ class DeclaredLaunch:
     @property
     def arguments(self) -> dict[str, Tensor | Scalar]:
         """The arguments of the kernel."""
-        return {name: value for name, value in self.passed.items() if isinstance(value, (Tensor, Scalar))}
+        return declared_in(self.passed)
 
     @property
     def parameters(self) -> list[str]:
         """What the parameters of the device function are, as ``signature.json`` has them."""
-        return ["handle" if isinstance(value, Tensor) else dtype_of(value) for value in self.passed.values()]
+        return [_kind(value) for value in self.passed.values()]
 
     @property
     def names(self) -> list[str]:
@@ -70,9 +74,17 @@ class DeclaredLaunch:
         return named + (["tirx.use_dyn_shared_memory"] if self.shared != 0 else [])
 
 
-def dtype_of(value: Tensor | Scalar | Size | int) -> str:
+def dtype_of(value: Passed) -> str:
     """The dtype of what is passed; a plain integer is an int32."""
+    if isinstance(value, TensorMap):
+        return value.tensor.dtype
     return "int32" if isinstance(value, int) else value.dtype
+
+
+def _kind(value: Passed) -> str:
+    if isinstance(value, TensorMap):
+        return "tensor_map"
+    return "handle" if isinstance(value, Tensor) else dtype_of(value)
 
 
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
@@ -85,7 +97,11 @@ def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
     declared = launch.arguments
     unit = replace(unit, multiples={**unit.multiples, **_multiples(declared.values())})
     function = _Host(launch).function()
-    arguments = [_declared(found, declared[found.name], unit.where) for found in arguments_of(function, unit)]
+    mapped = {name for name, value in launch.passed.items() if isinstance(value, TensorMap)}
+    arguments = [
+        _declared(found, declared[found.name], UNIT if found.name in mapped else 1, unit.where)
+        for found in arguments_of(function, unit)
+    ]
     kernel = {"name": launch.function, "params": launch.parameters, "launch": launch.names}
     return lower_host(function, arguments, [kernel], unit)
 
@@ -96,13 +112,18 @@ def _multiples(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
     }
 
 
-def _declared(argument: Argument, value: Tensor | Scalar, where: Where) -> Argument:
-    """An argument with what the definition says of it and TIR cannot know."""
+def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
+    """An argument with what the definition says of it and TIR cannot know.
+
+    Arguments:
+        least: bytes to which its data is aligned in any case.
+    """
     if isinstance(value, Scalar):
         return argument
     element = Dtype.parse(value.dtype, where).alignment
-    alignment = value.alignment if value.alignment and value.alignment > element else None
-    return replace(argument, written=bool(value.written) or argument.output, alignment=alignment)
+    alignment = max(value.alignment or 1, least)
+    written = bool(value.written) or argument.output
+    return replace(argument, written=written, alignment=alignment if alignment > element else None)
 
 
 class _Host:
@@ -111,6 +132,7 @@ class _Host:
     def __init__(self, launch: DeclaredLaunch) -> None:
         self._launch = launch
         self._sizes: dict[str, Any] = {}
+        self._maps: list[Any] = []
         self._parameters = {name: self._parameter(name, value) for name, value in launch.arguments.items()}
 
     def function(self) -> tirx.PrimFunc:
@@ -120,7 +142,9 @@ class _Host:
         sizes = [self._number(size) for _, size in launch.sizes]
         shared = [self._number(launch.shared)] if launch.shared != 0 else []
         call = operations.call_ffi_kernel(launch.function, *passed, *sizes, *shared, launch_params=launch.names)
-        return tirx.PrimFunc(list(self._parameters.values()), tirx.Evaluate(call)).with_attr("s_tir", True)
+        launched = tirx.Evaluate(call)
+        body = tirx.SeqStmt([*self._maps, launched]) if self._maps else launched
+        return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
 
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
@@ -130,10 +154,31 @@ class _Host:
     def _size(self, size: int | str) -> Any:
         return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, "int32"))
 
-    def _passed(self, name: str, value: Tensor | Scalar | Size | int) -> Any:
+    def _passed(self, name: str, value: Passed) -> Any:
         if isinstance(value, (Size, int)):
             return self._number(value, dtype_of(value))
+        if isinstance(value, TensorMap):
+            return self._map(name, value)
         return self._parameters[name].data if isinstance(value, Tensor) else self._parameters[name]
+
+    def _map(self, name: str, value: TensorMap) -> Any:
+        """The tensor map of an argument, which is encoded before the launch."""
+        made = tirx.Var(f"{name}_map", T.handle("tensormap").ty)
+        element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
+        # The driver wants the innermost dimension first, and the strides of the others in bytes.
+        shape = [str(size) for size in reversed(value.tensor.shape)]
+        strides = [" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1)]
+        numbers = [self._number(size, "int64") for size in (*shape, *strides)]
+        call = operations.tensormap_encode_tiled(
+            *(made, self._parameters[name].data, *numbers, *reversed(value.box), *[1] * len(shape)),
+            descriptor_dtype=value.tensor.dtype,
+            rank=len(shape),
+            swizzle=SWIZZLES[value.swizzle],
+            l2_promotion=PROMOTIONS[value.promotion],
+            oob_fill=FILLS[value.fill],
+        )
+        self._maps += [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
+        return made
 
     def _number(self, size: Sizes, dtype: str = "int32") -> Any:
         """A size, computed in a dtype."""
