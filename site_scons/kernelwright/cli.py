@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_tune(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
+    add_import(commands)
     check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
     check.add_argument("wheels", nargs="+", metavar="WHEEL", help="path of a wheel; several must also fit together")
     own = "accept commands and other entry points, if they refer to the wheel's own package"
@@ -55,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return tune(options)
     if options.command == "init":
         return init_project(options.name)
+    if options.command == "import":
+        return import_definitions(options)
     if options.command == "verify":
         return verify([Path(wheel) for wheel in options.wheels], options.entry_points)
     with tempfile.TemporaryDirectory() as folder:
@@ -176,6 +179,29 @@ def init_project(name: str) -> int:
         print(f"kernelwright: {error}", file=sys.stderr)
         return 1
     print(f"{folder.name} is made. Next: cd {folder.name} && pip install --no-build-isolation '.[test]' && pytest")
+    return 0
+
+
+def add_import(commands: Any) -> None:
+    """Add the command ``import``; argparse has no public name for the type of ``commands``."""
+    command = commands.add_parser("import", help="write a definition file for the device functions of a CUDA source")
+    command.add_argument("source", metavar="FILE", help="path of a .cu file, or of a header")
+    output = "definition file to write (default: one of the source's name, beside it)"
+    command.add_argument("--output", metavar="FILE", help=output)
+
+
+def import_definitions(options: argparse.Namespace) -> int:
+    """Write a definition file for the device functions of a source."""
+    # Imported here, because the other commands do not need it.
+    from .importer.command import import_source
+
+    try:
+        lines = import_source(Path(options.source), Path(options.output) if options.output else None)
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
+    # The name of a file may hold bytes that are not UTF-8.
+    print(lines.encode("utf-8", "backslashreplace").decode())
     return 0
 
 

@@ -1,0 +1,382 @@
+"""Makes the definition of a kernel of a device function that was found."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import keyword
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import printable
+from ..define.arguments import SCALARS
+from ..define.cuda_source import Source
+from ..define.kernel import is_name
+from .function import Function, Parameter, TemplateParameter
+from .types import OF_NAMES, dtype_of, number_bytes, template_index, vector_dtype
+
+OPTIONS = frozenset(inspect.signature(Source.__init__).parameters) - {"arguments"}
+"""Names that an argument cannot have, because a Source takes something else by them."""
+
+TABLE = "TYPES"
+"""What the file calls its table of types."""
+
+TAKEN = frozenset({"Scalar", "Size", "Source", "Tensor", "ceildiv", "grid", "kernel", TABLE})
+"""Names that the file has."""
+
+CONFIG_TAKEN = TAKEN | {"target", "where"}
+"""Names that a key of a config cannot have: of what the file uses, and of what means something else."""
+
+BLOCK = 256
+"""Threads of a block, where the source does not say."""
+
+INTEGER = 32
+"""The value of an integer of a template without a default: a warp, which is a block as well."""
+
+WIDTH = 88
+"""Columns of the code that is written: what formatters keep to unless they are told otherwise."""
+
+
+class LeftOut(Exception):
+    """A function that cannot be a kernel, and why."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of the configs.
+
+    Arguments:
+        name: that of the key, which is a parameter of the definition.
+        value: the value that it has; text is a dtype.
+        text: how the C++ name of the function has it, in an f-string.
+    """
+
+    name: str
+    value: str | int | bool
+    text: str
+
+    @property
+    def written(self) -> str:
+        """The value as Python writes it."""
+        return quoted(self.value) if isinstance(self.value, str) else str(self.value)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The definition of a kernel, in lines.
+
+    Arguments:
+        name: that of the kernel.
+        lines: its text.
+        has_types: whether it uses the table of types.
+    """
+
+    name: str
+    lines: tuple[str, ...]
+    has_types: bool
+
+
+def definition_of(function: Function, source: str, names: set[str]) -> Definition:
+    """Write the definition of a kernel.
+
+    Arguments:
+        source: the path of the file that has it, relative to that of the definition.
+        names: those of the kernels so far; that of this one is added.
+
+    Raises:
+        LeftOut: it cannot be a kernel.
+    """
+    if function.problem:
+        raise LeftOut(function.problem)
+    axes = _axes(function)
+    body = _Body(function, axes)
+    arguments = body.arguments()
+    called = f"{'f' if axes else ''}{quoted(_instance(function, axes))}"
+    name = _kernel_name(function.name, names)
+    head = [*_hints(axes, body.written), *_decorator(axes)]
+    signature = call(f"def {name}", [f"{axis.name}: {type(axis.value).__name__}" for axis in axes], 0, ":")
+    document = f'    """{function.name}, line {function.line} of {in_docstring(source.rpartition("/")[2])}"""'
+    inner = [f"        {line}" for line in (f"{quoted(source)},", f"{called},", *arguments, *body.launch())]
+    lines = [*head, *signature, document, "    return Source(", *inner, "    )"]
+    return Definition(name, tuple(lines), any(isinstance(axis.value, str) for axis in axes))
+
+
+def in_docstring(text: str) -> str:
+    """A name of a file as a docstring can have it."""
+    return re.sub(r'["\\\\]', "_", printable(text))
+
+
+def quoted(text: str) -> str:
+    """A string as Python writes it, in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def call(head: str, items: Iterable[str], indent: int, end: str = "") -> list[str]:
+    """A call in one line, or with a line for each argument where it is too long."""
+    listed = list(items)
+    space = " " * indent
+    line = f"{space}{head}({', '.join(listed)}){end}"
+    if len(line) <= WIDTH or not listed:
+        return [line]
+    return [f"{space}{head}(", *(f"{space}    {item}," for item in listed), f"{space}){end}"]
+
+
+def comment(text: str, indent: int = 0, mark: str = "") -> list[str]:
+    """A comment in lines that are not too long.
+
+    Arguments:
+        indent: columns in front of it, which are not in the lines.
+        mark: what the first line begins with.
+    """
+    following = "# " + " " * len(mark)
+    return textwrap.wrap(text, WIDTH - indent, initial_indent=f"# {mark}", subsequent_indent=following)
+
+
+# Names.
+
+
+def free_name(wanted: str, taken: Iterable[str], default: str) -> str:
+    """A name for something in Python: the one that C++ has, with an underscore behind it where it is taken."""
+    name = wanted if wanted.isascii() and wanted.isidentifier() else default
+    unavailable = {*taken}
+    while name in unavailable or keyword.iskeyword(name):
+        name += "_"
+    return name
+
+
+def _kernel_name(qualified: str, names: set[str]) -> str:
+    """A name for a kernel: that of the function; with its namespaces, or a number, where there is one already."""
+    parts = [_plain(part) for part in qualified.split("::")]
+    plain = [parts[-1], _plain("_".join(parts))]
+    candidates = [
+        *plain,
+        *(f"{base}_{number}" for base in (plain[1], "function") for number in range(2, len(names) + 3)),
+    ]
+    name = next(name for name in candidates if is_name(name) and name not in TAKEN | names)
+    names.add(name)
+    return name
+
+
+def _plain(name: str) -> str:
+    """A name as a kernel can have one: short, in ASCII, with single underscores."""
+    words = "".join(letter if letter.isascii() else "_" for letter in name).split("_")
+    return "_".join(word for word in words if word)[:80].rstrip("_")
+
+
+# Templates.
+
+
+def _axes(function: Function) -> list[Axis]:
+    """The keys of the configs: the parameters of the template, but for those at its end that keep their defaults.
+
+    Raises:
+        LeftOut: one of them can have no value.
+    """
+    needed = list(function.template)
+    used = {template_index(parameter.element) for parameter in function.parameters}
+    while needed and needed[-1].default and len(needed) - 1 not in used and _is_left_to_default(needed[-1]):
+        needed.pop()
+    axes: list[Axis] = []
+    for number, parameter in enumerate(needed):
+        name = free_name(parameter.name, {*CONFIG_TAKEN, *(axis.name for axis in axes)}, f"P{number}")
+        is_number = any(template_index(p.element) == number and p.kind == "number" for p in function.parameters)
+        axes.append(_axis(parameter, name, is_number))
+    return axes
+
+
+def _is_left_to_default(parameter: TemplateParameter) -> bool:
+    is_known = " ".join(parameter.default) in OF_NAMES if parameter.kind == "type" else parameter.kind != "other"
+    return not parameter.name or not is_known
+
+
+def _axis(parameter: TemplateParameter, name: str, is_number: bool) -> Axis:
+    """The key for a parameter of a template.
+
+    Arguments:
+        is_number: whether the type that it takes is that of a number among the arguments.
+    """
+    default = " ".join(parameter.default)
+    if parameter.kind == "type":
+        dtype = OF_NAMES.get(default, "float32")
+        return Axis(name, "float32" if is_number and dtype not in SCALARS else dtype, f"{{{TABLE}[{name}]}}")
+    if parameter.kind == "bool":
+        return Axis(name, default == "true", f"{{int({name})}}")
+    if parameter.kind == "integer":
+        return Axis(name, _integer(default, INTEGER), f"{{{name}}}")
+    named = parameter.name or "without a name"
+    raise LeftOut(f"the parameter {named} of its template is neither a type nor an integer")
+
+
+def _integer(text: str, default: int) -> int:
+    """What a plain decimal literal of C++ says, with a suffix or without."""
+    match = re.fullmatch(r"(0|[1-9][0-9]*)[uUlL]*", text)
+    return int(match[1]) if match else default
+
+
+def _instance(function: Function, axes: Sequence[Axis]) -> str:
+    """The function as C++ names it.
+
+    Raises:
+        LeftOut: there are several templates of its name.
+    """
+    if function.template:
+        if function.is_overloaded:
+            raise LeftOut("there are several templates of its name")
+        return f"{function.name}<{', '.join(axis.text for axis in axes)}>"
+    if function.is_overloaded:  # a cast chooses the one with these parameters
+        types = ", ".join(parameter.type for parameter in function.parameters)
+        return f"*static_cast<void (*)({types})>({function.name})"
+    return function.name
+
+
+# Arguments and launch.
+
+
+class _Body:
+    """What the Source of a function is called with."""
+
+    def __init__(self, function: Function, axes: Sequence[Axis]) -> None:
+        self._function = function
+        self._axes = axes
+        self._names: list[str] = []
+        for number, parameter in enumerate(function.parameters):
+            self._names.append(free_name(parameter.name, {*OPTIONS, *self._names}, f"arg{number}"))
+        self._sizes = {
+            name: free_name(f"{name.rstrip('_')}_size", self._names, "size")
+            for name, parameter in zip(self._names, function.parameters, strict=True)
+            if parameter.kind == "pointer"
+        }
+        self._hinted: set[str] = set()
+        self.written = [
+            name
+            for name, parameter in zip(self._names, function.parameters, strict=True)
+            if parameter.kind == "pointer" and not parameter.is_constant
+        ]
+
+    def arguments(self) -> list[str]:
+        """The lines of the arguments.
+
+        Raises:
+            LeftOut: a parameter cannot be one.
+        """
+        pairs = list(zip(self._names, self._function.parameters, strict=True))
+        for name, parameter in pairs:
+            if parameter.kind == "other":
+                raise self._no_argument(name, parameter)
+        if not self._sizes:
+            raise LeftOut("none of its parameters is a pointer, so nothing tells the device that it runs on")
+        return [line for name, parameter in pairs for line in self._argument(name, parameter)]
+
+    def _no_argument(self, name: str, parameter: Parameter) -> LeftOut:
+        return LeftOut(f"its parameter {name} is {shown_type(parameter, self._function)}, which can be no argument")
+
+    def launch(self) -> list[str]:
+        """The lines of the launch."""
+        block, hint = self._block()
+        covered = next(iter(self.written or self._sizes))
+        lines = comment(f"TODO: the launch: here a thread for each element of {covered}{hint}.", 8)
+        lines += [f'grid=ceildiv("{self._sizes[covered]}", {block}),', f"block={block},"]
+        if self._function.has_dynamic_shared:
+            lines += [*comment("TODO: the bytes of its array in shared memory, an integer or a Size.", 8), "shared=0,"]
+        return lines
+
+    def _block(self) -> tuple[int | str, str]:
+        """The threads of a block, and what is to be said of them."""
+        first = self._function.bounds.partition(",")[0].strip()
+        named = [parameter.name for parameter in self._function.template]
+        if first and first in named[: len(self._axes)]:
+            return self._axes[named.index(first)].name, ""
+        threads = _integer(first, 0)
+        return (threads, "") if threads else (BLOCK, f", {BLOCK} in a block")
+
+    def _argument(self, name: str, parameter: Parameter) -> list[str]:
+        if parameter.kind == "pointer":
+            return self._tensor(name, parameter)
+        dtype = self._dtype(parameter)
+        if parameter.kind == "number" and dtype == "uint64":
+            hint = "a count that callers do not pass; as a number, uint64 can be no argument"
+            return [*self._hint(hint), f'{name}=Size("{next(iter(self._sizes.values()))}", dtype="uint64"),']
+        if dtype is None or dtype not in (*SCALARS, "uint64"):
+            raise self._no_argument(name, parameter)
+        scalar = f"{name}=Scalar({self._written(parameter, dtype)}),"
+        hint = f'numbers that follow from shapes can be, for example, Size("{next(iter(self._sizes.values()))}")'
+        return [*(self._hint(hint) if "int" in dtype else []), scalar]
+
+    def _tensor(self, name: str, parameter: Parameter) -> list[str]:
+        dtype, hint = self._dtype(parameter), ""
+        size = quoted(self._sizes[name])
+        packed: list[str] = []
+        if dtype is None and (parameter.bytes or parameter.element == "void"):
+            dtype = vector_dtype(parameter.element) or "uint8"
+            if dtype == "uint8":
+                hint = f"{name} points to {parameter.element}, of which these are the bytes"
+            packed = _packed(parameter, dtype, size)
+        if dtype is None:
+            raise self._no_argument(name, parameter)
+        items = [self._written(parameter, dtype), size, *packed]
+        items += [] if parameter.is_constant else ["written=True"]
+        shapes = self._hint("the shapes: a size for each dimension; equal names are equal sizes")
+        lines = call(f"{name}=Tensor", items, 8, ",")
+        return [*shapes, *(self._hint(hint) if hint else []), *(line[8:] for line in lines)]
+
+    def _dtype(self, parameter: Parameter) -> str | None:
+        """The dtype of a parameter; of a type of the template, that of its config."""
+        index = template_index(parameter.element)
+        if index is None:
+            return dtype_of(parameter.element)
+        value = self._axes[index].value
+        return value if isinstance(value, str) else None
+
+    def _written(self, parameter: Parameter, dtype: str) -> str:
+        index = template_index(parameter.element)
+        return quoted(dtype) if index is None else self._axes[index].name
+
+    def _hint(self, text: str) -> list[str]:
+        """A comment, once for each kernel."""
+        if text in self._hinted:
+            return []
+        self._hinted.add(text)
+        return comment(f"TODO: {text}.", 8)
+
+
+def shown_type(parameter: Parameter, function: Function) -> str:
+    """A type for a reader, with the names of the template's parameters."""
+    text = parameter.type
+    for number, of_template in enumerate(function.template):
+        text = text.replace(f"type-parameter-0-{number}", of_template.name)
+    return text
+
+
+def _packed(parameter: Parameter, dtype: str, size: str) -> list[str]:
+    """What a tensor has to keep to, so that it can be read as elements of a class: ``float4``, for example."""
+    elements = parameter.bytes // number_bytes(dtype)
+    aligned = [f"alignment={parameter.alignment}"] if parameter.alignment > number_bytes(dtype) else []
+    return [*aligned, f"multiples={{{size}: {elements}}}"] if elements > 1 else aligned
+
+
+def _hints(axes: Sequence[Axis], written: Sequence[str]) -> list[str]:
+    lines = []
+    if axes:
+        lines += comment("TODO: the configs to build; these values are examples.")
+    if written:
+        listed = ", ".join(quoted(name) for name in written)
+        condition = "as far as the function writes all of them and reads none, and their sizes follow from others"
+        lines += comment(f"TODO: outputs=[{listed}], {condition}.")
+    return lines
+
+
+def _decorator(axes: Sequence[Axis]) -> list[str]:
+    """The line above the definition, or its lines where it is long."""
+    items = ['frontend="cuda"']
+    if axes:
+        values = [f"{axis.name}=[{axis.written}]" for axis in axes]
+        line = f"configs=grid({', '.join(values)})"
+        if len(line) + 5 > WIDTH:
+            inner = "".join(f"        {value},\n" for value in values)
+            line = f"configs=grid(\n{inner}    )"
+        items.append(line)
+    if "\n" in items[-1]:
+        return ["@kernel(", *"\n".join(f"    {item}," for item in items).split("\n"), ")"]
+    return call("@kernel", items, 0)

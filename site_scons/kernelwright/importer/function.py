@@ -1,0 +1,86 @@
+"""What is known of a device function that was found in a source, before it is a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a device function.
+
+    Arguments:
+        name: empty if it has none.
+        type: as C++ writes it, without names that were given to types.
+        kind: a pointer to something whose size is known, a number, or neither.
+        element: the type of the number, or what the pointer points to, without ``const``; ``type-parameter-0-1`` is the
+            second parameter of the template.
+        bytes, alignment: of a class that it points to; otherwise 0.
+        is_constant: whether a pointer points to constants.
+    """
+
+    name: str
+    type: str
+    kind: Literal["pointer", "number", "other"]
+    element: str
+    bytes: int = 0
+    alignment: int = 0
+    is_constant: bool = False
+
+
+@dataclass(frozen=True)
+class TemplateParameter:
+    """A parameter of a template.
+
+    Arguments:
+        name: empty if it has none.
+        kind: what it takes.
+        default: what is written behind ``=``, in tokens; empty if it has none.
+    """
+
+    name: str
+    kind: Literal["type", "integer", "bool", "other"]
+    default: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Function:
+    """A device function.
+
+    Arguments:
+        name: its name with the namespaces that it is in.
+        line: where it is.
+        parameters: those of the function.
+        template: those of the template that it is.
+        bounds: the arguments of ``__launch_bounds__``; empty if it has none.
+        has_dynamic_shared: whether it has an array in shared memory whose size the launch gives.
+        is_overloaded: whether there are others of its name.
+        problem: why it cannot be a kernel, as far as its source tells; empty: it can.
+    """
+
+    name: str
+    line: int
+    parameters: tuple[Parameter, ...]
+    template: tuple[TemplateParameter, ...] = ()
+    bounds: str = ""
+    has_dynamic_shared: bool = False
+    is_overloaded: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source has.
+
+    Arguments:
+        functions: its device functions, in order.
+        elsewhere: names of headers with device functions.
+        missing: headers that were not found.
+        errors: what the parser did not understand, as ``path:line: words``.
+    """
+
+    functions: tuple[Function, ...]
+    elsewhere: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()

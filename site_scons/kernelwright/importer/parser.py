@@ -1,0 +1,322 @@
+"""Finds the device functions in a source with libclang.
+
+Clang reads the source as CUDA, as for a device, with the headers of the nvcc that is installed. These are written for
+nvcc, so Clang finds errors in them, and in functions that use them. They do not matter here: what is asked for are the
+names and types of parameters, and nvcc compiles the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core.errors import DefinitionError, ToolchainError, Where, printable
+from ..core.need import Need
+from ..toolchain.ask import answer
+from ..toolchain.host_compiler import find_host_compiler
+from ..toolchain.nvcc import find_nvcc
+from .function import Found, Function, Parameter, TemplateParameter
+
+NEED = Need("clang", "libclang>=18.1,<19")
+"""What parses."""
+
+WHERE = Where(stage="import")
+
+PRELUDE = "/kernelwright/prelude.h"
+"""A header that is read before the source. There is no such file: Clang is given its text."""
+
+BOUNDS = "kernelwright_bounds="
+"""What an annotation of a function begins with; the arguments of ``__launch_bounds__`` follow."""
+
+LAUNCH_BOUNDS = f"""
+#undef __launch_bounds__
+#define kernelwright_bounds(...) __attribute__((annotate("{BOUNDS}" #__VA_ARGS__)))
+#define __launch_bounds__(...) kernelwright_bounds(__VA_ARGS__)
+"""
+"""Clang's own attribute keeps no text. The second macro expands macros in the arguments."""
+
+WITH_CUDA = "#include <cuda_runtime.h>\n"
+
+WITHOUT_CUDA = """
+#include <stddef.h>
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __host__ __attribute__((host))
+#define __shared__ __attribute__((shared))
+#define __constant__ __attribute__((constant))
+#define __managed__
+#define __forceinline__ inline
+#define __noinline__
+#define __grid_constant__
+#define __cluster_dims__(...)
+#define __maxnreg__(...)
+#define __align__(n) __attribute__((aligned(n)))
+struct __half { short bits; };
+struct __align__(4) __half2 { __half x, y; };
+struct __nv_bfloat16 { short bits; };
+struct __align__(4) __nv_bfloat162 { __nv_bfloat16 x, y; };
+typedef __half half;
+typedef __half2 half2;
+typedef __nv_bfloat16 nv_bfloat16;
+typedef __nv_bfloat162 nv_bfloat162;
+struct uint3 { unsigned x, y, z; };
+struct dim3 { unsigned x, y, z; };
+struct __align__(8) float2 { float x, y; };
+struct __align__(16) float4 { float x, y, z, w; };
+struct __align__(8) int2 { int x, y; };
+struct __align__(16) int4 { int x, y, z, w; };
+struct __align__(8) uint2 { unsigned x, y; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
+"""
+"""What sources use of CUDA's headers in the types of parameters, for where there are none."""
+
+NOT_FOUND = "file not found"
+UNFINISHED = "expected '}'"
+"""Clang's words for a function that has no end, which may have swallowed others."""
+
+SCOPES = ("NAMESPACE", "LINKAGE_SPEC", "UNEXPOSED_DECL")
+FUNCTIONS = ("FUNCTION_DECL", "FUNCTION_TEMPLATE")
+MOST_ERRORS = 10
+
+GRAMMAR = ("Parse Issue", "Lexical or Preprocessor Issue")
+"""Clang's categories of errors behind which it may have missed a function. Others are about what something means."""
+
+
+def functions_in(source: Path) -> Found:
+    """The device functions that a source defines.
+
+    Raises:
+        ToolchainError: libclang is not installed, or cannot be loaded.
+        DefinitionError: Clang does not understand the source.
+    """
+    cindex = _libclang()
+    unit_type = cindex.TranslationUnit
+    # What is meant in functions' bodies does not matter, so errors are those of a run without bodies.
+    declared = _parse(cindex, source, unit_type.PARSE_SKIP_FUNCTION_BODIES)
+    whole = _parse(cindex, source, 0)
+    missing = _missing(declared)
+    errors = _errors(declared, source)
+    places = {error.location.offset for error in errors}
+    in_bodies = [e for e in _ungrammatical(_errors(whole, source)) if e.location.offset not in places]
+    fatal = [*_ungrammatical(errors), *(error for error in in_bodies if error.spelling == UNFINISHED)]
+    if fatal and not missing:
+        raise _not_understood(fatal)
+    errors += in_bodies
+    found = list(_walk(whole.cursor, ()))
+    here = [(scope, cursor) for scope, cursor in found if _file(cursor) == str(source)]
+    others = [cursor for _, cursor in found if _file(cursor) != str(source) and not _is_of_system(cindex, cursor)]
+    elsewhere = {os.path.normpath(_file(cursor)) for cursor in others if _is_device_function(cursor)}
+    texts = tuple(map(_text, errors[:MOST_ERRORS]))
+    return Found(tuple(_device_functions(here, errors)), tuple(sorted(elsewhere)), missing, texts)
+
+
+def _libclang() -> Any:
+    try:
+        from clang import cindex
+    except ImportError:
+        raise ToolchainError("libclang, which reads the source, is not installed", WHERE, NEED.install) from None
+    try:
+        cindex.conf.lib  # noqa: B018 (the library is loaded when it is asked for)
+    except cindex.LibclangError as error:
+        raise ToolchainError(f"libclang cannot be loaded: {error}", WHERE, NEED.install) from error
+    return cindex
+
+
+def _parse(cindex: Any, source: Path, option: int) -> Any:
+    """The source as Clang reads it; it goes on where a header is missing."""
+    going_on = 0x200  # CXTranslationUnit_KeepGoing of clang-c/Index.h, which Python's module does not name
+    include = _cuda_include()
+    text = (WITH_CUDA if include else WITHOUT_CUDA) + LAUNCH_BOUNDS
+    arguments = [*_arguments(), *(["-isystem", str(include), "-isystem", str(include / "cccl")] if include else [])]
+    try:
+        return cindex.Index.create().parse(str(source), arguments, [(PRELUDE, text)], going_on | option)
+    except cindex.TranslationUnitLoadError as error:
+        raise DefinitionError(f"Clang cannot read it: {error}", replace(WHERE, location=str(source))) from error
+
+
+def _arguments() -> list[str]:
+    device = ["-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "--cuda-gpu-arch=sm_90"]
+    defined = ["-D__CUDACC__", "-D__NVCC__", "-D__CUDACC_VER_MAJOR__=13", "-D__CUDACC_VER_MINOR__=0"]
+    defined += ["-D__CUDA_ARCH_FEAT_SM90_ALL"]  # functions for sm_90a are not to be missed
+    return [*device, *defined, "-std=c++17", "-Wno-everything", "-ferror-limit=0", *_headers(), "-include", PRELUDE]
+
+
+def _headers() -> list[str]:
+    """The compiler's own headers, such as ``stddef.h``, which the package of libclang leaves out."""
+    try:
+        compiler = find_host_compiler("", os.environ)
+        return ["-idirafter", answer([compiler, "-print-file-name=include"], "").strip()]
+    except ToolchainError:
+        return []
+
+
+def _cuda_include() -> Path | None:
+    """The folder of CUDA's headers; None: there is no nvcc."""
+    try:
+        top = Path(find_nvcc("", os.environ)).resolve().parent.parent
+    except ToolchainError:
+        return None
+    folders = (top / "include", top / "targets/x86_64-linux/include")
+    return next((folder for folder in folders if (folder / "cuda_runtime.h").is_file()), None)
+
+
+# What Clang did not understand.
+
+
+def _missing(unit: Any) -> tuple[str, ...]:
+    spellings = [found.spelling for found in unit.diagnostics if found.spelling.endswith(NOT_FOUND)]
+    return tuple(dict.fromkeys(text.removesuffix(NOT_FOUND).strip().strip("'") for text in spellings))
+
+
+def _errors(unit: Any, source: Path) -> list[Any]:
+    """The errors in the source itself; those in headers do not matter as long as what they declare is known."""
+    return [
+        found
+        for found in unit.diagnostics
+        if found.severity >= found.Error and not found.spelling.endswith(NOT_FOUND) and _file(found) == str(source)
+    ]
+
+
+def _ungrammatical(errors: list[Any]) -> list[Any]:
+    return [error for error in errors if error.category_name in GRAMMAR]
+
+
+def _not_understood(errors: list[Any]) -> DefinitionError:
+    first, *others = errors
+    where = replace(WHERE, location=f"{_file(first)}:{first.location.line}")
+    detail = "\n".join(map(_text, others[: MOST_ERRORS - 1])) or None
+    return DefinitionError(f"Clang says: {first.spelling}", where, "mend the source", detail)
+
+
+def _text(error: Any) -> str:
+    return printable(f"{_file(error)}:{error.location.line}: {error.spelling}")
+
+
+# Functions.
+
+
+def _is_of_system(cindex: Any, cursor: Any) -> bool:
+    """Whether something is in a header of CUDA or of the compiler."""
+    return bool(cindex.conf.lib.clang_Location_isInSystemHeader(cursor.location))
+
+
+def _file(thing: Any) -> str:
+    """The file that a cursor or an error is in."""
+    return str(thing.location.file)
+
+
+def _walk(cursor: Any, scope: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All functions below a cursor, with the names of the namespaces that they are in."""
+    for child in cursor.get_children():
+        if child.kind.name in FUNCTIONS:
+            yield scope, child
+        elif child.kind.name in SCOPES:
+            # What is in a namespace without a name is found without one.
+            named = child.kind.name == "NAMESPACE" and child.spelling and not child.spelling.startswith("(")
+            yield from _walk(child, (*scope, child.spelling) if named else scope)
+
+
+def _is_device_function(cursor: Any) -> bool:
+    return any(child.kind.name == "CUDAGLOBAL_ATTR" for child in cursor.get_children()) and cursor.is_definition()
+
+
+def _device_functions(found: list[tuple[tuple[str, ...], Any]], errors: list[Any]) -> Iterator[Function]:
+    """The device functions among all functions of a source."""
+    same: defaultdict[tuple[str, bool], set[str]] = defaultdict(set)
+    for scope, cursor in found:
+        same["::".join((*scope, cursor.spelling)), _is_template(cursor)].add(cursor.get_usr())
+    for scope, cursor in found:
+        if _is_device_function(cursor):
+            name, is_template = "::".join((*scope, cursor.spelling)), _is_template(cursor)
+            others = len(same[name, is_template]) > 1 or (not is_template and bool(same[name, True]))
+            yield _function(name, cursor, others, errors)
+
+
+def _is_template(cursor: Any) -> bool:
+    return bool(cursor.kind.name == "FUNCTION_TEMPLATE")
+
+
+def _function(name: str, cursor: Any, is_overloaded: bool, errors: list[Any]) -> Function:
+    children = list(cursor.get_children())
+    notes = [child.spelling for child in children if child.kind.name == "ANNOTATE_ATTR"]
+    names = [child.spelling for child in children if child.kind.name == "PARM_DECL"]
+    return Function(
+        name,
+        cursor.location.line,
+        tuple(_parameter(*pair) for pair in zip(names, cursor.type.argument_types(), strict=True)),
+        tuple(_template_parameter(child) for child in children if child.kind.name.startswith("TEMPLATE_")),
+        next((note.removeprefix(BOUNDS) for note in notes if note.startswith(BOUNDS)), ""),
+        any(_is_dynamic_shared(inner) for inner in cursor.walk_preorder()),
+        is_overloaded,
+        _problem(cursor, children, errors),
+    )
+
+
+def _problem(cursor: Any, children: list[Any], errors: list[Any]) -> str:
+    """Why a function cannot be a kernel."""
+    body = next((child.extent.start.offset for child in children if child.kind.name == "COMPOUND_STMT"), 0)
+    for error in errors:
+        if cursor.extent.start.offset <= error.location.offset < body:
+            return f"Clang does not understand it: {printable(error.spelling)}"
+    if cursor.get_num_template_arguments() >= 0 and not _is_template(cursor):
+        return "it is a specialisation of a template, which the kernel of that template takes where its config says so"
+    result = cursor.result_type.get_canonical().spelling
+    return "" if result == "void" else f"its result is {result}, and that of a device function is void"
+
+
+def _is_dynamic_shared(cursor: Any) -> bool:
+    return bool(cursor.kind.name == "VAR_DECL" and cursor.storage_class.name == "EXTERN")
+
+
+# Types.
+
+
+def _parameter(name: str, given: Any) -> Parameter:
+    declared = given.get_canonical()
+    kind = declared.kind.name
+    if kind in ("INCOMPLETEARRAY", "CONSTANTARRAY"):
+        return _pointer(name, declared.spelling, declared.element_type)
+    if kind == "POINTER":
+        return _pointer(name, declared.spelling, declared.get_pointee())
+    is_number = kind not in ("RECORD", "LVALUEREFERENCE", "RVALUEREFERENCE", "MEMBERPOINTER")
+    return Parameter(name, declared.spelling, "number" if is_number else "other", _element(declared))
+
+
+def _pointer(name: str, spelling: str, pointee: Any) -> Parameter:
+    kind: Literal["pointer", "other"] = "pointer"
+    if pointee.kind.name in ("POINTER", "FUNCTIONPROTO", "CONSTANTARRAY", "INCOMPLETEARRAY"):
+        kind = "other"
+    size = alignment = 0
+    if pointee.kind.name == "RECORD":
+        size, alignment = pointee.get_size(), pointee.get_align()
+        kind = kind if size > 0 else "other"  # of a class that is declared and not defined, it is negative
+    return Parameter(name, spelling, kind, _element(pointee), size, alignment, pointee.is_const_qualified())
+
+
+def _element(declared: Any) -> str:
+    """A type without qualifiers; of an enumeration, the integer that it is."""
+    if declared.kind.name == "ENUM":
+        return _element(declared.get_declaration().enum_type.get_canonical())
+    return " ".join(word for word in declared.spelling.split() if word not in ("const", "volatile", "__restrict"))
+
+
+def _template_parameter(cursor: Any) -> TemplateParameter:
+    tokens = [token.spelling for token in cursor.get_tokens()]
+    default = tuple(tokens[tokens.index("=") + 1 :]) if "=" in tokens else ()
+    kind: Literal["type", "integer", "bool", "other"] = "other"
+    if cursor.kind.name == "TEMPLATE_TYPE_PARAMETER":
+        kind = "type"
+    elif cursor.kind.name == "TEMPLATE_NON_TYPE_PARAMETER":
+        kind = _kind_of_value(cursor.type.get_canonical().spelling)
+    return TemplateParameter(cursor.spelling, "other" if "..." in tokens else kind, default)
+
+
+def _kind_of_value(spelling: str) -> Literal["integer", "bool", "other"]:
+    if spelling == "bool":
+        return "bool"
+    is_integer = {*spelling.split()} <= {"unsigned", "signed", "char", "short", "int", "long"}
+    return "integer" if is_integer else "other"

@@ -1,0 +1,284 @@
+"""``kernelwright import``: what is found in a source, and the definition file that is written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from imported_source import HEADER, KERNELS, SOURCE
+from kernelwright.cli import main
+from kernelwright.core.errors import DefinitionError, KernelwrightError, SettingsError, ToolchainError
+from kernelwright.define import kernel as kernels
+from kernelwright.define.cuda_source import DTYPES
+from kernelwright.importer import parser
+from kernelwright.importer.command import import_source
+from kernelwright.importer.function import Function, Parameter
+from kernelwright.importer.parser import NEED, functions_in
+from kernelwright.importer.types import NAMES, OF_NAMES, VECTORS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+needs_libclang = pytest.mark.skipif(not NEED.is_installed, reason="libclang is not installed")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A source of many kinds."""
+    (tmp_path / "twice.cuh").write_text(HEADER)
+    (tmp_path / "many.cu").write_text(SOURCE)
+    return tmp_path / "many.cu"
+
+
+def written(folder: Path, text: str) -> str:
+    """The definition file of a source."""
+    (folder / "one.cu").write_text(text)
+    import_source(folder / "one.cu", None)
+    return (folder / "one.py").read_text()
+
+
+def refusal(folder: Path, text: str) -> KernelwrightError:
+    (folder / "one.cu").write_text(text)
+    with pytest.raises(DefinitionError) as caught:
+        import_source(folder / "one.cu", None)
+    assert not (folder / "one.py").exists()
+    return caught.value
+
+
+def defined(path: Path) -> dict[str, kernels.Kernel]:
+    """The kernels of a definition file."""
+    names: dict[str, object] = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    return {name: value for name, value in names.items() if isinstance(value, kernels.Kernel)}
+
+
+# Finding functions.
+
+
+@needs_libclang
+def test_functions_are_found_with_their_namespaces_templates_and_types(source: Path) -> None:
+    found = functions_in(source)
+    assert found.missing == found.errors == found.elsewhere == ()
+    functions = {function.name: function for function in found.functions}
+    lines = SOURCE.splitlines()
+    assert all(name.rpartition("::")[2] in lines[function.line - 1] for name, function in functions.items())
+    assert "announced" not in functions and "squared" not in functions
+    plain = functions["plain"]
+    assert plain.parameters[0] == Parameter("x", "const float *__restrict", "pointer", "float", is_constant=True)
+    assert plain.parameters[2] == Parameter("n", "int", "number", "int")
+    assert plain.has_dynamic_shared and not functions["halves"].has_dynamic_shared
+    scaled = functions["acme::math::scaled"]
+    kinds = [(parameter.name, parameter.kind, parameter.default) for parameter in scaled.template]
+    assert kinds[:3] == [("T", "type", ()), ("BLOCK", "integer", ("64",)), ("EXACT", "bool", ("true",))]
+    assert (scaled.bounds, functions["halves"].bounds) == ("BLOCK, 2", "128")
+
+
+@needs_libclang
+def test_functions_with_one_name_are_known_to_be(source: Path) -> None:
+    overloaded: list[Function] = [f for f in functions_in(source).functions if f.is_overloaded]
+    assert [(f.name, len(f.parameters)) for f in overloaded[:2]] == [("kernel", 1), ("kernel", 2)]
+    assert not any(f.is_overloaded and f.template for f in functions_in(source).functions)
+
+
+@needs_libclang
+def test_a_missing_header_is_said_and_costs_only_what_needs_it(tmp_path: Path) -> None:
+    text = '#include "nowhere.h"\n__global__ void f(float *x) {}\n__global__ void g(float *x, lost_t y) {}\n'
+    file = written(tmp_path, text)
+    assert "Clang did not find nowhere.h." in file
+    assert "# - g (line 3): Clang does not understand it: unknown type name 'lost_t'" in file
+    assert list(defined(tmp_path / "one.py")) == ["f"]
+
+
+@needs_libclang
+def test_without_cuda_headers_functions_are_found_as_well(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_headers = functions_in(source)
+    monkeypatch.setattr(parser, "_cuda_include", lambda: None)
+    found = functions_in(source)
+    assert found.missing == ("cuda_fp16.h",)
+    assert found.functions == with_headers.functions
+
+
+# What is written.
+
+
+@needs_libclang
+def test_every_function_becomes_a_kernel_or_is_said_to_be_left_out(source: Path) -> None:
+    lines = import_source(source, None).splitlines()
+    assert lines[0] == f"{source.with_suffix('.py')}: {', '.join(KERNELS)}"
+    assert [line.split()[2] for line in lines if line.startswith("left out: ")] == ["structured", "rows", "filled"]
+    assert list(defined(source.with_suffix(".py"))) == KERNELS
+    text = source.with_suffix(".py").read_text()
+    assert "# - structured (line 30): its parameter params is Params, which can be no argument\n" in text
+
+
+@needs_libclang
+def test_arguments_and_launches_follow_from_the_source(source: Path) -> None:
+    import_source(source, None)
+    made = defined(source.with_suffix(".py"))
+    plain = made["plain"].function()
+    assert plain.source == "many.cu" and plain.function == "plain"
+    assert {name: value.dtype for name, value in plain.declared.items()} == {
+        **{"x": "float32", "y": "float32", "n": "int32"}
+    }
+    assert (plain.arguments["x"].written, plain.arguments["y"].written) == (None, True)
+    assert made["scaled"].configs == ({"T": "float32", "BLOCK": 64, "EXACT": True},)
+    scaled = made["scaled"].function("float16", 32, False)
+    assert scaled.function == "acme::math::scaled<__half, 32, 0>"
+    assert scaled.block == 32 and scaled.arguments["factor"].dtype == "float16"
+    halves = made["halves"].function()
+    assert halves.block == 128 and halves.arguments["grid_"].dtype == "uint64"
+    assert (halves.arguments["y"].alignment, halves.arguments["y"].multiples) == (4, {"y_size": 2})
+    moved = made["moved"].function().arguments
+    assert list(moved) == ["from_", "to", "cells", "arg3", "mode", "kind"]
+    assert (moved["from_"].alignment, moved["from_"].multiples, moved["cells"].dtype) == (16, {"from_size": 4}, "uint8")
+    assert made["kernel_3"].function().function == "*static_cast<void (*)(double *, bool)>(kernel)"
+
+
+@needs_libclang
+@pytest.mark.parametrize("width", [88, 120])
+def test_the_file_is_as_ruff_formats_it(source: Path, width: int) -> None:
+    long = "a_name_that_is_so_long_that_little_fits_beside_it"
+    axes = ", ".join(f"int {long}_{number}" for number in range(3))
+    source.write_text(f"{SOURCE}template <{axes}> __global__ void wide(const float4 *{long}, unknown *y) {{}}\n")
+    source.write_text(source.read_text().replace("unknown *y", "long *y"))
+    import_source(source, None)
+    for command in (["format", "--check"], ["check", "--select", "E,F,W,I"]):
+        options = ["--isolated", "--no-cache", "--line-length", str(width)]
+        ignored = ["--ignore", "E501"] if command[0] == "check" else []
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *options, *ignored, str(source.with_suffix(".py"))],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_libclang
+def test_the_source_is_named_as_seen_from_the_definition(source: Path) -> None:
+    folder = source.parent / "kernels"
+    folder.mkdir()
+    import_source(source, folder / "own.py")
+    assert defined(folder / "own.py")["plain"].function().source == "../many.cu"
+
+
+@needs_libclang
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("__global__ void f(int n) {}", "none of its parameters is a pointer"),
+        ("__global__ void f(float *x, float &y) {}", "its parameter y is float &, which can be no argument"),
+        ("struct S; __global__ void f(S *x) {}", "its parameter x is S *, which can be no argument"),
+        ("__global__ void f(void (*x)(int), float *y) {}", "its parameter x is void (*)(int)"),
+        ("template <class T> struct V { using t = T; };\ntemplate <class T> __global__ void f(typename V<T>::t *x) {}",
+         "its parameter x is typename V<T>::t *"),
+        ("template <class... T> __global__ void f(float *x, T... y) {}", "the parameter T of its template is neither"),
+        ("template <auto V> __global__ void f(float *x) {}", "the parameter V of its template is neither"),
+        ("template <class T> __global__ void f(T *x) {}\ntemplate <class T> __global__ void f(T *x, int n) {}",
+         "there are several templates of its name"),
+        ("__global__ void f(lost *x) {}", "Clang does not understand it: unknown type name 'lost'"),
+    ],
+)  # fmt: skip
+def test_a_function_that_can_be_no_kernel_is_left_out_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+    error = refusal(tmp_path, text)
+    assert error.message == "none of its functions can be a kernel"
+    assert error.detail and reason in error.detail
+
+
+@needs_libclang
+def test_parameters_of_templates_that_have_a_default_of_their_own_keep_it(tmp_path: Path) -> None:
+    text = """\
+#include <type_traits>
+#include <cuda_fp16.h>
+template <class T> struct Sum {};
+template <class T = half, class A = float, class Op = Sum<T>, std::enable_if_t<(sizeof(T) > 1), int> = 0>
+__global__ void f(T *x, A y, bool target) {}
+"""
+    written(tmp_path, text)
+    (made,) = defined(tmp_path / "one.py").values()
+    assert made.configs == ({"T": "float16", "A": "float32"},)
+    assert made.function("float16", "float32").function == "f<__half, float>"
+
+
+@needs_libclang
+def test_functions_that_a_macro_defines_are_found(tmp_path: Path) -> None:
+    text = (
+        "#define MAKE(name, T) __global__ void name(T *x) { x[0] = 0; }\nMAKE(f, float)\nMAKE(check, unsigned short)\n"
+    )
+    written(tmp_path, text)
+    made = defined(tmp_path / "one.py")
+    assert [made[name].function().arguments["x"].dtype for name in ("f", "check_2")] == ["float32", "uint16"]
+
+
+# Errors.
+
+
+@needs_libclang
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("int x = ;\n__global__ void f(float *x) {}\n", 1, "expected expression"),
+        ("\n__global__ void f(float *x) { x[0] = 1;\n__global__ void g(float *x) {}\n", 3, "expected '}'"),
+    ],
+)
+def test_a_source_that_is_no_cpp_is_refused_with_clangs_words(tmp_path: Path, text: str, line: int, words: str) -> None:
+    error = refusal(tmp_path, text)
+    assert str(error).startswith(f"{tmp_path / 'one.cu'}:{line} [import]: Clang says: {words}")
+
+
+@needs_libclang
+def test_a_slip_in_a_body_is_said_and_stops_nothing(tmp_path: Path) -> None:
+    text = written(tmp_path, "__global__ void f(float *x) {\n  x[0] = ;\n}\n")
+    assert f"{tmp_path / 'one.cu'}:2: expected expression" in text.replace("\n#  ", "")
+    assert "def f():" in text
+
+
+@needs_libclang
+def test_a_source_without_functions_is_refused_and_the_header_that_has_them_named(tmp_path: Path) -> None:
+    (tmp_path / "inner.cuh").write_text("#pragma once\n__global__ void f(float *x) {}\n")
+    error = refusal(tmp_path, '#include "inner.cuh"\n__device__ int g();\n')
+    assert error.message == "it defines no __global__ function"
+    assert error.remedy == f"import a header of it that does: {tmp_path / 'inner.cuh'}"
+    assert refusal(tmp_path, "int x;\n").remedy == "give a source that has one"
+
+
+@needs_libclang
+def test_a_file_that_exists_is_never_replaced(source: Path) -> None:
+    source.with_suffix(".py").write_text("mine\n")
+    with pytest.raises(SettingsError, match="this file exists already") as caught:
+        import_source(source, None)
+    assert caught.value.remedy == "remove it, or write another one: --output FILE"
+    assert source.with_suffix(".py").read_text() == "mine\n"
+    with pytest.raises(SettingsError, match="this file cannot be written: No such file or directory"):
+        import_source(source, source.parent / "nowhere/own.py")
+
+
+def test_the_command_prints_errors_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", str(tmp_path / "no.cu")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"kernelwright: {tmp_path}/no.cu [import]: there is no such file\n  remedy: ")
+
+
+def test_without_libclang_the_error_says_how_to_install_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clang", None)
+    with pytest.raises(ToolchainError, match="libclang, which reads the source, is not installed") as caught:
+        import_source(source, None)
+    assert caught.value.remedy == NEED.install == "pip install 'libclang>=18.1,<19'"
+
+
+# What is said in two places.
+
+
+def test_the_extra_installs_what_the_command_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["import"] == [NEED.requirement]
+    assert "import" in extras["test"][0]
+
+
+def test_every_dtype_of_tensors_has_a_name_in_cpp() -> None:
+    assert tuple(NAMES) == DTYPES
+    assert {*OF_NAMES.values(), *VECTORS.values()} <= set(DTYPES)
