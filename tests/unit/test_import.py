@@ -159,6 +159,18 @@ def test_the_file_is_as_ruff_formats_it(source: Path, width: int) -> None:
 
 
 @needs_libclang
+def test_only_what_the_definitions_use_is_imported(tmp_path: Path) -> None:
+    text = written(tmp_path, "__global__ void f(float *x, int n) {}\n")
+    assert 'Size("x_size")' in text, "it is in a comment only"
+    imports = [line for line in text.splitlines() if line.startswith("from ")]
+    assert imports == [
+        "from kernelwright import kernel",
+        "from kernelwright.cuda import Scalar, Source, Tensor, ceildiv",
+    ]
+    assert "TYPES" not in text
+
+
+@needs_libclang
 def test_the_source_is_named_as_seen_from_the_definition(source: Path) -> None:
     folder = source.parent / "kernels"
     folder.mkdir()

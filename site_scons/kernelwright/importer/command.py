@@ -96,7 +96,8 @@ def _listed(texts: Sequence[str]) -> list[str]:
 
 def _text(source: str, definitions: Sequence[Definition], notes: Sequence[str]) -> str:
     """The definition file."""
-    code = "\n".join(line for definition in definitions for line in definition.lines)
+    lines = [line for definition in definitions for line in definition.lines]
+    code = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     title = f'"""Kernels of {in_docstring(source)}. `kernelwright import` wrote this; see to each TODO."""'
     return "\n".join([title, "", *_imports(code), "", *_table(definitions), *notes, *_spaced(definitions)])
 
