@@ -77,8 +77,16 @@ class DeviceJob:
         return self.output, f"{self.arch}.json", f"compile_{self.arch}.sh"
 
 
+@dataclass(frozen=True)
 class NvccJob(DeviceJob):
-    """One run of nvcc."""
+    """One run of nvcc.
+
+    Arguments:
+        has_portable_names: whether the names of functions and variables must not depend on the folder. Those in a
+            namespace without a name do with nvcc, but not with the programs that it runs.
+    """
+
+    has_portable_names: bool = False
 
     def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
         """The command, with the given executables and output file."""

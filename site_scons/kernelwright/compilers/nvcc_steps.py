@@ -81,16 +81,16 @@ class KnownSteps:
             ToolError: the dry run failed.
             ValueError: it cannot be read.
         """
-        place = place_for_shell(scratch, job.folder)
+        place, folder = place_for_shell(scratch, job.folder), "" if job.has_portable_names else str(job.folder)
         key = (nvcc.path, host_compiler.path, job.arch, *job.flags)
         known = self._known.get(key)
         if known is not None:
-            return known.moved(str(job.folder), place)
+            return known.moved(folder, place)
         arguments = job.arguments(nvcc.path, host_compiler.path, f"{place}/{job.output}")
         arguments.insert(1, "--dryrun")
         done = tools.run(arguments, job.folder, scratch, job.where, "", kind="nvcc", subject=f"steps for {job.arch}")
         steps = read_steps(done.output, "ptx" if is_ptx(job.arch) else "cubin", place)
-        steps = steps.moved(str(job.folder), place)
+        steps = steps.moved(folder, place)
         if not can_include(job.flags):  # what flags name may be relative to the folder
             self._known[key] = steps
         return steps

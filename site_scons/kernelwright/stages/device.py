@@ -137,7 +137,8 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where("nvcc"))
-    job = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"))
+    includes = kernel.front_end.includes_sources
+    job = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"), includes)
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers

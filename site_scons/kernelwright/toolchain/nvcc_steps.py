@@ -51,9 +51,12 @@ class Steps:
     commands: tuple[str, ...]
 
     def moved(self, folder: str, scratch: str) -> Steps:
-        """The same steps for the source of that name in another folder."""
+        """The same steps for the source of that name in another folder; empty: cicc is not told which one.
+
+        cicc makes names of that path, for what has the same name in other files: what is in a namespace without a name.
+        """
         # nvcc puts it between double quotes as it is, where a shell would act on it.
-        place = re.sub(r'([$`"\\])', r"\\\1", os.path.realpath(folder)) + "/"
+        place = re.sub(r'([$`"\\])', r"\\\1", os.path.realpath(folder)) + "/" if folder else ""
         commands = (SOURCE_PATH.sub(lambda match: place, line.replace(self.scratch, scratch)) for line in self.commands)
         return Steps(scratch, self.variables, tuple(commands))
 
