@@ -367,13 +367,15 @@ class Project:
 
     def _find_tools(self, folder: Path) -> None:
         """Write ``toolchain.json``: what the tools are, as a build keeps it."""
+        from kernelwright import lower
         from kernelwright.core.errors import KernelwrightError
         from kernelwright.toolchain.probe import Toolchain
 
         tools = Toolchain(folder / "toolchain.json", {"PATH": f"{self.shared}/bin:{os.environ['PATH']}"})
         with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
             tools.lowerer()
-            tools.cutedsl()
+            for name in lower.names():
+                lower.get(name).tool(tools)
             tools.nvcc("", tools.host_compiler(""))
 
     def built(self, *arguments: str, ok: bool = True) -> Run:

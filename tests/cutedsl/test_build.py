@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import struct
-import subprocess
 import textwrap
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from conftest import SCONSTRUCT, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.define.program import NEED
 from ptx import Kernel
+from standin_calls import call, launches, make_standin, started
 
 try:
     version("nvidia-cutlass-dsl")
@@ -29,21 +28,6 @@ KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_90"]\n'
 EVERYTHING = {"CC": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 3, "LOWER": 4, "PACKAGE": 1, "WRAP": 3}
 GEMM = "build/kernels/demo/gemm/dtype-float16_tile-64/cuda"
-
-SETUP = """
-import tvm_ffi
-from launcher_build import FakeTensor
-import demo
-def on_cuda(*shape, dtype=(2, 32, 1), device=0, **more):
-    return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, device), **more))
-def message_of(function, *arguments):
-    try:
-        function(*arguments)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("it raised nothing")
-half = (2, 16, 1)
-"""
 
 
 def new_project(folder: Path) -> Project:
@@ -62,8 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("cutedsl"))
     assert project.scons("-j2").labels == EVERYTHING
-    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
-    subprocess.run(command, check=True)
+    make_standin(project)
     return project
 
 
@@ -72,22 +55,6 @@ def project(built: Project, tmp_path: Path) -> Project:
     """A copy of the built project."""
     shutil.copytree(built.folder, tmp_path / "copy", symlinks=True)
     return Project(tmp_path / "copy")
-
-
-def call(project: Project, code: str, *, parameters: str = "", **machine: object) -> tuple[str, list[str]]:
-    """Run code against the stand-in: what it printed, and what the driver was asked for."""
-    log = project.folder / "log"
-    log.unlink(missing_ok=True)
-    path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
-    env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
-    env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
-    printed = project.python(SETUP + code, env=env | ({"STANDIN_PARAMETERS": parameters} if parameters else {}))
-    return printed.strip(), log.read_text().splitlines() if log.exists() else []
-
-
-def launches(log: list[str]) -> list[str]:
-    """What is said of each launch behind the name of the device function."""
-    return [re.sub(r"^launch \S+ ", "", line) for line in log if line.startswith("launch ")]
 
 
 # ---- what is built
@@ -208,14 +175,6 @@ def test_parameters_arrive_whole(built):
     (launch,) = launches(log)
     assert "grid 2 2 1 block 256 1 1 shared 8448" in launch
     assert launch.endswith("parameters 16/70/33/33 32/33/100/100 48/70/100/100")
-
-
-def started(log: list[str]) -> tuple[tuple[int, ...], int, list[str]]:
-    """Grid, bytes of shared memory and parameters of the only launch."""
-    (launch,) = launches(log)
-    match = re.search(r"grid (\d+) (\d+) (\d+) .* shared (\d+) .* parameters (.*)", launch)
-    assert match, launch
-    return tuple(map(int, match.groups()[:3])), int(match[4]), match[5].split()
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(70, 100, 33), (64, 64, 16), (1, 200, 5)])

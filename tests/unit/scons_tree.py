@@ -25,7 +25,7 @@ from kernelwright.stages.execution import publish
 from kernelwright.stages.stage import Stage
 from kernelwright.stages.tools import Tools
 from kernelwright.state.settled import Settled
-from kernelwright.toolchain.cutedsl import CuteDsl
+from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.nvdisasm import Nvdisasm
@@ -105,7 +105,7 @@ def new_graph(top: Path, monkeypatch: pytest.MonkeyPatch, inputs: Inputs) -> Pac
     run.strict = inputs.strict
     graph = PackageGraph(run.env, run, inputs.settings, [run.env.fs.File(f"#{FILE}")])
     tools = replace(inputs.tools)
-    tools.__dict__.update(of_front_ends={"cutedsl": CuteDsl("absent", "absent")}, fatbinary="fatbinary")
+    tools.__dict__.update(of_front_ends={"cutedsl": Distribution("absent", "absent")}, fatbinary="fatbinary")
     tools.__dict__.update(nvdisasm=inputs.nvdisasm)
     graph.__dict__.update(tools=tools, has_gpu=True, _listings=inputs.listings)  # in place of what would be probed
     return graph

@@ -24,7 +24,7 @@ from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
-from kernelwright.toolchain.cutedsl import CuteDsl
+from kernelwright.toolchain.distribution import Distribution
 from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
 
@@ -242,7 +242,7 @@ def test_no_kernel_is_settled_where_a_gpu_came_or_went_or_cute_dsl_is_another(tm
     graph.__dict__["has_gpu"] = False
     keys.add(graph._key)
     graph = new_graph(tmp_path, monkeypatch, Inputs())
-    graph.tools.__dict__["of_front_ends"] = {"cutedsl": CuteDsl("4", "other")}
+    graph.tools.__dict__["of_front_ends"] = {"cutedsl": Distribution("4", "other")}
     keys.add(graph._key)
     assert len(keys) == 3
 

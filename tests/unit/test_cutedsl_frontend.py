@@ -13,7 +13,7 @@ from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from kernelwright.define.program import NEED, Program, Scalar, Tensor
 from kernelwright.lower import cutedsl_compiler, get, require_recognized
-from kernelwright.lower.cutedsl_cubin import usage_of
+from kernelwright.lower.cubin import usage_of
 from kernelwright.lower.unit import Unit
 
 UNIT = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))

@@ -18,7 +18,7 @@ from kernelwright.state.cache import BuildCache
 from kernelwright.toolchain import nvcc as nvcc_module
 from kernelwright.toolchain import probe as probe_module
 from kernelwright.toolchain.cuda import HEADERS, in_wheels
-from kernelwright.toolchain.cutedsl import CuteDsl
+from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.host_compiler import HostCompiler, find_host_compiler
 from kernelwright.toolchain.nvcc import Nvcc, find_nvcc, nvcc_parts
 from kernelwright.toolchain.probe import SCHEMA, Toolchain
@@ -318,9 +318,10 @@ def test_cute_dsl_is_told_by_its_files_wherever_it_is_installed(
         (folder / "nvidia_cutlass_dsl").mkdir()
         return folder
 
-    def probed(folder: Path) -> CuteDsl:
+    def probed(folder: Path) -> Distribution:
         monkeypatch.setattr(sys, "path", [str(tmp_path / "empty"), str(folder)])
-        return Toolchain(folder.parent / f"{folder.name}.json", {}).cutedsl()
+        cache = folder.parent / f"{folder.name}.json"
+        return Toolchain(cache, {}).distribution("nvidia_cutlass_dsl", "nvidia_cutlass_dsl*")
 
     first = probed(install(tmp_path / "a", "x", "one"))
     assert first.version == "4.8.1"

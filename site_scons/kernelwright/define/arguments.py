@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 
@@ -49,6 +50,25 @@ class Scalar:
     """A number as an argument."""
 
     dtype: str
+
+
+class Declared:
+    """What a definition returns that declares its arguments by name; some of them are those of the kernel."""
+
+    arguments: Mapping[str, Any]
+
+    @property
+    def declared(self) -> dict[str, Tensor | Scalar]:
+        """Those that are arguments of the kernel."""
+        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
+
+    @property
+    def told_sizes(self) -> frozenset[str]:
+        """The names of sizes that a call tells: those in shapes, and integers among the arguments."""
+        tensors = [value for value in self.declared.values() if isinstance(value, Tensor)]
+        named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str)}
+        numbers = {n for n, value in self.declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
+        return frozenset(named | numbers)
 
 
 def check_arguments(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from .arguments import Scalar, Tensor, check_arguments
-from .sizes import Size, Sizes, check_size
+from .arguments import Declared, Scalar, Tensor, check_arguments
+from .sizes import Size, Sizes, check_axes, check_size, on_axes
 from .tensor_map import TensorMap
 
 DTYPES = (
@@ -24,7 +23,7 @@ Passed = Tensor | Scalar | TensorMap | Size | int
 """What a parameter of a function can get."""
 
 
-class Source:
+class Source(Declared):
     """A device function in CUDA C++ with its arguments and its launch.
 
     Arguments:
@@ -75,10 +74,9 @@ class Source:
 
     def launch(self) -> Iterator[tuple[str, Sizes]]:
         """What is launched, as TVM names it: ``blockIdx.x`` and the size, and so on."""
-        groups = (("blockIdx", self.grid), ("threadIdx", self.block), ("clusterCtaIdx", self.cluster))
-        for name, sizes in groups:
-            for axis, size in zip("xyz", _listed(sizes), strict=False):
-                yield f"{name}.{axis}", size
+        yield from on_axes("blockIdx", self.grid)
+        yield from on_axes("threadIdx", self.block)
+        yield from on_axes("clusterCtaIdx", self.cluster)
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what cannot be."""
@@ -89,16 +87,13 @@ class Source:
             if isinstance(value, TensorMap):
                 value.check(name, where)
         check_arguments(self.declared, outputs, DTYPES, where)
-        names = frozenset(self._names())
+        names = self.told_sizes
         for name, value in self.arguments.items():
             if name not in self.declared:
                 check_size(value, names, f"argument {name!r}", where)
         for what in ("grid", "block", "cluster"):
-            sizes = _listed(getattr(self, what))
-            if len(sizes) > 3 or (not sizes and what != "cluster"):
-                raise DefinitionError(f"{what} has {len(sizes)} sizes", where, "give one to three: x, y and z")
-            for size in sizes:
-                check_size(size, names, what, where)
+            if what != "cluster" or self.cluster is not None:
+                check_axes(getattr(self, what), names, what, where)
         check_size(self.shared, names, "shared", where)
         for macro, text in self.defines.items():
             if not isinstance(macro, str) or not MACRO.fullmatch(macro) or "\n" in str(text):
@@ -107,22 +102,8 @@ class Source:
                     message, where, "give each an identifier of C as its name, and a value in one line"
                 )
 
-    def _names(self) -> Iterator[str]:
-        """The names of sizes that a call tells: those in shapes, and integers among the arguments."""
-        for name, value in self.declared.items():
-            if isinstance(value, Tensor):
-                yield from (size for size in value.shape if isinstance(size, str))
-            elif "int" in value.dtype:
-                yield name
-
 
 def declared_in(passed: Mapping[str, Passed]) -> dict[str, Tensor | Scalar]:
     """The arguments of a kernel among what its function is passed."""
     found = {name: value.tensor if isinstance(value, TensorMap) else value for name, value in passed.items()}
     return {name: value for name, value in found.items() if isinstance(value, (Tensor, Scalar))}
-
-
-def _listed(sizes: Any) -> list[Any]:
-    if sizes is None:
-        return []
-    return list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import Where
 from ..core.need import Need
-from .arguments import Scalar, Tensor, check_arguments
+from .arguments import Declared, Scalar, Tensor, check_arguments
 
 VERSION = "4.8.1"
 """The release of nvidia-cutlass-dsl whose exported code the launcher knows (``launcher/cutedsl.h``)."""
@@ -38,7 +38,7 @@ DTYPES = {
 """A dtype -> its class in the module ``cutlass``."""
 
 
-class Program:
+class Program(Declared):
     """A host function of CuTe DSL with the arguments that it is compiled for.
 
     Arguments:
@@ -50,11 +50,6 @@ class Program:
     def __init__(self, function: Callable[..., Any], /, **arguments: Tensor | Scalar | Any) -> None:
         self.function = function
         self.arguments = arguments
-
-    @property
-    def declared(self) -> dict[str, Tensor | Scalar]:
-        """Those that are arguments of the kernel."""
-        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar))}
 
     def check(self, outputs: tuple[str, ...], where: Where) -> None:
         """Raise a DefinitionError for arguments that cannot be."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,21 @@ def text_of(size: Any) -> str:
     return str(size) if type(size) is int else repr(size)
 
 
+def on_axes(name: str, sizes: Sizes | Sequence[Sizes] | None) -> Iterator[tuple[str, Sizes]]:
+    """The sizes of a launch as TVM names them: ``blockIdx.x`` and the size, and so on."""
+    for axis, size in zip("xyz", _listed(sizes), strict=False):
+        yield f"{name}.{axis}", size
+
+
+def check_axes(sizes: Any, names: frozenset[str], what: str, where: Where) -> None:
+    """Raise a DefinitionError unless something is one to three sizes that a call tells; the others are as below."""
+    listed = _listed(sizes)
+    if not 1 <= len(listed) <= 3:
+        raise DefinitionError(f"{what} has {len(listed)} sizes", where, "give one to three: x, y and z")
+    for size in listed:
+        check_size(size, names, what, where)
+
+
 def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> None:
     """Find out whether something is a size that a call tells.
 
@@ -98,6 +114,12 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
         raise DefinitionError(message, where, remedy)
     if isinstance(size, Size) and size.dtype not in INTEGERS:
         raise DefinitionError(f"{what} has the dtype {shown(size.dtype)}", where, f"use one of {', '.join(INTEGERS)}")
+
+
+def _listed(sizes: Any) -> list[Any]:
+    if sizes is None:
+        return []
+    return list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
 
 
 def _nothing(*_: Any) -> None:

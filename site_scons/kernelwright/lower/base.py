@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..core.arch import TARGETS
+from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
 from ..core.need import Need
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from ..define.pass_configs import PassConfigs
-    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.distribution import Distribution
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
 
@@ -38,6 +38,12 @@ class LoweredFiles:
     source: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
     usages: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def with_images(cls, module: str, host: tuple[str, ...], archs: tuple[str, ...]) -> LoweredFiles:
+        """Those of a front end that compiles the device code of each arch itself."""
+        usages = {arch: f"{arch}.json" for arch in archs if not is_ptx(arch)}
+        return cls(module, host, "", {arch: image_file(arch) for arch in archs}, usages)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,7 +86,7 @@ class FrontEnd:
     remedy: ClassVar[str]
     """How to return that, for messages."""
 
-    def tool(self, toolchain: Toolchain) -> CuteDsl | None:
+    def tool(self, toolchain: Toolchain) -> Distribution | None:
         """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
         return None
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..core.arch import image_file, is_ptx
 from ..define.program import NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
-    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.distribution import Distribution
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
 
@@ -26,15 +25,13 @@ class CuteDslProgram(FrontEnd):
     expects = "a Program"
     remedy = "return kernelwright.cutedsl.Program(host_function, x=Tensor(...), ...)"
 
-    def tool(self, toolchain: Toolchain) -> CuteDsl:
+    def tool(self, toolchain: Toolchain) -> Distribution:
         """See :meth:`FrontEnd.tool`."""
-        return toolchain.cutedsl()
+        return toolchain.distribution("nvidia_cutlass_dsl", "nvidia_cutlass_dsl*")
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`: the host code is an object, and C that adapts it to the launcher."""
-        images = {arch: image_file(arch) for arch in archs}
-        usages = {arch: f"{arch}.json" for arch in archs if not is_ptx(arch)}
-        return LoweredFiles("module.mlir", ("host.c", "host.o"), "", images, usages)
+        return LoweredFiles.with_images("module.mlir", ("host.c", "host.o"), archs)
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`; CuTe DSL itself is imported by the definitions that use it."""

@@ -20,7 +20,8 @@ from ..core.errors import DefinitionError, KernelwrightError, LoweringError, Too
 from ..core.files import pretty_json
 from ..define.arguments import Scalar, Tensor
 from ..define.program import DTYPES, NEED, VERSION, Program
-from .cutedsl_cubin import functions_of, undefined_symbols, usage_of
+from .cubin import functions_of, undefined_symbols, usage_of, with_spills
+from .raised import line_of
 from .unit import LoweredKernel, Unit, unit_symbol
 
 ANSWERED = frozenset(
@@ -377,12 +378,7 @@ def _usage(result: _Compiled, compiler: _Compiler) -> dict[str, dict[str, int]]:
     """Registers, memory and spills of each device function; without a stack frame there are no spills."""
     usage = usage_of(result.cubin, arch_order(result.arch)[0])
     if any(used["stack_bytes"] for used in usage.values()):
-        text = compiler.remarks(result.arch)
-        for name, used in usage.items():
-            part = text.partition(f"Function properties for {name}")[2]
-            match = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", part)
-            if match:
-                used |= {"spill_store_bytes": int(match[1]), "spill_load_bytes": int(match[2])}
+        return with_spills(usage, compiler.remarks(result.arch))
     return usage
 
 
@@ -391,7 +387,7 @@ def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError
     text = re.sub(r"\x1b?\[\d+m", "", str(error)).strip()
     kind = type(error).__name__
     place = re.search(r"^ *--> (.+?):(\d+)(?::\d+)?$", text, re.MULTILINE)
-    location = f"{place[1]}:{place[2]}" if place else _line_of(error)
+    location = f"{place[1]}:{place[2]}" if place else line_of(error, "nvidia_cutlass_dsl")
     first = next((line.strip() for line in text.splitlines() if line.strip()), kind)
     return LoweringError(
         f"CuTe DSL cannot compile it for {arch}: {first[:300]}",
@@ -399,13 +395,3 @@ def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError
         "mend that line of the definition",
         text[:MAX_MESSAGE] if "\n" in text else f"{kind}: {text}"[:MAX_MESSAGE],
     )
-
-
-def _line_of(error: BaseException) -> str | None:
-    """The innermost line in the error's traceback that is neither CuTe DSL's nor ours."""
-    import traceback
-
-    ours = str(Path(__file__).resolve().parent.parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith((ours, "<")) and "nvidia_cutlass_dsl" not in f.filename]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None

@@ -12,7 +12,7 @@ from ..core.errors import SettingsError, ToolchainError, Where
 if TYPE_CHECKING:
     from ..compilers.nvcc_steps import KnownSteps
     from ..define.settings import Settings
-    from ..toolchain.cutedsl import CuteDsl
+    from ..toolchain.distribution import Distribution
     from ..toolchain.host_compiler import HostCompiler
     from ..toolchain.nvcc import Nvcc
     from ..toolchain.nvdisasm import Nvdisasm
@@ -41,12 +41,12 @@ class Tools:
         return self.nvrtc or self.nvcc
 
     @cached_property
-    def of_front_ends(self) -> dict[str, CuteDsl]:
+    def of_front_ends(self) -> dict[str, Distribution]:
         """The tools that front ends run besides TVM, by the name of the front end."""
         tools = {name: self.of_front_end(name) for name in lower.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
-    def of_front_end(self, name: str) -> CuteDsl | None:
+    def of_front_end(self, name: str) -> Distribution | None:
         """The tool that a front end runs besides TVM; None: it runs none."""
         if self.chain is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))

@@ -17,7 +17,7 @@ from ..core.records import Record, decoded
 from ..core.sealed import read_sealed, write_sealed
 from ..processes.environment import require_plain_path
 from .ask import REVISION, content_digest
-from .cutedsl import CuteDsl, cutedsl_records, probe_cutedsl
+from .distribution import Distribution, distribution_records, probe_distribution
 from .host_compiler import HostCompiler, find_host_compiler, probe_host_compiler
 from .nvcc import Nvcc, find_nvcc, nvcc_parts, probe_nvcc, version_of_nvcc
 from .tvm import Lowerer, probe_tvm, tvm_records
@@ -131,10 +131,14 @@ class Toolchain:
         records = tvm_records()
         return self._probe(Lowerer, "tvm", "", records, lambda: probe_tvm(records))
 
-    def cutedsl(self) -> CuteDsl:
-        """CuTe DSL; its version is "absent" where it is not installed."""
-        records = cutedsl_records()
-        return self._probe(CuteDsl, "cutedsl", "", records, lambda: probe_cutedsl(records))
+    def distribution(self, name: str, parts: str = "") -> Distribution:
+        """The compiler of a front end; its version is "absent" where it is not installed.
+
+        Arguments:
+            name, parts: as :func:`distribution_records` has them.
+        """
+        records = distribution_records(name, parts)
+        return self._probe(Distribution, name, "", records, lambda: probe_distribution(name, records))
 
     def _probe(self, form: type[Tool], name: str, path: str, files: Iterable[Path], probe: Callable[[], Tool]) -> Tool:
         place = f"{name} {path}".rstrip()

@@ -1,4 +1,4 @@
-"""Runs PTX with NumPy: the few instructions that the kernels of this folder consist of, one block after the other.
+"""Runs PTX with NumPy: the few instructions that kernels of our tests consist of, one block after the other.
 
 All threads of a block go through an instruction at once. Where they part, those that are furthest behind go first, so
 that they meet again. It is slow, knows no warps but for broadcasts, and refuses what it does not know.
@@ -6,6 +6,7 @@ that they meet again. It is slow, knows no warps but for broadcasts, and refuses
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,8 +55,7 @@ class Kernel:
     def __init__(self, text: str) -> None:
         head, _, body = re.sub(r"//.*", "", text).partition(".reqntid")
         size, _, body = body.partition("{")
-        x, y, z = (int(number) for number in size.split(","))
-        self.threads = x * y * z
+        self.threads = math.prod(int(number) for number in size.split(","))
         self._parameters = re.findall(r"\b\w+_param_\d+\b", head.partition(".entry")[2])
         self._lines: list[tuple[str, str, list[str]]] = []
         self._labels: dict[str, int] = {}

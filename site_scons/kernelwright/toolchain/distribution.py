@@ -1,0 +1,55 @@
+"""Finds and probes the compilers of front ends, through what pip has recorded of them and without importing them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .ask import identity
+
+CONTENT = re.compile(r"(\.(so|py|a|h|bc)(\.\d+)*|/bin/[^/,]+),")
+"""What decides the output of a compiler, in rows of a RECORD: libraries, sources, device code, and programs.
+
+Scripts that pip makes begin with ``..``; they differ between installs.
+"""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A compiler as pip has installed it: its version, and a digest of its files' hashes; or absent."""
+
+    version: str
+    identity: str
+
+
+def distribution_records(name: str, parts: str = "") -> list[Path]:
+    """The RECORD files of what a compiler consists of; empty: it is not installed.
+
+    Arguments:
+        name: the distribution, as its folder has it, and the folder of its modules.
+        parts: a pattern for the names of all distributions that belong to it; empty: it is one.
+    """
+    for folder in sys.path:
+        # Every run of scons asks this, and a search takes a millisecond.
+        if os.path.isdir(f"{folder or '.'}/{name}"):  # noqa: PTH112
+            records = sorted(Path(folder or ".").glob(f"{parts or name}-*.dist-info/RECORD"))
+            if records:
+                return records
+    return []
+
+
+def probe_distribution(name: str, records: Sequence[Path]) -> Distribution:
+    """Read the records; the version is "absent" where there are none."""
+    names = [re.sub(r".*/(.+)\.dist-info$", r"\1", record.parent.as_posix()) for record in records]
+    version = next((found.rpartition("-")[2] for found in names if found.startswith(f"{name}-")), "absent")
+    return Distribution(version, identity([sorted(names)], map(_hashes, records)))
+
+
+def _hashes(record: Path) -> bytes:
+    """The hashes of what decides the output, but for extension modules (see :mod:`.tvm`)."""
+    rows = [row for row in record.read_text().splitlines() if CONTENT.search(row) and not row.startswith("..")]
+    return "\n".join(sorted(row for row in rows if ".cpython-" not in row)).encode()

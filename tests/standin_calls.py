@@ -1,0 +1,54 @@
+"""Calls kernels of built packages without a GPU: against the library that stands in for the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from conftest import ROOT, SITE_SCONS, Project
+
+SETUP = """
+import tvm_ffi
+from launcher_build import FakeTensor
+import demo
+def on_cuda(*shape, dtype=(2, 32, 1), device=0, **more):
+    return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, device), **more))
+def message_of(function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("it raised nothing")
+half = (2, 16, 1)
+"""
+
+
+def make_standin(project: Project) -> None:
+    """Compile the library into the folder of a project."""
+    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
+    subprocess.run(command, check=True)
+
+
+def call(project: Project, code: str, *, parameters: str = "", **machine: object) -> tuple[str, list[str]]:
+    """Run code against the stand-in: what it printed, and what the driver was asked for."""
+    log = project.folder / "log"
+    log.unlink(missing_ok=True)
+    path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
+    env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
+    env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
+    printed = project.python(SETUP + code, env=env | ({"STANDIN_PARAMETERS": parameters} if parameters else {}))
+    return printed.strip(), log.read_text().splitlines() if log.exists() else []
+
+
+def launches(log: list[str]) -> list[str]:
+    """What is said of each launch behind the name of the device function."""
+    return [re.sub(r"^launch \S+ ", "", line) for line in log if line.startswith("launch ")]
+
+
+def started(log: list[str]) -> tuple[tuple[int, ...], int, list[str]]:
+    """Grid, bytes of shared memory and parameters of the only launch."""
+    (launch,) = launches(log)
+    match = re.search(r"grid (\d+) (\d+) (\d+) .* shared (\d+) .* parameters (.*)", launch)
+    assert match, launch
+    return tuple(map(int, match.groups()[:3])), int(match[4]), match[5].split()
