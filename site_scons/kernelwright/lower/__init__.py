@@ -17,6 +17,7 @@ CLASSES = {
     "tir": ("tir", "Tir"),
     "cuda": ("cuda", "CudaSource"),
     "cutedsl": ("cutedsl", "CuteDslProgram"),
+    "triton": ("triton", "TritonProgram"),
 }
 """Name of a front end -> its module and its class; the default comes first."""
 

@@ -95,7 +95,7 @@ def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
         LoweringError: TVM cannot make the host code.
     """
     declared = launch.arguments
-    unit = replace(unit, multiples={**unit.multiples, **_multiples(declared.values())})
+    unit = replace(unit, multiples={**unit.multiples, **multiples_of(declared.values())})
     function = _Host(launch).function()
     mapped = {name for name, value in launch.passed.items() if isinstance(value, TensorMap)}
     arguments = [
@@ -106,7 +106,8 @@ def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
     return lower_host(function, arguments, [kernel], unit)
 
 
-def _multiples(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
+def multiples_of(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
+    """What definitions say of sizes: name -> what its values are multiples of."""
     return {
         name: number for tensor in values if isinstance(tensor, Tensor) for name, number in tensor.multiples.items()
     }

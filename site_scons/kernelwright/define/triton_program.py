@@ -1,0 +1,128 @@
+"""What a definition in Triton returns: a function, the arguments of the kernel that it becomes, and its launch.
+
+Nothing here imports Triton, so that its absence can be explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..core.errors import DefinitionError, Where, shown
+from ..core.need import Need
+from .arguments import Declared, Scalar, Tensor, check_arguments
+from .sizes import Size, Sizes, check_axes, check_size, on_axes, text_of
+
+VERSION = "3.9"
+"""The releases of Triton that the front end is written for: hidden parameters and the launch are not documented."""
+
+NEED = Need("triton", f"triton=={VERSION}.*")
+"""What definitions in Triton import."""
+
+DTYPES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "u64",
+    "uint32": "u32",
+    "uint16": "u16",
+    "uint8": "u8",
+    "bool": "u1",
+}
+"""A dtype -> its name in signatures of Triton."""
+
+MOST_WARPS = 32
+"""Warps in a block, of which CUDA has 1024 threads."""
+
+MOST_CTAS = 8
+"""Blocks in a cluster that every device with clusters allows."""
+
+
+class Program(Declared):
+    """A function of Triton with the arguments that it is compiled for, and its launch.
+
+    Arguments:
+        function: a function decorated with ``@triton.jit``.
+        grid: how many programs are launched: a size, or up to three for x, y and z.
+        num_warps, num_stages, num_ctas, maxnreg, enable_fp_fusion: as Triton has them.
+        launch_cooperative_grid: whether all programs run at once.
+        launch_pdl: whether the launch may begin before the one before it has ended; the function has to wait for it
+            with ``gdc_wait``.
+        arguments: for parameters of the function, by name and in their order: a :class:`Tensor` or a :class:`Scalar`,
+            which becomes an argument of the kernel; a :class:`Size`, which callers do not pass; or a plain value, for
+            which the code is compiled. Parameters with a default can be left out.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        /,
+        *,
+        grid: Sizes | Sequence[Sizes],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        num_ctas: int = 1,
+        maxnreg: int | None = None,
+        enable_fp_fusion: bool = True,
+        launch_cooperative_grid: bool = False,
+        launch_pdl: bool = False,
+        **arguments: Tensor | Scalar | Size | Any,
+    ) -> None:
+        self.function = function
+        self.grid = grid
+        self.num_ctas = num_ctas
+        self.options: dict[str, Any] = {
+            "num_warps": num_warps,
+            "num_stages": num_stages,
+            "num_ctas": num_ctas,
+            "maxnreg": maxnreg,
+            "enable_fp_fusion": enable_fp_fusion,
+            "launch_cooperative_grid": launch_cooperative_grid,
+            "launch_pdl": launch_pdl,
+        }
+        self.arguments = arguments
+
+    @property
+    def passed(self) -> dict[str, Tensor | Scalar | Size]:
+        """What the device function gets; the other arguments are constants in its code."""
+        return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
+
+    def launch(self, threads: int) -> Iterator[tuple[str, Sizes]]:
+        """What is launched, as TVM names it. A program of several blocks is a cluster along x.
+
+        Arguments:
+            threads: of a block, as Triton compiled it.
+        """
+        (x_name, x), *others = on_axes("blockIdx", self.grid)
+        yield x_name, x if self.num_ctas == 1 else Size(text_of(x)) * self.num_ctas
+        yield from others
+        yield "threadIdx.x", threads
+        if self.num_ctas != 1:
+            yield "clusterCtaIdx.x", self.num_ctas
+
+    def check(self, outputs: Sequence[str], where: Where) -> None:
+        """Raise a DefinitionError for what cannot be."""
+        check_arguments(self.declared, outputs, tuple(DTYPES), where)
+        check_axes(self.grid, self.told_sizes, "grid", where)
+        for name, value in self.arguments.items():
+            if isinstance(value, Size):
+                check_size(value, self.told_sizes, f"argument {name!r}", where)
+        for name, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
+            _check_number(name, self.options[name], most, where)
+
+
+def _check_number(name: str, value: Any, most: int | None, where: Where) -> None:
+    """Raise a DefinitionError unless an option is a positive integer, and a power of two where there is a limit."""
+    is_right = type(value) is int and value > 0
+    if is_right and most is not None:
+        is_right = value <= most and not value & (value - 1)
+    if not is_right:
+        expected = "a positive integer" if most is None else f"a power of two up to {most}"
+        raise DefinitionError(f"{name} is {shown(value)}, expected {expected}", where)

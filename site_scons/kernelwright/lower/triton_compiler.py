@@ -1,0 +1,381 @@
+"""Lowers a Program: Triton makes device code for each arch, and TVM the host code that launches it.
+
+Written for Triton 3.9. What its launcher passes and sets besides the arguments is in its ``backends/nvidia/driver.c``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..core.arch import arch_order, image_file, is_ptx, real_arch
+from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
+from ..core.files import pretty_json
+from ..define.arguments import Scalar, Tensor
+from ..define.sizes import Size, text_of
+from ..define.triton_program import DTYPES, NEED, VERSION, Program
+from ..runtime.size import translate
+from .cubin import usage_of, with_spills
+from .declared_launch import DeclaredLaunch, lower_launch, multiples_of
+from .raised import line_of
+from .unit import LoweredKernel, Unit
+
+SHARED = {
+    "sm_75": 64,
+    "sm_80": 163,
+    "sm_86": 99,
+    "sm_87": 163,
+    "sm_89": 99,
+    "sm_90a": 227,
+    "sm_100a": 227,
+    "sm_103a": 227,
+    "sm_110a": 227,
+    "sm_120a": 99,
+    "sm_121a": 99,
+}
+"""The archs that Triton makes code for -> KiB of shared memory that a block can have (CUDA C++ Programming Guide).
+
+From 9.0 on it makes code for the arch with the suffix ``a`` only. For others, LLVM ends the process.
+"""
+
+DIVISIBILITY = 16
+"""What Triton asks of a pointer or an integer: whether it is a multiple of 16."""
+
+HIDDEN = {"global scratch": Size(0, "uint64"), "profile scratch": Size(0, "uint64")}
+"""The parameters of each device function behind the visible ones: pointers to memory that it may ask for."""
+
+SCRATCH = {
+    "global_scratch_size": "global scratch memory (device-side tensor descriptors use it)",
+    "profile_scratch_size": "profile scratch memory (instrumentation uses it)",
+}
+"""What a device function may ask for and is not given, by the name in its metadata."""
+
+CONSTANT = "Cannot store to a constant pointer"
+"""What Triton says of a store to a pointer to constants."""
+
+MAX_MESSAGE = 6000
+"""Longest text in characters that is shown of an exception of Triton."""
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """What Triton made for one arch.
+
+    Arguments:
+        arch: such as ``sm_90a``.
+        name: that of the device function.
+        cubin, ptx: the device code.
+        source: Triton's IR, without places in files.
+        threads: of a block.
+        shared: dynamic shared memory of a block, in bytes.
+        report: what ptxas said.
+    """
+
+    arch: str
+    name: str
+    cubin: bytes
+    ptx: str
+    source: str
+    threads: int
+    shared: int
+    report: str
+
+
+def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+    """Compile what a definition returned, for all archs of ``unit``.
+
+    Arguments:
+        program: what the definition returned.
+        unit: what is being lowered.
+        progress: called with what is about to be done.
+
+    Raises:
+        DefinitionError: its arguments do not fit.
+        LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
+        ToolchainError: Triton is not installed, or another release of it.
+    """
+    outputs = unit.named(list(program.declared))
+    program.check(outputs, unit.where)
+    unit = replace(unit, outputs=outputs)
+    compiler = _Compiler(program, unit)
+    compiler.require_written()
+    results: dict[str, _Compiled] = {}
+    for arch in sorted({real_arch(arch) for arch in unit.archs}, key=arch_order):
+        progress(f"compiling for {arch} (Triton)")
+        results[arch] = compiler.compile(arch)
+    progress("making host code")
+    lowered = lower_launch(_launch(program, list(results.values()), unit), unit)
+    files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
+    return replace(lowered, files=files | _files(unit, results))
+
+
+def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> DeclaredLaunch:
+    """The launch, which has to be one for all archs; shared memory is that of the arch that needs the most.
+
+    Raises:
+        LoweringError: it differs, or there is too little shared memory.
+    """
+    main = results[0]
+    for other in results:
+        if (other.name, other.threads) != (main.name, main.threads):
+            message = f"Triton launches {other.threads} threads for {other.arch}, {main.threads} for {main.arch}"
+            remedy = f"restrict the kernel to one of them, as in archs=[{other.arch!r}]"
+            raise LoweringError(message, unit.where, remedy)
+    most = max(results, key=lambda result: result.shared)
+    for result in results:
+        if most.shared > SHARED[result.arch] * 1024:
+            raise LoweringError(
+                f"the code for {most.arch} needs {most.shared} bytes of shared memory in a block, and {result.arch} "
+                f"has {SHARED[result.arch] * 1024}; there is one launch for all archs",
+                unit.where,
+                "make num_stages or the blocks smaller, or restrict the kernel to other archs with archs=[...]",
+            )
+    options = program.options
+    return DeclaredLaunch(
+        main.name,
+        {**program.passed, **HIDDEN},
+        list(program.launch(main.threads)),
+        most.shared,
+        options["launch_cooperative_grid"],
+        options["launch_pdl"],
+    )
+
+
+def _files(unit: Unit, results: Mapping[str, _Compiled]) -> dict[str, bytes]:
+    files = {"module.ttir": _source(results.values()).encode()}
+    for arch in unit.archs:
+        result = results[real_arch(arch)]
+        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
+        if not is_ptx(arch):
+            usage = with_spills(usage_of(result.cubin, arch_order(arch)[0]), result.report)
+            files[f"{arch}.json"] = pretty_json({"schema": 1, "arch": arch, "kernels": usage}).encode()
+    return files
+
+
+def _source(results: Iterable[_Compiled]) -> str:
+    """Triton's IR, once for all archs that have the same."""
+    archs: dict[str, list[str]] = {}
+    for result in results:
+        archs.setdefault(result.source, []).append(result.arch)
+    return "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
+
+
+class _Compiler:
+    """Compiles one program.
+
+    Raises:
+        DefinitionError: its function is none of Triton's, or has other parameters.
+        ToolchainError: Triton is not installed, or another release of it.
+    """
+
+    def __init__(self, program: Program, unit: Unit) -> None:
+        _require_release(unit.where)
+        self._program = program
+        self._unit = unit
+        self._function = _function_of(program, unit.where)
+        self._arguments = _arguments_of(program, self._function, unit.where)
+
+    def compile(self, arch: str) -> _Compiled:
+        """Compile for one arch.
+
+        Raises:
+            LoweringError: Triton cannot, or makes what needs more than our launches have.
+        """
+        self._require_arch(arch)
+        try:
+            compiled, printed = self._compile(arch)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # it runs the user's code, and its own errors have many types
+            raise _compile_error(error, arch, self._unit) from error
+        metadata = compiled.metadata
+        self._require_supported(metadata)
+        source = re.sub(r" loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)|^#loc.*\n", "", compiled.asm["ttir"], flags=re.M)
+        code = compiled.asm["cubin"], compiled.asm["ptx"]
+        return _Compiled(arch, metadata.name, *code, source, 32 * metadata.num_warps, metadata.shared, printed)
+
+    def _compile(self, arch: str) -> tuple[Any, str]:
+        """What Triton returns, and what ptxas has printed."""
+        import triton
+        from triton import knobs
+        from triton.backends.compiler import GPUTarget
+
+        target = GPUTarget("cuda", arch_order(arch)[0], 32)
+        printed = io.StringIO()
+        with contextlib.ExitStack() as stack:
+            for group in (knobs.cache, knobs.compilation, knobs.nvidia):
+                stack.enter_context(group.scope())
+            # Its cache is in the home folder, and no part of our build.
+            knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelwright-"))
+            # Lines have the paths of sources.
+            knobs.compilation.disable_line_info = True
+            knobs.nvidia.dump_ptxas_log = True
+            stack.enter_context(contextlib.redirect_stdout(printed))
+            compiled = triton.compile(self._source(), target=target, options=dict(self._program.options))
+        return compiled, printed.getvalue()
+
+    def require_written(self) -> None:
+        """Raise a DefinitionError if the function stores to a tensor that the definition does not say is written.
+
+        Triton's front end refuses that for pointers to constants. The code itself is made with plain ones: with the
+        others, Triton 3.9 cannot translate tensor descriptors.
+        """
+        import triton
+        from triton._C.libtriton import ir
+        from triton.backends.compiler import GPUTarget
+
+        target = GPUTarget("cuda", arch_order(self._unit.arch)[0], 32)
+        backend, context = triton.compiler.make_backend(target), ir.context()
+        options = backend.parse_options(dict(self._program.options))
+        for dialects in (ir, backend):
+            dialects.load_dialects(context)
+        implementation = backend.get_codegen_implementation(options), backend.get_module_map()
+        try:
+            self._source(with_constants=True).make_ir(target, options, *implementation, context)
+        except Exception as error:  # compiling raises all others again
+            found = _compile_error(error, self._unit.arch, self._unit)
+            if CONSTANT in str(found.detail):
+                message = "it stores to a tensor that is no output, and that the definition does not say is written"
+                remedy = "add it to outputs, or write Tensor(..., written=True)"
+                raise DefinitionError(message, found.where, remedy, found.detail) from error
+
+    def _source(self, *, with_constants: bool = False) -> Any:
+        """What is compiled.
+
+        Arguments:
+            with_constants: whether pointers to tensors that are not written are ones to constants.
+        """
+        from triton.compiler import ASTSource
+
+        arguments, passed = self._arguments, self._program.passed
+        kinds = {name: self._kind(name, value, with_constants) for name, value in passed.items()}
+        signature = {name: kinds.get(name, "constexpr") for name, _ in arguments}
+        constants = {name: value for name, value in arguments if name not in passed}
+        divisible = [["tt.divisibility", DIVISIBILITY]]
+        attributes = {(at,): divisible for at, (_, value) in enumerate(arguments) if self._is_divisible(value)}
+        return ASTSource(self._function, signature, constants, attributes)
+
+    def _kind(self, name: str, value: Tensor | Scalar | Size, with_constants: bool) -> str:
+        """The type of a parameter as Triton has it."""
+        kind = DTYPES[value.dtype]
+        if not isinstance(value, Tensor):
+            return kind
+        is_constant = with_constants and not value.written and name not in self._unit.outputs
+        return f"*k{kind}" if is_constant else f"*{kind}"
+
+    def _is_divisible(self, value: Any) -> bool:
+        if isinstance(value, Tensor):
+            return value.alignment is not None and value.alignment % DIVISIBILITY == 0
+        multiples = {**self._unit.multiples, **multiples_of(self._program.declared.values())}
+        return isinstance(value, Size) and _divisor(value, multiples) % DIVISIBILITY == 0
+
+    def _require_arch(self, arch: str) -> None:
+        if arch in SHARED:
+            return
+        remedy = f"restrict the kernel to others with archs=[...]; it knows {', '.join(SHARED)}, and PTX of these"
+        if f"{arch}a" in SHARED:
+            remedy = f"write {arch}a: from 9.0 on, Triton's code uses what only that arch has"
+        raise LoweringError(f"Triton {VERSION} makes no code for {arch}", self._unit.where, remedy)
+
+    def _require_supported(self, metadata: Any) -> None:
+        for name, feature in SCRATCH.items():
+            if getattr(metadata, name):
+                message = f"the function needs {feature}: {getattr(metadata, name)} bytes for each program"
+                raise LoweringError(f"{message}, which launches here do not have", self._unit.where, "leave it out")
+
+
+def _divisor(size: Size, multiples: Mapping[str, int]) -> int:
+    """What a size is a multiple of, as far as its terms tell; 0 if it is 0."""
+
+    def operation(name: str, operands: list[int]) -> int:
+        if name == "*":
+            return math.prod(operands)
+        return math.gcd(*operands) if name != "//" else 1
+
+    return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
+
+
+def _require_release(where: Where) -> None:
+    """Raise a ToolchainError unless Triton of the releases that this module is written for is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version("triton")
+    except PackageNotFoundError as error:
+        raise ToolchainError("Triton is not installed", where, NEED.install) from error
+    if found.split(".")[:2] != VERSION.split("."):
+        message = f"Triton {found} is installed, and the launches of Triton {VERSION} are known"
+        raise ToolchainError(message, where, NEED.install)
+
+
+def _function_of(program: Program, where: Where) -> Any:
+    """The function of a program; raises a DefinitionError if it is none that Triton compiles as it is."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
+    from triton.runtime.jit import JITFunction
+
+    function = program.function
+    for kind, decorator in ((Autotuner, "@triton.autotune"), (Heuristics, "@triton.heuristics")):
+        if isinstance(function, kind):
+            message = f"the Program's function has {decorator}, which chooses values when it is called"
+            remedy = "remove it; give the values to the Program, and let @kernel(configs=...) or tune=... list them"
+            raise DefinitionError(message, where, remedy)
+    if not isinstance(function, JITFunction) or function.is_gluon():
+        message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
+        raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")
+    return function
+
+
+def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[str, Any]]:
+    """The parameters of the function and what they get, in its order; those that are left out get their defaults.
+
+    Raises:
+        DefinitionError: the program has other names, or passes them in another order.
+    """
+    given, parameters = program.arguments, [parameter.name for parameter in function.params]
+    left_out = {p.name: p.default for p in function.params if p.name not in given and p.has_default}
+    passed = [name for name in parameters if name in program.passed]
+    if set(given) | set(left_out) != set(parameters) or passed != list(program.passed):
+        raise DefinitionError(
+            f"the Program has the arguments {', '.join(given) or '(none)'}, its function {function.__name__} the "
+            f"parameters {', '.join(parameters) or '(none)'}",
+            where,
+            "give both the same names in the same order; only parameters with a default can be left out",
+        )
+    for parameter in function.params:
+        if parameter.is_constexpr and parameter.name in program.passed:
+            kind = type(given[parameter.name]).__name__
+            message = f"the parameter {parameter.name!r} of {function.__name__} is a constexpr, and gets a {kind}"
+            raise DefinitionError(message, where, "give it a plain value")
+    return [(name, given[name] if name in given else left_out[name]) for name in parameters]
+
+
+def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError:
+    """The error for what Triton, or the user's code in it, has raised: at the user's line."""
+    cause = error
+    while cause.__cause__ is not None and hasattr(cause.__cause__, "node"):
+        cause = cause.__cause__
+    text = str(getattr(cause, "error_message", None) or cause).strip()
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return LoweringError(
+        f"Triton cannot compile it for {arch}: {first[:300]}",
+        Where(unit.kernel, unit.slug, "lower", _line_in_source(cause) or line_of(error, "triton") or unit.location),
+        "mend that line of the definition",
+        f"{type(cause).__name__}: {cause}"[:MAX_MESSAGE],
+    )
+
+
+def _line_in_source(error: BaseException) -> str | None:
+    """The line that Triton was at, in the file of the function that it was in."""
+    from triton.runtime.jit import _triton_jit_function_registry as registry
+
+    node, source = getattr(error, "node", None), getattr(error, "src", None)
+    for function in registry.values():
+        if node is not None and function.src == source and hasattr(node, "lineno"):
+            return f"{function.file_name}:{function.def_file_line_number + node.lineno - 1}"
+    return None

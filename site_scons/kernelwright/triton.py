@@ -1,0 +1,7 @@
+"""What a definition in Triton imports."""
+
+from .define.arguments import Scalar, Tensor
+from .define.sizes import Size, ceildiv
+from .define.triton_program import Program
+
+__all__ = ["Program", "Scalar", "Size", "Tensor", "ceildiv"]

@@ -1,0 +1,427 @@
+"""Kernels in Triton: real builds without a GPU, and calls against the stand-in for the driver."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import struct
+import textwrap
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SCONSTRUCT, Project
+from elftools.elf.elffile import ELFFile
+from kernelwright.define.triton_program import NEED
+from ptx import Kernel
+from standin_calls import call, launches, make_standin, started
+
+try:
+    version("triton")
+except PackageNotFoundError:
+    pytest.skip(f"Triton is not installed: {NEED.install}", allow_module_level=True)
+
+KERNELS = Path(__file__).parent / "kernels"
+SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_80"]\n'
+EVERYTHING = {"CC": 2, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
+ADD = "build/kernels/demo/add/dtype-float32/cuda"
+GEMM = "build/kernels/demo/gemm/default/cuda"
+
+
+def new_project(folder: Path) -> Project:
+    """The kernels of this folder, and what they import beside them."""
+    project = Project(folder)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    for file in KERNELS.glob("*.py"):
+        project.write(file.name if file.name == "tiles.py" else f"kernels/{file.name}", file.read_text())
+    return project
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project, which tests do not change."""
+    project = new_project(tmp_path_factory.mktemp("triton"))
+    assert project.scons("-j2").labels == EVERYTHING
+    make_standin(project)
+    return project
+
+
+@pytest.fixture
+def project(built: Project, tmp_path: Path) -> Project:
+    """A copy of the built project."""
+    shutil.copytree(built.folder, tmp_path / "copy", symlinks=True)
+    return Project(tmp_path / "copy")
+
+
+# ---- what is built
+
+
+def test_a_cubin_for_each_arch_has_the_device_function(built):
+    for arch, number in (("sm_80", 80), ("sm_90a", 90)):
+        file = ELFFile(io.BytesIO((built.folder / GEMM / f"{arch}.cubin").read_bytes()))
+        assert file["e_machine"] == "EM_CUDA"
+        assert file["e_flags"] & 0xFF == number or file["e_flags"] >> 8 & 0xFF == number
+        assert [s.name for s in file.iter_sections() if s.name.startswith(".text.")] == [".text.gemm_kernel"]
+        ((name, used),) = json.loads((built.folder / GEMM / f"{arch}.json").read_text())["kernels"].items()
+        assert name == "gemm_kernel"
+        assert 32 <= used["registers"] <= 255
+    ptx = (built.folder / GEMM / "compute_80.ptx").read_text()
+    assert re.search(r"^\.target sm_80$", ptx, re.M)
+
+
+def test_the_launch_is_that_of_tritons_own_launcher(built):
+    """Two pointers to scratch memory come behind the visible parameters."""
+    signature = json.loads((built.folder / GEMM / "signature.json").read_text())
+    (launch,) = signature["launches"]
+    assert launch["grid"] == ["(m + 63) // 64", "(n + 127) // 128", 1]
+    assert launch["block"] == [128, 1, 1]
+    assert 0 < launch["shared"] <= 163 * 1024
+    assert launch["params"][-2:] == [{"dtype": "uint64", "scalar": 0}] * 2
+    ptx = (built.folder / GEMM / "compute_80.ptx").read_text()
+    assert len(re.findall(r"^\t\.param .*gemm_kernel_param_\d+", ptx, re.M)) == len(launch["params"])
+
+
+def test_alignment_and_multiples_reach_the_compiler_and_the_dispatcher(built):
+    signature = json.loads((built.folder / GEMM / "signature.json").read_text())
+    assert {a["name"]: a["alignment"] for a in signature["arguments"]} == {"a": 16, "b": 16, "c": 16}
+    assert signature["multiples"] == {"k": 16, "n": 16}
+    head = next(s for s in (built.folder / GEMM / "module.ttir").read_text().splitlines() if "tt.func" in s)
+    divisible = re.findall(r"%(\w+): [^%]*?tt.divisibility = 16", head)
+    assert divisible == ["a", "b", "c", "n", "k"]
+    assert "tt.divisibility" not in (built.folder / ADD / "module.ttir").read_text()
+
+
+def test_the_library_needs_nothing_of_triton(built):
+    library = (built.folder / "build/demo/_lib/add.so").read_bytes()
+    for arch in ("sm_80", "sm_90a"):
+        assert library.count((built.folder / ADD / f"{arch}.cubin").read_bytes()) == 1
+    file = ELFFile(io.BytesIO(library))
+    needed = {tag.needed for tag in file.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
+    assert not [name for name in needed if re.search("triton|cuda", name)]
+
+
+def test_the_manifest_names_the_compiler(built):
+    manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
+    (variant,) = manifest["kernels"]["gemm"]["variants"]
+    (unit,) = variant["units"]
+    assert unit["archs"] == ["sm_80", "sm_90a", "compute_80"]
+    assert unit["tools"]["triton"]["version"] == version("triton")
+
+
+def test_another_folder_and_another_order_give_the_same_package(built, tmp_path):
+    other = new_project(tmp_path)
+    other.scons("-j1")
+    assert other.files("build/demo") == built.files("build/demo")
+    assert other.files("build/kernels") == built.files("build/kernels")
+    texts = [*built.files("build/demo").values(), *built.files("build/kernels").values()]
+    assert not [text for text in texts if str(built.folder).encode() in text or b"add.py" in text]
+
+
+def test_the_cache_of_triton_is_left_alone(project, tmp_path):
+    project.replace("kernels/add.py", "BLOCK=256", "BLOCK=512")
+    home = tmp_path / "home"
+    home.mkdir()
+    project.scons("ARCHS=sm_80", env={"HOME": str(home)})
+    assert list(home.iterdir()) == []
+
+
+# ---- what is built again
+
+
+def test_nothing_is_done_twice(project):
+    assert project.scons().stages == []
+
+
+def test_an_edit_of_a_called_function_in_another_file_compiles_its_callers_again(project):
+    project.replace("tiles.py", "a + b", "a + b + 1")
+    run = project.scons("-j2")
+    assert run.labels == {"LINK": 1, "LOWER": 2, "PACKAGE": 1}
+    assert "gemm" not in " ".join(run.stages)
+
+
+def test_a_comment_compiles_that_file_again_and_stops_there(project):
+    with (project.folder / "kernels/gemm.py").open("a") as file:
+        file.write("# a comment\n")
+    assert project.scons().stages == ["LOWER gemm/default cuda"]
+
+
+def test_the_build_cache_has_what_was_compiled(project, tmp_path):
+    project.scons(f"CACHE_DIR={tmp_path / 'cache'}", "ARCHS=sm_80")
+    shutil.rmtree(project.folder / "build")
+    run = project.scons(f"CACHE_DIR={tmp_path / 'cache'}", "ARCHS=sm_80")
+    assert run.labels["CACHED"] >= 3
+    assert "LOWER" not in run.labels
+
+
+# ---- calls
+
+
+def test_a_call_launches_with_its_parameters(built):
+    code = "print(demo.add(on_cuda(1000, data=0x100), on_cuda(1000, data=0x200), on_cuda(1000, data=0x300)))"
+    printed, log = call(built, code, capability=90, parameters="pppipp")
+    assert printed == "None"
+    (launch,) = launches(log)
+    assert "grid 4 1 1 block 128 1 1 shared 0 stream 0 on cuda:0" in launch
+    assert launch.endswith("parameters 0x100 0x200 0x300 1000 0 0")
+    assert re.search(r"^load cubin sm_90 ", "\n".join(log), re.M)
+
+
+@pytest.mark.parametrize("count", [1, 256, 1000])
+def test_the_compiled_elementwise_kernel_gives_the_reference(built, count):
+    """Its PTX, run by an interpreter, with the launch that the host code has asked the driver for."""
+    x, y = np.arange(count, dtype="float32"), np.linspace(0, 1, count, dtype="float32")
+    arguments = ", ".join(f"on_cuda({count}, data={place})" for place in (256, 4352, 8448))
+    _, log = call(built, f"demo.add({arguments})", capability=80, parameters="pppipp")
+    grid, shared, parameters = started(log)
+    memory = np.zeros(16384, np.uint8)
+    for array, place in ((x, 256), (y, 4352)):
+        memory[place : place + array.nbytes] = array.view(np.uint8)
+    packed = [struct.pack("<i" if at == 3 else "<Q", int(value, 0)) for at, value in enumerate(parameters)]
+    Kernel((built.folder / ADD / "compute_80.ptx").read_text()).run(grid, packed, memory, shared)
+    assert np.array_equal(memory[8448 : 8448 + x.nbytes].view("float32"), x + y)
+    assert not memory[8448 + x.nbytes :].any(), "it has written beyond the end"
+
+
+def test_a_matrix_product_opts_in_to_its_shared_memory(built):
+    code = "demo.gemm(on_cuda(70, 32, dtype=half), on_cuda(32, 160, dtype=half), on_cuda(70, 160, dtype=half))"
+    _, log = call(built, code, capability=80)
+    (launch,) = launches(log)
+    (described,) = json.loads((built.folder / GEMM / "signature.json").read_text())["launches"]
+    assert f"grid 2 2 1 block 128 1 1 shared {described['shared']}" in launch
+
+
+def test_an_output_that_is_left_out_is_allocated(built):
+    printed, _ = call(built, "print(demo.gemm(on_cuda(70, 32, dtype=half), on_cuda(32, 160, dtype=half)).shape)")
+    assert printed == "(70, 160)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ("on_cuda(8), on_cuda(9), on_cuda(8)", r"^ValueError: kernel 'add': Mismatched y.shape\[0\] on argument #1"),
+        ("on_cuda(8), on_cuda(8, device=1), on_cuda(8)", r"'add': Mismatched y.device_id on argument #1"),
+        ("on_cuda(8, dtype=(0, 32, 1)), on_cuda(8), on_cuda(8)", r"^TypeError: .*no built variant accepts"),
+    ],
+)
+def test_wrong_arguments_are_errors_that_name_the_kernel(built, arguments, what):
+    printed, log = call(built, f"print(message_of(demo.add, {arguments}))")
+    assert re.search(what, printed), printed
+    assert launches(log) == []
+
+
+def test_what_the_code_was_specialised_for_is_checked(built):
+    code = """
+        print(message_of(demo.gemm, on_cuda(8, 32, dtype=half, data=8), on_cuda(32, 16, dtype=half)))
+        print(message_of(demo.gemm, on_cuda(8, 32, dtype=half), on_cuda(32, 24, dtype=half)))
+    """
+    printed, log = call(built, textwrap.dedent(code))
+    unaligned, indivisible = re.findall(r"(?s)Error: .*?(?=\w+Error: |$)", printed)
+    assert "aligned to 16 bytes" in unaligned
+    assert "multiple of 16" in indivisible
+    assert launches(log) == []
+
+
+def test_every_backend_calls_them(project):
+    pytest.importorskip("Cython")
+    project.scons("ARCHS=sm_90a", "BACKENDS=tvm_ffi,cython,nvrtc", "-j2")
+    _, log = call(project, "from demo.backends.cython import add\nadd(*[on_cuda(1000)] * 3)", capability=90)
+    assert "grid 4 1 1 block 128 1 1" in launches(log)[0]
+
+
+NUMBERS = [
+    ("float64", -2.5, "d", "-2.5"),
+    ("float32", -2.5, "f", "-2.5"),
+    ("int64", -3, "l", "-3"),
+    ("int32", -3, "i", "-3"),
+    ("int16", -3, "h", "0xfffd"),
+    ("uint8", 7, "b", "7"),
+    ("bool", True, "b", "1"),
+]
+
+NUMBERED = """\
+import triton
+import triton.language as tl
+from kernelwright import grid, kernel
+from kernelwright.triton import Program, Scalar, Tensor
+
+
+@triton.jit
+def device(a, x):
+    at = tl.arange(0, 32)
+    tl.store(x + at, tl.load(x + at) + a.to(tl.float32))
+
+
+@kernel(frontend="triton", configs=grid(dtype=DTYPES))
+def numbered(dtype):
+    return Program(device, a=Scalar(dtype), x=Tensor("float32", 32, written=True), grid=1)
+"""
+
+
+def test_numbers_arrive_with_their_types(project):
+    project.write("kernels/numbered.py", NUMBERED.replace("DTYPES", repr([dtype for dtype, *_ in NUMBERS])))
+    project.scons("ARCHS=sm_80", "-j2")
+    for index, (dtype, value, letter, expected) in enumerate(NUMBERS):
+        code = f"""
+            library = tvm_ffi.load_module("build/demo/_lib/numbered.so")
+            library["numbered__{index}"]({value}, on_cuda(32))
+        """
+        _, log = call(project, textwrap.dedent(code), parameters=f"{letter}ppp")
+        assert launches(log)[0].endswith(f"parameters {expected} 0x10000 0 0"), (dtype, log)
+
+
+FLAGS = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Tensor
+
+
+@triton.jit
+def device(x, LIMIT: tl.constexpr = 64, ROUND: tl.constexpr = None):
+    at = tl.program_id(0) * 64 + tl.arange(0, 64)
+    if ROUND is None:
+        tl.store(x + at, at)
+    else:
+        tl.store(x + at, ROUND)
+
+
+@kernel(frontend="triton")
+def clustered():
+    return Program(device, x=Tensor("int32", "n", written=True), grid="n // 64", num_ctas=2, num_warps=8)
+
+
+@kernel(frontend="triton")
+def together():
+    x = Tensor("int32", "n", written=True)
+    return Program(device, x=x, grid=["n // 64", 2], launch_cooperative_grid=True, ROUND=7)
+
+
+@kernel(frontend="triton")
+def dependent():
+    return Program(device, x=Tensor("int32", 64, written=True), grid=1, launch_pdl=True)
+"""
+
+
+def test_clusters_and_flags_of_launches_reach_the_driver(project):
+    project.write("kernels/flags.py", FLAGS)
+    project.scons("ARCHS=sm_90a", "-j2")
+    code = "demo.clustered(on_cuda(256, dtype=(0, 32, 1)))\ndemo.together(on_cuda(256, dtype=(0, 32, 1)))"
+    _, log = call(project, code + "\ndemo.dependent(on_cuda(64, dtype=(0, 32, 1)))", capability=90)
+    clustered, together, dependent = launches(log)
+    assert "grid 8 1 1 block 256 1 1" in clustered
+    assert "attribute 4: 2" in clustered, "the cluster"
+    assert "grid 4 2 1 block 128 1 1" in together
+    assert "attribute 2: 1" in together
+    assert "attribute 6: 1" in dependent
+
+
+# ---- what is wrong with a definition
+
+
+def broken(project: Project, old: str, new: str, *arguments: str) -> str:
+    """The error of a build after an edit of add."""
+    project.replace("kernels/add.py", old, new)
+    return project.scons("add", *arguments, ok=False).output
+
+
+def test_an_error_in_device_code_is_shown_with_its_line(project):
+    output = broken(project, "tl.program_id(0)", "tl.no_such_thing(0)")
+    lines = (project.folder / "kernels/add.py").read_text().splitlines()
+    number = 1 + next(i for i, line in enumerate(lines) if "no_such_thing" in line)
+    assert f"kernels/add.py:{number} add/dtype-float" in output
+    assert "[lower]: Triton cannot compile it for sm_80" in output
+    assert "no_such_thing" in output
+    assert "remedy: " in output
+
+
+def test_an_error_in_a_called_function_is_shown_with_its_line(project):
+    project.replace("tiles.py", "a + b", "a + nothing")
+    output = project.scons("add", ok=False).output
+    assert re.search(r"tiles\.py:8 add/dtype-float\d\d \[lower\]: Triton cannot compile it for sm_80: ", output)
+    assert "nothing is not defined" in output
+
+
+@pytest.mark.parametrize(("arch", "remedy"), [("sm_90", "write sm_90a"), ("sm_88", "it knows sm_75, sm_80")])
+def test_an_arch_that_triton_makes_no_code_for_is_an_error(project, arch, remedy):
+    output = project.scons("add", f"ARCHS={arch}", ok=False).output
+    assert re.search(rf"add/dtype-float\d\d \[lower\]: Triton 3.9 makes no code for {arch}\n", output)
+    assert remedy in output
+
+
+def test_a_store_to_what_is_no_output_is_an_error(project):
+    output = broken(project, "tl.store(z + at", "tl.store(x + at")
+    assert re.search(r"kernels/add\.py:12 add/dtype-float.*: it stores to a tensor that is no output", output)
+    assert "remedy: add it to outputs, or write Tensor(..., written=True)" in output
+
+
+def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
+    project.replace("kernels/gemm.py", "num_warps=4", "num_warps=4, num_stages=9")
+    project.replace("kernels/gemm.py", '"K": 32', '"K": 64')
+    output = project.scons("gemm", "ARCHS=sm_80", ok=False).output
+    assert re.search(r"the code for sm_80 needs \d+ bytes of shared memory .* and sm_80 has 166912", output)
+    assert "make num_stages or the blocks smaller" in output
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "remedy"),
+    [
+        (
+            "y=vector, z=vector",
+            "z=vector, y=vector",
+            "its function add_kernel the parameters x, y, z, n, BLOCK",
+            "same",
+        ),
+        ("y=vector, z=vector", "z=vector", "the Program has the arguments x, z, n, BLOCK, its function add_kernel", ""),
+        ("BLOCK=256,", "BLOCK=256, MORE=3,", "the Program has the arguments x, y, z, n, BLOCK, MORE", "same names"),
+        ("BLOCK=256,", "BLOCK=Size('n'),", "the parameter 'BLOCK' of add_kernel is a constexpr, and gets a Size", ""),
+        ('outputs=["z"]', 'outputs=["w"]', "outputs names 'w', which is no tensor argument", "names of the tensors"),
+        ("Tensor(dtype,", 'Tensor("float7",', "argument 'x' has the dtype 'float7'", "use one of float64"),
+        ('grid=ceildiv("n", 256)', 'grid=ceildiv("m", 256)', "grid has the name 'm', which is in no shape", "ceildiv"),
+        ('grid=ceildiv("n", 256)', "grid=[1, 1, 1, 1]", "grid has 4 sizes", "give one to three"),
+        ('grid=ceildiv("n", 256)', "grid=lambda meta: 1", "which is no size", "ceildiv"),
+        ('n=Size("n")', 'n=Size("n ** 2")', "argument 'n' is '(n ** 2)', which is no arithmetic", "ceildiv"),
+        ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
+        ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
+        ("@triton.jit\n", "@triton.autotune([triton.Config({})], [])\n@triton.jit\n", "@triton.autotune", "configs"),
+        ("@triton.jit\n", '@triton.heuristics({"BLOCK": max})\n@triton.jit\n', "@triton.heuristics", "configs"),
+        ('outputs=["z"]', 'outputs=["z"], targets=["llvm"]', "cannot be built for the target 'llvm'", "['cuda']"),
+        ('frontend="triton"', 'frontend="cutedsl"', "the definition returned an object", '@kernel(frontend="triton"'),
+    ],
+)
+def test_what_cannot_be_is_an_error_with_a_place_and_a_remedy(project, old, new, what, remedy):
+    output = broken(project, old, new)
+    assert what in output
+    assert remedy in output
+    assert re.search(r"kernels/add.py:\d+", output)
+
+
+SCRATCH = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Tensor
+
+
+@triton.jit
+def device(x, y):
+    of_x = tl.make_tensor_descriptor(x, [64, 64], [64, 1], [64, 64])
+    at = tl.arange(0, 64)
+    tl.store(y + at[:, None] * 64 + at[None, :], of_x.load([0, 0]))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def described():
+    square = Tensor("float16", 64, 64, alignment=16)
+    return Program(device, x=square, y=square, grid=1)
+"""
+
+
+def test_scratch_memory_is_an_error_that_names_what_needs_it(project):
+    project.write("kernels/described.py", SCRATCH)
+    output = project.scons("described", "ARCHS=sm_90a", ok=False).output
+    assert "the function needs global scratch memory (device-side tensor descriptors use it)" in output
+    assert project.scons("described", "ARCHS=sm_80").labels["LINK"] == 1
