@@ -19,6 +19,7 @@ from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES, docs_table
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
 from kernelwright.define.settings import SETTINGS, Settings
+from kernelwright.define.triton_program import VERSION as TRITON
 from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
 from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
@@ -276,6 +277,7 @@ def test_parts_of_cuda_are_pinned_together_and_docs_name_the_pins():
         name: str(cuda[name]) for name in cuda.keys() & nvrtc.keys()
     }
     assert str(requirements("cutedsl")["nvidia-cutlass-dsl"].specifier) == f"=={CUTEDSL}"
+    assert str(requirements("triton")["triton"].specifier) == f"=={TRITON}.*"
     pinned = str(requirements("")["apache-tvm-ffi"])
     pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
     assert {found for page in pages for found in re.findall(r"apache-tvm-ffi==[\w.]+", page)} == {pinned}

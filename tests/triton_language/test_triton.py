@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SCONSTRUCT, Project
+from conftest import ROOT, SCONSTRUCT, Project
 from elftools.elf.elffile import ELFFile
 from kernelwright.define.triton_program import NEED
 from ptx import Kernel
@@ -223,6 +223,39 @@ def test_what_the_code_was_specialised_for_is_checked(built):
     assert "aligned to 16 bytes" in unaligned
     assert "multiple of 16" in indivisible
     assert launches(log) == []
+
+
+ALIGNED = """
+@kernel(frontend="triton", configs=grid(aligned=[True, False]), divisible={"n": [16, 1]}, outputs=["z"])
+def whole(aligned: bool):
+    vector = Tensor("float32", "n", alignment=16 if aligned else None)
+    return Program(add_kernel, x=vector, y=vector, z=vector, n=Size("n"), BLOCK=512, grid=ceildiv("n", 512))
+"""
+
+
+def test_a_call_runs_the_first_variant_that_its_data_and_sizes_were_compiled_for(project):
+    """Triton would compile these when they are called; the docs say how to declare them."""
+    with (project.folder / "kernels/add.py").open("a") as file:
+        file.write(ALIGNED)
+    assert "aligned=[True, False]), divisible=" in (ROOT / "docs/triton.md").read_text()
+    project.scons("ARCHS=sm_80", "-j2")
+    folder = project.folder / "build/kernels/demo/whole"
+    heads = {
+        path.name: len(re.findall("divisibility", (path / "cuda/module.ttir").read_text()))
+        for path in folder.iterdir()
+        if path.is_dir()
+    }
+    assert sorted(heads.values()) == [0, 1, 3, 4], heads
+    slugs = sorted(heads, key=lambda slug: -heads[slug])
+    sizes = [(folder / slug / "cuda/sm_80.cubin").stat().st_size for slug in slugs]
+    assert len(set(sizes)) == 3, "sizes do not matter where data is not aligned"
+    code = """
+        for place, count in ((256, 512), (256, 500), (260, 512), (260, 500)):
+            demo.whole(*[on_cuda(count, data=place)] * 3)
+    """
+    _, log = call(project, textwrap.dedent(code), capability=80)
+    run = re.findall(r"^launch \S+ cubin sm_80 (\d+)", "\n".join(log), re.M)
+    assert list(map(int, run)) == sizes
 
 
 def test_every_backend_calls_them(project):

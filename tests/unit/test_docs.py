@@ -43,7 +43,15 @@ def test_the_site_builds_without_a_warning_and_has_every_page_and_interface(tmp_
     documented = set(re.findall(r'<dt class="sig[^"]*" id="kernelwright\.([\w.]+)"', shown))
     assert documented >= {
         *("kernel", "grid", "Kernel", "Variant", "KernelwrightError"),
-        *("cutedsl.Program", "cuda.Source", "cuda.Tensor", "cuda.Scalar", "cuda.ceildiv", "scons.generate"),
+        *(
+            "cutedsl.Program",
+            "cuda.Source",
+            "cuda.Tensor",
+            "cuda.Scalar",
+            "cuda.ceildiv",
+            "triton.Program",
+            "scons.generate",
+        ),
         *("build.build_wheel", "build.build_editable", "build.build_sdist"),
         *(f"runtime.loader.Loader.{name}" for name in ("manifest", "preload", "set_num_threads", "num_threads")),
         *(f"runtime.kernel.Kernel.{name}" for name in ("__call__", "variant", "devices", "supported", "function")),

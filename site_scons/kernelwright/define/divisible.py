@@ -25,6 +25,9 @@ WRITE = 'write for example divisible={"m": [1, 16]}'
 Divisible = Mapping[str, tuple[int, ...]]
 """Size symbol -> what its values may be multiples of, the largest first."""
 
+FRONT_ENDS = ("tir", "triton")
+"""The front ends whose compilers use that a size is a multiple of a number."""
+
 
 def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tuple[int, ...]]:
     """The classes that a decorator lists.
@@ -36,8 +39,8 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
         return {}
     if not isinstance(value, Mapping):
         raise DefinitionError(f"divisible is {shown(value)}, expected a dict", where, WRITE)
-    if frontend != "tir":
-        message = f"divisible is for definitions in TIR, and this one is written in {frontend}"
+    if frontend not in FRONT_ENDS:
+        message = f"divisible is for definitions in TIR and in Triton, and this one is written in {frontend}"
         raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
     return {_symbol(name, where): _numbers(name, listed, where) for name, listed in value.items()}
 

@@ -243,9 +243,9 @@ class Kernel:
                 definition file, in which ``*``, ``?`` and ``[...]`` match within a name, and ``**`` any number of
                 folders. If one of them changes, appears or goes, the kernel is built anew. Strict mode allows no
                 others.
-            frontend: what the definition is written in: ``tir``, ``cuda`` for one that returns a
-                :class:`kernelwright.cuda.Source`, or ``cutedsl`` for a :class:`kernelwright.cutedsl.Program`. The last
-                two are built for CUDA only.
+            frontend: what the definition is written in: ``tir``; or ``cuda``, ``cutedsl`` or ``triton``
+                for one that returns a ``Source`` or a ``Program`` of ``kernelwright.cuda``, ``kernelwright.cutedsl`` or
+                ``kernelwright.triton``, which is built for CUDA only.
             pass_configs: configs of TVM's passes for the lowering, such as ``{"tirx.disable_vectorize": True}``.
 
         Raises:

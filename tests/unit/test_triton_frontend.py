@@ -1,0 +1,101 @@
+"""The front end of Triton, as far as it goes without Triton."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+from kernelwright import kernel
+from kernelwright.core.errors import DefinitionError, ToolchainError, Where
+from kernelwright.define.sizes import Size
+from kernelwright.define.triton_program import Program
+from kernelwright.lower import get, require_recognized
+from kernelwright.lower.triton_compiler import SHARED, _divisor, _require_release, _source
+from kernelwright.triton import Scalar, Tensor, ceildiv
+
+WHERE = Where("k", "default", "lower", "k.py:1")
+
+
+def program(**more: object) -> Program:
+    return Program(print, x=Tensor("float32", "n"), n=Size("n"), grid=ceildiv("n", 64), **more)  # type: ignore[arg-type]
+
+
+def test_files_and_archs():
+    found = get("triton").files("cuda", ("sm_80", "compute_80"))
+    expected = ["module.ttir", "signature.json", "host.c", "sm_80.cubin", "compute_80.ptx", "sm_80.json"]
+    assert list(found.names) == expected
+    assert all(arch.endswith("a") == (int(arch[3:].rstrip("a")) >= 90) for arch in SHARED)
+
+
+def test_such_kernels_are_for_cuda_only_and_have_no_flags():
+    def k():
+        """A definition."""
+
+    for options, message in (({"targets": ["llvm"]}, "for the target 'llvm'"), ({"flags": ["-v"]}, "those of nvcc")):
+        with pytest.raises(DefinitionError, match=message):
+            get("triton").check(kernel(frontend="triton", **options)(k), WHERE)
+
+
+def test_a_program_of_another_front_end_is_told_from_one():
+    require_recognized(get("triton"), program(), WHERE)
+    with pytest.raises(DefinitionError) as caught:
+        require_recognized(get("cutedsl"), program(), WHERE)
+    assert caught.value.remedy == 'declare it with @kernel(frontend="triton", ...)'
+
+
+def test_a_cluster_multiplies_the_grid_along_x():
+    plain, cluster = program().launch(128), program(num_ctas=2).launch(128)
+    assert [name for name, _ in plain] == ["blockIdx.x", "threadIdx.x"]
+    launched = dict(cluster)
+    assert launched["clusterCtaIdx.x"] == 2
+    text = launched["blockIdx.x"].text  # type: ignore[union-attr]
+    assert eval(text, {"n": 130}) == 6
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [("n", 16), ("m", 1), ("n * 3", 48), ("n + 8", 8), ("n - m", 1), ("n // 2", 1), ("0", 0), ("min(n, 32)", 16)],
+)
+def test_what_a_size_is_a_multiple_of(size, expected):
+    assert _divisor(Size(size), {"n": 16}) == expected
+
+
+def test_one_source_is_written_once_for_the_archs_that_have_it():
+    class Result:
+        def __init__(self, arch: str, source: str) -> None:
+            self.arch, self.source = arch, source
+
+    results = [Result("sm_80", "a\n"), Result("sm_89", "b\n"), Result("sm_90a", "a\n")]
+    assert _source(results) == "// ---- for sm_80, sm_90a ----\na\n// ---- for sm_89 ----\nb\n"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"num_warps": 64}, "num_warps is 64, expected a power of two up to 32"),
+        ({"num_warps": True}, "num_warps is True"),
+        ({"num_ctas": 16}, "num_ctas is 16, expected a power of two up to 8"),
+        ({"num_stages": 0}, "num_stages is 0, expected a positive integer"),
+        ({"m": Size("m")}, "argument 'm' has the name 'm', which is in no shape"),
+        ({"a": Scalar("float16")}, "argument 'a' has the dtype 'float16', which no number can have here"),
+    ],
+)
+def test_what_no_launch_can_be_is_an_error(more, message):
+    with pytest.raises(DefinitionError, match=message):
+        program(**more).check([], WHERE)
+
+
+def test_another_release_or_none_is_an_error_with_the_line_for_pip(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "3.9.7")
+    _require_release(WHERE)
+    monkeypatch.setattr(metadata, "version", lambda name: "3.10.0")
+    with pytest.raises(ToolchainError, match=r"Triton 3.10.0 is installed") as caught:
+        _require_release(WHERE)
+    assert caught.value.remedy == "pip install 'triton==3.9.*'"
+
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    with pytest.raises(ToolchainError, match="Triton is not installed"):
+        _require_release(WHERE)
