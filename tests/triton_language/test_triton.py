@@ -352,6 +352,45 @@ def test_clusters_and_flags_of_launches_reach_the_driver(project):
     assert "attribute 6: 1" in dependent
 
 
+DESCRIBED = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, ceildiv
+
+
+@triton.jit
+def device(x, y, m):
+    of_x = tl.make_tensor_descriptor(x, [m, 64], [64, 1], [64, 64])
+    of_y = tl.make_tensor_descriptor(y, [m, 64], [64, 1], [64, 64])
+    row = tl.program_id(0) * 64
+    of_y.store([row, 0], of_x.load([row, 0]))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def described():
+    rows = Tensor("float16", "m", 64, alignment=16)
+    return Program(device, x=rows, y=rows, m=Size("m"), grid=[ceildiv("m", 64), 2])
+"""
+
+
+def test_descriptors_that_a_kernel_makes_get_scratch_memory_for_each_program(project):
+    project.write("kernels/described.py", DESCRIBED)
+    project.scons("ARCHS=sm_90a", "-j2")
+    signature = json.loads((project.folder / "build/kernels/demo/described/default/cuda/signature.json").read_text())
+    (workspace,) = signature["workspaces"]
+    _, log = call(project, "demo.described(*[on_cuda(1000, 64, dtype=half)] * 2)", capability=90, parameters="ppipp")
+    (launch,) = launches(log)
+    each = eval(workspace["bytes"], {"m": 1000}) // 32
+    assert each in (256, 512)
+    allocated = re.search(rf"^allocate {32 * each} in stream 0 .*$", "\n".join(log), re.M)
+    assert allocated, log
+    *_, scratch, profile = launch.split()
+    assert int(scratch, 16) > 0
+    assert profile == "0"
+    assert project.scons("ARCHS=sm_80", "-j2").labels["LINK"] == 3
+
+
 # ---- what is wrong with a definition
 
 
@@ -430,31 +469,3 @@ def test_what_cannot_be_is_an_error_with_a_place_and_a_remedy(project, old, new,
     assert what in output
     assert remedy in output
     assert re.search(r"kernels/add.py:\d+", output)
-
-
-SCRATCH = """\
-import triton
-import triton.language as tl
-from kernelwright import kernel
-from kernelwright.triton import Program, Tensor
-
-
-@triton.jit
-def device(x, y):
-    of_x = tl.make_tensor_descriptor(x, [64, 64], [64, 1], [64, 64])
-    at = tl.arange(0, 64)
-    tl.store(y + at[:, None] * 64 + at[None, :], of_x.load([0, 0]))
-
-
-@kernel(frontend="triton", outputs=["y"])
-def described():
-    square = Tensor("float16", 64, 64, alignment=16)
-    return Program(device, x=square, y=square, grid=1)
-"""
-
-
-def test_scratch_memory_is_an_error_that_names_what_needs_it(project):
-    project.write("kernels/described.py", SCRATCH)
-    output = project.scons("described", "ARCHS=sm_90a", ok=False).output
-    assert "the function needs global scratch memory (device-side tensor descriptors use it)" in output
-    assert project.scons("described", "ARCHS=sm_80").labels["LINK"] == 1

@@ -13,7 +13,8 @@ from tvm.tirx import op as operations
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
 from ..define.arguments import Scalar, Tensor
-from ..define.cuda_source import Passed, declared_in
+from ..define.cuda_source import Passed as Declared
+from ..define.cuda_source import declared_in
 from ..define.sizes import Size, Sizes, text_of
 from ..define.tensor_map import FILLS, PROMOTIONS, SWIZZLES, UNIT, TensorMap
 from ..runtime.size import translate
@@ -33,13 +34,28 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """Temporary device memory, which a launch gets a pointer to.
+
+    Arguments:
+        factors: the number of bytes is their product, so that each is an int32, and it need not be one.
+    """
+
+    factors: Sequence[Sizes]
+
+
+Passed = Declared | Workspace
+"""What a parameter of a device function gets."""
+
+
+@dataclass(frozen=True)
 class DeclaredLaunch:
     """The launch of a device function.
 
     Arguments:
         function: what the host code calls it.
-        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel, and
-            sizes.
+        passed: its parameters, in order: tensors, maps of tensors and scalars, which are arguments of the kernel;
+            sizes and workspaces.
         sizes: what is launched, by TVM's names: ``blockIdx.x``, ``threadIdx.x``, ``clusterCtaIdx.x`` and so on.
         shared: dynamic shared memory of a block, in bytes.
         cooperative, dependent: flags of the launch.
@@ -74,7 +90,7 @@ class DeclaredLaunch:
         return named + (["tirx.use_dyn_shared_memory"] if self.shared != 0 else [])
 
 
-def dtype_of(value: Passed) -> str:
+def dtype_of(value: Declared) -> str:
     """The dtype of what is passed; a plain integer is an int32."""
     if isinstance(value, TensorMap):
         return value.tensor.dtype
@@ -84,7 +100,7 @@ def dtype_of(value: Passed) -> str:
 def _kind(value: Passed) -> str:
     if isinstance(value, TensorMap):
         return "tensor_map"
-    return "handle" if isinstance(value, Tensor) else dtype_of(value)
+    return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
 
 
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
@@ -135,6 +151,7 @@ class _Host:
         self._sizes: dict[str, Any] = {}
         self._maps: list[Any] = []
         self._parameters = {name: self._parameter(name, value) for name, value in launch.arguments.items()}
+        self._workspaces = {n: self._workspace(v) for n, v in launch.passed.items() if isinstance(v, Workspace)}
 
     def function(self) -> tirx.PrimFunc:
         """The function."""
@@ -143,8 +160,9 @@ class _Host:
         sizes = [self._number(size) for _, size in launch.sizes]
         shared = [self._number(launch.shared)] if launch.shared != 0 else []
         call = operations.call_ffi_kernel(launch.function, *passed, *sizes, *shared, launch_params=launch.names)
+        before = [*(tirx.AllocBuffer(buffer) for buffer in self._workspaces.values()), *self._maps]
         launched = tirx.Evaluate(call)
-        body = tirx.SeqStmt([*self._maps, launched]) if self._maps else launched
+        body = tirx.SeqStmt([*before, launched]) if before else launched
         return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
 
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
@@ -152,10 +170,16 @@ class _Host:
             return tirx.Var(name, value.dtype)
         return tirx.decl_buffer([self._size(size) for size in value.shape], value.dtype, name)
 
+    def _workspace(self, workspace: Workspace) -> Any:
+        shape = [self._number(factor, "int64") for factor in workspace.factors]
+        return tirx.decl_buffer(shape, "uint8", "workspace")
+
     def _size(self, size: int | str) -> Any:
         return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, "int32"))
 
     def _passed(self, name: str, value: Passed) -> Any:
+        if isinstance(value, Workspace):
+            return self._workspaces[name].data
         if isinstance(value, (Size, int)):
             return self._number(value, dtype_of(value))
         if isinstance(value, TensorMap):

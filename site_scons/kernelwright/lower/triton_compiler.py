@@ -18,11 +18,11 @@ from ..core.arch import arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
 from ..define.arguments import Scalar, Tensor
-from ..define.sizes import Size, text_of
+from ..define.sizes import Size, Sizes, text_of
 from ..define.triton_program import DTYPES, NEED, VERSION, Program
 from ..runtime.size import translate
 from .cubin import usage_of, with_spills
-from .declared_launch import DeclaredLaunch, lower_launch, multiples_of
+from .declared_launch import DeclaredLaunch, Workspace, lower_launch, multiples_of
 from .raised import line_of
 from .unit import LoweredKernel, Unit
 
@@ -47,14 +47,14 @@ From 9.0 on it makes code for the arch with the suffix ``a`` only. For others, L
 DIVISIBILITY = 16
 """What Triton asks of a pointer or an integer: whether it is a multiple of 16."""
 
-HIDDEN = {"global scratch": Size(0, "uint64"), "profile scratch": Size(0, "uint64")}
-"""The parameters of each device function behind the visible ones: pointers to memory that it may ask for."""
+GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
+"""The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
 
-SCRATCH = {
-    "global_scratch_size": "global scratch memory (device-side tensor descriptors use it)",
-    "profile_scratch_size": "profile scratch memory (instrumentation uses it)",
-}
-"""What a device function may ask for and is not given, by the name in its metadata."""
+NULL = Size(0, "uint64")
+"""A pointer to no memory."""
+
+SCRATCH_ALIGNMENT = 256
+"""Alignment in bytes of memory that the driver gives."""
 
 CONSTANT = "Cannot store to a constant pointer"
 """What Triton says of a store to a pointer to constants."""
@@ -74,6 +74,7 @@ class _Compiled:
         source: Triton's IR, without places in files.
         threads: of a block.
         shared: dynamic shared memory of a block, in bytes.
+        scratch: global memory for each block, in bytes.
         report: what ptxas said.
     """
 
@@ -84,6 +85,7 @@ class _Compiled:
     source: str
     threads: int
     shared: int
+    scratch: int
     report: str
 
 
@@ -136,15 +138,21 @@ def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> Decla
                 unit.where,
                 "make num_stages or the blocks smaller, or restrict the kernel to other archs with archs=[...]",
             )
-    options = program.options
+    options, sizes = program.options, list(program.launch(main.threads))
     return DeclaredLaunch(
         main.name,
-        {**program.passed, **HIDDEN},
-        list(program.launch(main.threads)),
+        {**program.passed, GLOBAL_SCRATCH: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
+        sizes,
         most.shared,
         options["launch_cooperative_grid"],
         options["launch_pdl"],
     )
+
+
+def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[_Compiled]) -> Size | Workspace:
+    """What the device function gets as global memory for its blocks: as much as the arch needs that needs the most."""
+    most = max(result.scratch for result in results)
+    return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
 
 
 def _files(unit: Unit, results: Mapping[str, _Compiled]) -> dict[str, bytes]:
@@ -198,7 +206,8 @@ class _Compiler:
         self._require_supported(metadata)
         source = re.sub(r" loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)|^#loc.*\n", "", compiled.asm["ttir"], flags=re.M)
         code = compiled.asm["cubin"], compiled.asm["ptx"]
-        return _Compiled(arch, metadata.name, *code, source, 32 * metadata.num_warps, metadata.shared, printed)
+        launch = 32 * metadata.num_warps, metadata.shared, metadata.global_scratch_size
+        return _Compiled(arch, metadata.name, *code, source, *launch, printed)
 
     def _compile(self, arch: str) -> tuple[Any, str]:
         """What Triton returns, and what ptxas has printed."""
@@ -284,10 +293,12 @@ class _Compiler:
         raise LoweringError(f"Triton {VERSION} makes no code for {arch}", self._unit.where, remedy)
 
     def _require_supported(self, metadata: Any) -> None:
-        for name, feature in SCRATCH.items():
-            if getattr(metadata, name):
-                message = f"the function needs {feature}: {getattr(metadata, name)} bytes for each program"
-                raise LoweringError(f"{message}, which launches here do not have", self._unit.where, "leave it out")
+        if metadata.profile_scratch_size:
+            message = "the function needs profile scratch memory, for instrumentation, which launches here do not have"
+            raise LoweringError(message, self._unit.where, "leave the instrumentation out")
+        if metadata.global_scratch_align > SCRATCH_ALIGNMENT:
+            message = f"the function needs memory that is aligned to {metadata.global_scratch_align} bytes"
+            raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
 
 
 def _divisor(size: Size, multiples: Mapping[str, int]) -> int:
