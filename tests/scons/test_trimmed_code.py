@@ -76,8 +76,6 @@ static __device__ int counter;
 __constant__ float table[4] = {1, 2, 3, 4};
 __device__ float shown = 3.0f;
 __device__ __noinline__ float helper(float x) { return x * table[threadIdx.x & 3]; }
-template <int N> __global__ void other(float *x) { x[N] = N; }
-template __global__ void other<3>(float *);
 extern "C" __global__ void k(float *x) {
   extern __shared__ double shared[];
   int *p = new int[4];
@@ -139,8 +137,82 @@ extern "C" __global__ void k(int *x) {
   x[1] = text[threadIdx.x] + 1'000'000;
 }
 """,
+    "names that are put together": """\
+enum { NUMBER_A = 3 };
+#define NUMBER_A 2
+#include <cuda_fp16.h>
+#define JOINED(a, b) a##b
+extern "C" __global__ void k(int *x) { x[0] = JOINED(NUMBER_, A) + (JOINED(CUDART_, VERSION) > 12000); }
+""",
+    "a function beside the type of its argument": """\
+namespace std { struct one { float v; }; __device__ inline float f(one x) { return x.v * 3; } }
+using one = std::one;
+#include <cuda_fp16.h>
+template <class T> __device__ float f(const T &x) { return x.v * 2; }
+extern "C" __global__ void k(one *x) { x[0].v = f(x[1]); }
+""",
+    "several in one declaration": """\
+#include <cuda_fp16.h>
+constexpr int b = 3, d = 4;
+namespace mine {
+constexpr int a{4}, b{8};
+constexpr int c(5), d(9);
+__device__ half (f)(half x, int n) { return x; }
+__device__ float f(float x, int n) { return x * n; }
+struct pair { int x, y; __device__ pair(int n); };
+__device__ pair::pair(int n) : x{n}, y{n} {}
+__device__ float g(int x) { return x * 1'000; } __device__ float g(float x) { return x * 2'000; }
+}
+extern "C" __global__ void k(half *x) { using namespace mine; x[0] = f(x[1], mine::b + mine::d) + half(g(3)); }
+""",
+    "variables that look like functions": """\
+#include <cuda_fp16.h>
+struct number { int v; constexpr number(int x) : v(x) {} };
+constexpr int three = 3;
+__device__ number place(three);
+extern "C" __global__ void k(int *x) { x[0] = 1; }
+""",
     "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
 }
+
+
+WHOLE = {
+    "a kernel that host code makes": """\
+template <typename T> __global__ void other(T *x) { x[0] = 1; }
+void host(float *x) { other<float><<<1, 1>>>(x); }
+extern "C" __global__ void k(float *x) { x[0] = 1; }
+""",
+    "a variable that host code makes": """\
+template <typename T> __device__ T other = 1;
+void *host() { return &other<float>; }
+extern "C" __global__ void k(float *x) { x[0] = 1; }
+""",
+    "types with numbers": """\
+#include <cmath>
+enum { unused = 1 };
+enum { used = 2 };
+template <typename T> __device__ __noinline__ float f(T x, float *y) { return y[x] * y[3]; }
+extern "C" __global__ void k(float *x) { x[0] = f(used, x); }
+""",
+    "lines": """\
+#include <cstdio>
+extern "C" __global__ void k(float *x) { printf("%d %s", __builtin_LINE(), __builtin_FILE()); }
+""",
+    "files": """\
+#include <cstdio>
+#if __has_include("device.cu")
+extern "C" __global__ void k(float *x) { printf("%s", __BASE_FILE__); }
+#endif
+""",
+}
+"""Sources that need all of their headers, and all that is in them."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_some_sources_are_compiled_as_they_are(name: str, tmp_path: Path) -> None:
+    (tmp_path / "device.cu").write_text(WHOLE[name])
+    source = source_in(tmp_path, steps_of(tmp_path, "compute_80"))
+    assert not source.make_ptx(checked=True)
 
 
 @pytest.mark.parametrize("arch", ["compute_80", "compute_90a"])
@@ -152,12 +224,14 @@ def test_the_same_ptx(name: str, arch: str, tmp_path: Path) -> None:
     output = tmp_path / "device.ptx"
     whole, size = output.read_bytes(), (tmp_path / steps.preprocessed).stat().st_size
     output.unlink()
-    source = TrimmedSource(
-        tmp_path / "device.cu", steps, tmp_path, lambda c: run(c, tmp_path), lambda *given: given[-1]()
-    )
-    assert source.make_ptx(checked=True)
+    assert source_in(tmp_path, steps).make_ptx(checked=True)
     assert output.read_bytes() == whole
     assert (tmp_path / steps.preprocessed).stat().st_size < size / 2
+
+
+def source_in(folder: Path, steps: Steps) -> TrimmedSource:
+    """The device.cu in a folder, of whose headers nothing is known."""
+    return TrimmedSource(folder / "device.cu", steps, folder, lambda c: run(c, folder), lambda *given: given[-1]())
 
 
 def steps_of(folder: Path, arch: str) -> Steps:

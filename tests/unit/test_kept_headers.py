@@ -42,7 +42,7 @@ def test_what_is_kept_is_what_was_read(folder: Folder) -> None:
     assert kept.declarations.own == read.declarations.own and len(read.declarations.own) == 4
     assert kept.macros == read.macros == {"A": "#define A 1\n"}
     assert kept.files == read.files == {str(folder.header)}
-    for name in ("f", "std::f", "g"):
+    for name in ("f", "g"):
         assert kept.declarations.needed([name]) == read.declarations.needed([name])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernelwright.toolchain.declarations import Declarations, declared_in, names_in
-from kernelwright.toolchain.trimming import next_part, own_part, parted, read_headers, trimmed
+from kernelwright.toolchain.trimming import has_numbers, next_part, own_part, parted, read_headers, trimmed
 
 KERNEL = 'extern "C" __attribute__((global)) void k(float *x) { x[0] = %s; }\n'
 
@@ -54,6 +54,11 @@ def test_all_overloads_of_a_name_are_kept() -> None:
         ("__typeof__(1 + 1) f(int);", "f"),
         ("half::half(float x) : value(x), other(1) { }", "half"),
         ("static int __attribute__((unused)) f(pair<int, int> x);", "f"),
+        ("half (f)(half x) { return x; }", "f"),
+        ("constexpr int e(3), f(4);", "e"),
+        ("constexpr int e{3}, f{4}, g{5};", "f"),
+        ("template <int n = (1 < 2)> using pointer = int *;", "pointer"),
+        ("template <int n, bool is_small = (n < 4)> constexpr int f(int x) { return 1; };", "f"),
     ],
 )
 def test_a_declaration_has_its_names(declaration: str, name: str) -> None:
@@ -104,18 +109,10 @@ def test_what_is_in_the_output_though_nothing_names_it_is_kept(text: str) -> Non
     assert kept(f"{text}\n__attribute__((device)) int g(float x);\n", "nothing") == [text]
 
 
-@pytest.mark.parametrize("own", ["using namespace std;\n", "static void other(std::pair<int, int>);\n"])
-def test_names_may_be_of_std_where_it_is_looked_into_or_where_types_are_of_it(own: str) -> None:
-    headers = read_headers('# 1 "a.h" 1\nnamespace std { int big(int); struct pair; }\nfloat big(float);\n')
-    used = KERNEL % "big(x[1])"
-    with_std = own + used.replace("{", "{ other(x); ", 1)
-    assert "int big(int);" in trimmed(headers, with_std) and "int big(int);" not in trimmed(headers, used)
-
-
-def test_names_of_std_are_reached_with_their_namespace_only() -> None:
-    text = "namespace std { int move(int x) { return detail(x); } int detail(int); }\nint move(float);\n"
-    assert kept(text, "move") == ["namespace std {", "int move(float);"]
-    assert "int detail(int);" in kept(text, "std::move(1)")
+def test_names_may_be_of_any_namespace() -> None:
+    """A call is also looked for where its arguments' types are, whatever these are called."""
+    text = "namespace std { struct pair; int big(pair); }\ntypedef std::pair two;\nfloat big(...);\n"
+    assert {"int big(pair);", "float big(...);"} < {*kept(text, "big two")}
 
 
 def test_a_pragma_for_the_next_declaration_goes_with_it() -> None:
@@ -132,6 +129,18 @@ def test_blocks_stay_closed() -> None:
 def test_braces_in_texts_are_no_braces() -> None:
     text = "void f() { asm(\"{ .reg .b32 x;\"); char c = '}'; }\nvoid g();\n"
     assert kept(text, "g") == ["void g();"]
+
+
+def test_marks_between_digits_begin_no_character() -> None:
+    text = "constexpr int f = 1'000; int g(int x) { return x * 2'000; }\nint h(float);\n"
+    assert kept(text, "g") == ["int g(int x) { return x * 2'000; }"]
+
+
+def test_values_of_members_are_no_body() -> None:
+    constructor = "two::two(int x) : a{x}, b{x} { }"
+    text = f"{constructor}\nint f(int);\nint f(float x) {{ return 1; }}\nint g(int);\n"
+    assert kept(text, "f") == ["int f(int);", "int f(float x) { return 1; }"]
+    assert kept(text, "two") == [constructor]
 
 
 def test_a_number_with_letters_has_no_name() -> None:
@@ -163,6 +172,8 @@ def test_a_source_without_headers_is_its_own_part() -> None:
         '#pragma pop_macro("x")\nint y;\n',
         "int x = __COUNTER__;\n",
         "namespace a {\n#include <a.h>\n}\n",
+        '#if __has_include("mine.h")\n#endif\nint y;\n',
+        "const char *y = __BASE_FILE__;\n",
     ],
 )
 def test_some_sources_are_not_parted(source: str) -> None:
@@ -173,6 +184,19 @@ def test_macros_reach_the_source_with_those_that_they_use() -> None:
     headers = read_headers("#define A B(1)\n#define B(x) x\n#define C 3\n#undef C\n#define D 4\nint f(int);\n")
     assert own_part(headers, "int y = A;") == "#define A B(1)\n#define B(x) x\nint y = A;"
     assert own_part(headers, "int y = C;") == "#undef C\nint y = C;"
+
+
+def test_any_macro_may_be_meant_where_names_are_put_together() -> None:
+    headers = read_headers("#define JOINED(a, b) a##b\n#define AB 3\n")
+    assert own_part(headers, "int y = AB;") == "#define AB 3\nint y = AB;"
+    for rest in ("int y = JOINED(A, B);", "#define J(a, b) a %:%: b\nint y = J(A, B);"):
+        assert own_part(headers, rest) == f"#define JOINED(a, b) a##b\n#define AB 3\n{rest}"
+
+
+def test_a_macro_may_need_all_of_the_headers() -> None:
+    headers = read_headers("#define A B\n#define B __COUNTER__\n")
+    assert own_part(headers, "int y = A;") is None
+    assert own_part(headers, "int y = C;") == "int y = C;"
 
 
 def test_a_part_of_headers_begins_with_the_macros_before_it_and_adds_its_declarations() -> None:
@@ -194,7 +218,7 @@ def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
     headers = read_headers('# 1 "a.h" 1\nfloat sine(float);\nfloat cosine(float);\n')
     own = "static float mine(float x) { return sine(x); }\nstatic float other(float x) { return cosine(x); }\n"
     text = trimmed(headers, own + KERNEL % "mine(x[1])")
-    assert "float sine(float);" in text
+    assert text is not None and "float sine(float);" in text
     assert "cosine" not in text
     assert text.count("__attribute__((global))") == 1
 
@@ -202,4 +226,27 @@ def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
 def test_an_operator_of_the_source_is_kept_whatever_its_type_is_called() -> None:
     headers = read_headers("struct half { int x; };\n")
     own = "typedef half number;\nnumber operator%(number a, number b) { return a; }\n"
-    assert "operator%" in trimmed(headers, own + KERNEL % "(half() % half()).x")
+    text = trimmed(headers, own + KERNEL % "(half() % half()).x")
+    assert text is not None and "operator%" in text
+
+
+def test_what_may_be_a_variable_of_the_device_is_kept_in_the_source() -> None:
+    own = "constexpr int three = 3;\n__attribute__((device)) thing place(three);\n"
+    text = trimmed(read_headers(""), own + KERNEL % "1")
+    assert text is not None and "place(three)" in text
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "int line = __builtin_LINE();\n" + KERNEL % "line",
+        "template <typename T> __attribute__((global)) void t(T *x) { }\nvoid host() { t<int><<<1, 1>>>(nullptr); }\n",
+        "template <typename T> __attribute__((device)) T t = 1;\nvoid *host() { return &t<int>; }\n",
+    ],
+)
+def test_some_sources_need_all_of_their_headers_or_functions(own: str) -> None:
+    assert trimmed(read_headers(""), own) is None
+
+
+def test_types_without_names_are_numbered() -> None:
+    assert has_numbers(".func _Z1fIN8INTERNALUt4_EEiT_") and not has_numbers(".func _Z1fIUtx_EEiT_Ut4")

@@ -63,7 +63,7 @@ class KnownHeaders:
 def compile_trimmed(
     job: NvccJob, steps: Steps, known: KnownHeaders, kept: KeptHeaders, scratch: Path, run: Run, *, checked: bool
 ) -> list[ToolResult]:
-    """Make PTX; an empty list: the headers of the source cannot be told from the rest.
+    """Make PTX; an empty list: it does not count, because the source needs all of its headers.
 
     Arguments:
         known, kept: headers that this build, and that builds before it have read.
@@ -82,5 +82,4 @@ def compile_trimmed(
         results.append(run(command))
 
     source = TrimmedSource(job.folder / "device.cu", steps, scratch, run_and_keep, headers_of)
-    source.make_ptx(checked=checked)
-    return results
+    return results if source.make_ptx(checked=checked) else []

@@ -17,11 +17,11 @@ from functools import cached_property, lru_cache
 
 NAME = re.compile(r"\b[A-Za-z_]\w*")
 
-_TOKEN = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}();]|^\#[^\n]*""", re.M)
-_BLOCK = re.compile(r'\s*(?:extern\s*"C(?:\+\+)?"|(?:inline\s+)?namespace\b\s*(\w*)[^{]*)\s*\Z')
+_TOKEN = re.compile(r"""\b\d[\w.]*(?:'\w+)+|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}();]|^\#[^\n]*""", re.M)
+_BLOCK = re.compile(r'\s*(?:extern\s*"C(?:\+\+)?"|(?:inline\s+)?namespace\b[^{]*)\s*\Z')
 _NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
 _ASIDE = re.compile(
-    r"\b(?:__attribute__|alignas|__declspec|noexcept|throw|decltype|__decltype|typeof|__typeof|__typeof__|__asm__|asm"
+    r"\b(?:__attribute(?:__)?|alignas|__declspec|noexcept|throw|decltype|__decltype|typeof|__typeof|__typeof__|__asm__|asm"
     rf"|sizeof|alignof|__alignof|__alignof__)\s*{_NESTED}"
     r"|\[\[[^\]]*\]\]|^\#.*",
     re.M,
@@ -32,11 +32,12 @@ _ASSIGNED = re.compile(r"(?<![=!<>])=(?!=)")
 _ANGLES = re.compile(r"<[^<>]*>")
 _OPERATOR_MEMBER = re.compile(r"(\w+)\s*(?:<[^<>]*>)?\s*::\s*operator\b")
 _OPERANDS = re.compile(rf"\boperator\b\s*(?:\(\s*\)|[^\w\s(]+|\w+(?:\s*\[\s*\])?|\"\"\s*\w+)\s*({_NESTED})")
-_STD_NAMES = re.compile(r"\bstd\s*::\s*((?:\w+\s*::\s*)*~?\w+)")
 _EMITTED = re.compile(r"__attribute__\s*\(\(\s*(?:device|constant|managed|shared|global)\s*\)\)")
 _USED = re.compile(r"__attribute__\s*\(\(.*?\b(?:__)?(?:used|constructor|destructor)\b")
-_VALUE = re.compile(r"\w\s*\(\s*[-+.\d\"'&{(]")
-_STD = re.compile(r"\bstd\b")
+_GOES_ON = re.compile(r"\s*[;,{]")
+_VALUE = re.compile(r"\w\s*\(\s*(?:[-+\d\"'&{(]|\.\d)")
+_DOUBTFUL = re.compile(r"(?=.*\boperator\b)|[^{]*__attribute__\s*\(\((?:device|constant|managed)\)\)[^{]*\Z", re.S)
+_TEMPLATE = re.compile(r"\s*template\s*<(?!\s*>)[^{]*__attribute__\s*\(\((?:global|device|constant|managed)\)\)")
 _KERNEL = re.compile(r"__attribute__\s*\(\(\s*global\s*\)\)")
 
 _KEYWORDS = frozenset(
@@ -58,22 +59,15 @@ class Declaration:
     Arguments:
         text: all of it.
         names: what it declares; empty: it is always kept.
-        in_std: it is in the namespace ``std``. Its names are reached from elsewhere only with ``std::``.
     """
 
     text: str
     names: frozenset[str]
-    in_std: bool = False
 
     @cached_property
     def reaches(self) -> frozenset[str]:
-        """The names that it can mean.
-
-        In ``std``, each may be one of ``std``. So may one where ``std`` is mentioned: a call is also looked for where
-        its arguments' types are.
-        """
-        names = names_in(self.text)
-        return names | in_std(names) if self.in_std or _STD.search(self.text) else names
+        """The names that it can mean."""
+        return names_in(self.text)
 
 
 class Declarations:
@@ -92,12 +86,16 @@ class Declarations:
             self._found = {name: [*numbers] for name, numbers in before._found.items()}
         for number, declaration in enumerate(own, len(self._all) - len(own)):
             for name in declaration.names:
-                self._found.setdefault(f"std::{name}" if declaration.in_std else name, []).append(number)
+                self._found.setdefault(name, []).append(number)
 
     @property
-    def operands(self) -> frozenset[str]:
-        """The types that operators among them are for, by the names that these have there, which may be aliases."""
-        return frozenset().union(*(one.names for one in self._all if "operator" in one.text))
+    def doubtful(self) -> frozenset[str]:
+        """The names of those that may be needed though nothing mentions these names.
+
+        An operator may be for an alias of a type: what uses the type does not have that name. A declaration that looks
+        like one of a function may be a variable of the device, with a value in brackets.
+        """
+        return frozenset().union(*(one.names for one in self._all if _DOUBTFUL.match(one.text)))
 
     def needed(self, names: Iterable[str]) -> list[Declaration]:
         """Those that names reach, in order.
@@ -123,39 +121,38 @@ def declared_in(text: str) -> list[Declaration]:
     return [_declaration(*part) for part in _parts(text)]
 
 
-def in_std(names: Iterable[str]) -> frozenset[str]:
-    """The names as those of ``std``."""
-    return frozenset(f"std::{name}" for name in names)
+def is_made_elsewhere(declaration: Declaration) -> bool:
+    """Whether it is a template of a kernel or of a variable of the device: host code decides what is made of it."""
+    text = declaration.text
+    return not declaration.names and _TEMPLATE.match(text) is not None and not _is_function_of_the_device(text)
 
 
 def names_in(text: str) -> frozenset[str]:
-    """All names in a text, those after ``std::`` with that before them."""
-    after_std = in_std(name for found in _STD_NAMES.findall(text) for name in NAME.findall(found))
-    return frozenset({*NAME.findall(text), *after_std} - _KEYWORDS)
+    """All names in a text."""
+    return frozenset({*NAME.findall(text)} - _KEYWORDS)
 
 
-def _parts(text: str) -> Iterator[tuple[str, int, bool]]:
-    """The texts of declarations; where the body of each begins, or -1; and whether it is in ``std``."""
+def _parts(text: str) -> Iterator[tuple[str, int]]:
+    """The texts of declarations, and where the body of each begins, or -1."""
     start, body, depth, end = -1, -1, 0, 0
-    blocks: list[str] = []
     for token in _TOKEN.finditer(text):
         mark = token[0]
+        if mark[0].isdigit():  # with a mark between digits, which begins no character
+            continue
         if depth == 0 and start < 0:
             if _OF_THE_NEXT.match(mark):
                 start, body = token.start(), -1
                 continue
             if mark[0] == "#" or mark == "}":
-                yield mark, -1, False
+                yield mark, -1
                 end = token.end()
-                blocks = blocks[:-1] if mark == "}" else blocks
                 continue
             start, body = end, -1
         if mark[0] == "#":
             continue
         if mark == "{" and depth == 0:
-            if block := _BLOCK.match(text, start, token.start()):
-                yield text[start : token.end()], -1, False
-                blocks.append(block[1] or "")
+            if _BLOCK.match(text, start, token.start()):
+                yield text[start : token.end()], -1
                 start, end = -1, token.end()
                 continue
             body = token.start() - start if body < 0 else body
@@ -164,18 +161,15 @@ def _parts(text: str) -> Iterator[tuple[str, int, bool]]:
         elif mark in "})":
             depth -= 1
         if depth == 0 and (mark == ";" or (mark == "}" and _ends_here(text, start, body, token.end()))):
-            yield text[start : token.end()], body, "std" in blocks
+            yield text[start : token.end()], body
             start, end = -1, token.end()
     if text[end:].strip():
-        yield text[end:], -1, False
+        yield text[end:], -1
 
 
 def _ends_here(text: str, start: int, body: int, after: int) -> bool:
-    """Whether a declaration ends with its body, as those of functions do."""
-    head = _head(text[start : start + body])
-    if text[after : after + 64].lstrip()[:1] == ";":
-        return False
-    return _is_function(head)
+    """Whether a declaration ends with its body, as those of functions do; what is in braces may be a member's value."""
+    return not _GOES_ON.match(text, after) and _is_function(_head(text[start : start + body]))
 
 
 def _head(text: str) -> str:
@@ -189,6 +183,10 @@ def _head(text: str) -> str:
     return head.strip()
 
 
+def _is_function_of_the_device(text: str) -> bool:
+    return _KERNEL.search(text) is None and "(" in _head(text)
+
+
 def _is_function(head: str) -> bool:
     if "operator" in head:
         return True
@@ -197,12 +195,12 @@ def _is_function(head: str) -> bool:
 
 
 @lru_cache(1 << 14)  # headers of different sources and archs are largely the same
-def _declaration(text: str, body: int, in_std: bool) -> Declaration:
+def _declaration(text: str, body: int) -> Declaration:
     words = text.split(None, 1)
     if not words or text[0] == "}" or text[-1] == "{" or (text[0] == "#" and "\n" not in text):
         return Declaration(text, frozenset())
     names = frozenset(_declared(text, body)) - _KEYWORDS
-    return Declaration(text, names, in_std)
+    return Declaration(text, names)
 
 
 def _declared(text: str, body: int) -> set[str]:
@@ -222,13 +220,15 @@ def _declared(text: str, body: int) -> set[str]:
         return _function(head) or {*NAME.findall(text)}
     if _EMITTED.search(before):
         return set()  # a variable of the device is in the output, also if nothing uses it
+    if "<" in head or ">" in head:  # of a comparison, perhaps; then others may be in the same text
+        return set() if _EMITTED.search(text) else {*NAME.findall(text)}
     if re.search(r"\benum\b", head):
         return {*NAME.findall(_ASIDE.sub(" ", text))}
     if head.startswith("using") or re.match(r"template\s+using\b", head):
         found = re.match(r"(?:template\s+)?using\s+(\w+)\s*=", head)
         return {found[1]} if found else {*re.findall(r"(\w+)\s*[;,]", head)}
-    if body < 0 and not re.search(r"\b(?:typedef|struct|class|union)\b", head):
-        return _variables(head)
+    if not re.search(r"\b(?:typedef|struct|class|union)\b", head):
+        return _variables(head) if body < 0 else {*NAME.findall(text)}
     tail = text[text.rindex("}") :] if body >= 0 and "}" in text else ""
     return {*NAME.findall(re.split(r"(?<!:):(?!:)", head)[0]), *NAME.findall(_ASIDE.sub(" ", tail))}
 
@@ -236,10 +236,10 @@ def _declared(text: str, body: int) -> set[str]:
 def _function(head: str) -> set[str]:
     """The name of a function; none, if it has another form than ``result name(parameters)``."""
     called = re.search(r"(\w+)\s*\((?!\s*[*&])", head)
-    if called is None or called[1] in _KEYWORDS or "(" in head[: called.start()]:
+    if called is None or called[1] in _KEYWORDS or re.search(r"[(,<>]", head[: called.start()]):
         return set()
-    behind = re.sub(_NESTED, "", head[called.start() :]).partition(":")[0]
-    return set() if "," in behind or "(" in behind else {called[1]}
+    behind = re.sub(_NESTED, "()", head[called.start() :]).partition(":")[0]
+    return set() if re.search(r",|\(\s*[^)]|\(\)\s*\(", behind) else {called[1]}
 
 
 def _variables(head: str) -> set[str]:

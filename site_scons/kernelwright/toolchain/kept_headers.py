@@ -57,18 +57,17 @@ def _to_json(headers: Headers, before: Headers | None) -> dict[str, Any]:
         "macros": {name: line for name, line in headers.macros.items() if known.get(name) != line},
         "texts": [one.text for one in own],
         "names": [sorted(one.names) for one in own],
-        "in_std": [number for number, one in enumerate(own) if one.in_std],
     }
 
 
 def _kept(record: Record, before: Headers | None) -> Headers:
-    files, macros, in_std = record.mapping("files"), record.mapping("macros"), {*record.counts("in_std")}
+    files, macros = record.mapping("files"), record.mapping("macros")
     for file, stamp in files.items():
         if [*file_stamp(file)] != stamp:
             raise ValueError(f"{file} has changed")
     if not all(isinstance(line, str) for line in macros.values()):
         raise ValueError("a macro is no text")
     listed = zip(record.texts("texts"), record.lists_of_texts("names"), strict=True)
-    own = [Declaration(text, frozenset(names), number in in_std) for number, (text, names) in enumerate(listed)]
+    own = [Declaration(text, frozenset(names)) for text, names in listed]
     declarations = Declarations(own, before.declarations if before else None)
     return Headers(declarations, {**(before.macros if before else {}), **macros}, frozenset(files))

@@ -77,6 +77,11 @@ class Steps:
         """Name of the file that the front end reads, as a path from the folder of the source."""
         return _output(self.commands[0])
 
+    @property
+    def ptx(self) -> str:
+        """Name of the PTX file, in the same way."""
+        return _output(self.commands[1])
+
     def preprocessing(self, source: str, output: str, *, has_built_in: bool, macros: bool) -> list[str]:
         """The command that preprocesses a part of a source.
 

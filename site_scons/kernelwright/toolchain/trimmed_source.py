@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..processes.environment import place_for_shell
 from .nvcc_steps import Steps
-from .trimming import Headers, next_part, own_part, parted, read_headers, trimmed
+from .trimming import Headers, has_numbers, next_part, own_part, parted, read_headers, trimmed
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TrimmedSource:
     headers_of: Callable[[str, Headers | None, Callable[[], Headers]], Headers]
 
     def make_ptx(self, *, checked: bool) -> bool:
-        """Make PTX; False: nothing is made, because the headers of the source cannot be told from the rest.
+        """Make PTX; False: what is made does not count, because the source needs all of its headers.
 
         Arguments:
             checked: as :meth:`Steps.front_end` has it.
@@ -44,10 +44,13 @@ class TrimmedSource:
             return False
         heads, rest = parts
         headers = self._headers(heads)
-        own = self._preprocessed("own", own_part(headers, rest), has_built_in=False)
-        _write(self.path.parent / self.steps.preprocessed, trimmed(headers, own))
+        own = own_part(headers, rest)
+        text = None if own is None else trimmed(headers, self._preprocessed("own", own, has_built_in=False))
+        if text is None:
+            return False
+        _write(self.path.parent / self.steps.preprocessed, text)
         self.run(self.steps.translating(checked=checked))
-        return True
+        return not has_numbers((self.path.parent / self.steps.ptx).read_text(encoding="utf-8", errors="replace"))
 
     def _headers(self, parts: Sequence[str]) -> Headers:
         """What the first parts of a source leave."""

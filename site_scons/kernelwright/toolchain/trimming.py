@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .declarations import NAME, Declarations, declared_in, in_std, names_in
+from .declarations import NAME, Declarations, declared_in, is_made_elsewhere
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -24,11 +24,17 @@ DIRECTIVE = re.compile(r"^#[ \t]*(?:(define|undef)[ \t]+(\w+)|pragma (push|pop)_
 MARKER = re.compile(r"^# \d+ .*\n?", re.M)
 FILE = re.compile(r'^# \d+ "(/[^"]+)" 1', re.M)
 
-OTHER_SCOPES = re.compile(r"\bstd\b|\busing\s+namespace\b")
-"""What lets a name without ``std::`` mean one of ``std``."""
+NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__|__BASE_FILE__|__TIMESTAMP__|__has_include(?:_next)?)\b")
+"""What depends on more than the declarations and macros of the headers, when it is preprocessed."""
 
-NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__)\b")
-"""What depends on more of the headers than their declarations and macros."""
+PLACE = re.compile(r"\b__builtin_(?:LINE|FILE|COLUMN|source_location)\b")
+"""What depends on lines and files behind the preprocessor."""
+
+PASTED = re.compile(r"##|%:%:")
+"""What makes one name of two, so that any macro may be meant."""
+
+NUMBERED = re.compile(r"Ut\d*_")
+"""In a name that the compiler makes: a type without a name, by the number of those before it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Headers:
     Arguments:
         declarations: after the preprocessor.
         macros: by name, the line that defines each, or that takes it back.
-        files: paths of those that were read.
+        files: paths of those that were read, and of those of the parts before, whose macros decide what is read.
     """
 
     declarations: Declarations
@@ -79,7 +85,8 @@ def read_headers(preprocessed: str, before: Headers | None = None) -> Headers:
             macros[stacked] = pushed[stacked].pop()
     own = declared_in(MARKER.sub("", DIRECTIVE.sub("", preprocessed)))
     declarations = Declarations(own, before.declarations if before else None)
-    return Headers(declarations, macros, frozenset(FILE.findall(preprocessed)))
+    files = frozenset(FILE.findall(preprocessed))
+    return Headers(declarations, macros, files | before.files if before else files)
 
 
 def next_part(headers: Headers, part: str) -> str:
@@ -87,8 +94,8 @@ def next_part(headers: Headers, part: str) -> str:
     return "".join(headers.macros.values()) + part
 
 
-def own_part(headers: Headers, rest: str) -> str:
-    """The rest of a source, behind the macros that it needs; it has to be preprocessed."""
+def own_part(headers: Headers, rest: str) -> str | None:
+    """The rest of a source, behind the macros that it needs; it has to be preprocessed. None: it cannot be alone."""
     needed: dict[str, str] = {}
     todo = NAME.findall(rest)
     while todo:
@@ -96,23 +103,29 @@ def own_part(headers: Headers, rest: str) -> str:
         if name in headers.macros and name not in needed:
             needed[name] = headers.macros[name]
             todo += NAME.findall(needed[name])
-    return "".join(needed.values()) + rest
+    text = "".join(needed.values()) + rest
+    if NOT_SEPARABLE.search(text):
+        return None
+    return next_part(headers, rest) if PASTED.search(text) else text
 
 
-def trimmed(headers: Headers, own: str) -> str:
-    """A source after the preprocessor with what it needs of its headers.
+def trimmed(headers: Headers, own: str) -> str | None:
+    """A source after the preprocessor with what it needs of its headers; None: that is not to tell.
 
     Arguments:
         own: its own part, preprocessed.
     """
     declared = Declarations(declared_in(own))
-    # An operator may be for an alias of a type: what uses the type does not have that name.
-    kept = "\n".join(one.text for one in declared.needed(declared.operands))
-    names = names_in(kept)
-    if OTHER_SCOPES.search(kept):
-        names |= in_std(names)
-    needed = "\n".join(one.text for one in headers.declarations.needed(names))
-    return f"{needed}\n{kept}\n"
+    kept = declared.needed(declared.doubtful)
+    names = frozenset().union(*(one.reaches for one in kept))
+    declarations = [*headers.declarations.needed(names), *kept]
+    text = "\n".join(one.text for one in declarations)
+    return None if PLACE.search(text) or any(map(is_made_elsewhere, declarations)) else f"{text}\n"
+
+
+def has_numbers(ptx: str) -> bool:
+    """Whether names in PTX may be others with all declarations of the headers."""
+    return NUMBERED.search(ptx) is not None
 
 
 def head_lines(source: str) -> int:
