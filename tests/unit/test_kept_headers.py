@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kernelwright.toolchain.kept_headers import KeptHeaders
 from kernelwright.toolchain.trimming import Headers, read_headers
 
 KEY = ("compute_80", "-O3", "#include <a.h>")
+SECOND = (*KEY[:2], "#include <a.h>\n#include <b.h>")
 
 
 class Folder:
@@ -53,9 +55,9 @@ def test_a_part_is_kept_without_those_before_it(folder: Folder) -> None:
         return read_headers("#define A 1\n#undef A\n#define B 2\nint g(int);\n", before)
 
     keeper = KeptHeaders(folder.kept, ("nvcc 13.0",))
-    second = ("compute_80", "-O3", "#include <a.h>\n#include <b.h>")
-    read_part, kept = keeper.of(second, before, read), keeper.of(second, before, folder.read)
+    read_part, kept = keeper.of(SECOND, before, read), keeper.of(SECOND, before, folder.read)
     assert folder.reads == 1
+    assert kept.files == read_part.files == {str(folder.header)}
     assert kept.macros == read_part.macros == {"A": "#undef A\n", "B": "#define B 2\n"}
     assert kept.declarations.needed(["g"]) == read_part.declarations.needed(["g"])
     assert [one.text.strip() for one in kept.declarations.own] == ["int g(int);"]
@@ -78,6 +80,40 @@ def test_a_changed_header_and_a_damaged_file_are_read_again(folder: Folder, chan
     reads: list[int] = []
     KeptHeaders(folder.kept, ("nvcc 13.0",)).of(KEY, None, lambda: reads.append(1) or read_headers(text))
     assert reads == [1]
+
+
+def test_a_part_is_read_again_if_a_file_of_a_part_before_it_has_changed(folder: Folder) -> None:
+    """Its content depends on the macros that those leave."""
+
+    def read() -> Headers:
+        return read_headers("#define B A\n" if "A 1" in folder.header.read_text() else "", folder.headers())
+
+    keeper = KeptHeaders(folder.kept, ("nvcc 13.0",))
+    assert "B" in keeper.of(SECOND, folder.headers(), read).macros
+    folder.header.write_text("#define A 2\n")
+    assert "B" not in keeper.of(SECOND, folder.headers(), read).macros
+
+
+def test_files_that_change_while_they_are_read_are_not_kept(folder: Folder) -> None:
+    def read() -> Headers:
+        headers = folder.read()
+        time.sleep(0.05)  # the clock of files is coarse
+        folder.header.write_text("#define A 2\n")
+        return headers
+
+    keeper = KeptHeaders(folder.kept, ("nvcc 13.0",))
+    assert keeper.of(KEY, None, read).macros == {"A": "#define A 1\n"}
+    assert keeper.of(KEY, None, folder.read).macros == {"A": "#define A 2\n"}
+
+
+def test_files_that_changed_their_places_are_read_again(folder: Folder) -> None:
+    folder.headers()
+    folder.headers(("compute_90a", *KEY[1:]))
+    first, second = sorted(folder.kept.iterdir())
+    first.write_bytes(second.read_bytes())
+    folder.headers()
+    folder.headers(("compute_90a", *KEY[1:]))
+    assert folder.reads == 3
 
 
 @pytest.mark.parametrize(

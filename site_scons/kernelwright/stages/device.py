@@ -143,7 +143,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers
         if _is_parted(kernel):
-            identity = (nvcc.identity, host_compiler.identity, code_digest("PTX"))
+            identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
             kept = KeptHeaders(kernel.run.state / "headers", identity)
             steps = kernel.tools.steps
             return compile_by_steps(job, nvcc, host_compiler, steps, kept, scratch, tools, subject, shipped=shipped)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.files import canonical_json, file_stamp
+from ..core.files import Stamp, canonical_json, file_stamp
 from ..core.records import Record
 from ..core.sealed import read_sealed, write_sealed
 from .declarations import Declaration, Declarations
 from .trimming import Headers
 
-SCHEMA = "kernelwright/headers-1"
+SCHEMA = "kernelwright/headers-2"
 
 
 @dataclass(frozen=True)
@@ -40,27 +41,33 @@ class KeptHeaders:
         """
         name = hashlib.sha256(canonical_json([self.identity, *key]).encode("utf-8", "surrogateescape")).hexdigest()
         path = self.folder / f"{name[:32]}.json"
-        kept = read_sealed(path, SCHEMA, lambda record: _kept(record, before))
+        kept = read_sealed(path, SCHEMA, lambda record: _kept(record, name, before))
         if kept is None:
+            begun = time.time_ns()
             kept = read()
             with contextlib.suppress(OSError, UnicodeEncodeError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                write_sealed(path, SCHEMA, _to_json(kept, before))
+                stamps = {file: file_stamp(file) for file in sorted(kept.files)}
+                if all(changed <= begun for _, _, changed, _ in stamps.values()):
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    write_sealed(path, SCHEMA, _to_json(kept, name, stamps, before))
         return kept
 
 
-def _to_json(headers: Headers, before: Headers | None) -> dict[str, Any]:
+def _to_json(headers: Headers, name: str, stamps: Mapping[str, Stamp], before: Headers | None) -> dict[str, Any]:
     """What a part adds, and the stamps of the files that were read."""
     known, own = before.macros if before else {}, headers.declarations.own
     return {
-        "files": {file: file_stamp(file) for file in sorted(headers.files)},
+        "key": name,
+        "files": stamps,
         "macros": {name: line for name, line in headers.macros.items() if known.get(name) != line},
         "texts": [one.text for one in own],
         "names": [sorted(one.names) for one in own],
     }
 
 
-def _kept(record: Record, before: Headers | None) -> Headers:
+def _kept(record: Record, name: str, before: Headers | None) -> Headers:
+    if record.text("key") != name:
+        raise ValueError("it is of other headers")
     files, macros = record.mapping("files"), record.mapping("macros")
     for file, stamp in files.items():
         if [*file_stamp(file)] != stamp:
