@@ -208,7 +208,7 @@ def edit(tree: Tree, old: str, new: str) -> None:
 LINKED_FOLDERS = (
     *(f"build/{name}" for name in ("kernels", "kernels/demo", "kernels/demo/scale", "check", "demo", "demo/_lib")),
     *(CUDA, "build/demo/_runtime", "build/demo/backends", "build/demo/backends/tvm_ffi", STATE),
-    *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled", "cache")),
+    *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled", "headers", "cache")),
 )
 
 
@@ -437,7 +437,11 @@ def everything(tree: Tree) -> set[Path]:
 def test_what_killed_runs_left_half_written_is_removed(tree):
     dead = subprocess.Popen(["/bin/true"])
     dead.wait()
-    folders = ("build", STATE, *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled")))
+    folders = (
+        "build",
+        STATE,
+        *(f"{STATE}/{name}" for name in ("scratch", "discovery", "journal", "settled", "headers")),
+    )
     stale = [tree.folder / folder / f".scratch-{dead.pid}-x" for folder in folders]
     alive = tree.folder / STATE / f".scratch-{os.getpid()}-x"
     for path in (*stale, alive):

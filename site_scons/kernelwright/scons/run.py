@@ -289,7 +289,7 @@ class BuildRun:
     @property
     def _records(self) -> list[Path]:
         """The folders of what this run notes for the next one, and of what it is working on."""
-        return [self.scratch, self.discovery, *(self.state / name for name in ("journal", "settled", "pch"))]
+        return [self.scratch, self.discovery, *(self.state / name for name in ("journal", "settled", "pch", "headers"))]
 
     def _wanted(self) -> set[int]:
         """The stages that the requested targets need, up to date or not."""
