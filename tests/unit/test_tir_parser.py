@@ -96,6 +96,19 @@ def main(x: T.Buffer(({size},), "float32")):
 
 
 @pytest.mark.usefixtures("faster")
+def test_other_threads_may_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Definitions of a notebook are parsed in its process, which may parse others in other threads."""
+
+    class Emptied(dict[int, object]):
+        def __setitem__(self, key: int, value: object) -> None:
+            super().__setitem__(key, value)
+            self.clear()
+
+    monkeypatch.setattr(tir_parser, "_known", Emptied())
+    assert [int(with_macro(size).params[0].shape[0]) for size in (1, 2)] == [1, 2]
+
+
+@pytest.mark.usefixtures("faster")
 def test_a_function_that_stands_for_another_shows_the_source_of_that() -> None:
     def standing_for(function: Callable[[], None]) -> Callable[[], None]:
         return functools.wraps(function)(lambda: None)

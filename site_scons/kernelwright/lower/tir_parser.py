@@ -52,12 +52,13 @@ def _look_up_once(source: Source, program: Any) -> None:
     if code is None or hasattr(program, "__wrapped__"):  # such a function shows the source of another
         _look_up(source, program)
         return
-    if id(code) not in _known:
+    known = _known.get(id(code))  # once: another thread may clear it
+    if known is None:
         if len(_known) >= MOST:
             _known.clear()
         _look_up(source, program)
-        _known[id(code)] = code, dict(vars(source))
-    vars(source).update(_known[id(code)][1])
+        known = _known[id(code)] = code, dict(vars(source))
+    vars(source).update(known[1])
 
 
 def _find_parser(macro: Any) -> Any:
