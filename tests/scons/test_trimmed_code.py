@@ -165,6 +165,13 @@ __device__ float g(int x) { return x * 1'000; } __device__ float g(float x) { re
 }
 extern "C" __global__ void k(half *x) { using namespace mine; x[0] = f(x[1], mine::b + mine::d) + half(g(3)); }
 """,
+    "operators between headers": """\
+struct number { float v; __device__ operator float() const { return v; } };
+using other = number;
+__device__ number operator+(other a, other b) { return {a.v * 3 + b.v}; }
+#include <cuda_fp16.h>
+extern "C" __global__ void k(number *x) { x[0].v = x[1] + x[2]; }
+""",
     "variables that look like functions": """\
 #include <cuda_fp16.h>
 struct number { int v; constexpr number(int x) : v(x) {} };

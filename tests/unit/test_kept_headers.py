@@ -23,7 +23,8 @@ class Folder:
         self.header.write_text("#define A 1\nnamespace std { int f(int); }\n")
 
     def preprocessed(self) -> str:
-        return f'# 1 "headers.cu"\n# 1 "{self.header}" 1\n{self.header.read_text()}# 2 "headers.cu" 2\nint g(float);\n'
+        source = '# 2 "headers.cu" 2\nint g(float);\nint operator+(one);\n'
+        return f'# 1 "headers.cu"\n# 1 "{self.header}" 1\n{self.header.read_text()}{source}'
 
     def read(self) -> Headers:
         self.reads += 1
@@ -41,9 +42,10 @@ def folder(tmp_path: Path) -> Folder:
 def test_what_is_kept_is_what_was_read(folder: Folder) -> None:
     read, kept = folder.headers(), folder.headers()
     assert folder.reads == 1
-    assert kept.declarations.own == read.declarations.own and len(read.declarations.own) == 4
+    assert kept.declarations.own == read.declarations.own and len(read.declarations.own) == 5
     assert kept.macros == read.macros == {"A": "#define A 1\n"}
     assert kept.files == read.files == {str(folder.header)}
+    assert kept.doubtful == read.doubtful == {"one"}
     for name in ("f", "g"):
         assert kept.declarations.needed([name]) == read.declarations.needed([name])
 
@@ -57,7 +59,7 @@ def test_a_part_is_kept_without_those_before_it(folder: Folder) -> None:
     keeper = KeptHeaders(folder.kept, ("nvcc 13.0",))
     read_part, kept = keeper.of(SECOND, before, read), keeper.of(SECOND, before, folder.read)
     assert folder.reads == 1
-    assert kept.files == read_part.files == {str(folder.header)}
+    assert kept.files == read_part.files == {str(folder.header)} and kept.doubtful == read_part.doubtful == {"one"}
     assert kept.macros == read_part.macros == {"A": "#undef A\n", "B": "#define B 2\n"}
     assert kept.declarations.needed(["g"]) == read_part.declarations.needed(["g"])
     assert [one.text.strip() for one in kept.declarations.own] == ["int g(int);"]

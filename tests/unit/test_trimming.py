@@ -57,6 +57,7 @@ def test_all_overloads_of_a_name_are_kept() -> None:
         ("half (f)(half x) { return x; }", "f"),
         ("constexpr int e(3), f(4);", "e"),
         ("constexpr int e{3}, f{4}, g{5};", "f"),
+        ("struct one : two { int three; } e = {3}, f = {4}, g = {5};", "f"),
         ("template <int n = (1 < 2)> using pointer = int *;", "pointer"),
         ("template <int n, bool is_small = (n < 4)> constexpr int f(int x) { return 1; };", "f"),
     ],
@@ -234,6 +235,16 @@ def test_what_may_be_a_variable_of_the_device_is_kept_in_the_source() -> None:
     own = "constexpr int three = 3;\n__attribute__((device)) thing place(three);\n"
     text = trimmed(read_headers(""), own + KERNEL % "1")
     assert text is not None and "place(three)" in text
+
+
+def test_an_operator_between_headers_is_kept_whatever_its_type_is_called() -> None:
+    between = "using number = half;\nnumber operator%(number a, number b) { return a; }\n"
+    begin, end = '# 1 "/headers.cu"\n# 1 "/half.h" 1 3\nstruct half { int x; };\n', '# 3 "/headers.cu" 2\n'
+    for text, is_kept in ((begin + end + between, True), (begin + between + end, False)):
+        first = read_headers(text)
+        headers = read_headers('# 1 "/b.h" 1\n# 2 "/headers.cu" 2\n', first)
+        made = trimmed(headers, KERNEL % "(half() % half()).x")
+        assert made is not None and ("operator%" in made) == is_kept
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ _ASIDE = re.compile(
 _OF_THE_NEXT = re.compile(r"\#\s*pragma\s+(?:nv_exec_check_disable|hd_warning_disable|nv_abi)\b")
 _COMPARED = re.compile(r"[<>]=|->")
 _ASSIGNED = re.compile(r"(?<![=!<>])=(?!=)")
+_BRACES = re.compile(r"\{[^{}]*\}")
 _ANGLES = re.compile(r"<[^<>]*>")
 _OPERATOR_MEMBER = re.compile(r"(\w+)\s*(?:<[^<>]*>)?\s*::\s*operator\b")
 _OPERANDS = re.compile(rf"\boperator\b\s*(?:\(\s*\)|[^\w\s(]+|\w+(?:\s*\[\s*\])?|\"\"\s*\w+)\s*({_NESTED})")
@@ -229,8 +230,16 @@ def _declared(text: str, body: int) -> set[str]:
         return {found[1]} if found else {*re.findall(r"(\w+)\s*[;,]", head)}
     if not re.search(r"\b(?:typedef|struct|class|union)\b", head):
         return _variables(head) if body < 0 else {*NAME.findall(text)}
-    tail = text[text.rindex("}") :] if body >= 0 and "}" in text else ""
+    tail = _behind(text[body:]) if body >= 0 else ""
     return {*NAME.findall(re.split(r"(?<!:):(?!:)", head)[0]), *NAME.findall(_ASIDE.sub(" ", tail))}
+
+
+def _behind(text: str) -> str:
+    """What is outside of braces, and more of the text if a brace is in a string."""
+    before = ""
+    while text != before:
+        before, text = text, _BRACES.sub(" ", text)
+    return text
 
 
 def _function(head: str) -> set[str]:

@@ -62,6 +62,7 @@ def _to_json(headers: Headers, name: str, stamps: Mapping[str, Stamp], before: H
         "macros": {name: line for name, line in headers.macros.items() if known.get(name) != line},
         "texts": [one.text for one in own],
         "names": [sorted(one.names) for one in own],
+        "doubtful": sorted(headers.doubtful),
     }
 
 
@@ -77,4 +78,5 @@ def _kept(record: Record, name: str, before: Headers | None) -> Headers:
     listed = zip(record.texts("texts"), record.lists_of_texts("names"), strict=True)
     own = [Declaration(text, frozenset(names)) for text, names in listed]
     declarations = Declarations(own, before.declarations if before else None)
-    return Headers(declarations, {**(before.macros if before else {}), **macros}, frozenset(files))
+    macros = {**(before.macros if before else {}), **macros}
+    return Headers(declarations, macros, frozenset(files), frozenset(record.texts("doubtful")))

@@ -21,7 +21,7 @@ CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|(?<!R)"(?:\\.|[^"\\\n])*"', re.S)
 
 DIRECTIVE = re.compile(r"^#[ \t]*(?:(define|undef)[ \t]+(\w+)|pragma (push|pop)_macro\(\"(\w+)\"\)).*\n?", re.M)
-MARKER = re.compile(r"^# \d+ .*\n?", re.M)
+MARKER = re.compile(r'^# \d+ (?:"(?:\\.|[^"\\\n])*" ([12])\b)?.*\n?', re.M)
 FILE = re.compile(r'^# \d+ "(/[^"]+)" 1', re.M)
 
 NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__|__BASE_FILE__|__TIMESTAMP__|__has_include(?:_next)?)\b")
@@ -45,11 +45,13 @@ class Headers:
         declarations: after the preprocessor.
         macros: by name, the line that defines each, or that takes it back.
         files: paths of those that were read, and of those of the parts before, whose macros decide what is read.
+        doubtful: names of declarations of the source that are between its headers, see :attr:`Declarations.doubtful`.
     """
 
     declarations: Declarations
     macros: Mapping[str, str]
     files: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
 
 
 def parted(source: str) -> tuple[list[str], str] | None:
@@ -83,10 +85,23 @@ def read_headers(preprocessed: str, before: Headers | None = None) -> Headers:
             pushed.setdefault(stacked, []).append(macros.get(stacked, f"#undef {stacked}\n"))
         elif pushed.get(stacked):
             macros[stacked] = pushed[stacked].pop()
-    own = declared_in(MARKER.sub("", DIRECTIVE.sub("", preprocessed)))
-    declarations = Declarations(own, before.declarations if before else None)
-    files = frozenset(FILE.findall(preprocessed))
-    return Headers(declarations, macros, files | before.files if before else files)
+    text = DIRECTIVE.sub("", preprocessed)
+    own = declared_in(MARKER.sub("", text))
+    files, doubtful = frozenset(FILE.findall(text)), Declarations(declared_in(_outside(text))).doubtful
+    if before is None:
+        return Headers(Declarations(own), macros, files, doubtful)
+    declarations = Declarations(own, before.declarations)
+    return Headers(declarations, macros, files | before.files, doubtful | before.doubtful)
+
+
+def _outside(preprocessed: str) -> str:
+    """What is in no header."""
+    depth, start, found = 0, 0, []
+    for marker in MARKER.finditer(preprocessed):
+        found += [preprocessed[start : marker.start()]] if depth == 0 else []
+        depth += {"1": 1, "2": -1}.get(marker[1], 0)
+        start = marker.end()
+    return "".join([*found, preprocessed[start:] if depth == 0 else ""])
 
 
 def next_part(headers: Headers, part: str) -> str:
@@ -117,7 +132,7 @@ def trimmed(headers: Headers, own: str) -> str | None:
     """
     declared = Declarations(declared_in(own))
     kept = declared.needed(declared.doubtful)
-    names = frozenset().union(*(one.reaches for one in kept))
+    names = headers.doubtful.union(*(one.reaches for one in kept))
     declarations = [*headers.declarations.needed(names), *kept]
     text = "\n".join(one.text for one in declarations)
     return None if PLACE.search(text) or any(map(is_made_elsewhere, declarations)) else f"{text}\n"
