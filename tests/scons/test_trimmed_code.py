@@ -76,6 +76,8 @@ static __device__ int counter;
 __constant__ float table[4] = {1, 2, 3, 4};
 __device__ float shown = 3.0f;
 __device__ __noinline__ float helper(float x) { return x * table[threadIdx.x & 3]; }
+template <int N> __global__ void other(float *x) { x[N] = N; }
+template __global__ void other<3>(float *);
 extern "C" __global__ void k(float *x) {
   extern __shared__ double shared[];
   int *p = new int[4];
@@ -179,11 +181,6 @@ constexpr int three = 3;
 __device__ number place(three);
 extern "C" __global__ void k(int *x) { x[0] = 1; }
 """,
-    "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
-}
-
-
-WHOLE = {
     "a kernel that host code makes": """\
 template <typename T> __global__ void other(T *x) { x[0] = 1; }
 void host(float *x) { other<float><<<1, 1>>>(x); }
@@ -194,16 +191,27 @@ template <typename T> __device__ T other = 1;
 void *host() { return &other<float>; }
 extern "C" __global__ void k(float *x) { x[0] = 1; }
 """,
+    "lines": """\
+#include <cstdio>
+extern "C" __global__ void k(float *x) { printf("%d %s", __builtin_LINE(), __builtin_FILE()); }
+""",
+    "nothing": 'extern "C" __global__ void k(float *x) { x[threadIdx.x] = 1; }\n',
+}
+
+
+WHOLE = {
+    "a kernel between headers": """\
+template <typename T> __global__ void other(T *x) { x[0] = 1; }
+void host(float *x) { other<float><<<1, 1>>>(x); }
+#include <cuda_fp16.h>
+extern "C" __global__ void k(float *x) { x[0] = 1; }
+""",
     "types with numbers": """\
 #include <cmath>
 enum { unused = 1 };
 enum { used = 2 };
 template <typename T> __device__ __noinline__ float f(T x, float *y) { return y[x] * y[3]; }
 extern "C" __global__ void k(float *x) { x[0] = f(used, x); }
-""",
-    "lines": """\
-#include <cstdio>
-extern "C" __global__ void k(float *x) { printf("%d %s", __builtin_LINE(), __builtin_FILE()); }
 """,
     "files": """\
 #include <cstdio>

@@ -217,10 +217,9 @@ def test_headers_may_change_macros_for_a_while() -> None:
 
 def test_a_kernel_gets_what_it_needs_through_its_own_functions() -> None:
     headers = read_headers('# 1 "a.h" 1\nfloat sine(float);\nfloat cosine(float);\n')
-    own = "static float mine(float x) { return sine(x); }\nstatic float other(float x) { return cosine(x); }\n"
+    own = "static float mine(float x) { return sine(x); }\n"
     text = trimmed(headers, own + KERNEL % "mine(x[1])")
-    assert text is not None and "float sine(float);" in text
-    assert "cosine" not in text
+    assert text is not None and "float sine(float);" in text and "cosine" not in text
     assert text.count("__attribute__((global))") == 1
 
 
@@ -231,32 +230,43 @@ def test_an_operator_of_the_source_is_kept_whatever_its_type_is_called() -> None
     assert text is not None and "operator%" in text
 
 
-def test_what_may_be_a_variable_of_the_device_is_kept_in_the_source() -> None:
-    own = "constexpr int three = 3;\n__attribute__((device)) thing place(three);\n"
-    text = trimmed(read_headers(""), own + KERNEL % "1")
-    assert text is not None and "place(three)" in text
+def test_the_source_stays_as_it_is() -> None:
+    """So a mistake is one, also in a function that nothing calls, and lines keep their numbers."""
+    own = '# 7 "device.cu"\nint unused(int x) { return mistake; }\n' + KERNEL % "1"
+    text = trimmed(read_headers('# 1 "a.h" 1\nint other(int);\n'), own)
+    assert text is not None and text.endswith(f"\n{own}") and "other" not in text
+
+
+def test_host_code_may_launch() -> None:
+    headers = read_headers('# 1 "a.h" 1\nextern unsigned __cudaPushCallConfiguration(int, int);\n')
+    text = trimmed(headers, KERNEL % "1")
+    assert text is not None and "__cudaPushCallConfiguration" in text
 
 
 def test_an_operator_between_headers_is_kept_whatever_its_type_is_called() -> None:
     between = "using number = half;\nnumber operator%(number a, number b) { return a; }\n"
+    between += "__attribute__((device)) half place(three);\n"
     begin, end = '# 1 "/headers.cu"\n# 1 "/half.h" 1 3\nstruct half { int x; };\n', '# 3 "/headers.cu" 2\n'
     for text, is_kept in ((begin + end + between, True), (begin + between + end, False)):
         first = read_headers(text)
         headers = read_headers('# 1 "/b.h" 1\n# 2 "/headers.cu" 2\n', first)
         made = trimmed(headers, KERNEL % "(half() % half()).x")
-        assert made is not None and ("operator%" in made) == is_kept
+        assert made is not None and ("operator%" in made) == ("half place(three)" in made) == is_kept
 
 
 @pytest.mark.parametrize(
-    "own",
+    "text",
     [
-        "int line = __builtin_LINE();\n" + KERNEL % "line",
-        "template <typename T> __attribute__((global)) void t(T *x) { }\nvoid host() { t<int><<<1, 1>>>(nullptr); }\n",
-        "template <typename T> __attribute__((device)) T t = 1;\nvoid *host() { return &t<int>; }\n",
+        "int line(int x = __builtin_LINE());\n",
+        "template <typename T> __attribute__((global)) void line(T *x) { }\n",
+        "template <typename T> __attribute__((device)) T line = 1;\n",
     ],
 )
-def test_some_sources_need_all_of_their_headers_or_functions(own: str) -> None:
-    assert trimmed(read_headers(""), own) is None
+def test_some_sources_need_all_of_their_headers(text: str) -> None:
+    own = KERNEL % "line()"
+    assert trimmed(read_headers(text), own) is None
+    assert trimmed(read_headers("template <typename T> __attribute__((device)) T line(T (&x)[3]);\n"), own) is not None
+    assert trimmed(read_headers(""), text + own) is not None
 
 
 def test_types_without_names_are_numbered() -> None:

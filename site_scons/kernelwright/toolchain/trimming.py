@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .declarations import NAME, Declarations, declared_in, is_made_elsewhere
+from .declarations import NAME, Declarations, declared_in, is_made_elsewhere, names_in
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[ \t]*(.?)", re.M)
 CONDITION = re.compile(r"[ \t]*#[ \t]*(if|endif)")
@@ -29,6 +29,9 @@ NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__|__BASE_FILE__|__TIMESTAM
 
 PLACE = re.compile(r"\b__builtin_(?:LINE|FILE|COLUMN|source_location)\b")
 """What depends on lines and files behind the preprocessor."""
+
+LAUNCHING = frozenset({"cudaConfigureCall", "__cudaPushCallConfiguration", "__cudaPopCallConfiguration"})
+"""What ``<<<`` means in host code."""
 
 PASTED = re.compile(r"##|%:%:")
 """What makes one name of two, so that any macro may be meant."""
@@ -128,14 +131,11 @@ def trimmed(headers: Headers, own: str) -> str | None:
     """A source after the preprocessor with what it needs of its headers; None: that is not to tell.
 
     Arguments:
-        own: its own part, preprocessed.
+        own: its own part, preprocessed. All of it stays: a mistake is one, also in a function that nothing calls.
     """
-    declared = Declarations(declared_in(own))
-    kept = declared.needed(declared.doubtful)
-    names = headers.doubtful.union(*(one.reaches for one in kept))
-    declarations = [*headers.declarations.needed(names), *kept]
-    text = "\n".join(one.text for one in declarations)
-    return None if PLACE.search(text) or any(map(is_made_elsewhere, declarations)) else f"{text}\n"
+    needed = headers.declarations.needed(headers.doubtful | names_in(own) | LAUNCHING)
+    text = "\n".join(one.text for one in needed)
+    return None if PLACE.search(text) or any(map(is_made_elsewhere, needed)) else f"{text}\n{own}"
 
 
 def has_numbers(ptx: str) -> bool:
