@@ -167,6 +167,13 @@ __device__ float g(int x) { return x * 1'000; } __device__ float g(float x) { re
 }
 extern "C" __global__ void k(half *x) { using namespace mine; x[0] = f(x[1], mine::b + mine::d) + half(g(3)); }
 """,
+    "lines between headers": """\
+#include <cassert>
+#include <cstdio>
+__device__ int f(int *x) { assert(x[0]); printf("%s", __FILE__); return __LINE__; }
+#include <cuda_fp16.h>
+extern "C" __global__ void k(int *x) { x[0] = f(x); }
+""",
     "operators between headers": """\
 struct number { float v; __device__ operator float() const { return v; } };
 using other = number;

@@ -153,12 +153,13 @@ def test_a_number_with_letters_has_no_name() -> None:
 
 def test_a_source_is_parted_behind_each_of_its_headers() -> None:
     found = parted("#include <a.h>\nint x;\n#if X\n#include <b.h>\n#endif\nint y;\n")
-    assert found == (["#include <a.h>", "int x;\n#if X\n#include <b.h>\n#endif"], '# 6 "device.cu"\nint y;\n')
+    first, second = '# 1 "device.cu"\n#include <a.h>', '# 2 "device.cu"\nint x;\n#if X\n#include <b.h>\n#endif'
+    assert found == ([first, second], '# 6 "device.cu"\nint y;\n')
 
 
 def test_headers_within_braces_are_in_one_part() -> None:
     found = parted("namespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>\n")
-    assert found and found[0] == ["namespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>"]
+    assert found and found[0] == ['# 1 "device.cu"\nnamespace a {\n#include <a.h>\n#include <b.h>\n}\n#include <c.h>']
 
 
 def test_a_source_without_headers_is_its_own_part() -> None:

@@ -68,8 +68,13 @@ def parted(source: str) -> tuple[list[str], str] | None:
     rest = "\n".join(lines[ends[-1] if ends else 0 :])
     if INCLUDE.search(rest) or NOT_SEPARABLE.search(source):
         return None
-    parts = ["\n".join(lines[start:end]) for start, end in itertools.pairwise([0, *ends])]
-    return parts or [""], f'# {ends[-1] + 1 if ends else 1} "device.cu"\n{rest}'
+    parts = [_placed("\n".join(lines[start:end]), start) for start, end in itertools.pairwise([0, *ends])]
+    return parts or [""], _placed(rest, ends[-1] if ends else 0)
+
+
+def _placed(part: str, before: int) -> str:
+    """A part of a source that the preprocessor takes for one of the file, behind that many lines."""
+    return f'# {before + 1} "device.cu"\n{part}'
 
 
 def read_headers(preprocessed: str, before: Headers | None = None) -> Headers:
