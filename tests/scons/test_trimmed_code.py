@@ -167,6 +167,17 @@ __device__ float g(int x) { return x * 1'000; } __device__ float g(float x) { re
 }
 extern "C" __global__ void k(half *x) { using namespace mine; x[0] = f(x[1], mine::b + mine::d) + half(g(3)); }
 """,
+    "parts of a value": """\
+#include <utility>
+struct two { int a, b; };
+namespace std {
+template <> struct tuple_size<two> { static constexpr size_t value = 2; };
+template <size_t I> struct tuple_element<I, two> { using type = int; };
+}
+template <int I> __host__ __device__ int get(const two &x) { return I == 0 ? x.b : x.a; }
+#include <cuda_fp16.h>
+extern "C" __global__ void k(two *x) { auto [a, b] = x[0]; x[1].a = a; x[1].b = b + 1; }
+""",
     "lines between headers": """\
 #include <cassert>
 #include <cstdio>

@@ -238,10 +238,19 @@ def test_the_source_stays_as_it_is() -> None:
     assert text is not None and text.endswith(f"\n{own}") and "other" not in text
 
 
-def test_host_code_may_launch() -> None:
-    headers = read_headers('# 1 "a.h" 1\nextern unsigned __cudaPushCallConfiguration(int, int);\n')
-    text = trimmed(headers, KERNEL % "1")
-    assert text is not None and "__cudaPushCallConfiguration" in text
+@pytest.mark.parametrize(
+    ("declaration", "own"),
+    [
+        ("extern unsigned __cudaPushCallConfiguration(int, int);", "void host() { t<<<1, 1>>>(); }\n"),
+        ("template <> struct tuple_size<two> { };", "void f(two x) { auto &[a, b] = x; }\n"),
+        ("template <int I> int get(const two &x);", "void f(two x) { const auto [a, b] = x; }\n"),
+    ],
+)
+def test_syntax_means_names(declaration: str, own: str) -> None:
+    headers = read_headers(f'# 1 "a.h" 1\n{declaration}\n')
+    for text, is_kept in ((KERNEL % "1", False), (own + KERNEL % "1", True)):
+        made = trimmed(headers, text)
+        assert made is not None and (declaration in made) == is_kept
 
 
 def test_an_operator_between_headers_is_kept_whatever_its_type_is_called() -> None:

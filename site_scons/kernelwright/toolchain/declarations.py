@@ -41,6 +41,12 @@ _DOUBTFUL = re.compile(r"(?=.*\boperator\b)|[^{]*__attribute__\s*\(\((?:device|c
 _TEMPLATE = re.compile(r"\s*template\s*<(?!\s*>)[^{]*__attribute__\s*\(\((?:global|device|constant|managed)\)\)")
 _KERNEL = re.compile(r"__attribute__\s*\(\(\s*global\s*\)\)")
 
+_MEANT = (
+    (re.compile(r"<<<"), {"cudaConfigureCall", "__cudaPushCallConfiguration", "__cudaPopCallConfiguration"}),
+    (re.compile(r"\bauto\b[\s&]*\["), {"tuple_size", "tuple_element", "get"}),
+)
+"""Syntax, and names that the compiler looks up for it: for launches, and for names of the parts of a value."""
+
 _KEYWORDS = frozenset(
     NAME.findall(
         "alignas alignof asm auto bool break case catch char class const constexpr const_cast continue decltype"
@@ -129,8 +135,9 @@ def is_made_elsewhere(declaration: Declaration) -> bool:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """All names in a text."""
-    return frozenset({*NAME.findall(text)} - _KEYWORDS)
+    """All names in a text, and those that its syntax means."""
+    meant = (names for syntax, names in _MEANT if syntax.search(text))
+    return frozenset({*NAME.findall(text)} - _KEYWORDS).union(*meant)
 
 
 def _parts(text: str) -> Iterator[tuple[str, int]]:

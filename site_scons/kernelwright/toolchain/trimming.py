@@ -30,9 +30,6 @@ NOT_SEPARABLE = re.compile(r"\b(?:pop_macro|__COUNTER__|__BASE_FILE__|__TIMESTAM
 PLACE = re.compile(r"\b__builtin_(?:LINE|FILE|COLUMN|source_location)\b")
 """What depends on lines and files behind the preprocessor."""
 
-LAUNCHING = frozenset({"cudaConfigureCall", "__cudaPushCallConfiguration", "__cudaPopCallConfiguration"})
-"""What ``<<<`` means in host code."""
-
 PASTED = re.compile(r"##|%:%:")
 """What makes one name of two, so that any macro may be meant."""
 
@@ -138,7 +135,7 @@ def trimmed(headers: Headers, own: str) -> str | None:
     Arguments:
         own: its own part, preprocessed. All of it stays: a mistake is one, also in a function that nothing calls.
     """
-    needed = headers.declarations.needed(headers.doubtful | names_in(own) | LAUNCHING)
+    needed = headers.declarations.needed(headers.doubtful | names_in(own))
     text = "\n".join(one.text for one in needed)
     return None if PLACE.search(text) or any(map(is_made_elsewhere, needed)) else f"{text}\n{own}"
 
