@@ -1,8 +1,8 @@
 """Compares the device code of a build with what nvcc makes of the same sources, run as a whole for each image.
 
 ``python tests/drills/same_code.py [-j N] [FOLDER]``. Every script ``compile_<arch>.sh`` in ``FOLDER/build/kernels`` is
-run in a copy of its folder that has the source and nothing else: that is nvcc, and none of our code. Images and
-resource usage have to be the same, byte for byte. Status 0 if they are. The processor time of both ways is printed,
+run in a copy of its folder, beside it, that has the source and nothing else: that is nvcc, and none of our code. Images
+and resource usage have to be the same, byte for byte. Status 0 if they are. The processor time of both ways is printed,
 too, if the trace of the build is there; that of the build is of its compilers alone.
 """
 
@@ -43,7 +43,7 @@ class Image:
 
     def is_same(self, environment: dict[str, str]) -> bool:
         """Whether nvcc makes the same of the source."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=self.script.parent.parent) as folder:  # flags may name folders from here
             for path in (self.script, self.script.with_name("device.cu")):
                 shutil.copy(path, folder)
             command = ["/bin/sh", self.script.name]
