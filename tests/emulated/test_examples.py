@@ -47,6 +47,7 @@ def module_of(path: Path) -> Any:
 def test_layer_norm_has_an_instance_for_each_dtype(cuda_cpp: Project) -> None:
     manifest = json.loads((cuda_cpp.folder / "build/norm_kernels/manifest.json").read_text())
     (kernel,) = manifest["kernels"].values()
+    assert kernel["frontend"] == "cuda"
     units = [unit for variant in kernel["variants"] for unit in variant["units"]]
     functions = {name for unit in units for used in unit["resources"].values() for name in used}
     types = sorted(re.fullmatch(r"_ZN6layers10layer_normI(\w+?)Li256EEEvPKT_.*", name)[1] for name in functions)  # type: ignore[index]

@@ -40,6 +40,7 @@ class EntrySource:
         images_below: the folder that names of device images are relative to, if the library does not hold them.
         own_tools: those tools that not all kernels of a package are made with, which its units name.
         declared, tables, tabled: as of a plan; see :class:`library.plan.KernelPlan`.
+        frontend: what its definition is written in.
     """
 
     doc: str
@@ -55,6 +56,7 @@ class EntrySource:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    frontend: str = "tir"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def make_entry(kernel: EntrySource) -> str:
     first = described[0][1][0]
     entry = {
         "doc": kernel.doc,
+        **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
         **({"backward": kernel.backward} if kernel.backward else {}),

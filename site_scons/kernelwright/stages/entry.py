@@ -39,6 +39,7 @@ def options_of(kernel: KernelContext) -> dict[str, Any]:
         "limits": [settings.max_registers, settings.max_spills],
         "images": kernel.package.images_in,
         "entry": [VERSION, kernel.tools.data | kernel.own_tools, record.doc, kernel.flags, record.backward],
+        **({"frontend": kernel.front_end.name} if kernel.front_end.name != "tir" else {}),
         **tuning.options_of(kernel),
     }
 
@@ -63,7 +64,7 @@ def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Pa
     tuned = tuning.tuning_of(kernel, variants)
     source = EntrySource(
         *(record.doc, *libraries, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools),
-        *(tuned.declared, tuned.tables, tuned.tabled),
+        *(tuned.declared, tuned.tables, tuned.tabled, kernel.front_end.name),
     )
     (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
 
