@@ -258,6 +258,39 @@ def test_a_call_runs_the_first_variant_that_its_data_and_sizes_were_compiled_for
     assert list(map(int, run)) == sizes
 
 
+TUNED = """
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, ceildiv, configs_of
+
+
+@triton.autotune([triton.Config({"BLOCK": b}, num_warps=w) for b, w in ((256, 2), (512, 8), (256, 2))], key=["n"])
+@triton.jit
+def twice(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+@kernel(frontend="triton", tune=configs_of(twice), outputs=["y"])
+def doubled(BLOCK, num_warps, num_stages):
+    vector, options = Tensor("float32", "n"), {"num_warps": num_warps, "num_stages": num_stages}
+    return Program(twice, x=vector, y=vector, n=Size("n"), BLOCK=BLOCK, grid=ceildiv("n", BLOCK), **options)
+"""
+
+
+def test_configs_of_autotune_are_the_space_of_a_kernel(project):
+    """Without a tuning table the first point is built."""
+    project.write("kernels/doubled.py", TUNED)
+    project.scons("ARCHS=sm_80", "-j2")
+    _, log = call(project, "demo.doubled(*[on_cuda(1000)] * 2)", capability=80)
+    assert "grid 4 1 1 block 64 1 1" in launches(log)[0]
+    project.replace("kernels/doubled.py", "tune=configs_of(twice)", "tune=configs_of(twice)[::-1]")
+    project.scons("ARCHS=sm_80", "-j2")
+    _, log = call(project, "demo.doubled(*[on_cuda(1000)] * 2)", capability=80)
+    assert "grid 2 1 1 block 256 1 1" in launches(log)[0]
+
+
 def test_every_backend_calls_them(project):
     pytest.importorskip("Cython")
     project.scons("ARCHS=sm_90a", "BACKENDS=tvm_ffi,cython,nvrtc", "-j2")
@@ -458,8 +491,7 @@ def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
         ('n=Size("n")', 'n=Size("n ** 2")', "argument 'n' is '(n ** 2)', which is no arithmetic", "ceildiv"),
         ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
         ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
-        ("@triton.jit\n", "@triton.autotune([triton.Config({})], [])\n@triton.jit\n", "@triton.autotune", "configs"),
-        ("@triton.jit\n", '@triton.heuristics({"BLOCK": max})\n@triton.jit\n', "@triton.heuristics", "configs"),
+        ("@triton.jit\n", '@triton.heuristics({"BLOCK": max})\n@triton.jit\n', "@triton.heuristics", "of BLOCK to the"),
         ('outputs=["z"]', 'outputs=["z"], targets=["llvm"]', "cannot be built for the target 'llvm'", "['cuda']"),
         ('frontend="triton"', 'frontend="cutedsl"', "the definition returned an object", '@kernel(frontend="triton"'),
     ],

@@ -11,7 +11,7 @@ from kernelwright.define.sizes import Size
 from kernelwright.define.triton_program import Program
 from kernelwright.lower import get, require_recognized
 from kernelwright.lower.triton_compiler import SHARED, _divisor, _require_release, _source
-from kernelwright.triton import Scalar, Tensor, ceildiv
+from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
 WHERE = Where("k", "default", "lower", "k.py:1")
 
@@ -83,6 +83,38 @@ def test_one_source_is_written_once_for_the_archs_that_have_it():
 def test_what_no_launch_can_be_is_an_error(more, message):
     with pytest.raises(DefinitionError, match=message):
         program(**more).check([], WHERE)
+
+
+class Config:
+    """As Triton has it."""
+
+    def __init__(self, kwargs: dict[str, object], **options: object) -> None:
+        self.kwargs, self.pre_hook, self.ir_override = kwargs, None, None
+        self.num_warps, self.num_stages, self.num_ctas, self.maxnreg = 4, 3, 1, None
+        self.__dict__.update(options)
+
+
+class Tuned:
+    """A function with configs."""
+
+    def __init__(self, *configs: Config) -> None:
+        self.configs = list(configs)
+
+
+def test_configs_of_autotune_are_points():
+    plain = {"num_warps": 4, "num_stages": 3}
+    assert configs_of(Tuned(Config({"A": 1}), Config({"A": 2}, num_warps=8), Config({"A": 1}))) == [
+        {"A": 1, **plain},
+        {"A": 2, **plain, "num_warps": 8},
+    ]
+    assert configs_of(Tuned(Config({}), Config({}, num_ctas=2, maxnreg=64))) == [
+        {**plain, "num_ctas": 1},
+        {**plain, "num_ctas": 2, "maxnreg": 64},
+    ]
+    with pytest.raises(DefinitionError, match="has no configs"):
+        configs_of(print)
+    with pytest.raises(DefinitionError, match="has a pre_hook"):
+        configs_of(Tuned(Config({}, pre_hook=print)))
 
 
 def test_another_release_or_none_is_an_error_with_the_line_for_pip(monkeypatch):

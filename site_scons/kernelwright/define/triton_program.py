@@ -38,6 +38,9 @@ DTYPES = {
 }
 """A dtype -> its name in signatures of Triton."""
 
+OPTIONAL = {"num_ctas": 1, "maxnreg": None}
+"""Options in configs of ``@triton.autotune`` that most leave alone, and what they are then."""
+
 MOST_WARPS = 32
 """Warps in a block, of which CUDA has 1024 threads."""
 
@@ -49,7 +52,8 @@ class Program(Declared):
     """A function of Triton with the arguments that it is compiled for, and its launch.
 
     Arguments:
-        function: a function decorated with ``@triton.jit``.
+        function: a function decorated with ``@triton.jit``. It may have ``@triton.autotune``, too, whose configs count
+            only where :func:`configs_of` asks for them.
         grid: how many programs are launched: a size, or up to three for x, y and z.
         num_warps, num_stages, num_ctas, maxnreg, enable_fp_fusion: as Triton has them.
         launch_cooperative_grid: whether all programs run at once.
@@ -116,6 +120,36 @@ class Program(Declared):
                 check_size(value, self.told_sizes, f"argument {name!r}", where)
         for name, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
             _check_number(name, self.options[name], most, where)
+
+
+def configs_of(function: Any) -> list[dict[str, Any]]:
+    """The configs of a function with ``@triton.autotune``, as points for ``tune=`` of ``@kernel``: each once, in order.
+
+    A point has the values of a config, ``num_warps`` and ``num_stages``; ``num_ctas`` and ``maxnreg`` where one config
+    says something of them. Hooks that prune configs or prepare a measurement are not called.
+
+    Raises:
+        DefinitionError: the function has no configs, or one of them has a hook or IR of its own.
+    """
+    where, configs = Where(stage="discover"), getattr(function, "configs", None)
+    if not isinstance(configs, list):
+        message = f"configs_of got {shown(function)}, which has no configs"
+        raise DefinitionError(message, where, "pass a function that is decorated with @triton.autotune")
+    for config in configs:
+        if config.pre_hook is not None or config.ir_override is not None:
+            message = f"the config {config} of @triton.autotune has a pre_hook or an ir_override, which no build runs"
+            raise DefinitionError(message, where, "leave it out, or list the points by hand: tune=grid(...)")
+    optional = [name for name, usual in OPTIONAL.items() if any(getattr(c, name) != usual for c in configs)]
+    found: list[dict[str, Any]] = []
+    for config in configs:
+        names = ["num_warps", "num_stages", *optional]
+        point = {
+            **config.kwargs,
+            **{name: getattr(config, name) for name in names if getattr(config, name) is not None},
+        }
+        if point not in found:
+            found.append(point)
+    return found
 
 
 def _check_number(name: str, value: Any, most: int | None, where: Where) -> None:

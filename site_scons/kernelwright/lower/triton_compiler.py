@@ -330,12 +330,11 @@ def _function_of(program: Program, where: Where) -> Any:
     from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
-    function = program.function
-    for kind, decorator in ((Autotuner, "@triton.autotune"), (Heuristics, "@triton.heuristics")):
-        if isinstance(function, kind):
-            message = f"the Program's function has {decorator}, which chooses values when it is called"
-            remedy = "remove it; give the values to the Program, and let @kernel(configs=...) or tune=... list them"
-            raise DefinitionError(message, where, remedy)
+    function = program.function.fn if isinstance(program.function, Autotuner) else program.function
+    if isinstance(function, Heuristics):
+        message = "the Program's function has @triton.heuristics, which computes values when it is called"
+        remedy = f"remove it, and give the values of {', '.join(map(str, function.values))} to the Program"
+        raise DefinitionError(message, where, remedy)
     if not isinstance(function, JITFunction) or function.is_gluon():
         message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
         raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")
@@ -356,7 +355,8 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
             f"the Program has the arguments {', '.join(given) or '(none)'}, its function {function.__name__} the "
             f"parameters {', '.join(parameters) or '(none)'}",
             where,
-            "give both the same names in the same order; only parameters with a default can be left out",
+            "give both the same names in the same order; only parameters with a default can be left out. "
+            "What @triton.autotune would choose is given, too: make it points with tune=configs_of(function)",
         )
     for parameter in function.params:
         if parameter.is_constexpr and parameter.name in program.passed:
