@@ -26,6 +26,7 @@ BINARY: Mapping[str, Callable[[Values, Values], Values]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
+    "div": np.divide,
     "min": np.minimum,
     "max": np.maximum,
     "and": np.bitwise_and,
@@ -147,9 +148,9 @@ class _Block:
             self._access(name, operands, active)
             return
         if operation == "shfl":
-            assert name[1:3] == ["sync", "idx"]
-            first = np.arange(self._threads) // 32 * 32
-            lanes = first + self.read(sources[1], np.dtype(np.uint32))
+            assert name[1] == "sync"
+            threads, other = np.arange(self._threads), self.read(sources[1], np.dtype(np.uint32))
+            lanes = {"idx": threads // 32 * 32 + other, "bfly": threads ^ other}[name[2]]
             self.write(target.partition("|")[0], self.read(sources[0], TYPES[kind])[lanes], active)
             return
         self.write(target, self._value(operation, name, kind, sources), active)
@@ -164,6 +165,9 @@ class _Block:
             return COMPARED[name[1]](self.read(sources[0], dtype), self.read(sources[1], dtype))
         if operation == "selp":
             return np.where(self.read(sources[2], np.dtype(bool)), *(self.read(s, dtype) for s in sources[:2]))
+        if operation == "ex2":
+            exponent: Values = self.read(sources[0], dtype)
+            return np.exp2(exponent)
         if operation in ("mov", "neg", "not"):
             value = self.read(sources[0], dtype)
             return value if operation == "mov" else -value if operation == "neg" else ~value

@@ -26,7 +26,7 @@ except PackageNotFoundError:
 
 KERNELS = Path(__file__).parent / "kernels"
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a", "compute_80"]\n'
-EVERYTHING = {"CC": 2, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "WRAP": 2}
+EVERYTHING = {"CC": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 3, "LOWER": 4, "PACKAGE": 1, "WRAP": 3}
 ADD = "build/kernels/demo/add/dtype-float32/cuda"
 GEMM = "build/kernels/demo/gemm/default/cuda"
 
@@ -186,6 +186,24 @@ def test_the_compiled_elementwise_kernel_gives_the_reference(built, count):
     assert not memory[8448 + x.nbytes :].any(), "it has written beyond the end"
 
 
+@pytest.mark.parametrize("shape", [(3, 500), (1, 1), (2, 512)])
+def test_the_compiled_softmax_gives_the_reference(built, shape):
+    """Its warps exchange values through shared memory, of which it has what the host code has asked for."""
+    x = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    _, log = call(built, f"demo.softmax(*[on_cuda(*{shape}, data=d) for d in (256, 8448)])", parameters="ppipp")
+    grid, shared, parameters = started(log)
+    assert (grid, shared) == ((shape[0], 1, 1), 16)
+    memory = np.zeros(16640, np.uint8)
+    memory[256 : 256 + x.nbytes] = x.reshape(-1).view(np.uint8)
+    packed = [struct.pack("<i" if at == 2 else "<Q", int(value, 0)) for at, value in enumerate(parameters)]
+    text = (built.folder / "build/kernels/demo/softmax/default/cuda/compute_80.ptx").read_text()
+    Kernel(text).run(grid, packed, memory, shared)
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    found = memory[8448 : 8448 + x.nbytes].view("float32").reshape(shape)
+    assert np.allclose(found, powers / powers.sum(axis=1, keepdims=True), rtol=1e-5)
+    assert not memory[8448 + x.nbytes :].any(), "it has written beyond the end"
+
+
 def test_a_matrix_product_opts_in_to_its_shared_memory(built):
     code = "demo.gemm(on_cuda(70, 32, dtype=half), on_cuda(32, 160, dtype=half), on_cuda(70, 160, dtype=half))"
     _, log = call(built, code, capability=80)
@@ -289,6 +307,44 @@ def test_configs_of_autotune_are_the_space_of_a_kernel(project):
     project.scons("ARCHS=sm_80", "-j2")
     _, log = call(project, "demo.doubled(*[on_cuda(1000)] * 2)", capability=80)
     assert "grid 2 1 1 block 256 1 1" in launches(log)[0]
+
+
+MIXED = """
+
+@kernel(outputs=["y"], targets=["llvm"])
+def powers():
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def function(x_at: T.handle, y_at: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_at, (n,), "float32")
+        y = T.match_buffer(y_at, (n,), "float32")
+        for i in range(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = T.exp(x[j])
+
+    return function
+"""
+
+
+def test_tvm_and_triton_compile_in_one_process(project):
+    """Both have an LLVM of their own. The file's worker lowers all that is in it, in this order and in the other."""
+    with (project.folder / "kernels/add.py").open("a") as file:
+        file.write(MIXED)
+    project.scons("-j1")
+    shutil.rmtree(project.folder / "build")
+    project.scons("-j1", "powers", "add")
+    project.scons("-j1")
+    code = "import numpy as np\nprint(np.from_dlpack(demo.powers(np.zeros(3, 'float32'))))"
+    assert call(project, code)[0] == "[1. 1. 1.]"
+
+
+def test_device_code_can_be_in_other_wheels_and_compressed(project):
+    project.scons("SPLIT=arch", "COMPRESS=size", "-j2")
+    _, log = call(project, "demo.add(*[on_cuda(8)] * 3)", capability=90)
+    assert "fatbin sm_90" in launches(log)[0]
 
 
 def test_every_backend_calls_them(project):
@@ -421,7 +477,7 @@ def test_descriptors_that_a_kernel_makes_get_scratch_memory_for_each_program(pro
     *_, scratch, profile = launch.split()
     assert int(scratch, 16) > 0
     assert profile == "0"
-    assert project.scons("ARCHS=sm_80", "-j2").labels["LINK"] == 3
+    assert project.scons("ARCHS=sm_80", "-j2").labels["LINK"] == 4
 
 
 # ---- what is wrong with a definition
