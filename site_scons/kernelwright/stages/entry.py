@@ -39,7 +39,6 @@ def options_of(kernel: KernelContext) -> dict[str, Any]:
         "limits": [settings.max_registers, settings.max_spills],
         "images": kernel.package.images_in,
         "entry": [VERSION, kernel.tools.data | kernel.own_tools, record.doc, kernel.flags, record.backward],
-        **({"frontend": kernel.front_end.name} if kernel.front_end.name != "tir" else {}),
         **tuning.options_of(kernel),
     }
 
