@@ -17,18 +17,38 @@ import pytest
 from conftest import ROOT, SITE_SCONS, Project
 from emulation import Emulation
 from environments import NEEDED, environment
+from kernelwright.define.triton_program import NEED
 
 EXAMPLES = ROOT / "examples"
 
 
+def example(name: str, top: Path) -> tuple[Project, dict[str, int]]:
+    """A copy of an example, built, with its wheel; and how often each stage ran."""
+    shutil.copytree(EXAMPLES / name, top / name, ignore=shutil.ignore_patterns("build", "dist", ".scons*"))
+    project = Project(top / name)
+    return project, project.scons("-j2", "wheel").labels
+
+
 @pytest.fixture(scope="module")
 def cuda_cpp(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The example in CUDA C++, built, with its wheel."""
-    folder = tmp_path_factory.mktemp("examples") / "cuda-cpp"
-    shutil.copytree(EXAMPLES / "cuda-cpp", folder, ignore=shutil.ignore_patterns("build", "dist", ".scons*"))
-    project = Project(folder)
-    assert project.scons("-j2", "wheel").labels["CUBIN"] == 6
+    """The example in CUDA C++."""
+    project, labels = example("cuda-cpp", tmp_path_factory.mktemp("examples"))
+    assert labels["CUBIN"] == 6
     return project
+
+
+def run_installed(project: Project, home: Path, code: str) -> str:
+    """What code prints in an environment with NumPy, tvm-ffi and the project's wheel, which is well."""
+    (wheel,) = (project.folder / "dist").glob("*.whl")
+    command = [sys.executable, "-m", "kernelwright", "verify", str(wheel)]
+    env = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{wheel.name}: all well"), done.stderr
+    environment(home, *NEEDED, wheel)
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "ALSO_FROM")}
+    done = subprocess.run([home / "bin/python", "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def source_of(folder: Path, *parts: str) -> str:
@@ -69,13 +89,15 @@ def test_layer_norm_agrees_with_its_reference(cuda_cpp: Project, tmp_path: Path)
 
 
 def test_its_wheel_is_well_and_its_package_loads_without_a_compiler(cuda_cpp: Project, tmp_path: Path) -> None:
-    (wheel,) = (cuda_cpp.folder / "dist").glob("*.whl")
-    env = {**os.environ, "PYTHONPATH": str(SITE_SCONS)}
-    command = [sys.executable, "-m", "kernelwright", "verify", str(wheel)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, f"{wheel.name}: all well"), done.stderr
-    home = environment(tmp_path / "env", *NEEDED, wheel)
     code = "import norm_kernels; print(len(norm_kernels.layer_norm.variants))"
-    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "ALSO_FROM")}
-    done = subprocess.run([home / "bin/python", "-c", code], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+    assert run_installed(cuda_cpp, tmp_path / "env", code) == "3"
+
+
+def test_one_wheel_has_kernels_of_several_languages(tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason=f"Triton is not installed: {NEED.install}")
+    project, _ = example("mixed", tmp_path)
+    manifest = json.loads((project.folder / "build/mixed_kernels/manifest.json").read_text())
+    languages = {name: kernel.get("frontend") for name, kernel in manifest["kernels"].items()}
+    assert languages == {"scale_cuda": "cuda", "scale_tir": None, "scale_triton": "triton"}
+    code = "import mixed_kernels as m; print(*m.scale_cuda.devices, *m.scale_tir.devices, *m.scale_triton.devices)"
+    assert run_installed(project, tmp_path / "env", code) == "cuda cuda cuda"
