@@ -547,12 +547,15 @@ def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
         ('n=Size("n")', 'n=Size("n ** 2")', "argument 'n' is '(n ** 2)', which is no arithmetic", "ceildiv"),
         ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
         ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
+        ("BLOCK=256,", "BLOCK=TensorDescriptor(),", "the argument 'BLOCK' is a tensor descriptor", "make_tensor_desc"),
         ("@triton.jit\n", '@triton.heuristics({"BLOCK": max})\n@triton.jit\n', "@triton.heuristics", "of BLOCK to the"),
         ('outputs=["z"]', 'outputs=["z"], targets=["llvm"]', "cannot be built for the target 'llvm'", "['cuda']"),
         ('frontend="triton"', 'frontend="cutedsl"', "the definition returned an object", '@kernel(frontend="triton"'),
     ],
 )
 def test_what_cannot_be_is_an_error_with_a_place_and_a_remedy(project, old, new, what, remedy):
+    with (project.folder / "kernels/add.py").open("a") as file:
+        file.write("\n\nclass TensorDescriptor:\n    pass\n")
     output = broken(project, old, new)
     assert what in output
     assert remedy in output

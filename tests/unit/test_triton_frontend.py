@@ -75,6 +75,7 @@ def test_one_source_is_written_once_for_the_archs_that_have_it():
         ({"num_warps": 64}, "num_warps is 64, expected a power of two up to 32"),
         ({"num_warps": True}, "num_warps is True"),
         ({"num_ctas": 16}, "num_ctas is 16, expected a power of two up to 8"),
+        ({"maxnreg": 0}, "maxnreg is 0, expected a positive integer"),
         ({"num_stages": 0}, "num_stages is 0, expected a positive integer"),
         ({"m": Size("m")}, "argument 'm' has the name 'm', which is in no shape"),
         ({"a": Scalar("float16")}, "argument 'a' has the dtype 'float16', which no number can have here"),

@@ -120,6 +120,8 @@ class Program(Declared):
                 check_size(value, self.told_sizes, f"argument {name!r}", where)
         for name, most in (("num_warps", MOST_WARPS), ("num_stages", None), ("num_ctas", MOST_CTAS)):
             _check_number(name, self.options[name], most, where)
+        if self.options["maxnreg"] is not None:
+            _check_number("maxnreg", self.options["maxnreg"], None, where)
 
 
 def configs_of(function: Any) -> list[dict[str, Any]]:

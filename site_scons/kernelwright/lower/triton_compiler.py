@@ -188,6 +188,7 @@ class _Compiler:
         self._unit = unit
         self._function = _function_of(program, unit.where)
         self._arguments = _arguments_of(program, self._function, unit.where)
+        self._options = {**program.options, "debug": bool(self._function.debug)}
 
     def compile(self, arch: str) -> _Compiled:
         """Compile for one arch.
@@ -226,7 +227,7 @@ class _Compiler:
             knobs.compilation.disable_line_info = True
             knobs.nvidia.dump_ptxas_log = True
             stack.enter_context(contextlib.redirect_stdout(printed))
-            compiled = triton.compile(self._source(), target=target, options=dict(self._program.options))
+            compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
 
     def require_written(self) -> None:
@@ -241,7 +242,7 @@ class _Compiler:
 
         target = GPUTarget("cuda", arch_order(self._unit.arch)[0], 32)
         backend, context = triton.compiler.make_backend(target), ir.context()
-        options = backend.parse_options(dict(self._program.options))
+        options = backend.parse_options(dict(self._options))
         for dialects in (ir, backend):
             dialects.load_dialects(context)
         implementation = backend.get_codegen_implementation(options), backend.get_module_map()
@@ -363,6 +364,10 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
             kind = type(given[parameter.name]).__name__
             message = f"the parameter {parameter.name!r} of {function.__name__} is a constexpr, and gets a {kind}"
             raise DefinitionError(message, where, "give it a plain value")
+    for name, value in given.items():
+        if type(value).__name__ == "TensorDescriptor":
+            message = f"the argument {name!r} is a tensor descriptor, which launches here cannot pass"
+            raise DefinitionError(message, where, "pass a Tensor, and call tl.make_tensor_descriptor in the function")
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
 
 
