@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
+from conftest import SCONSTRUCT, SITE_SCONS, Project
 from emulation import Emulation
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.toolchain.nvrtc import find_nvrtc
+from standin_calls import call, make_standin
 
 SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
 
@@ -154,8 +153,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "CC": 2,
         "LINK": 2,
     } | {"PACKAGE": 1}
-    command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
-    subprocess.run(command, check=True)
+    make_standin(project)
     return project
 
 
@@ -175,36 +173,12 @@ def signature(project: Project, variant: str) -> dict[str, object]:
     return found
 
 
-def call(project: Project, code: str, parameters: str) -> tuple[str, list[str]]:
-    """Run code against the stand-in: what it printed, and what the driver was asked for."""
-    setup = """
-import tvm_ffi
-from launcher_build import FakeTensor
-import demo
-def on_cuda(*shape, dtype=(2, 32, 1), **more):
-    return tvm_ffi.from_dlpack(FakeTensor(shape, dtype, device=(2, 0), **more))
-def message_of(function, *arguments):
-    try:
-        function(*arguments)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("it raised nothing")
-"""
-    path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
-    env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
-    env |= {"STANDIN_PARAMETERS": parameters, "STANDIN_CAPABILITY": "90"}
-    log = project.folder / "log"
-    log.unlink(missing_ok=True)
-    printed = project.python(setup + code, env=env)
-    return printed.strip(), log.read_text().splitlines() if log.exists() else []
-
-
 # ---- what is built
 
 
 def test_the_launcher_asks_for_an_instance_by_the_name_that_the_compiler_gave_it(built):
     code = "demo.row_sum(on_cuda(3, 1000, data=0x100), on_cuda(3, data=0x200), 0.5)"
-    _, log = call(built, code, "ppif")
+    _, log = call(built, code, parameters="ppif", capability=90)
     (launch,) = [line for line in log if line.startswith("launch ")]
     assert launch.startswith("launch _ZN4rows3sumIfLi128EEEvPKT_Pfif ")
     assert "grid 3 1 1 block 128 1 1 shared 0 " in launch
@@ -215,7 +189,7 @@ def test_the_launcher_asks_for_an_instance_by_the_name_that_the_compiler_gave_it
 
 def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
     code = "demo.tiles(on_cuda(5, 1000, data=0x100)); print(message_of(demo.tiles, on_cuda(5, 1001, data=0x100)))"
-    printed, log = call(built, code, "pii")
+    printed, log = call(built, code, parameters="pii", capability=90)
     (launch,) = [line for line in log if line.startswith("launch ")]
     assert launch.startswith("launch tiles ")
     assert " grid 16 5 1 block 64 1 1 shared 256 " in launch
@@ -227,7 +201,7 @@ def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
 
 def test_a_size_of_64_bits_is_computed_in_64_bits(built):
     code = "demo.tiles(on_cuda(40000, 50000, data=0x100))"
-    _, log = call(built, code, "pli")
+    _, log = call(built, code, parameters="pli", capability=90)
     (launch,) = [line for line in log if line.startswith("launch ")]
     assert launch.endswith("parameters 0x100 8000000000 50000")
     # A C compiler may compute a product of 32 bits in 64, because too large a one is undefined.
@@ -253,14 +227,14 @@ def test_another_folder_and_another_order_give_the_same_package(built, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def boxes(tmp_path_factory: pytest.TempPathFactory, built: Project) -> Project:
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project with a kernel that takes a tensor map."""
     project = Project(tmp_path_factory.mktemp("boxes"))
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', ""))
     project.write("kernels/boxes.py", BOXES)
     project.scons("-j2")
-    shutil.copy(built.folder / "standin.so", project.folder)
+    make_standin(project)
     return project
 
 
@@ -281,7 +255,7 @@ def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
     (argument, _) = signature(boxes, "boxes/default")["arguments"]
     assert argument["alignment"] == 16
     code = "demo.boxes(on_cuda(100, 256, dtype=(2, 16, 1), data=0x1000), on_cuda(100, data=0x2000))"
-    _, log = call(boxes, code, "tp")
+    _, log = call(boxes, code, parameters="tp", capability=90)
     (encoded,) = [line for line in log if line.startswith("encode ")]
     assert encoded.endswith("of dtype 6 at 0x1000 sizes 256,100 strides 512 box 64,32 steps 1,1 modes 0 3 0 0")
     (launch,) = [line for line in log if line.startswith("launch boxes ")]

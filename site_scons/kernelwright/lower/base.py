@@ -72,7 +72,7 @@ class FrontEnd:
 
     includes_sources: ClassVar[bool] = False
     """Whether the CUDA source includes files of the author's. Then the compiler looks into the definition's folder,
-    and the compiled code tells what the function is called in it (:mod:`..compilers.entry_name`)."""
+    and the compiled code tells what the function is called in it (:mod:`.entry_name`)."""
 
     calls_definition: ClassVar[bool] = False
     """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""

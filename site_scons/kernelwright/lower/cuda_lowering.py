@@ -13,13 +13,8 @@ from ..define.arguments import Tensor
 from ..define.cuda_source import Source
 from ..define.tensor_map import TensorMap
 from .declared_launch import DeclaredLaunch, dtype_of, lower_launch
+from .entry_name import ENTRY
 from .unit import LoweredKernel, Unit
-
-ENTRY = "kw_entry"
-"""The variable of the device code that points to the function, so that the compiler's output tells its name.
-
-The launcher knows the function by this name.
-"""
 
 TYPES = """\
 namespace kw {

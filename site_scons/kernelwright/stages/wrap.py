@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.base import Backend
-from ..compilers.entry_name import entry_name
 from ..compilers.fatbin import needed_driver
 from ..core.errors import LoweringError
 from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
+from ..lower.entry_name import ENTRY, entry_name
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
 from . import tuning
 from .context import KernelContext
 from .stage import Stage, files_in
 
-REMEDY = "remove the image and run scons again; what the source includes must leave kw_entry alone"
+REMEDY = f"remove the image and run scons again; what the source includes must leave {ENTRY} alone"
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:

@@ -18,6 +18,9 @@ from .trimming import Headers
 
 SCHEMA = "kernelwright/headers-2"
 
+TICK_NS = 20_000_000
+"""More than the clock of files is behind that of programs: what changes just after a moment may seem older than it."""
+
 
 @dataclass(frozen=True)
 class KeptHeaders:
@@ -47,7 +50,7 @@ class KeptHeaders:
             kept = read()
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 stamps = {file: file_stamp(file) for file in sorted(kept.files)}
-                if all(changed <= begun for _, _, changed, _ in stamps.values()):
+                if all(changed + TICK_NS < begun for _, _, changed, _ in stamps.values()):
                     self.folder.mkdir(parents=True, exist_ok=True)
                     write_sealed(path, SCHEMA, _to_json(kept, name, stamps, before))
         return kept

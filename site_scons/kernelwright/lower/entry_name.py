@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 ENTRY = "kw_entry"
-"""The variable of the device code that points to the function (``lower/cuda_lowering.py`` writes it)."""
+"""The variable of the device code that points to the function; the host code calls the function by this name, too."""
 
-IN_PTX = re.compile(rb"\.u64 kw_entry(?:\[1\])? = (?:generic\()?([\w$]+)")
+IN_PTX = re.compile(rf"\.u64 {ENTRY}(?:\[1\])? = (?:generic\()?([\w$]+)".encode())
 
 
 def entry_name(image: Path) -> str:
