@@ -354,6 +354,52 @@ def test_every_backend_calls_them(project):
     assert "grid 4 1 1 block 128 1 1" in launches(log)[0]
 
 
+SPECIALIZED = """\
+import triton
+import triton.language as tl
+from kernelwright import grid, kernel
+from kernelwright.triton import Program, Size, Tensor
+
+
+@triton.jit
+def device(x, y, rows, n, step, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * n
+    tl.store(y + (row + at) * step, 2 * tl.load(x + (row + at) * step, mask=at < n), mask=at < n)
+
+
+@kernel(frontend="triton", specialize="auto", outputs=["y"])
+def twice():
+    x = Tensor("float32", "m", "n")
+    sizes = {"rows": Size("m"), "n": Size("n"), "step": Size(1)}
+    return Program(device, x=x, y=x, **sizes, BLOCK=512, grid="m")
+"""
+
+
+def test_the_dispatcher_chooses_between_the_specialized_and_the_general_code(project):
+    """As Triton would have compiled it for the call: by the addresses and the length of rows, not by their number."""
+    project.write("kernels/twice.py", SPECIALIZED)
+    project.scons("twice", "ARCHS=sm_80,compute_80", "-j2")
+    heads = {}
+    for slug in ("all_multiple_of-16", "default"):
+        folder = project.folder / "build/kernels/demo/twice" / slug / "cuda"
+        head = next(s for s in (folder / "module.ttir").read_text().splitlines() if "tt.func" in s)
+        assert re.findall(r"%(\w+): ", head) == ["x", "y", "rows", "n"], "the step is the constant 1"
+        heads[slug] = re.findall(r"%(\w+): [^%]*?tt.divisibility = 16", head)
+        wide = "ld.global.v4" in (folder / "compute_80.ptx").read_text()
+        assert wide == (slug != "default")
+    assert heads == {"all_multiple_of-16": ["x", "y", "n"], "default": []}
+    project.scons("-j2", "ARCHS=sm_80,compute_80")
+    calls = [(3, 32, 0x100), (3, 33, 0x100), (3, 32, 0x104), (1, 16, 0x200)]
+    code = "\n".join(f"demo.twice(*[on_cuda({m}, {n}, data={data})] * 2)" for m, n, data in calls)
+    _, log = call(project, code, capability=80, parameters="ppiipp")
+    built = {
+        slug: (project.folder / f"build/kernels/demo/twice/{slug}/cuda/sm_80.cubin").stat().st_size for slug in heads
+    }
+    run = [next(slug for slug, size in built.items() if f"cubin sm_80 {size} " in line) for line in launches(log)]
+    assert run == ["all_multiple_of-16", "default", "default", "all_multiple_of-16"]
+
+
 NUMBERS = [
     ("float64", -2.5, "d", "-2.5"),
     ("float32", -2.5, "f", "-2.5"),

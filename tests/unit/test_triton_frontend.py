@@ -132,3 +132,40 @@ def test_another_release_or_none_is_an_error_with_the_line_for_pip(monkeypatch):
     monkeypatch.setattr(metadata, "version", absent)
     with pytest.raises(ToolchainError, match="Triton is not installed"):
         _require_release(WHERE)
+
+
+def test_the_specialized_variant_has_aligned_data_and_rows_of_multiples():
+    """Only of sizes that the function gets and that an input tells: nothing else of a call changes its code."""
+    tensors = {
+        "a": Tensor("float16", "m", "k", multiples={"k": 24}),
+        "b": Tensor("float16", "k", "n", alignment=64, written=True),
+        "c": Tensor("float16", "m", "other"),
+    }
+    sizes = {name: Size(name) for name in "mnk"}
+    made = Program(print, **tensors, **sizes, unit=Size(1), grid="m").specialized(16, ["c"])
+    assert {name: tensor.alignment for name, tensor in made.declared.items()} == {"a": 16, "b": 64, "c": 16}
+    assert [dict(tensor.multiples) for tensor in made.declared.values()] == [{"k": 48}, {"k": 16, "n": 16}, {}]
+    assert made.declared["b"].written
+    assert made.arguments["unit"] == 1, "an integer that is always 1 is a constant"
+    assert list(made.arguments) == ["a", "b", "c", "m", "n", "k", "unit"]
+
+
+def test_specialize_makes_two_variants_of_each_config():
+    def k(dtype: str = "float32"):
+        """A definition."""
+
+    made = kernel(frontend="triton", specialize="auto", configs=[{"dtype": "float32"}, {"dtype": "float16"}])(k)
+    slugs = [variant.slug for variant in made.variants]
+    assert slugs == [
+        *("dtype-float32_all_multiple_of-16", "dtype-float32"),
+        *("dtype-float16_all_multiple_of-16", "dtype-float16"),
+    ]
+    for options, message in (
+        ({"specialize": True}, "specialize is True"),
+        ({"specialize": "auto", "frontend": "tir"}, "specialize is for definitions in Triton"),
+        ({"divisible": {"all": [1, 16]}}, "divisible has the key 'all'"),
+    ):
+        with pytest.raises(DefinitionError, match=message):
+            kernel(**{"frontend": "triton", **options})(k)
+    with pytest.raises(DefinitionError, match="has specialize, which no backward kernel can follow"):
+        kernel(frontend="triton", specialize="auto", outputs=["y"])(k).backward(outputs=["grad_x"])(k)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,23 @@ class Tensor:
         values = (dtype, shape, alignment, dict(multiples or {}), written)
         for name, value in zip(("dtype", "shape", "alignment", "multiples", "written"), values, strict=True):
             object.__setattr__(self, name, value)
+
+    def specialized(self, step: int, sizes: Collection[int | str]) -> Tensor:
+        """The same tensor, with data that is aligned to a number of bytes, and sizes that are multiples of it.
+
+        Arguments:
+            step: the number, a power of two.
+            sizes: the names of those sizes, of this tensor or of others.
+        """
+        names = (size for size in self.shape if isinstance(size, str) and size in sizes)
+        multiples = {name: math.lcm(step, self.multiples.get(name, 1)) for name in names}
+        return Tensor(
+            self.dtype,
+            *self.shape,
+            alignment=max(step, self.alignment or 1),
+            multiples={**self.multiples, **multiples},
+            written=self.written,
+        )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,12 @@ Divisible = Mapping[str, tuple[int, ...]]
 FRONT_ENDS = ("tir", "triton")
 """The front ends whose compilers use that a size is a multiple of a number."""
 
+ALL = "all"
+"""In place of a size symbol: all that Triton looks at when it compiles for a call, addresses and sizes."""
+
+SPECIALIZED = 16
+"""What Triton then asks of them: whether they are multiples of 16."""
+
 
 def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tuple[int, ...]]:
     """The classes that a decorator lists.
@@ -43,6 +49,25 @@ def checked_divisible(value: Any, frontend: str, where: Where) -> dict[str, tupl
         message = f"divisible is for definitions in TIR and in Triton, and this one is written in {frontend}"
         raise DefinitionError(message, where, "declare the alignment of sizes where the definition declares them")
     return {_symbol(name, where): _numbers(name, listed, where) for name, listed in value.items()}
+
+
+def with_specialized(divisible: Divisible, specialize: Any, frontend: str, where: Where) -> Divisible:
+    """The classes of a kernel with those that ``specialize`` asks for: one for multiples of 16, and one for the rest.
+
+    Raises:
+        DefinitionError: it is something else than ``"auto"``, or the definition is not written in Triton.
+    """
+    if frontend == "triton" and ALL in divisible:
+        message = f"divisible has the key {ALL!r}, which has a meaning of its own with Triton"
+        raise DefinitionError(message, where, "give the size another name")
+    if specialize is None:
+        return divisible
+    if specialize != "auto":
+        raise DefinitionError(f"specialize is {shown(specialize)}", where, 'write specialize="auto", or leave it out')
+    if frontend != "triton":
+        message = f"specialize is for definitions in Triton, and this one is written in {frontend}"
+        raise DefinitionError(message, where, "leave it out; declare multiples with divisible={...}")
+    return {ALL: (SPECIALIZED, 1), **divisible}
 
 
 def rounded_up(size: int, step: int) -> int:

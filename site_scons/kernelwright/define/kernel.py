@@ -20,6 +20,7 @@ from typing import Any
 
 from ..core.errors import DefinitionError, Where, is_text, shown
 from .divisible import (
+    ALL,
     Divisible,
     by_class,
     checked_divisible,
@@ -28,6 +29,7 @@ from .divisible import (
     in_order,
     multiples_of,
     require_classes,
+    with_specialized,
 )
 from .pass_configs import PassConfigs, checked_pass_configs
 from .recorded import Recorded, config_text
@@ -205,6 +207,7 @@ class Kernel:
         tune: Sequence[Config] | Callable[..., Sequence[Config]] | None = None,
         preferred: Mapping[str, Config] | Callable[..., Mapping[str, Config]] | None = None,
         divisible: Mapping[str, Sequence[int]] | None = None,
+        specialize: str | None = None,
         targets: Sequence[str] | None = None,
         archs: Sequence[str] | None = None,
         backends: Sequence[str] | None = None,
@@ -232,6 +235,9 @@ class Kernel:
                 of each config, one for every m that is a multiple of 16, and one for all others, which is the same
                 without the ``1``. TVM simplifies the code of the first for such sizes. Its config has the key
                 ``m_multiple_of``, which is passed to the function if that has such a parameter.
+            specialize: ``"auto"``, for Triton: two variants of each config, as Triton would make them for calls. One is
+                for addresses and rows that are multiples of 16, its config has the key ``all_multiple_of``, and one is
+                for all others.
             targets: TVM targets to build for (``llvm``, ``cuda``); default: those of the package.
             archs: archs to build for, of either target; default: those of the package.
             backends: execution backends; default: those of the package.
@@ -256,7 +262,8 @@ class Kernel:
         def decorate(function: Callable[..., Any]) -> Kernel:
             name, where = _kernel_name(function)
             allowed = _strings("targets", targets, where)
-            classes = checked_divisible(divisible, frontend, where)
+            listed = checked_divisible(divisible, frontend, where)
+            classes = with_specialized(listed, specialize, frontend, where)
             variants, choices = _declared(function, configs, tune, classes, allowed, frontend, where, preferred)
             result = cls(
                 function,
@@ -427,6 +434,9 @@ class Kernel:
         if self.backward_kernel is not None:
             message = f"kernel {self.name!r} has a backward kernel already, at {self.backward_kernel.location}"
             raise DefinitionError(message, where, "remove one of the two")
+        if ALL in self.divisible:
+            message = f"kernel {self.name!r} has specialize, which no backward kernel can follow"
+            raise DefinitionError(message, where, "list the variants instead, with configs and divisible")
         if not self.outputs:
             remedy = f"name the outputs of {self.name} with @kernel(outputs=[...])"
             raise DefinitionError(f"kernel {self.name!r} has no outputs, so no gradient comes in", where, remedy)

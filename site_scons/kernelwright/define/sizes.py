@@ -74,6 +74,17 @@ def text_of(size: Any) -> str:
     return str(size) if type(size) is int else repr(size)
 
 
+def names_in(size: Sizes) -> list[str]:
+    """The names in a size.
+
+    Raises:
+        ValueError: it is no arithmetic.
+    """
+    used: list[str] = []
+    translate(text_of(size), _nothing, used.append, _nothing)
+    return used
+
+
 def on_axes(name: str, sizes: Sizes | Sequence[Sizes] | None) -> Iterator[tuple[str, Sizes]]:
     """The sizes of a launch as TVM names them: ``blockIdx.x`` and the size, and so on."""
     for axis, size in zip("xyz", _listed(sizes), strict=False):
@@ -102,9 +113,8 @@ def check_size(size: Any, names: frozenset[str], what: str, where: Where) -> Non
     remedy = 'write an integer, or an expression over sizes with + - * // % min and max, such as ceildiv("n", 256)'
     if not isinstance(size, (Size, str)) and type(size) is not int:
         raise DefinitionError(f"{what} is {shown(size)}, which is no size", where, remedy)
-    used: list[str] = []
     try:
-        translate(text_of(size), _nothing, used.append, _nothing)
+        used = names_in(size)
     except ValueError as error:
         raise DefinitionError(f"{what} is {text_of(size)!r}, which is no arithmetic: {error}", where, remedy) from error
     unknown = next((name for name in used if name not in names), None)

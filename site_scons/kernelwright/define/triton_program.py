@@ -5,13 +5,14 @@ Nothing here imports Triton, so that its absence can be explained.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..core.need import Need
 from .arguments import Declared, Scalar, Tensor, check_arguments
-from .sizes import Size, Sizes, check_axes, check_size, on_axes, text_of
+from .sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 
 VERSION = "3.9"
 """The releases of Triton that the front end is written for: hidden parameters and the launch are not documented."""
@@ -91,12 +92,33 @@ class Program(Declared):
             "launch_cooperative_grid": launch_cooperative_grid,
             "launch_pdl": launch_pdl,
         }
-        self.arguments = arguments
+        # As Triton does it for a call: code for an integer that is 1 does not read it.
+        self.arguments = {name: 1 if _is_one(value) else value for name, value in arguments.items()}
 
     @property
     def passed(self) -> dict[str, Tensor | Scalar | Size]:
         """What the device function gets; the other arguments are constants in its code."""
         return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
+
+    def specialized(self, step: int, outputs: Sequence[str]) -> Program:
+        """The same for data that is aligned to a number of bytes, and rows whose length is a multiple of it.
+
+        Of the sizes that the function gets, these are the last ones in shapes. Then all strides are multiples, too.
+
+        Arguments:
+            step: the number.
+            outputs: the names of the outputs, whose sizes a call need not tell.
+        """
+        tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
+        told = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
+        used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
+        rows = {tensor.shape[-1] for tensor in tensors.values() if tensor.shape} & told & used
+        made = copy.copy(self)
+        made.arguments = {
+            **self.arguments,
+            **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
+        }
+        return made
 
     def launch(self, threads: int) -> Iterator[tuple[str, Sizes]]:
         """What is launched, as TVM names it. A program of several blocks is a cluster along x.
@@ -122,6 +144,10 @@ class Program(Declared):
             _check_number(name, self.options[name], most, where)
         if self.options["maxnreg"] is not None:
             _check_number("maxnreg", self.options["maxnreg"], None, where)
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, Size) and text_of(value) == "1"
 
 
 def configs_of(function: Any) -> list[dict[str, Any]]:

@@ -18,6 +18,8 @@ from ..core.arch import arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
 from ..define.arguments import Scalar, Tensor
+from ..define.divisible import ALL
+from ..define.divisible import SPECIALIZED as DIVISIBILITY
 from ..define.sizes import Size, Sizes, text_of
 from ..define.triton_program import DTYPES, NEED, VERSION, Program
 from ..runtime.size import translate
@@ -43,9 +45,6 @@ SHARED = {
 
 From 9.0 on it makes code for the arch with the suffix ``a`` only. For others, LLVM ends the process.
 """
-
-DIVISIBILITY = 16
-"""What Triton asks of a pointer or an integer: whether it is a multiple of 16."""
 
 GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
 """The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
@@ -104,7 +103,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     """
     outputs = unit.named(list(program.declared))
     program.check(outputs, unit.where)
-    unit = replace(unit, outputs=outputs)
+    program, unit = _specialized(program, unit, outputs)
     compiler = _Compiler(program, unit)
     compiler.require_written()
     results: dict[str, _Compiled] = {}
@@ -115,6 +114,16 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     lowered = lower_launch(_launch(program, list(results.values()), unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
     return replace(lowered, files=files | _files(unit, results))
+
+
+def _specialized(program: Program, unit: Unit, outputs: Sequence[str]) -> tuple[Program, Unit]:
+    """A program for what its variant is for, and the unit with multiples of sizes only."""
+    unit = replace(unit, outputs=tuple(outputs))
+    multiples = dict(unit.multiples)
+    step = multiples.pop(ALL, 1)
+    if step == 1:
+        return program, unit
+    return program.specialized(step, outputs), replace(unit, multiples=multiples)
 
 
 def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> DeclaredLaunch:
