@@ -21,6 +21,7 @@ import SCons.SConsign
 import SCons.Script.Main
 import SCons.Taskmaster.Job
 from kernelwright.scons import compat, journal
+from scons_tree import Inputs, graph_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "site_scons/kernelwright/scons"
@@ -129,6 +130,15 @@ def test_the_cache_folder_of_a_build_file_is_known(monkeypatch):
     assert compat.cache_folder(env) is None
     env.CacheDir("shared")
     assert str(compat.cache_folder(env)) == "shared"
+
+
+def test_our_nodes_need_no_default_environment_which_looks_for_compilers(tmp_path, monkeypatch):
+    monkeypatch.setattr(SCons.Defaults, "_default_env", None)
+    graph = graph_of(tmp_path, monkeypatch, Inputs())
+    stage = next(stage for stage in graph.made if stage.label == "CC")
+    for node in graph.run.nodes_of(stage):
+        assert node.get_build_env().get_CacheDir().path is None
+    assert SCons.Defaults._default_env is None
 
 
 def test_an_option_that_nobody_added_has_no_value():

@@ -99,6 +99,9 @@ class PackageGraph:
         # the stages name all their sources themselves.
         self.env = env.Clone(SCANNERS=[])
         self.env.Decider("content")
+        # None of our nodes is in SCons's cache. Unless told so, SCons makes the default environment to ask it. That
+        # looks for compilers, which takes longer than all else in a small build with nothing to do.
+        self.env.CacheDir(None)
         base = _base_folder(env)
         self.work = base.Dir("kernels").Dir(settings.package)
         self.folder = base.Dir(settings.package.replace(".", "/"))

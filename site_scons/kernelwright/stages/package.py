@@ -166,8 +166,9 @@ class Assembly:
         They are in the fingerprint, which is asked for only in a run that is to make the package: any other run leaves
         the package as it is, also if the kernels are newer by now.
         """
-        products = [item for part in self._whole for item in part.products.items()]
-        lost = [path for path, product in products if not self._is_current(path, self._digest(product))]
+        # Once each: all kernels have the launcher's library among theirs.
+        products = dict.fromkeys((path, self._digest(p)) for part in self._whole for path, p in part.products.items())
+        lost = [path for path, digest in products if not self._is_current(path, digest)]
         return [["damaged", *lost]] if lost else []
 
     def require_folders(self, *more: str) -> None:
