@@ -548,7 +548,7 @@ def test_an_error_in_device_code_is_shown_with_its_line(project):
 def test_an_error_in_a_called_function_is_shown_with_its_line(project):
     project.replace("tiles.py", "a + b", "a + nothing")
     output = project.scons("add", ok=False).output
-    assert re.search(r"tiles\.py:8 add/dtype-float\d\d \[lower\]: Triton cannot compile it for sm_80: ", output)
+    assert re.search(r"tiles\.py:9 add/dtype-float\d\d \[lower\]: Triton cannot compile it for sm_80: ", output)
     assert "nothing is not defined" in output
 
 

@@ -15,8 +15,10 @@ import pytest
 pytest.importorskip("SCons")
 pytest.importorskip("Cython")
 
+from kernelwright import lower
 from kernelwright.backends import cython
 from kernelwright.core.arch import lowering_arch
+from kernelwright.core.need import Need
 from kernelwright.core.pipeline import KINDS as STAGES
 from kernelwright.core.pipeline import LISTINGS
 from kernelwright.define.kernel import slugs
@@ -30,8 +32,10 @@ from kernelwright.scons.graph import PackageGraph
 from kernelwright.stages import cc, ext, launcher, link, package
 from kernelwright.stages import code as code_module
 from kernelwright.stages import stage as stage_module
+from kernelwright.stages.check import not_checked
 from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
 from kernelwright.stages.stage import Stage
+from kernelwright.toolchain.distribution import Distribution
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
@@ -183,6 +187,29 @@ def test_a_cubin_depends_on_what_flags_include_only_if_it_is_made_from_the_sourc
         base = tool("nvcc", obstacle=obstacle)(setting(nvcc_flags=("-include", "a.h"))(BASE))
         before = signatures(tmp_path, monkeypatch, base)
         assert changed(before, signatures(tmp_path, monkeypatch, replace(base, later=later))) == those
+
+
+def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library(tmp_path, monkeypatch):
+    """Where PyTorch is not installed, there is no check, and the line for pip is said."""
+
+    def checks(identity: str) -> dict[str, Stage]:
+        graph = new_graph(tmp_path, monkeypatch, inputs)
+        graph.__dict__["has_gpu"] = False
+        graph.tools.__dict__["of_front_ends"] = {"triton": Distribution("3.9.0", identity)}
+        graph.add_kernel(inputs.definition, select(inputs.kernel, inputs.settings))
+        return {name: stage for name, stage in stages_of(graph).items() if stage.label == "CHECK"}
+
+    inputs = replace(kernel(frontend="triton", targets=("cuda",))(BASE), listings=())
+    monkeypatch.setattr(Need, "is_installed", property(lambda need: True))
+    (name, stage), _ = checks("1").items()
+    assert name == "CHECK gemm/m-1 interpreted"
+    assert [Path(path).name for path in stage.paths] == ["m-1.interpreted.json"]
+    assert [Path(source).name for source in stage.sources] == ["signature.json", "gemm.py"]
+    assert stage.fingerprint == checks("1")[name].fingerprint != checks("2")[name].fingerprint
+    monkeypatch.setattr(Need, "is_installed", property(lambda need: need.module != "torch"))
+    assert checks("1") == {}
+    assert not_checked(lower.get("triton")).endswith("; Triton's interpreter can run it: pip install torch")
+    assert not_checked(lower.get("cutedsl")).endswith("so it is not checked")
 
 
 def test_another_nvrtc_compiles_device_code_again(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -38,3 +39,23 @@ class Need:
             return importlib.util.find_spec(self.module) is not None
         except (ImportError, ValueError):  # the package that it should be in is missing, or is none
             return False
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What runs definitions of a front end on the CPU, slowly, to compare them with references without a GPU.
+
+    Arguments:
+        name: what messages call it.
+        needs: what has to be installed for it.
+        variables: those of the environment with which a definition can be interpreted, and cannot be compiled.
+    """
+
+    name: str
+    needs: tuple[Need, ...]
+    variables: Mapping[str, str]
+
+    @property
+    def missing(self) -> str:
+        """The command line that installs what is missing; empty: nothing is."""
+        return " && ".join(need.install for need in self.needs if not need.is_installed)

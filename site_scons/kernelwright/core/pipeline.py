@@ -211,9 +211,9 @@ STAGES = (
     StageKind(
         "CHECK",
         ("#4f6d2f", "#a9cf8e"),
-        "the library, `signature.json`, the definition's files",
-        "number of the variant, device, tolerance; name and digests as for `LOWER`",
-        "`<slug>.<cpu or cuda>.json`",
+        "the library, unless the definition is interpreted; `signature.json`, the definition's files",
+        "number of the variant, device, tolerance; name and digests as for `LOWER`; the identity of an interpreter",
+        "`<slug>.<cpu, cuda or interpreted>.json`",
         module="stages.check",
         also=("worker.server", "lower"),
     ),

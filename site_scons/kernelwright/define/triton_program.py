@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
-from ..core.need import Need
+from ..core.need import Interpreter, Need
 from .arguments import Declared, Scalar, Tensor, check_arguments
 from .sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 
@@ -19,6 +19,9 @@ VERSION = "3.9"
 
 NEED = Need("triton", f"triton=={VERSION}.*")
 """What definitions in Triton import."""
+
+INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch")), {"TRITON_INTERPRET": "1"})
+"""Triton's own. It wants tensors of PyTorch, on the CPU."""
 
 DTYPES = {
     "float64": "fp64",
@@ -120,13 +123,18 @@ class Program(Declared):
         }
         return made
 
+    @property
+    def blocks(self) -> list[tuple[str, Sizes]]:
+        """The programs along each axis, by TVM's names of the axes."""
+        return list(on_axes("blockIdx", self.grid))
+
     def launch(self, threads: int) -> Iterator[tuple[str, Sizes]]:
         """What is launched, as TVM names it. A program of several blocks is a cluster along x.
 
         Arguments:
             threads: of a block, as Triton compiled it.
         """
-        (x_name, x), *others = on_axes("blockIdx", self.grid)
+        (x_name, x), *others = self.blocks
         yield x_name, x if self.num_ctas == 1 else Size(text_of(x)) * self.num_ctas
         yield from others
         yield "threadIdx.x", threads

@@ -56,4 +56,10 @@ def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None
     raise DefinitionError(f"the definition returned {kind}, expected {front_end.expects}", where, remedy)
 
 
-__all__ = ["get", "names", "require_recognized"]
+def interpreter_variables() -> dict[str, str]:
+    """The variables of the environment with which definitions can be interpreted."""
+    found = [get(name).interpreter for name in names()]
+    return {name: value for one in found if one is not None for name, value in one.variables.items()}
+
+
+__all__ = ["get", "interpreter_variables", "names", "require_recognized"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
-from ..core.need import Need
+from ..core.need import Interpreter, Need
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
@@ -80,6 +80,9 @@ class FrontEnd:
     has_passes: ClassVar[bool] = False
     """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
 
+    interpreter: ClassVar[Interpreter | None] = None
+    """What runs its definitions where there is no GPU, so that they can be checked."""
+
     expects: ClassVar[str]
     """What a definition returns, for messages."""
 
@@ -144,6 +147,16 @@ class FrontEnd:
 
         Arguments:
             returned: what the definition returned, which :meth:`recognizes` accepts.
+
+        Raises:
+            DefinitionError: the definition is wrong.
+        """
+        raise NotImplementedError
+
+    def interpreted(self, returned: Any, unit: Unit) -> Callable[..., None]:
+        """A function that runs what the definition returned in the interpreter, and gets all arguments of a call.
+
+        Those are NumPy arrays, numbers, and tensors of tvm-ffi with dtypes that NumPy lacks, all on the CPU.
 
         Raises:
             DefinitionError: the definition is wrong.

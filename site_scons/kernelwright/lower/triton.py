@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..define.triton_program import NEED, Program
+from ..define.triton_program import INTERPRETER, NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class TritonProgram(FrontEnd):
     needs = (NEED,)
     compiles_device_code = True
     calls_definition = True
+    interpreter = INTERPRETER
     expects = "a Program"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
@@ -44,6 +45,12 @@ class TritonProgram(FrontEnd):
     def argument_names(self, returned: Program, unit: Unit) -> list[str]:
         """See :meth:`FrontEnd.argument_names`."""
         return list(returned.declared)
+
+    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., None]:
+        """See :meth:`FrontEnd.interpreted`."""
+        from .triton_interpreter import interpreted
+
+        return interpreted(returned, unit.where)
 
     def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""

@@ -98,10 +98,10 @@ class CheckRequest:
     Arguments:
         file: the definition file, absolute or relative to the project root.
         kernel, slug: the variant.
-        library: path of the built shared library.
+        library: path of the built shared library; empty if the definition is interpreted.
         variant_index: the variant's place in the kernel's configs; the library exports ``<kernel>__<index>``.
         signature: the parsed signature.json of the variant's unit.
-        device: ``cpu``, or ``cuda`` with an index, such as ``cuda:0``.
+        device: ``cpu``, ``cuda`` with an index, such as ``cuda:0``, or ``INTERPRETED``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
         strict: whether it is an error to read what the definition does not declare.
         listed: whether the definition lists the variant.
@@ -220,9 +220,13 @@ REQUESTS: Mapping[str, type[Request]] = {
     kind.op: kind for kind in (DiscoverRequest, LowerRequest, CheckRequest, MeasureRequest, CostRequest, DevicesRequest)
 }
 
-Definition = tuple[str, bool, bool] | None
+INTERPRETED = "interpreted"
+"""In place of a device: the interpreter of the definition's language, which runs on the CPU."""
+
+Definition = tuple[str, bool, str] | None
 """What a process has become by its first request, so that it does no others: the definition file that it has executed,
-whether strictly, and whether it has loaded TVM's CUDA runtime, with which TVM lowers otherwise. None: nothing."""
+whether strictly, and the kind of device, if that changes what the process lowers: with ``cuda`` it has loaded TVM's
+CUDA runtime, and ``INTERPRETED`` definitions cannot be compiled. None: nothing."""
 
 _Form = Callable[[Any], bool]
 
@@ -342,8 +346,9 @@ def definition_of(request: Request) -> Definition:
     if isinstance(request, ToolRequest):
         return None
     if isinstance(request, DevicesRequest):
-        return "", False, True
-    return request.file, request.strict, isinstance(request, CheckRequest) and request.device.startswith("cuda")
+        return "", False, "cuda"
+    kind = request.device.partition(":")[0] if isinstance(request, CheckRequest) else ""
+    return request.file, request.strict, kind if kind in ("cuda", INTERPRETED) else ""
 
 
 def require_result(request: Request, result: Mapping[str, Any]) -> None:

@@ -479,7 +479,9 @@ class PackageGraph:
                 if not kernel.record.has_reference:
                     self._tell([f"kernelwright: {name} has no reference, so it is not checked"])
                 elif not kernel.checks:
-                    self._tell([f"kernelwright: {name} has nothing that can run on this machine, so it is not checked"])
+                    from ..stages.check import not_checked
+
+                    self._tell([f"kernelwright: {name} {not_checked(lower.get(kernel.record.frontend))}"])
 
     def _add_listing(self, ending: str) -> None:
         """Make ``sass`` or ``ptx``, the ending of the files that are wanted, a target of the command line."""

@@ -1,4 +1,7 @@
-"""CHECK: a worker runs a variant of a library on a device and compares it with the kernel's NumPy reference."""
+"""CHECK: a worker runs a variant of a library on a device and compares it with the kernel's NumPy reference.
+
+Where there is no GPU, the interpreter of the definition's language runs it, if there is one, and not the library.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 from ..core.files import pretty_json
 from ..library.files import UnitFiles, VariantFiles
-from ..processes.protocol import CheckRequest
+from ..lower.base import FrontEnd
+from ..processes.protocol import INTERPRETED, CheckRequest
 from .context import KernelContext
 from .stage import Stage, files_in
 
@@ -21,7 +25,21 @@ def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library:
             checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
         if "cuda" in units and kernel.package.has_gpu:
             checks.append(make(kernel, variants, number, units["cuda"], library, "cuda:0"))
+        elif "cuda" in units and can_interpret(kernel.front_end):
+            checks.append(make(kernel, variants, number, units["cuda"], None, INTERPRETED))
     return checks
+
+
+def can_interpret(front_end: FrontEnd) -> bool:
+    """Whether definitions can be checked without a GPU."""
+    return front_end.interpreter is not None and not front_end.interpreter.missing
+
+
+def not_checked(front_end: FrontEnd) -> str:
+    """Why no variant of a kernel with a reference is checked, in a sentence without its beginning."""
+    interpreter = front_end.interpreter
+    missing = f"; {interpreter.name}'s interpreter can run it: {interpreter.missing}" if interpreter else ""
+    return f"has nothing that can run on this machine, so it is not checked{missing}"
 
 
 def make(
@@ -29,7 +47,7 @@ def make(
     variants: tuple[VariantFiles, ...],
     number: int,
     unit: UnitFiles,
-    library: Stage,
+    library: Stage | None,
     device: str,
 ) -> Stage:
     """The stage that checks one variant on one device.
@@ -37,15 +55,17 @@ def make(
     Arguments:
         number: which of the variants it is.
         unit: the variant's code for the device.
-        library: the stage that links the kernel's library.
-        device: ``cpu``, or ``cuda:0``.
+        library: the stage that links the kernel's library; None: the definition is interpreted.
+        device: ``cpu``, ``cuda:0``, or ``INTERPRETED``.
     """
-    record, run, path = kernel.record, kernel.run, library.paths[0]
+    record, run, path = kernel.record, kernel.run, library.paths[0] if library else ""
     file, slug = kernel.definition.file, variants[number].slug
     subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
     output = f"{slug}.{device.partition(':')[0]}.json"
     # A variant that a table or the definition chooses for one arch cannot run on every GPU, and does not have to.
-    is_for_some = unit.target == "cuda" and unit.archs != kernel.selection.compiled_archs("cuda")
+    is_for_some = (
+        library is not None and unit.target == "cuda" and unit.archs != kernel.selection.compiled_archs("cuda")
+    )
     archs = ",".join(unit.archs) if is_for_some else ""
 
     def check(scratch: Path) -> None:
@@ -68,9 +88,11 @@ def make(
         "definition": kernel.definition_identity,
     } | ({"strict": True} if run.strict else {})
     options |= {"archs": archs} if archs else {}
+    if not library:
+        options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
     remember = kernel.later(f"check {subject}", options)
     outputs = files_in(kernel.package.checks / record.name, (output,))
-    sources = [path, unit.signature, *kernel.definition_files]
+    sources = [*filter(None, [path]), unit.signature, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, options, check, outputs, sources, remember=remember, cacheable=False)
     stage.rest = lambda: kernel.made(unit) is not None
     return stage

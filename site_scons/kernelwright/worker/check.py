@@ -22,7 +22,7 @@ from ..core.dtype import Dtype, bytes_of, numpy_dtype
 from ..core.errors import CheckError, DefinitionError, Where
 from ..define.divisible import rounded_up
 from ..define.kernel import Kernel, Variant
-from ..processes.protocol import CheckRequest
+from ..processes.protocol import INTERPRETED, CheckRequest
 from ..runtime.arch import suitable
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
@@ -56,6 +56,7 @@ class Check:
         kernel, variant: the definition.
         call: calls a function of the definition, given its name for errors.
         progress: called with what is about to be done.
+        interpreted: called with all arguments in place of the library's function.
     """
 
     def __init__(
@@ -65,18 +66,20 @@ class Check:
         variant: Variant,
         call: Callable[[str, Callable[[], Any]], Any],
         progress: Callable[[str], None],
+        interpreted: Callable[..., None] | None = None,
     ) -> None:
         self._request = request
         self._kernel = kernel
         self._variant = variant
         self._call = call
         self._progress = progress
+        self._interpreted = interpreted
         self._arguments: list[Mapping[str, Any]] = list(request.signature["arguments"])
         self._symbols = list(request.signature["symbols"])
         self._multiples: Mapping[str, int] = request.signature.get("multiples", {})
         seed = hashlib.sha256(f"{kernel.name}/{variant.slug}".encode()).digest()
         self._rng = np.random.default_rng(int.from_bytes(seed[:8], "little"))
-        kind, _, index = request.device.partition(":")
+        kind, _, index = ("cpu" if request.device == INTERPRETED else request.device).partition(":")
         self._device = tvm.device(kind, int(index or 0))
 
     def run(self) -> dict[str, Any]:
@@ -105,20 +108,27 @@ class Check:
             if inputs is not None:
                 self._progress(f"running it with {_listed(sizes)}")
                 worst = max(worst, self._case(function, sizes, inputs, leave_out=False))
-                if not checked and self._outputs:
+                if not checked and self._leaves_out:
                     worst = max(worst, self._case(function, sizes, inputs, leave_out=True))
                 checked.append(sizes)
         if not checked:
             raise self._nothing_checked()
-        cases = len(checked) + bool(self._outputs)
+        cases = len(checked) + self._leaves_out
         return {"cases": cases, "worst_error": worst, "sizes": checked, "device": self._request.device}
 
     @property
     def _outputs(self) -> list[str]:
         return [argument["name"] for argument in self._arguments if argument["output"]]
 
+    @property
+    def _leaves_out(self) -> bool:
+        """Whether there is a call without the outputs."""
+        return bool(self._outputs) and self._interpreted is None
+
     def function(self) -> Any:
-        """The function that calls the variant, of the library."""
+        """The function that calls the variant, of the library or interpreted."""
+        if self._interpreted is not None:
+            return self._interpreted
         name = f"{self._kernel.name}__{self._request.variant_index}"
         try:
             return tvm_ffi.load_module(self._request.library)[name]
@@ -275,6 +285,8 @@ class Check:
                 several = list(returned) if len(self._outputs) > 1 else [returned]
                 tensors |= dict(zip(self._outputs, several, strict=True))
             return {name: from_device(tensor) for name, tensor in tensors.items()}
+        except DefinitionError:
+            raise  # the interpreter was at that line
         except Exception as error:  # the library raises errors of any type
             how = "without its outputs" if leave_out else "with all arguments"
             raise CheckError(

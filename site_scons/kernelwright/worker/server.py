@@ -227,14 +227,39 @@ class Server:
         from .check import Check
 
         progress("executing the definition")
+        if request.device == protocol.INTERPRETED:
+            os.environ.update(lower.interpreter_variables())
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, _ = self._variant_of(definition, request)
+        kernel, variant, slugs = self._variant_of(definition, request)
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
 
-        result = Check(request, kernel, variant, call, progress).run()
+        function = None
+        if request.device == protocol.INTERPRETED:
+            function = self._interpreted(definition, kernel, self._interpreted_unit(kernel, variant, slugs))
+        try:
+            result = Check(request, kernel, variant, call, progress, function).run()
+        except DefinitionError as error:
+            if function is None or not _is_caused_by(error, NotImplementedError):
+                raise
+            print(f"{kernel.name}/{variant.slug} is not checked, as the interpreter cannot run it: {error.message}")
+            result = {"cases": 0, "worst_error": 0.0, "sizes": [], "device": request.device}
         return {**result, "dependencies": definition.dependencies}
+
+    def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
+        """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
+        run = lower.get(kernel.frontend).interpreted(self._returned(definition, kernel, unit), unit)
+
+        def call(*arguments: Any) -> None:
+            self._definitions.call(definition, kernel, "interpreted function", lambda: run(*arguments))
+
+        return call
+
+    def _interpreted_unit(self, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
+        location = self._definitions.project.location(kernel.location) or ""
+        config, outputs = variant.config, kernel.outputs
+        return Unit(kernel.name, variant.slug, tuple(slugs), config, outputs, "cuda", "", location)
 
     def _variant_of(
         self, definition: Definition, request: LowerRequest | CheckRequest
@@ -435,6 +460,13 @@ def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> Def
         Where(location=definition.file),
         "the file was edited during the build: run scons again",
     )
+
+
+def _is_caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an exception, or one that it comes of, is of a kind."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error is not None
 
 
 def _defect(error: Exception, request: Request) -> WorkerError:

@@ -1,0 +1,106 @@
+"""Runs a Program on the CPU with Triton's interpreter, so that it can be compared with a reference without a GPU.
+
+Written for Triton 3.9, which reads ``TRITON_INTERPRET`` when ``@triton.jit`` decorates a function: that has to be set
+before the definition is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch.utils.dlpack import from_dlpack
+from triton.runtime.autotuner import Autotuner, Heuristics
+from triton.runtime.errors import InterpreterError
+from triton.runtime.interpreter import GridExecutor, InterpretedFunction, TensorHandle
+
+from ..core.errors import DefinitionError, Where
+from ..define.arguments import Scalar, Tensor
+from ..define.sizes import Size, text_of
+from ..define.triton_program import DTYPES, Program
+from ..runtime.size import Size as Computed
+
+
+def interpreted(program: Program, where: Where) -> Callable[..., None]:
+    """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
+
+    Arguments:
+        program: what the definition returned.
+        where: the definition.
+
+    Raises:
+        DefinitionError: its function is none of Triton's.
+    """
+    function = _function_of(program, where)
+
+    def run(*arguments: Any) -> None:
+        given = dict(zip(program.declared, arguments, strict=True))
+        symbols = _symbols(program, given)
+        passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
+        grid = tuple(int(_value(size, symbols)) for _, size in program.blocks)
+        executor = GridExecutor(function.rewrite(), function.arg_names, grid)
+        # All others are as the function shall see them: it would take integers for int32, and constants for numbers.
+        executor.constexprs = [name for name in function.arg_names if not isinstance(passed.get(name), torch.Tensor)]
+        try:
+            executor(**passed)
+        except InterpreterError as error:
+            raise _origin(error) from None
+
+    return run
+
+
+def _origin(error: BaseException) -> BaseException:
+    """What was raised in the function itself, or in one that it calls: its traceback has the line."""
+    while isinstance(error, InterpreterError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
+    function = program.function
+    while isinstance(function, (Autotuner, Heuristics)):
+        function = function.fn
+    if not isinstance(function, InterpretedFunction):
+        message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
+        raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")
+    return function
+
+
+def _symbols(program: Program, given: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that the arguments of a call tell."""
+    symbols: dict[str, int] = {}
+    for name, value in program.declared.items():
+        if isinstance(value, Tensor):
+            pairs = zip(value.shape, given[name].shape, strict=True)
+            symbols |= {size: int(number) for size, number in pairs if isinstance(size, str)}
+        elif "int" in value.dtype:
+            symbols[name] = int(given[name])
+    return symbols
+
+
+def _value(size: Any, symbols: Mapping[str, int]) -> int:
+    value: int = Computed(text_of(size)).value(symbols)
+    return value
+
+
+def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
+    """What a parameter of the function gets."""
+    if isinstance(value, Tensor):
+        return _tensor(given)
+    if isinstance(value, Size):
+        return _number(_value(value, symbols), value.dtype)
+    return _number(given, value.dtype) if isinstance(value, Scalar) else value
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """A tensor in the memory of an array; those of dtypes that NumPy lacks come as tensors of tvm-ffi."""
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
+
+
+def _number(value: Any, dtype: str) -> tl.tensor:
+    """A number of a type, which the interpreter by itself has for int32 only."""
+    kind = tl.str_to_ty(DTYPES[dtype], None)
+    return tl.tensor(TensorHandle(np.array([value], dtype), kind), kind)

@@ -1,0 +1,158 @@
+"""References of kernels in Triton, compared without a GPU: the interpreter of Triton runs the definition."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from conftest import SCONSTRUCT, Project
+from kernelwright.define.triton_program import INTERPRETER
+
+try:
+    version("triton"), version("torch")
+except PackageNotFoundError:
+    pytest.skip(f"Triton's interpreter needs {INTERPRETER.missing}", allow_module_level=True)
+
+SETTINGS = '[tool.kernelwright]\ntargets = ["cuda"]\narchs = ["sm_80"]\n'
+HELPERS = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def twice(a):
+    return a + a
+"""
+CHECKED = '''\
+import numpy as np
+import triton
+import triton.language as tl
+from helpers import twice
+from kernelwright import grid, kernel
+from kernelwright.triton import Program, Scalar, Size, Tensor, ceildiv
+
+
+@triton.jit
+def numbers_kernel(x, alpha, big, y, n, columns, WIDTH, ROUND, BLOCK: tl.constexpr, step=1):
+    """Numbers that are no int32 and no float32, and constants that are not said to be some."""
+    at = (tl.program_id(0) * BLOCK + tl.arange(0, WIDTH)) * step
+    value = tl.load(x + at, mask=at < n).to(tl.float32).to(tl.float64) * alpha
+    if ROUND is None:
+        value += (big >> 40).to(tl.float64) + columns.to(tl.float64)
+    tl.store(y + at, value, mask=at < n)
+
+
+@kernel(frontend="triton", configs=grid(dtype=["bfloat16", "float8_e5m2", "uint16"]), outputs=["y"])
+def numbers(dtype):
+    vectors = {"x": Tensor(dtype, "n"), "alpha": Scalar("float64"), "big": Scalar("int64"), "y": Tensor("float64", "n")}
+    sizes = {"n": Size("n"), "columns": Size("n * 4294967296", "int64")}
+    return Program(
+        numbers_kernel, **vectors, **sizes, WIDTH=64, ROUND=None, BLOCK=64, step=Size(1), grid=ceildiv("n", 64)
+    )
+
+
+@numbers.inputs
+def _(rng, n):
+    return {"big": 5 << 40, "alpha": 1 + 2.0**-40}
+
+
+@numbers.reference
+def _(x, alpha, big):
+    return x.astype("float64") * alpha + 5 + len(x) * 2.0**32
+
+
+@triton.autotune([triton.Config({"BLOCK": 32}), triton.Config({"BLOCK": 64})], key=["n"])
+@triton.jit
+def doubled_kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, twice(tl.load(x + at, mask=at < n)), mask=at < n)
+
+
+@kernel(frontend="triton", specialize="auto", outputs=["y"])
+def doubled():
+    vector = Tensor("float32", "n")
+    return Program(doubled_kernel, x=vector, y=vector, n=Size("n"), BLOCK=64, grid=ceildiv("n", 64))
+
+
+@doubled.reference
+def _(x):
+    return 2 * x
+
+
+@triton.jit
+def assembly_kernel(y):
+    at = tl.arange(0, 32)
+    tl.store(y + at, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [at], tl.int32, True, 1))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def assembly():
+    return Program(assembly_kernel, y=Tensor("int32", 32), grid=1)
+
+
+@assembly.reference
+def _():
+    return np.arange(32, dtype="int32")
+'''
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose kernels are checked, which tests do not change."""
+    project = Project(tmp_path_factory.mktemp("interpreted"))
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    project.write("helpers.py", HELPERS)
+    project.write("kernels/checked.py", CHECKED)
+    run = project.scons("check", "-j2")
+    assert run.labels["CHECK"] == 6
+    assert "[ CHECK ] numbers/dtype-bfloat16 interpreted\n" in run.output
+    assert "assembly/default is not checked, as the interpreter cannot run it" in run.output
+    assert "inline_asm not supported" in run.output
+    return project
+
+
+@pytest.fixture
+def project(checked: Project, tmp_path: Path) -> Project:
+    """A copy of it."""
+    shutil.copytree(checked.folder, tmp_path / "copy", symlinks=True)
+    return Project(tmp_path / "copy")
+
+
+def test_all_variants_are_compared_at_sizes_of_their_class(checked):
+    found = {
+        name.removeprefix("build/check/demo/"): json.loads(text) for name, text in checked.files("build/check").items()
+    }
+    cases = {name: result["cases"] for name, result in found.items()}
+    numbers = {f"numbers/dtype-{dtype}.interpreted.json": 6 for dtype in ("bfloat16", "float8_e5m2", "uint16")}
+    doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in ("all_multiple_of-16", "default")}
+    assert cases == {**numbers, **doubled, "assembly/default.interpreted.json": 0}
+    assert {result["device"] for result in found.values()} == {"interpreted"}
+    sizes = [size["n"] for size in found["doubled/all_multiple_of-16.interpreted.json"]["sizes"]]
+    assert sizes == [48, 16, 144, 16, 0, 2064]
+
+
+def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(project):
+    assert project.scons("check").stages == []
+    project.replace("kernels/checked.py", "return 2 * x", "return 2 * x + (x > 99)")
+    run = project.scons("check", "-j2")
+    assert run.labels["CHECK"] == 6, "it is the text of the definition of all"
+    project.replace("helpers.py", "a + a", "a + a + (a > 1)")
+    run = project.scons("check", "-k", "-j2", ok=False)
+    wrong = r"kernels/checked\.py:\d+ doubled/default \[check\]: y differs from the reference at n=33 on interpreted: "
+    assert re.search(wrong, run.output), run.output
+
+
+def test_an_error_of_the_interpreter_is_at_its_line(project):
+    """An assertion, for one: compiled code has none unless it is asked for."""
+    project.replace(
+        "kernels/checked.py", "    tl.store(y + at, twice", "    assert n < 2000\n    tl.store(y + at, twice"
+    )
+    output = project.scons("check", "doubled", "-k", ok=False).output
+    line = 1 + (project.folder / "kernels/checked.py").read_text().splitlines().index("    assert n < 2000")
+    place = f"kernels/checked.py:{line} doubled/default [check]: the interpreted function of doubled raised Assert"
+    assert place in output, output
