@@ -573,6 +573,9 @@ def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
     assert "make num_stages or the blocks smaller" in output
 
 
+RULED = '@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})\n@triton.jit\n'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "what", "remedy"),
     [
@@ -594,7 +597,12 @@ def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
         ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
         ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
         ("BLOCK=256,", "BLOCK=TensorDescriptor(),", "the argument 'BLOCK' is a tensor descriptor", "make_tensor_desc"),
-        ("@triton.jit\n", '@triton.heuristics({"BLOCK": max})\n@triton.jit\n', "@triton.heuristics", "of BLOCK to the"),
+        (
+            "@triton.jit\n",
+            RULED,
+            "the heuristic 'EVEN' of @triton.heuristics needs whether n is",
+            'divisible={"n": [256',
+        ),
         ('outputs=["z"]', 'outputs=["z"], targets=["llvm"]', "cannot be built for the target 'llvm'", "['cuda']"),
         ('frontend="triton"', 'frontend="cutedsl"', "the definition returned an object", '@kernel(frontend="triton"'),
     ],

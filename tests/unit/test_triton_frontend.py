@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
+from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.triton_program import Program
 from kernelwright.lower import get, require_recognized
-from kernelwright.lower.triton_compiler import SHARED, _divisor, _require_release, _source
+from kernelwright.lower.triton_compiler import SHARED, _require_release, _source
+from kernelwright.lower.triton_heuristics import divisor_of, resolved
+from kernelwright.lower.unit import Unit
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
 WHERE = Where("k", "default", "lower", "k.py:1")
+UNIT = Unit("k", "default", ("default",), {}, (), "cuda", "sm_80", "k.py:1")
 
 
 def program(**more: object) -> Program:
@@ -57,7 +64,7 @@ def test_a_cluster_multiplies_the_grid_along_x():
     [("n", 16), ("m", 1), ("n * 3", 48), ("n + 8", 8), ("n - m", 1), ("n // 2", 1), ("0", 0), ("min(n, 32)", 16)],
 )
 def test_what_a_size_is_a_multiple_of(size, expected):
-    assert _divisor(Size(size), {"n": 16}) == expected
+    assert divisor_of(Size(size), {"n": 16}) == expected
 
 
 def test_one_source_is_written_once_for_the_archs_that_have_it():
@@ -169,3 +176,64 @@ def test_specialize_makes_two_variants_of_each_config():
             kernel(**{"frontend": "triton", **options})(k)
     with pytest.raises(DefinitionError, match="has specialize, which no backward kernel can follow"):
         kernel(frontend="triton", specialize="auto", outputs=["y"])(k).backward(outputs=["grad_x"])(k)
+
+
+class Ruled:
+    """A function with heuristics."""
+
+    def __init__(self, **values: object) -> None:
+        self.fn, self.values = print, values
+
+
+def ruled(monkeypatch: pytest.MonkeyPatch, unit: Unit, more: dict[str, object], **rules: object) -> Program:
+    """A Program with heuristics, as a variant has it."""
+    module = SimpleNamespace(Autotuner=Tuned, Heuristics=Ruled)
+    monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", module)
+    for name in ("triton", "triton.runtime"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    arguments = {"x": Tensor("float32", "m", "n"), "m": Size("m"), "n": Size("n"), "BLOCK": 64, **more}
+    return resolved(Program(Ruled(**rules), grid="m", **arguments), unit, [])  # type: ignore[arg-type]
+
+
+def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):
+    rules = {
+        "EVEN": lambda args: args["n"] % args["BLOCK"] == 0,
+        "TWICE": lambda args: 2 * args["BLOCK"] if args["x"] is not None else 0,
+        "num_warps": lambda args: 8 if args["TWICE"] > 100 else 4,
+        "BLOCK": lambda args: 1 // 0,
+    }
+    classes = {"n": (64, 1)}
+    for multiples, even in (({"n": 64}, True), ({}, False)):
+        found = ruled(monkeypatch, replace(UNIT, multiples=multiples, divisible=classes), {}, **rules)
+        assert found.function is print
+        assert {name: found.arguments[name] for name in ("BLOCK", "EVEN", "TWICE")} == {
+            "BLOCK": 64,
+            "EVEN": even,
+            "TWICE": 128,
+        }
+        assert found.options["num_warps"] == 8
+    for multiples, even in (({ALL: 16}, True), ({}, False)):
+        unit = replace(UNIT, multiples=multiples, divisible={ALL: (16, 1)})
+        assert ruled(monkeypatch, unit, {"BLOCK": 16}, EVEN=rules["EVEN"]).arguments["EVEN"] == even
+
+
+@pytest.mark.parametrize(
+    ("rule", "message", "remedy"),
+    [
+        (lambda args: args["n"] % 32 == 0, "needs whether n is a multiple of 32, which only a call tells", '"n": [32'),
+        (lambda args: args["m"] % 64 == 0, "needs whether m is a multiple of 64", 'divisible={"m": [64, 1]}'),
+        (lambda args: args["n"] % 64 == 3, "needs whether n is a multiple of 64", ""),
+        (lambda args: 2 ** args["n"], "needs the size n, which only a call tells", "give RULE to the Program"),
+        (lambda args: args["n"] > 1000, "needs the size n", "give RULE"),
+        (lambda args: args["x"].dtype, "needs dtype of the argument x", "give RULE"),
+        (lambda args: args["n"], "is the size n, which only a call tells", "give RULE"),
+        (lambda args: args["k"], "raised KeyError: 'k'", "give RULE"),
+    ],
+)
+def test_a_heuristic_that_only_a_call_tells_is_an_error_that_names_it(monkeypatch, rule, message, remedy):
+    with pytest.raises(DefinitionError) as caught:
+        ruled(monkeypatch, replace(UNIT, divisible={"n": (64, 1)}), {}, RULE=rule)
+    assert "the heuristic 'RULE' of @triton.heuristics" in caught.value.message
+    assert message in caught.value.message
+    assert remedy in (caught.value.remedy or "")
+    assert "test_triton_frontend.py" in str(caught.value.where.location) or "is the size" in message

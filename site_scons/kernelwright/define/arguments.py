@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,13 @@ class Declared:
         named = {size for tensor in tensors for size in tensor.shape if isinstance(size, str)}
         numbers = {n for n, value in self.declared.items() if isinstance(value, Scalar) and "int" in value.dtype}
         return frozenset(named | numbers)
+
+
+def multiples_of(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
+    """What definitions say of sizes: name -> what its values are multiples of."""
+    return {
+        name: number for tensor in values if isinstance(tensor, Tensor) for name, number in tensor.multiples.items()
+    }
 
 
 def check_arguments(

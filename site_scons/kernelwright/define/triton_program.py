@@ -112,15 +112,30 @@ class Program(Declared):
             step: the number.
             outputs: the names of the outputs, whose sizes a call need not tell.
         """
+        rows, made = self.rows(outputs), copy.copy(self)
         tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
-        told = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
-        used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
-        rows = {tensor.shape[-1] for tensor in tensors.values() if tensor.shape} & told & used
-        made = copy.copy(self)
         made.arguments = {
             **self.arguments,
             **{name: tensor.specialized(step, rows) for name, tensor in tensors.items()},
         }
+        return made
+
+    def rows(self, outputs: Sequence[str]) -> set[str]:
+        """The last sizes of shapes, of those that the function gets and that a call tells."""
+        tensors = {name: value for name, value in self.declared.items() if isinstance(value, Tensor)}
+        told = {size for name, tensor in tensors.items() if name not in outputs for size in tensor.shape}
+        used = {size for value in self.arguments.values() if isinstance(value, Size) for size in names_in(value)}
+        last = (tensor.shape[-1] for tensor in tensors.values() if tensor.shape)
+        return {size for size in last if isinstance(size, str) and size in told & used}
+
+    def with_value(self, name: str, value: Any) -> Program:
+        """The same with one more constant, or another option of the launch."""
+        made = copy.copy(self)
+        if name in self.options:
+            made.options = {**self.options, name: value}
+            made.num_ctas = made.options["num_ctas"]
+        else:
+            made.arguments = {**self.arguments, name: value}
         return made
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from tvm.tirx import op as operations
 
 from ..core.dtype import Dtype, bytes_of
 from ..core.errors import Where
-from ..define.arguments import Scalar, Tensor
+from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.cuda_source import Passed as Declared
 from ..define.cuda_source import declared_in
 from ..define.sizes import Size, Sizes, text_of
@@ -120,13 +120,6 @@ def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
     ]
     kernel = {"name": launch.function, "params": launch.parameters, "launch": launch.names}
     return lower_host(function, arguments, [kernel], unit)
-
-
-def multiples_of(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
-    """What definitions say of sizes: name -> what its values are multiples of."""
-    return {
-        name: number for tensor in values if isinstance(tensor, Tensor) for name, number in tensor.multiples.items()
-    }
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:

@@ -50,7 +50,7 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.interpreted`."""
         from .triton_interpreter import interpreted
 
-        return interpreted(returned, unit.where)
+        return interpreted(returned, unit)
 
     def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""

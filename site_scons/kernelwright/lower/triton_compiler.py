@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,15 +16,15 @@ from typing import Any
 from ..core.arch import arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
-from ..define.arguments import Scalar, Tensor
+from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.divisible import ALL
 from ..define.divisible import SPECIALIZED as DIVISIBILITY
-from ..define.sizes import Size, Sizes, text_of
+from ..define.sizes import Size, Sizes
 from ..define.triton_program import DTYPES, NEED, VERSION, Program
-from ..runtime.size import translate
 from .cubin import usage_of, with_spills
-from .declared_launch import DeclaredLaunch, Workspace, lower_launch, multiples_of
+from .declared_launch import DeclaredLaunch, Workspace, lower_launch
 from .raised import line_of
+from .triton_heuristics import divisor_of, resolved
 from .unit import LoweredKernel, Unit
 
 SHARED = {
@@ -103,7 +102,10 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     """
     outputs = unit.named(list(program.declared))
     program.check(outputs, unit.where)
-    program, unit = _specialized(program, unit, outputs)
+    program = resolved(program, unit, outputs)
+    program.check(outputs, unit.where)  # a heuristic may have chosen an option
+    # What is left are multiples of sizes.
+    unit = replace(unit, outputs=outputs, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
     compiler = _Compiler(program, unit)
     compiler.require_written()
     results: dict[str, _Compiled] = {}
@@ -114,16 +116,6 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     lowered = lower_launch(_launch(program, list(results.values()), unit), unit)
     files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
     return replace(lowered, files=files | _files(unit, results))
-
-
-def _specialized(program: Program, unit: Unit, outputs: Sequence[str]) -> tuple[Program, Unit]:
-    """A program for what its variant is for, and the unit with multiples of sizes only."""
-    unit = replace(unit, outputs=tuple(outputs))
-    multiples = dict(unit.multiples)
-    step = multiples.pop(ALL, 1)
-    if step == 1:
-        return program, unit
-    return program.specialized(step, outputs), replace(unit, multiples=multiples)
 
 
 def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> DeclaredLaunch:
@@ -292,7 +284,7 @@ class _Compiler:
         if isinstance(value, Tensor):
             return value.alignment is not None and value.alignment % DIVISIBILITY == 0
         multiples = {**self._unit.multiples, **multiples_of(self._program.declared.values())}
-        return isinstance(value, Size) and _divisor(value, multiples) % DIVISIBILITY == 0
+        return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
 
     def _require_arch(self, arch: str) -> None:
         if arch in SHARED:
@@ -311,17 +303,6 @@ class _Compiler:
             raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
 
 
-def _divisor(size: Size, multiples: Mapping[str, int]) -> int:
-    """What a size is a multiple of, as far as its terms tell; 0 if it is 0."""
-
-    def operation(name: str, operands: list[int]) -> int:
-        if name == "*":
-            return math.prod(operands)
-        return math.gcd(*operands) if name != "//" else 1
-
-    return translate(text_of(size), abs, lambda name: multiples.get(name, 1), operation)
-
-
 def _require_release(where: Where) -> None:
     """Raise a ToolchainError unless Triton of the releases that this module is written for is installed."""
     from importlib.metadata import PackageNotFoundError, version
@@ -337,14 +318,9 @@ def _require_release(where: Where) -> None:
 
 def _function_of(program: Program, where: Where) -> Any:
     """The function of a program; raises a DefinitionError if it is none that Triton compiles as it is."""
-    from triton.runtime.autotuner import Autotuner, Heuristics
     from triton.runtime.jit import JITFunction
 
-    function = program.function.fn if isinstance(program.function, Autotuner) else program.function
-    if isinstance(function, Heuristics):
-        message = "the Program's function has @triton.heuristics, which computes values when it is called"
-        remedy = f"remove it, and give the values of {', '.join(map(str, function.values))} to the Program"
-        raise DefinitionError(message, where, remedy)
+    function = program.function
     if not isinstance(function, JITFunction) or function.is_gluon():
         message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
         raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")

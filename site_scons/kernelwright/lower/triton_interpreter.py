@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch.utils.dlpack import from_dlpack
-from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import GridExecutor, InterpretedFunction, TensorHandle
 
@@ -22,19 +21,22 @@ from ..define.arguments import Scalar, Tensor
 from ..define.sizes import Size, text_of
 from ..define.triton_program import DTYPES, Program
 from ..runtime.size import Size as Computed
+from .triton_heuristics import resolved
+from .unit import Unit
 
 
-def interpreted(program: Program, where: Where) -> Callable[..., None]:
+def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
     """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
 
     Arguments:
         program: what the definition returned.
-        where: the definition.
+        unit: the variant.
 
     Raises:
-        DefinitionError: its function is none of Triton's.
+        DefinitionError: its function is none of Triton's, or a heuristic needs what only a call tells.
     """
-    function = _function_of(program, where)
+    program = resolved(program, unit, unit.named(list(program.declared)))
+    function = _function_of(program, unit.where)
 
     def run(*arguments: Any) -> None:
         given = dict(zip(program.declared, arguments, strict=True))
@@ -61,8 +63,6 @@ def _origin(error: BaseException) -> BaseException:
 
 def _function_of(program: Program, where: Where) -> InterpretedFunction[Any]:
     function = program.function
-    while isinstance(function, (Autotuner, Heuristics)):
-        function = function.fn
     if not isinstance(function, InterpretedFunction):
         message = f"the Program's function is of type {type(function).__module__}.{type(function).__qualname__}"
         raise DefinitionError(message, where, "pass a function that is decorated with @triton.jit")

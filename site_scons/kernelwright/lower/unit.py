@@ -33,6 +33,7 @@ class Unit:
         pass_configs: configs of TVM's passes, which :meth:`FrontEnd.require_pass_configs` accepts.
         multiples: size symbol -> what its values are multiples of.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
+        divisible: size symbol -> the multiples that variants of the kernel are for, this one and others.
     """
 
     kernel: str
@@ -47,6 +48,7 @@ class Unit:
     pass_configs: PassConfigs = field(default_factory=dict)
     multiples: Mapping[str, int] = field(default_factory=dict)
     ir: str = ""
+    divisible: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.

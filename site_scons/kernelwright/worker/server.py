@@ -170,6 +170,7 @@ class Server:
             checked_pass_configs(request.pass_configs, request.where),
             kernel.multiples(variant.config),
             request.ir,
+            kernel.divisible,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         try:
@@ -258,8 +259,11 @@ class Server:
 
     def _interpreted_unit(self, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
         location = self._definitions.project.location(kernel.location) or ""
-        config, outputs = variant.config, kernel.outputs
-        return Unit(kernel.name, variant.slug, tuple(slugs), config, outputs, "cuda", "", location)
+        return Unit(
+            *(kernel.name, variant.slug, tuple(slugs), variant.config, kernel.outputs, "cuda", "", location),
+            multiples=kernel.multiples(variant.config),
+            divisible=kernel.divisible,
+        )
 
     def _variant_of(
         self, definition: Definition, request: LowerRequest | CheckRequest
