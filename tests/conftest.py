@@ -369,13 +369,14 @@ class Project:
         """Write ``toolchain.json``: what the tools are, as a build keeps it."""
         from kernelwright import lower
         from kernelwright.core.errors import KernelwrightError
+        from kernelwright.define.settings import Settings
         from kernelwright.toolchain.probe import Toolchain
 
         tools = Toolchain(folder / "toolchain.json", {"PATH": f"{self.shared}/bin:{os.environ['PATH']}"})
         with contextlib.suppress(KernelwrightError):  # whoever needs what is missing is told so
             tools.lowerer()
             for name in lower.names():
-                lower.get(name).tool(tools)
+                lower.get(name).tool(tools, Settings())
             tools.nvcc("", tools.host_compiler(""))
 
     def built(self, *arguments: str, ok: bool = True) -> Run:

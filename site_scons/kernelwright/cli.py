@@ -12,20 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from .compilers.fatbin import find_fatbinary
-from .core.errors import KernelwrightError, printable
+from .core.errors import KernelwrightError, ToolchainError, Where, printable
 from .core.version import VERSION
+from .define.settings import read_pyproject
+from .define.tilelang_program import REMEDY, SETTING
 from .library.launcher import LAUNCHER
 from .toolchain.nvrtc import PROGRAM
 from .toolchain.probe import Toolchain
+from .toolchain.tilelang import TileLang
 from .toolchain.tvm import tvm_ffi_includes
 
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
-    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include"),
+    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "tilelang"),
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
 
-OPTIONAL = {"nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'"}
+OPTIONAL = {
+    "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
+    "tilelang": f"only definitions in TileLang need it: {REMEDY}",
+}
 """Tools that only a setting asks for, and which; that one is missing is nothing wrong."""
 
 
@@ -254,6 +260,7 @@ def doctor(toolchain: Toolchain) -> int:
         "host compiler": lambda: toolchain.host_compiler("").version,
         "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
         "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
+        "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
     }
     for name, probe in probes.items():
         try:
@@ -265,6 +272,27 @@ def doctor(toolchain: Toolchain) -> int:
             status = 1
             print(f"{name}: {error}")
     return status
+
+
+def found_tilelang(toolchain: Toolchain) -> TileLang:
+    """TileLang in the environment that the settings of this folder's project name.
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    setting = tilelang_setting(Path.cwd())
+    found = toolchain.tilelang(setting)
+    if not found.path:
+        message = f"{setting}, the setting {SETTING}, has none" if setting else f"the setting {SETTING} is empty"
+        raise ToolchainError(message, Where(stage="settings"), REMEDY)
+    return found
+
+
+def tilelang_setting(folder: Path) -> str:
+    """The setting of the project that a folder belongs to; a path in it is relative to the project's folder."""
+    top = next((place for place in (folder, *folder.parents) if (place / "pyproject.toml").is_file()), folder)
+    setting = str(read_pyproject(top / "pyproject.toml").get(SETTING, ""))
+    return str(top / setting) if "/" in setting and not setting.startswith("~") else setting
 
 
 def print_tool(toolchain: Toolchain, name: str) -> int:
@@ -282,6 +310,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "nvrtc": lambda: toolchain.nvrtc().library,
         "nvrtc_compile": lambda: PROGRAM,
         "cuda_include": lambda: toolchain.nvrtc().include,
+        "tilelang": lambda: found_tilelang(toolchain).path,
     }
     try:
         print(paths[name]())

@@ -56,6 +56,7 @@ ALLOWED = {
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/loaded.py", "import_module"): "imports our own modules of the runtime that a manifest lists",
+    ("lower/tilelang_worker.py", "exec_module"): "executes a source of TileLang, as the worker does with a definition",
     ("lower/tir_lowering.py", "import_module"): "a module of TVM that an attribute of the same name hides",
 }
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""

@@ -121,11 +121,12 @@ def test_all_modules_that_are_code_of_no_stage_are_known_to_decide_nothing():
 
 
 DECIDING_NOTHING = {
-    *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "init.py", "triton.py"),
+    *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "init.py", "tilelang.py", "triton.py"),
     # Their results are in the options: who the tools are, and our version.
     *(
         "toolchain/distribution.py",
         "toolchain/probe.py",
+        "toolchain/tilelang.py",
         "core/answers.py",
         "state/finished.py",
         "core/version.py",

@@ -35,6 +35,7 @@ def toolchain(**replaced: Any) -> Any:
             library="/cuda/lib/libnvrtc.so.13", include="/cuda/include", version="13.0.88"
         ),
     }
+    found["tilelang"] = lambda setting: SimpleNamespace(version="0.1.15", python="/tl/bin/python", path="/tl/tilelang")
     return SimpleNamespace(**{**found, **replaced})
 
 
@@ -49,6 +50,7 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         "host compiler: cc 12",
         "nvcc: 13.0.88 at /cuda/bin/nvcc",
         "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
+        "tilelang: 0.1.15 at /tl/bin/python",
     ]
 
 
@@ -88,6 +90,7 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
         "python": sys.executable,
         "nvrtc": "/cuda/lib/libnvrtc.so.13",
         "cuda_include": "/cuda/include",
+        "tilelang": "/tl/tilelang",
     }
 
 

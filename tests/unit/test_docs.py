@@ -49,6 +49,7 @@ def test_the_site_builds_without_a_warning_and_has_every_page_and_interface(tmp_
             "cuda.Tensor",
             "cuda.Scalar",
             "cuda.ceildiv",
+            "tilelang.Program",
             "triton.Program",
             "scons.generate",
         ),

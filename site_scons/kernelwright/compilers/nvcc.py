@@ -22,6 +22,7 @@ __all__ = [
     "LISTING",
     "CompiledCode",
     "DeviceJob",
+    "Headers",
     "NvccJob",
     "as_dependencies",
     "can_include",
@@ -51,6 +52,27 @@ LISTING = "headers.d"
 
 
 @dataclass(frozen=True)
+class Headers:
+    """Headers that come with the tool of a front end, whose identity stands for their contents.
+
+    Arguments:
+        name: of the tool, for scripts.
+        path: its folder.
+        folders: where the compiler looks for headers, below that.
+        standard: the standard of C++ that they are written in.
+    """
+
+    name: str
+    path: str
+    folders: tuple[str, ...]
+    standard: str
+
+    def flags(self, path: str) -> list[str]:
+        """What makes the compiler find them, with the folder of the tool."""
+        return [flag for folder in self.folders for flag in ("-I", f"{path}/{folder}")]
+
+
+@dataclass(frozen=True)
 class DeviceJob:
     """One run of a CUDA compiler.
 
@@ -59,12 +81,14 @@ class DeviceJob:
         flags: further flags, as nvcc has them.
         folder: the folder of ``device.cu``, in which it runs, so that no absolute path gets into its output.
         where: the place for error messages.
+        headers: those that come with a tool, if the source includes some.
     """
 
     arch: str
     flags: tuple[str, ...]
     folder: Path
     where: Where
+    headers: Headers | None = None
 
     @property
     def output(self) -> str:
@@ -88,11 +112,16 @@ class NvccJob(DeviceJob):
 
     has_portable_names: bool = False
 
-    def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
-        """The command, with the given executables and output file."""
+    def arguments(self, nvcc: str, host_compiler: str, output: str, headers: str | None = None) -> list[str]:
+        """The command, with the given executables and output file.
+
+        Arguments:
+            headers: the folder of the tool with the headers; None: where it is.
+        """
         kind = ["-ptx"] if is_ptx(self.arch) else ["-cubin", "-Xptxas", "-v"]
-        fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3"]
-        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *self.flags, "-o", output, "device.cu"]
+        fixed = ["-ccbin", host_compiler, f"-std={self.headers.standard if self.headers else 'c++17'}", "-O3"]
+        found = self.headers.flags(self.headers.path if headers is None else headers) if self.headers else []
+        return [nvcc, *fixed, *kind, f"-arch={self.arch}", *found, *self.flags, "-o", output, "device.cu"]
 
 
 @dataclass(frozen=True)
@@ -155,6 +184,8 @@ def headers_of(
 ) -> tuple[str, ...]:
     """The headers in the list that a run has left, as :class:`CompiledCode` has them."""
     listed = headers_in(scratch / LISTING, job.folder, nvcc.path, host_compiler.path, job.where)
+    if job.headers:
+        listed = [path for path in listed if not path.is_relative_to(job.headers.path)]
     return as_dependencies({*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}, project_root)
 
 
@@ -176,7 +207,8 @@ def resource_usage(output: str) -> dict[str, dict[str, int]]:
 
 def script(job: NvccJob, nvcc: Nvcc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
-    arguments = job.arguments(stand_in("NVCC"), stand_in("CC"), job.output)
+    headers = stand_in(job.headers.name) if job.headers else None
+    arguments = job.arguments(stand_in("NVCC"), stand_in("CC"), job.output, headers)
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import KernelwrightError, ToolError
@@ -71,7 +72,7 @@ class KnownSteps:
     """What nvcc runs, asked for once for each arch and flags. Several threads may ask at a time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], Steps] = {}
+        self._known: dict[tuple[Any, ...], Steps] = {}
         self.headers = KnownHeaders()
 
     def of(self, job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path, tools: RunsTools) -> Steps:
@@ -82,7 +83,7 @@ class KnownSteps:
             ValueError: it cannot be read.
         """
         place, folder = place_for_shell(scratch, job.folder), "" if job.has_portable_names else str(job.folder)
-        key = (nvcc.path, host_compiler.path, job.arch, *job.flags)
+        key = (nvcc.path, host_compiler.path, job.arch, job.headers, *job.flags)
         known = self._known.get(key)
         if known is not None:
             return known.moved(folder, place)
@@ -146,7 +147,7 @@ def _result(
     def run(command: Sequence[str]) -> ToolResult:
         return _run(job, command, scratch, tools, subject)
 
-    trims = is_ptx(job.arch) and can_trim(job.flags)
+    trims = is_ptx(job.arch) and can_trim(job.flags) and job.headers is None
     results = compile_trimmed(job, steps, known, kept, scratch, run, checked=shipped) if trims else None
     return together(results) if results else run(_command(job, steps, scratch, shipped))
 

@@ -66,8 +66,9 @@ STAGES = (
         ("#228264", "#3ac18d"),
         "the definition file and what it depends on",
         "kernel, slug, config, outputs, target, arch, identity of TVM and tvm-ffi; name of the definition file, "
-        "digests of its files; pass configs, if there are any; for CuTe DSL and Triton all archs and their identity",
-        "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu`; or what "
+        "digests of its files; pass configs, if there are any; for CuTe DSL and Triton all archs and their identity; "
+        "for TileLang its identity",
+        "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu` (with TileLang `flags.json`); or what "
         "[CuTe DSL](cutedsl.md#what-is-built) or [Triton](triton.md#what-is-built) makes",
         module="stages.lower",
         also=("worker.server", "lower"),
@@ -76,8 +77,8 @@ STAGES = (
     StageKind(
         "PTX",
         ("#12696f", "#6dbfd1"),
-        "`device.cu`",
-        "arch, flags, identity of nvcc or NVRTC, digests of the files that flags include",
+        "`device.cu`, and `flags.json` if there is one",
+        "arch, flags, identity of nvcc or NVRTC, digests of the files that flags include; for TileLang its identity",
         "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
         also=("toolchain.nvrtc_compile",),
@@ -87,8 +88,9 @@ STAGES = (
     StageKind(
         "CUBIN",
         ("#747a10", "#babf41"),
-        "the PTX of its virtual arch; `device.cu`, if the compiler is run as a whole",
-        "arch, flags, identity of nvcc or NVRTC; with `device.cu`, digests of the files that flags include",
+        "the PTX of its virtual arch; `device.cu`, if the compiler is run as a whole; `flags.json` if there is one",
+        "arch, flags, identity of nvcc or NVRTC; with `device.cu`, digests of the files that flags include; for "
+        "TileLang its identity",
         "`<arch>.cubin`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
         also=("toolchain.nvrtc_compile",),

@@ -11,7 +11,8 @@ BUILD_FOLDERS = ("kernels", "check", "wheels")
 """Folders beside the packages in the build folder."""
 
 TAKEN = frozenset(
-    {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "triton", "clang", "Cython"}
+    {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "triton", "tilelang"}
+    | {"clang", "Cython"}
     | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
     | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
     | {"auditwheel", "dunamai", "elftools", "lz4", "packaging", "pyproject_metadata", "tomli", "wheel"}

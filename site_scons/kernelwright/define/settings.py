@@ -91,6 +91,12 @@ class Settings:
     host_compiler: str = _setting(
         TEXT, "", "C compiler, a path or a name; empty: the first of cc, gcc and clang on PATH"
     )
+    tilelang_python: str = _setting(
+        TEXT,
+        "",
+        "Python interpreter of an environment with TileLang, a path or a name; empty: there is none",
+        affects_output=False,
+    )
     glibc: str = _setting(
         TEXT,
         "2.28",

@@ -18,6 +18,7 @@ CLASSES = {
     "cuda": ("cuda", "CudaSource"),
     "cutedsl": ("cutedsl", "CuteDslProgram"),
     "triton": ("triton", "TritonProgram"),
+    "tilelang": ("tilelang", "TileLangProgram"),
 }
 """Name of a front end -> its module and its class; the default comes first."""
 

@@ -13,8 +13,10 @@ from ..core.need import Interpreter, Need
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
     from ..define.pass_configs import PassConfigs
+    from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
     from ..toolchain.probe import Toolchain
+    from ..toolchain.tilelang import TileLang
     from .unit import LoweredKernel, Unit
 
 SIGNATURE = "signature.json"
@@ -31,6 +33,7 @@ class LoweredFiles:
         source: the CUDA source of the device code; empty: there is none for a CUDA compiler.
         images: arch -> its device code, where the front end compiles that itself.
         usages: arch -> what the functions of its cubin use, as JSON.
+        flags: flags of the CUDA compiler that the source says, as a list in JSON; empty: it says none.
     """
 
     module: str
@@ -38,6 +41,7 @@ class LoweredFiles:
     source: str = ""
     images: Mapping[str, str] = field(default_factory=dict)
     usages: Mapping[str, str] = field(default_factory=dict)
+    flags: str = ""
 
     @classmethod
     def with_images(cls, module: str, host: tuple[str, ...], archs: tuple[str, ...]) -> LoweredFiles:
@@ -48,8 +52,21 @@ class LoweredFiles:
     @property
     def names(self) -> tuple[str, ...]:
         """All of them, in a fixed order."""
-        source = (self.source,) if self.source else ()
+        source = tuple(name for name in (self.source, self.flags) if name)
         return (self.module, SIGNATURE, *self.host, *source, *self.images.values(), *self.usages.values())
+
+
+@dataclass(frozen=True)
+class Library:
+    """Headers that come with the tool of a front end. Its identity stands for their contents.
+
+    Arguments:
+        folders: where the compiler looks for them, below the folder of the tool.
+        standard: the standard of C++ that they are written in.
+    """
+
+    folders: tuple[str, ...]
+    standard: str
 
 
 class FrontEnd:
@@ -74,6 +91,9 @@ class FrontEnd:
     """Whether the CUDA source includes files of the author's. Then the compiler looks into the definition's folder,
     and the compiled code tells what the function is called in it (:mod:`.entry_name`)."""
 
+    library: ClassVar[Library | None] = None
+    """The headers of its tool that the CUDA source includes."""
+
     calls_definition: ClassVar[bool] = False
     """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""
 
@@ -89,7 +109,7 @@ class FrontEnd:
     remedy: ClassVar[str]
     """How to return that, for messages."""
 
-    def tool(self, toolchain: Toolchain) -> Distribution | None:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | TileLang | None:
         """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
         return None
 

@@ -9,6 +9,7 @@ from ..define.program import NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
+    from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
@@ -25,7 +26,7 @@ class CuteDslProgram(FrontEnd):
     expects = "a Program"
     remedy = "return kernelwright.cutedsl.Program(host_function, x=Tensor(...), ...)"
 
-    def tool(self, toolchain: Toolchain) -> Distribution:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution:
         """See :meth:`FrontEnd.tool`."""
         return toolchain.distribution("nvidia_cutlass_dsl", "nvidia_cutlass_dsl*")
 

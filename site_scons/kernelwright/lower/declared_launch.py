@@ -44,7 +44,50 @@ class Workspace:
     factors: Sequence[Sizes]
 
 
-Passed = Declared | Workspace
+@dataclass(frozen=True)
+class Given:
+    """An argument of the kernel, which a launch passes on, whatever its parameter is called."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class EncodedMap:
+    """A tensor map as the driver is asked for it, with the arguments of cuTensorMapEncodeTiled (cuda.h).
+
+    Arguments:
+        tensor: the argument of the kernel that it is of.
+        dtype: that of its elements.
+        sizes: of the tensor, the innermost dimension first.
+        strides: of its dimensions but the innermost, in bytes.
+        box, steps: how many elements a copy has, and how far they are apart.
+        interleave, swizzle, promotion, fill: the numbers of the modes.
+    """
+
+    tensor: str
+    dtype: str
+    sizes: Sequence[Sizes]
+    strides: Sequence[Sizes]
+    box: Sequence[int]
+    steps: Sequence[int]
+    interleave: int
+    swizzle: int
+    promotion: int
+    fill: int
+
+    @classmethod
+    def of(cls, name: str, value: TensorMap) -> EncodedMap:
+        """That of a map in a definition, of the argument of that name."""
+        element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
+        # The driver wants the innermost dimension first, and the strides of the others in bytes.
+        shape = [str(size) for size in reversed(value.tensor.shape)]
+        strides = [" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1)]
+        lists = shape, strides, tuple(reversed(value.box)), (1,) * len(shape)
+        modes = 0, SWIZZLES[value.swizzle], PROMOTIONS[value.promotion], FILLS[value.fill]
+        return cls(name, value.tensor.dtype, *lists, *modes)
+
+
+Passed = Declared | Workspace | Given | EncodedMap
 """What a parameter of a device function gets."""
 
 
@@ -74,9 +117,10 @@ class DeclaredLaunch:
         return declared_in(self.passed)
 
     @property
-    def parameters(self) -> list[str]:
-        """What the parameters of the device function are, as ``signature.json`` has them."""
-        return [_kind(value) for value in self.passed.values()]
+    def mapped(self) -> dict[str, EncodedMap]:
+        """The tensor maps among its parameters."""
+        maps = {name: EncodedMap.of(name, v) if isinstance(v, TensorMap) else v for name, v in self.passed.items()}
+        return {name: value for name, value in maps.items() if isinstance(value, EncodedMap)}
 
     @property
     def names(self) -> list[str]:
@@ -97,29 +141,34 @@ def dtype_of(value: Declared) -> str:
     return "int32" if isinstance(value, int) else value.dtype
 
 
-def _kind(value: Passed) -> str:
-    if isinstance(value, TensorMap):
-        return "tensor_map"
-    return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
-
-
 def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
-    """Make the files of a unit, but for its device code.
+    """Make the files of a unit that launches one device function, but for its device code.
 
     Raises:
         DefinitionError: the arguments cannot be those of a kernel.
         LoweringError: TVM cannot make the host code.
     """
-    declared = launch.arguments
+    return lower_launches(launch.arguments, [launch], unit)
+
+
+def lower_launches(
+    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit
+) -> LoweredKernel:
+    """As :func:`lower_launch`, for several launches, one after the other.
+
+    Arguments:
+        declared: the arguments of the kernel, in order.
+    """
     unit = replace(unit, multiples={**unit.multiples, **multiples_of(declared.values())})
-    function = _Host(launch).function()
-    mapped = {name for name, value in launch.passed.items() if isinstance(value, TensorMap)}
+    host = _Host(declared)
+    function = host.function(launches)
+    mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
     arguments = [
         _declared(found, declared[found.name], UNIT if found.name in mapped else 1, unit.where)
         for found in arguments_of(function, unit)
     ]
-    kernel = {"name": launch.function, "params": launch.parameters, "launch": launch.names}
-    return lower_host(function, arguments, [kernel], unit)
+    kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
+    return lower_host(function, arguments, kernels, unit)
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
@@ -137,26 +186,45 @@ def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Whe
 
 
 class _Host:
-    """Makes the function in TIR."""
+    """Makes the function in TIR.
 
-    def __init__(self, launch: DeclaredLaunch) -> None:
-        self._launch = launch
+    Arguments:
+        declared: its arguments.
+    """
+
+    def __init__(self, declared: Mapping[str, Tensor | Scalar]) -> None:
+        self._declared = declared
         self._sizes: dict[str, Any] = {}
-        self._maps: list[Any] = []
-        self._parameters = {name: self._parameter(name, value) for name, value in launch.arguments.items()}
-        self._workspaces = {n: self._workspace(v) for n, v in launch.passed.items() if isinstance(v, Workspace)}
+        self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
 
-    def function(self) -> tirx.PrimFunc:
+    def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
-        launch = self._launch
-        passed = [self._passed(name, value) for name, value in launch.passed.items()]
+        statements = [statement for launch in launches for statement in self._launch(launch)]
+        body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
+
+    def parameters(self, launch: DeclaredLaunch) -> list[str]:
+        """What the parameters of a device function are, as ``signature.json`` has them."""
+        return [self._kind(value) for value in launch.passed.values()]
+
+    def _kind(self, value: Passed) -> str:
+        if isinstance(value, Given):
+            return self._kind(self._declared[value.name])
+        if isinstance(value, (TensorMap, EncodedMap)):
+            return "tensor_map"
+        return "handle" if isinstance(value, (Tensor, Workspace)) else dtype_of(value)
+
+    def _launch(self, launch: DeclaredLaunch) -> list[Any]:
+        """The statements of a launch: what it allocates, the tensor maps, and the launch itself."""
+        workspaces = {name: self._workspace(v) for name, v in launch.passed.items() if isinstance(v, Workspace)}
+        maps = {name: tirx.Var(f"{name}_map", T.handle("tensormap").ty) for name in launch.mapped}
+        memory = {**{name: buffer.data for name, buffer in workspaces.items()}, **maps}
+        passed = [memory[n] if n in memory else self._passed(n, v) for n, v in launch.passed.items()]
         sizes = [self._number(size) for _, size in launch.sizes]
         shared = [self._number(launch.shared)] if launch.shared != 0 else []
         call = operations.call_ffi_kernel(launch.function, *passed, *sizes, *shared, launch_params=launch.names)
-        before = [*(tirx.AllocBuffer(buffer) for buffer in self._workspaces.values()), *self._maps]
-        launched = tirx.Evaluate(call)
-        body = tirx.SeqStmt([*before, launched]) if before else launched
-        return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
+        encoded = [statement for name, value in launch.mapped.items() for statement in self._map(maps[name], value)]
+        return [*map(tirx.AllocBuffer, workspaces.values()), *encoded, tirx.Evaluate(call)]
 
     def _parameter(self, name: str, value: Tensor | Scalar) -> Any:
         if isinstance(value, Scalar):
@@ -171,32 +239,24 @@ class _Host:
         return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, "int32"))
 
     def _passed(self, name: str, value: Passed) -> Any:
-        if isinstance(value, Workspace):
-            return self._workspaces[name].data
         if isinstance(value, (Size, int)):
             return self._number(value, dtype_of(value))
-        if isinstance(value, TensorMap):
-            return self._map(name, value)
-        return self._parameters[name].data if isinstance(value, Tensor) else self._parameters[name]
+        parameter = self._parameters[value.name if isinstance(value, Given) else name]
+        return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 
-    def _map(self, name: str, value: TensorMap) -> Any:
-        """The tensor map of an argument, which is encoded before the launch."""
-        made = tirx.Var(f"{name}_map", T.handle("tensormap").ty)
-        element = bytes_of(Dtype.parse(value.tensor.dtype, Where()).bits)
-        # The driver wants the innermost dimension first, and the strides of the others in bytes.
-        shape = [str(size) for size in reversed(value.tensor.shape)]
-        strides = [" * ".join([str(element), *shape[: axis + 1]]) for axis in range(len(shape) - 1)]
-        numbers = [self._number(size, "int64") for size in (*shape, *strides)]
+    def _map(self, made: Any, value: EncodedMap) -> list[Any]:
+        """What makes a tensor map, before the launch."""
+        numbers = [self._number(size, "int64") for size in (*value.sizes, *value.strides)]
         call = operations.tensormap_encode_tiled(
-            *(made, self._parameters[name].data, *numbers, *reversed(value.box), *[1] * len(shape)),
-            descriptor_dtype=value.tensor.dtype,
-            rank=len(shape),
-            swizzle=SWIZZLES[value.swizzle],
-            l2_promotion=PROMOTIONS[value.promotion],
-            oob_fill=FILLS[value.fill],
+            *(made, self._parameters[value.tensor].data, *numbers, *value.box, *value.steps),
+            descriptor_dtype=value.dtype,
+            rank=len(value.sizes),
+            interleave=value.interleave,
+            swizzle=value.swizzle,
+            l2_promotion=value.promotion,
+            oob_fill=value.fill,
         )
-        self._maps += [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
-        return made
+        return [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
 
     def _number(self, size: Sizes, dtype: str = "int32") -> Any:
         """A size, computed in a dtype."""

@@ -9,6 +9,7 @@ from ..define.triton_program import INTERPRETER, NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
+    from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
@@ -26,7 +27,7 @@ class TritonProgram(FrontEnd):
     expects = "a Program"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
-    def tool(self, toolchain: Toolchain) -> Distribution:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution:
         """See :meth:`FrontEnd.tool`."""
         return toolchain.distribution("triton")
 

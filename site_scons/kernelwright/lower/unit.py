@@ -34,6 +34,7 @@ class Unit:
         multiples: size symbol -> what its values are multiples of.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
         divisible: size symbol -> the multiples that variants of the kernel are for, this one and others.
+        python: the interpreter of the front end's own environment; empty: there is none.
     """
 
     kernel: str
@@ -49,6 +50,7 @@ class Unit:
     multiples: Mapping[str, int] = field(default_factory=dict)
     ir: str = ""
     divisible: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    python: str = ""
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.
@@ -75,10 +77,12 @@ class LoweredKernel:
         files: file name -> content, for all of ``FrontEnd.files``. Equal inputs give equal bytes, in any process,
             folder and order.
         schedule: what scheduled the function: the name of a rule, or ``as written``.
+        read: paths of the files that another process read for it; those of the project are dependencies.
     """
 
     files: Mapping[str, bytes]
     schedule: str
+    read: tuple[str, ...] = ()
 
 
 def unit_symbol(unit: Unit) -> str:

@@ -85,7 +85,7 @@ class Job:
     def key(self) -> str:
         """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
         used = sorted({name for selection in self.selections for name in selection.backends})
-        tools = [self.tools.of_front_end(selection.record.frontend) for selection in self.selections]
+        tools = [self.tools.data_of_front_end(selection.record.frontend) for selection in self.selections]
         identity = [
             *(VERSION, loaded_code(), affecting(self.settings), self.tools.data, tools),
             {name: backends.get(name).build_versions() for name in used},

@@ -69,6 +69,7 @@ class LowerRequest:
         listed: whether the definition lists the config. If not, the variant is lowered as if it were the last one.
         pass_configs: configs of TVM's passes.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
+        python: the interpreter of the front end's own environment; empty: there is none.
     """
 
     op: ClassVar[str] = "lower"
@@ -84,6 +85,7 @@ class LowerRequest:
     listed: bool = True
     pass_configs: Mapping[str, Any] = field(default_factory=dict)
     ir: str = ""
+    python: str = ""
 
     @property
     def where(self) -> Where:

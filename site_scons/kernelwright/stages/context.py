@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -154,8 +154,13 @@ class KernelContext:
     @property
     def own_tools(self) -> dict[str, Any]:
         """The tools that only kernels in its front end are made with, without paths."""
-        tools = self.tools.of_front_ends
-        return {name: asdict(tool) for name, tool in tools.items() if name == self.front_end.name}
+        data = self.tools.data_of_front_end(self.front_end.name)
+        return {self.front_end.name: data} if data else {}
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the environment that its front end has for itself; empty: it has none."""
+        return getattr(self.tools.of_front_ends.get(self.front_end.name), "python", "")
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, can_include, compile_device_code
+from ..compilers.nvcc import CompiledCode, DeviceJob, Headers, NvccJob, can_include, compile_device_code
 from ..compilers.nvcc_steps import can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
-from ..core.errors import SettingsError, Where
+from ..core.errors import DefinitionError, SettingsError, Where
 from ..core.files import dependency_digest
 from ..toolchain.kept_headers import KeptHeaders
 from .code import code_digest
@@ -30,16 +31,33 @@ def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]
         source: path of ``device.cu``.
         archs: what code is wanted for: ``sm_90a`` for a cubin, ``compute_80`` for PTX.
     """
+    # Flags that the source says are for all programs.
+    said = [str(Path(source).with_name(name))] if (name := kernel.front_end.files("cuda", ()).flags) else []
     if not _is_parted(kernel):
-        return {arch: _image(kernel, slug, source, arch, [source]) for arch in archs}
+        return {arch: _image(kernel, slug, source, arch, [source, *said]) for arch in archs}
     needed_by: dict[str, list[str]] = {}
     for arch in archs:
         needed_by.setdefault(virtual_arch(arch), []).append(arch)
-    stages = {arch: _image(kernel, slug, source, arch, [source], needed_by[arch]) for arch in needed_by}
+    stages = {arch: _image(kernel, slug, source, arch, [source, *said], needed_by[arch]) for arch in needed_by}
     for arch in archs:
         if not is_ptx(arch):
-            stages[arch] = _image(kernel, slug, source, arch, stages[virtual_arch(arch)].paths[:1])
+            ptx = stages[virtual_arch(arch)].paths[0]
+            stages[arch] = _image(kernel, slug, source, arch, [ptx, *said])
     return stages
+
+
+def _own_flags(kernel: KernelContext, folder: Path, where: Where) -> tuple[str, ...]:
+    """The flags that the source says, which lowering has written beside it.
+
+    Raises:
+        DefinitionError: with some of them a cubin is not what ptxas makes of PTX, or has paths of this machine.
+    """
+    name = kernel.front_end.files("cuda", ()).flags
+    flags = json.loads((folder / name).read_text()) if name else []
+    if not can_part(flags) or any("lineinfo" in flag or "line-info" in flag for flag in flags):
+        message = f"the flags of the source are {' '.join(flags)}, some of which cannot be taken as they are"
+        raise DefinitionError(message, where, "leave them out there, and write flags=[...] in @kernel")
+    return tuple(flags)
 
 
 def make_ptx(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> list[Stage]:
@@ -94,6 +112,8 @@ def _image(
         remember({header: dependency_digest(run.top, header) for header in done.headers})
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
+    if job.headers:
+        options["headers"] = kernel.own_tools
     includes = source in sources and can_include(job.flags)
     remember = kernel.later(f"{job.where.stage} {subject}", options) if includes else _ignore
     label, outputs = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, job.outputs)
@@ -138,10 +158,11 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where("nvcc"))
     includes = kernel.front_end.includes_sources
-    job = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"), includes)
+    given = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"), _headers(kernel), includes)
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers
+        job = replace(given, flags=(*_own_flags(kernel, folder, given.where), *given.flags))
         if _is_parted(kernel):
             identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
             kept = KeptHeaders(kernel.run.state / "headers", identity)
@@ -149,8 +170,15 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
             return compile_by_steps(job, nvcc, host_compiler, steps, kept, scratch, tools, subject, shipped=shipped)
         return compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
 
-    command = job.arguments(nvcc.path, host_compiler.path, job.output)
-    return _Compiler(job, {"nvcc": nvcc.identity}, command, compile_it)
+    command = given.arguments(nvcc.path, host_compiler.path, given.output)
+    return _Compiler(given, {"nvcc": nvcc.identity}, command, compile_it)
+
+
+def _headers(kernel: KernelContext) -> Headers | None:
+    """The headers of the front end's tool that the CUDA source includes."""
+    front_end, library = kernel.front_end, kernel.front_end.library
+    path = getattr(kernel.tools.of_front_ends.get(front_end.name), "path", "")
+    return Headers(front_end.name.upper(), path, library.folders, library.standard) if library else None
 
 
 def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
@@ -161,6 +189,9 @@ def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str]
     nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size
     if nvrtc is None:
         raise SettingsError("CUDA code without NVRTC", where("nvrtc"))
+    if kernel.front_end.library:
+        message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
+        raise SettingsError(message, where("nvrtc"), 'write cuda_compiler = "nvcc"')
     job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"))
     store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
 

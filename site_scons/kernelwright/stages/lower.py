@@ -78,6 +78,7 @@ def request_of(
         kernel.lists(slug),
         record.pass_configs,
         ir,
+        kernel.python,
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..toolchain.nvdisasm import Nvdisasm
     from ..toolchain.nvrtc import Nvrtc
     from ..toolchain.probe import Toolchain
+    from ..toolchain.tilelang import TileLang
     from ..toolchain.tvm import Lowerer
 
 
@@ -26,7 +27,7 @@ class Tools:
     """The tools of a package; nvcc and NVRTC only where CUDA code is built with them.
 
     Arguments:
-        chain: finds those tools that few packages need, when they are asked for.
+        chain, settings: find those tools that few packages need, when they are asked for.
     """
 
     lowerer: Lowerer
@@ -34,6 +35,7 @@ class Tools:
     nvcc: Nvcc | None
     nvrtc: Nvrtc | None = None
     chain: Toolchain | None = None
+    settings: Settings | None = None
 
     @property
     def cuda(self) -> Nvcc | Nvrtc | None:
@@ -41,16 +43,21 @@ class Tools:
         return self.nvrtc or self.nvcc
 
     @cached_property
-    def of_front_ends(self) -> dict[str, Distribution]:
+    def of_front_ends(self) -> dict[str, Distribution | TileLang]:
         """The tools that front ends run besides TVM, by the name of the front end."""
         tools = {name: self.of_front_end(name) for name in lower.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
-    def of_front_end(self, name: str) -> Distribution | None:
+    def of_front_end(self, name: str) -> Distribution | TileLang | None:
         """The tool that a front end runs besides TVM; None: it runs none."""
-        if self.chain is None:
+        if self.chain is None or self.settings is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))
-        return lower.get(name).tool(self.chain)
+        return lower.get(name).tool(self.chain, self.settings)
+
+    def data_of_front_end(self, name: str) -> dict[str, Any]:
+        """What is known of that tool, without paths."""
+        tool = self.of_front_ends.get(name)
+        return {} if tool is None else {"version": tool.version, "identity": tool.identity}
 
     @cached_property
     def steps(self) -> KnownSteps:
@@ -109,7 +116,7 @@ def find_tools(settings: Settings, chain: Toolchain) -> Tools:
         nvcc = chain.nvcc(settings.nvcc, compiler)
     elif uses_nvrtc and settings.compress != "none":
         nvcc = _nvcc_to_compress(settings, chain, compiler)
-    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain)
+    tools = Tools(chain.lowerer(), compiler, nvcc, nvrtc, chain, settings)
     if tools.cuda is not None:
         require_archs(tools.cuda, settings.archs_of("cuda"))
     return tools

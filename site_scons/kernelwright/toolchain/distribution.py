@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .ask import identity
 
-CONTENT = re.compile(r"(\.(so|py|a|h|bc)(\.\d+)*|/bin/[^/,]+),")
+CONTENT = re.compile(r"(\.(so|py|a|h|hpp|cuh|inl|bc)(\.\d+)*|/bin/[^/,]+),")
 """What decides the output of a compiler, in rows of a RECORD: libraries, sources, device code, and programs.
 
 Scripts that pip makes begin with ``..``; they differ between installs.
@@ -46,10 +46,10 @@ def probe_distribution(name: str, records: Sequence[Path]) -> Distribution:
     """Read the records; the version is "absent" where there are none."""
     names = [re.sub(r".*/(.+)\.dist-info$", r"\1", record.parent.as_posix()) for record in records]
     version = next((found.rpartition("-")[2] for found in names if found.startswith(f"{name}-")), "absent")
-    return Distribution(version, identity([sorted(names)], map(_hashes, records)))
+    return Distribution(version, identity([sorted(names)], map(hashes_of, records)))
 
 
-def _hashes(record: Path) -> bytes:
+def hashes_of(record: Path) -> bytes:
     """The hashes of what decides the output, but for extension modules (see :mod:`.tvm`)."""
     rows = [row for row in record.read_text().splitlines() if CONTENT.search(row) and not row.startswith("..")]
     return "\n".join(sorted(row for row in rows if ".cpython-" not in row)).encode()

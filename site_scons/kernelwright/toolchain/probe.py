@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from ..core.answers import Answers
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
+    from .tilelang import TileLang
 
 SCHEMA = "toolchain 3"
 """Schema of the sealed file of kept results."""
 
-PLACES = ("path", "library", "include")
+PLACES = ("path", "library", "include", "python")
 """Fields of tools that say where something is. These are no answers for other trees and machines."""
 
 PROGRAM = b"\x7fELF"
@@ -139,6 +140,22 @@ class Toolchain:
         """
         records = distribution_records(name, parts)
         return self._probe(Distribution, name, "", records, lambda: probe_distribution(name, records))
+
+    def tilelang(self, setting: str) -> TileLang:
+        """TileLang in the environment of an interpreter; its version is "absent" where there is none.
+
+        Arguments:
+            setting: as :func:`find_tilelang` has it.
+        """
+        # Imported here, because few builds use it.
+        from .tilelang import TileLang, find_tilelang, parts_of, probe_tilelang
+
+        if not setting:
+            return TileLang("absent", "absent", "", "")
+        python, records = find_tilelang(setting)
+        return self._probe(
+            TileLang, "tilelang", python or setting, parts_of(records), lambda: probe_tilelang(python, records)
+        )
 
     def _probe(self, form: type[Tool], name: str, path: str, files: Iterable[Path], probe: Callable[[], Tool]) -> Tool:
         place = f"{name} {path}".rstrip()

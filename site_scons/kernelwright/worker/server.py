@@ -171,8 +171,10 @@ class Server:
             kernel.multiples(variant.config),
             request.ir,
             kernel.divisible,
+            python=request.python,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
+        self._definitions.note_read(definition, lowered.read)
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)

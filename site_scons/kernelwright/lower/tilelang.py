@@ -1,0 +1,53 @@
+"""The TileLang front end: a definition names a function, of which TileLang makes CUDA source in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..define.tilelang_program import Program
+from .base import FrontEnd, Library, LoweredFiles
+
+if TYPE_CHECKING:
+    from ..define.settings import Settings
+    from ..toolchain.probe import Toolchain
+    from ..toolchain.tilelang import TileLang
+    from .unit import LoweredKernel, Unit
+
+
+class TileLangProgram(FrontEnd):
+    """A function of TileLang with its values. TVM makes the host code, and a CUDA compiler the device code."""
+
+    name = "tilelang"
+    targets = ("cuda",)
+    library = Library(("src", "3rdparty/cutlass/include"), "c++20")
+    expects = "a Program"
+    remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
+
+    def tool(self, toolchain: Toolchain, settings: Settings) -> TileLang:
+        """See :meth:`FrontEnd.tool`."""
+        return toolchain.tilelang(settings.tilelang_python)
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """See :meth:`FrontEnd.files`."""
+        return LoweredFiles("module.tir", ("host.c",), "device.cu", flags="flags.json")
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`."""
+        from . import tilelang_lowering  # noqa: F401
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        return isinstance(returned, Program)
+
+    def argument_names(self, returned: Program, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        from .tilelang_lowering import argument_names
+
+        return argument_names(returned, unit)
+
+    def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .tilelang_lowering import lower
+
+        return lower(returned, unit, progress)

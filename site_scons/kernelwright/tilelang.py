@@ -1,0 +1,5 @@
+"""What a definition in TileLang imports."""
+
+from .define.tilelang_program import Program
+
+__all__ = ["Program"]
