@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 
 from conftest import ROOT, SITE_SCONS, Project
@@ -28,15 +29,26 @@ def make_standin(project: Project) -> None:
     """Compile the library into the folder of a project."""
     command = ["gcc", "-shared", "-fPIC", str(ROOT / "tests/standin/cuda.c"), "-o", str(project.folder / "standin.so")]
     subprocess.run(command, check=True)
+    (project.folder / "driver").mkdir(exist_ok=True)
+    shutil.copy(project.folder / "standin.so", project.folder / "driver/libcuda.so.1")
 
 
-def call(project: Project, code: str, *, parameters: str = "", **machine: object) -> tuple[str, list[str]]:
-    """Run code against the stand-in: what it printed, and what the driver was asked for."""
+def call(
+    project: Project, code: str, *, parameters: str = "", nvrtc: bool = False, **machine: object
+) -> tuple[str, list[str]]:
+    """Run code against the stand-in: what it printed, and what the driver was asked for.
+
+    Arguments:
+        nvrtc: whether it calls kernels of the backend ``nvrtc``, whose driver is ``libcuda.so.1``.
+    """
     log = project.folder / "log"
     log.unlink(missing_ok=True)
     path = os.pathsep.join(["build", str(ROOT / "tests/unit"), str(SITE_SCONS)])
     env = {"PYTHONPATH": path, "KERNELWRIGHT_CUDA_DRIVER": "./standin.so", "STANDIN_LOG": "log"}
     env |= {f"STANDIN_{name.upper()}": str(value) for name, value in machine.items()}
+    if nvrtc:
+        env["LD_LIBRARY_PATH"] = str(project.folder / "driver")
+        code = "from demo.backends import nvrtc as demo\n" + code
     printed = project.python(SETUP + code, env=env | ({"STANDIN_PARAMETERS": parameters} if parameters else {}))
     return printed.strip(), log.read_text().splitlines() if log.exists() else []
 

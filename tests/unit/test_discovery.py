@@ -437,7 +437,7 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
     record = KernelRecord.from_json(Record(full, ""))
     listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags")
     known = {**full, **{name: tuple(full[name]) for name in listed}}
-    assert asdict(record) == {**known, "choices": (), "has_cost": False}
+    assert asdict(record) == {**known, "choices": (), "has_cost": False, "per_arch": False}
     assert isinstance(record.tolerance, float)
     bare = KernelRecord.from_json(Record(GOOD_KERNEL, ""))
     assert (bare.targets, bare.archs, bare.backends, bare.tolerance, bare.backward) == (None,) * 5

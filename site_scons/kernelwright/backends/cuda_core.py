@@ -141,14 +141,27 @@ def _module(kernel: KernelPlan) -> Iterator[str]:
     yield f'\nTOOLKIT = {kernel.toolkit}\n"""The CUDA version of the compiler that made the images; 0: not known."""\n'
     yield from functions
     yield "\n\n"
-    yield _table("VARIANTS", ((unit, f"_variant_{number}") for number, unit in enumerate(units)))
+    yield _table("VARIANTS", _by_source(kernel, [f"_variant_{number}" for number in range(len(units))]))
     yield "\n"
     launched = [tuple(dict.fromkeys(launch.kernel for launch in _plan_of(unit).launches)) for unit in units]
-    yield _table("FUNCTIONS", ((unit, repr(names)) for unit, names in zip(units, launched, strict=True)))
+    yield _table("FUNCTIONS", _by_source(kernel, list(map(repr, launched))))
     yield "\n"
-    alignments = [tuple(_alignment(argument, unit) for argument in unit.arguments) for unit in units]
-    yield _table("ALIGNMENTS", ((unit, repr(bytes_)) for unit, bytes_ in zip(units, alignments, strict=True)))
+    firsts = [unit for variant in kernel.variants for unit in variant.of("cuda")[:1]]
+    alignments = [tuple(_alignment(argument, unit) for argument in unit.arguments) for unit in firsts]
+    yield _table("ALIGNMENTS", ((unit, repr(bytes_)) for unit, bytes_ in zip(firsts, alignments, strict=True)))
     yield '"""Bytes to which the data of each argument is aligned; 0 for a number."""\n'
+
+
+def _by_source(kernel: KernelPlan, texts: Iterable[str]) -> Iterator[tuple[LoweredUnit, str]]:
+    """For each variant the text of its lowering; of a variant with several sources, a dictionary of those by arch."""
+    left = iter(texts)
+    for variant in kernel.variants:
+        units = variant.of("cuda")
+        if len(units) == 1:
+            yield units[0], next(left)
+        elif units:
+            by_arch = [f"{arch!r}: {text}" for unit in units for text in [next(left)] for arch in unit.images]
+            yield units[0], f"{{{', '.join(by_arch)}}}"
 
 
 def _table(name: str, rows: Iterable[tuple[LoweredUnit, str]]) -> str:

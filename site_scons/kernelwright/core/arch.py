@@ -59,6 +59,19 @@ def lowering_arch(archs: tuple[str, ...]) -> str:
     return real_arch(min(archs, key=arch_order))
 
 
+def source_groups(archs: Iterable[str], per_arch: bool) -> list[tuple[str, ...]]:
+    """The CUDA archs that share a source: all of them, or those that are compiled for one virtual arch.
+
+    >>> source_groups(("sm_80", "sm_90a", "compute_80"), per_arch=True)
+    [('sm_80', 'compute_80'), ('sm_90a',)]
+    """
+    groups: dict[str, tuple[str, ...]] = {}
+    for arch in archs:
+        key = virtual_arch(arch) if per_arch else ""
+        groups[key] = (*groups.get(key, ()), arch)
+    return list(groups.values())
+
+
 def without_suffix(arch: str) -> str:
     """The CUDA arch that is numbered alike and has no suffix: ``sm_90`` of ``sm_90a``."""
     return arch.rstrip("af")

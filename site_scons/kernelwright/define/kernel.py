@@ -130,6 +130,7 @@ class Kernel:
         sizes_function: says which sizes are measured.
         cost_function: estimates the time of a candidate.
         divisible: size symbol -> the classes of sizes that have variants of their own.
+        per_arch: whether the definition is called for each CUDA arch.
     """
 
     function: Callable[..., Any]
@@ -154,6 +155,7 @@ class Kernel:
     sizes_function: Callable[..., Any] | None = field(default=None)
     cost_function: Callable[..., Any] | None = field(default=None)
     divisible: Divisible = field(default_factory=dict)
+    per_arch: bool = False
     _variants: tuple[tuple[Config, ...], list[Variant]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -217,6 +219,7 @@ class Kernel:
         reads: Sequence[str] = (),
         frontend: str = "tir",
         pass_configs: PassConfigs | None = None,
+        per_arch: bool = False,
     ) -> Any:
         """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
@@ -253,6 +256,10 @@ class Kernel:
                 for one that returns a ``Source`` or a ``Program`` of ``kernelwright.cuda``, ``kernelwright.cutedsl`` or
                 ``kernelwright.triton``, which is built for CUDA only.
             pass_configs: configs of TVM's passes for the lowering, such as ``{"tirx.disable_vectorize": True}``.
+            per_arch: have the definition called once for each CUDA arch, with that arch as ``target``: a
+                ``tvm.target.Target``, or a text such as ``"sm_90a"`` in front ends without TVM. It may return different
+                programs with equal arguments, of which the one with the best code for a device runs there. Without it,
+                one program is compiled for all CUDA archs.
 
         Raises:
             DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
@@ -282,6 +289,7 @@ class Kernel:
                 recorded=configs.path if isinstance(configs, Recorded) else None,
                 choices=choices,
                 divisible=classes,
+                per_arch=_checked_flag("per_arch", per_arch, where),
             )
             slugs(result.configs)
             return result
@@ -364,6 +372,7 @@ class Kernel:
         tolerance: float | None = None,
         reads: Sequence[str] = (),
         pass_configs: PassConfigs | None = None,
+        per_arch: bool = False,
     ) -> Callable[[Callable[..., Any]], Kernel]:
         """Decorator: the definition of the kernel that computes this one's gradients, for autograd.
 
@@ -375,7 +384,7 @@ class Kernel:
 
         Arguments:
             outputs: the gradients that it computes, such as ``["grad_x", "grad_weight"]``, or their positions.
-            tune, flags, tolerance, reads, pass_configs: as of ``@kernel``.
+            tune, flags, tolerance, reads, pass_configs, per_arch: as of ``@kernel``.
 
         Returns:
             The kernel, which takes a ``.reference`` and ``.inputs`` as any other.
@@ -409,6 +418,7 @@ class Kernel:
                 forward=self,
                 choices=choices,
                 divisible=self.divisible,
+                per_arch=_checked_flag("per_arch", per_arch, where),
             )
             return self.backward_kernel
 
@@ -817,6 +827,12 @@ def _checked_reads(value: Any, where: Where) -> tuple[str, ...]:
                 'write for example reads=["tuning.json", "tables/*.json"]',
             )
     return patterns
+
+
+def _checked_flag(name: str, value: Any, where: Where) -> bool:
+    if not isinstance(value, bool):
+        raise DefinitionError(f"{name} is {shown(value)}, expected True or False", where)
+    return value
 
 
 def _checked_tolerance(value: Any, where: Where) -> float | None:

@@ -64,6 +64,7 @@ class KernelRecord:
         choices: with a space of tuning parameters, the configs that callers can see and the points of each; the configs
             are those of all candidates then.
         has_cost: whether the definition estimates what candidates take.
+        per_arch: whether the definition is called for each CUDA arch.
     """
 
     name: str
@@ -84,6 +85,7 @@ class KernelRecord:
     pass_configs: PassConfigs = field(default_factory=dict)
     choices: tuple[Choice, ...] = ()
     has_cost: bool = False
+    per_arch: bool = False
 
     @property
     def sizes(self) -> Sizes:
@@ -129,6 +131,7 @@ class KernelRecord:
             _pass_configs(value.record("pass_configs")),
             tuple(map(_choice, value.records("choices"))) if value.has("choices") else (),
             value.has("has_cost") and value.flag("has_cost"),
+            value.has("per_arch") and value.flag("per_arch"),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .. import backends
-from ..core.arch import TARGETS, target_of
+from ..core.arch import TARGETS, source_groups, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
 from ..define.kernel import Variant
 from ..define.settings import Settings
@@ -69,6 +69,14 @@ class KernelSelection:
             if wanted:
                 found[target] = wanted
         return found
+
+    def cuda_sources(self, slug: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The CUDA archs that a source is made for and those of them that a variant is compiled for, for each source
+        of the variant."""
+        wanted = self.archs_of(slug).get("cuda", ())
+        groups = source_groups(self.archs.get("cuda", ()), self.record.per_arch)
+        pairs = [(group, tuple(arch for arch in wanted if arch in group)) for group in groups]
+        return [pair for pair in pairs if pair[1]]
 
 
 def select(record: KernelRecord, settings: Settings) -> KernelSelection:

@@ -24,6 +24,7 @@ class UnitFiles:
         images: arch -> path of its cubin or PTX, or of the fatbin that holds that.
         usages: arch -> path of the resource usage that the compiler reported.
         named_in: path of the image that tells what the device function is called; empty: signature.json does.
+        own_arch: the arch that it was lowered for; empty: it is for all of the target.
     """
 
     target: str
@@ -35,6 +36,7 @@ class UnitFiles:
     images: Mapping[str, str] = field(default_factory=dict)
     usages: Mapping[str, str] = field(default_factory=dict)
     named_in: str = ""
+    own_arch: str = ""
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json."""
@@ -43,7 +45,7 @@ class UnitFiles:
 
 @dataclass(frozen=True)
 class VariantFiles:
-    """A variant with its units, one for each CPU arch and one for CUDA."""
+    """A variant with its units: one for each CPU arch, and one for CUDA or for each of its archs."""
 
     slug: str
     config: Mapping[str, Any]

@@ -12,6 +12,7 @@ from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
+from ..runtime.size import size_text
 from ..runtime.tables import DeviceTable, Rules
 
 SCHEMA = 1
@@ -388,7 +389,7 @@ def _is_size(size: Any) -> bool:
 
 @dataclass(frozen=True)
 class VariantPlan:
-    """A variant and its lowerings: at most one for cuda, one per arch for llvm.
+    """A variant and its lowerings: one per arch for llvm; for cuda one, or one for each source.
 
     Arguments:
         slug: its name.
@@ -466,13 +467,14 @@ class KernelPlan:
         where = Where(self.name, stage="wrap")
         if not self.units or any(not variant.units for variant in self.variants):
             raise KernelwrightError("a variant has no lowering", where, "list a target and an arch for it")
+        for variant in self.variants:
+            for unit in variant.of("cuda")[1:]:
+                self._check_alike(unit, variant.of("cuda")[0])
         for unit in self.units:
             self._check_unit(unit)
         self._check_unique("symbol", [unit.symbol for unit in self.units])
         for variant in self.variants:
             self._check_unique("unit", [f"{unit.target} {unit.arch}" for unit in variant.units])
-            if len(variant.of("cuda")) > 1:
-                raise KernelwrightError("a variant has two cuda lowerings", Where(self.name, variant.slug, "wrap"))
         for table in self.tables:
             self._check_table(table)
 
@@ -534,6 +536,14 @@ class KernelPlan:
         if set(outputs) != set(self.outputs):
             raise KernelwrightError(f"its outputs are {outputs}, those of the kernel {self.outputs}", unit.where)
 
+    def _check_alike(self, unit: LoweredUnit, first: LoweredUnit) -> None:
+        """Find out whether two CUDA sources of a variant are one variant for callers."""
+        mine, expected = _call_text(unit), _call_text(first)
+        if mine != expected:
+            text = f"it returns for {unit.arch} a program that is called with {mine}; for {first.arch}, with {expected}"
+            remedy = "return programs with equal arguments for all CUDA archs, or make two kernels of them"
+            raise KernelwrightError(text, unit.where, remedy)
+
     def _check_unique(self, what: str, values: list[str]) -> None:
         for value in values:
             if values.count(value) > 1:
@@ -544,6 +554,38 @@ def _made(unit: LoweredUnit) -> tuple[object, ...]:
     """What callers see of the variant that runs: the outputs that it makes, and how large sizes may be."""
     outputs = [(argument.dtype, argument.shape) for argument in unit.arguments if argument.output]
     return outputs, "int64" in unit.symbols.values()
+
+
+def with_strictest_alignment(units: tuple[LoweredUnit, ...]) -> tuple[LoweredUnit, ...]:
+    """The lowerings of a variant, with the arguments of those for CUDA as aligned as one of them needs.
+
+    Data is compared with that before it is known which of them runs.
+    """
+    cuda = [unit for unit in units if unit.target == "cuda"]
+    if len({len(unit.arguments) for unit in cuda}) != 1:
+        return units  # which is refused when the plan is checked
+    columns = zip(*(unit.arguments for unit in cuda), strict=True)
+    strictest = [max((argument.alignment or 0 for argument in column), default=0) or None for column in columns]
+
+    def aligned(unit: LoweredUnit) -> LoweredUnit:
+        if unit.target != "cuda":
+            return unit
+        pairs = zip(unit.arguments, strictest, strict=True)
+        return replace(unit, arguments=tuple(replace(argument, alignment=bytes_) for argument, bytes_ in pairs))
+
+    return tuple(map(aligned, units))
+
+
+def _call_text(unit: LoweredUnit) -> str:
+    """All that callers have to know of a lowering."""
+
+    def text(argument: Argument) -> str:
+        sizes = ", ".join(size_text(size, unit.multiples) for size in argument.shape)
+        kind = f"{argument.dtype}[{sizes}]" if argument.kind == "tensor" else argument.dtype
+        return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
+
+    sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]
+    return ", ".join([*map(text, unit.arguments), *(["and the sizes"] if sizes else []), *sizes])
 
 
 def _outline(unit: LoweredUnit) -> str:

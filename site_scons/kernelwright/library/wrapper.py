@@ -7,7 +7,7 @@ is compiled apart from it (``launcher/``). Every backend but a pure one calls su
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
@@ -65,8 +65,7 @@ class _Wrapper:
         for number, variant in enumerate(self._kernel.variants):
             self._line("", f"/* ---- variant {number}: {variant.slug} ---- */")
             self._cpu_units(number, variant.of("llvm"))
-            for unit in variant.of("cuda"):
-                self._cuda_unit(number, unit)
+            self._cuda_units(number, variant.of("cuda"))
         if self._kernel.tables:
             self._tables()
         self._tail()
@@ -131,8 +130,9 @@ class _Wrapper:
         if cpu := variant.of("llvm"):
             fields += [f".cpu_signature = &kw_signature_{self._number(cpu[0])}", f".cpu_units = kw_cpu_units_{number}"]
             fields += [f".num_cpu_units = {len(cpu)}"]
-        for unit in variant.of("cuda"):
-            fields += [f".cuda_signature = &kw_signature_{self._number(unit)}", f".cuda_entry = {unit.symbol}"]
+        if cuda := variant.of("cuda"):
+            fields += [f".cuda_signature = &kw_signature_{self._number(cuda[0])}"]
+            fields += [f".cuda_entry = {cuda[0].symbol}"] if len(cuda) == 1 else []
             fields += [f".module = &kw_module_{number}"]
         if variant.tabled:
             fields += [f".tabled = {' | '.join(f'1u << {_DEVICES[target]}' for target in variant.tabled)}"]
@@ -229,8 +229,40 @@ class _Wrapper:
             self._line(f"  {{{c_string(unit.arch)}, {CPU_LEVELS[unit.arch]}, {unit.symbol}}},")
         self._line("};")
 
-    def _cuda_unit(self, number: int, unit: LoweredUnit) -> None:
-        self._images(number, unit)
+    def _cuda_units(self, number: int, units: tuple[LoweredUnit, ...]) -> None:
+        for unit in units:
+            if not unit.images or not unit.device_kernels:
+                raise KernelwrightError("its cuda lowering has no device code", unit.where)
+            for arch in () if self._split else unit.images:
+                self._line(f"KW_IMAGE({image_symbol(number, arch)});")
+        if len(units) == 1:
+            self._line(f"static const kw_image kw_images_{number}[] = {{", *self._images(number, units[0]), "};")
+            self._cuda_unit(str(number), f"kw_images_{number}", units[0])
+        elif units:
+            self._cuda_sources(number, units)
+
+    def _cuda_sources(self, number: int, units: tuple[LoweredUnit, ...]) -> None:
+        """Write a module for each source of a variant, and one to choose among the images of all."""
+        images, rows = f"kw_images_{number}", list[str]()
+        self._line(f"static const kw_image {images}[{sum(len(unit.images) for unit in units)}];")
+        for unit in units:
+            self._line("", f"/* for {', '.join(unit.images)} */")
+            self._cuda_unit(f"{number}_{unit.arch}", f"{images} + {len(rows)}", unit)
+            source = f", .source = &kw_module_{number}_{unit.arch}, .entry = {unit.symbol}}},"
+            rows += [row.removesuffix("},") + source for row in self._images(number, unit)]
+        self._line("", f"static const kw_image {images}[] = {{", *rows, "};")
+        self._line(f"static struct kw_loaded *_Atomic kw_loaded_{number}[KW_MAX_DEVICES];")
+        fields = [f".variant = {c_string(units[0].slug)}", f".images = {images}", f".num_images = {len(rows)}"]
+        fields += [f".loaded = kw_loaded_{number}"]
+        self._line(f"static const kw_module kw_module_{number} = {{{', '.join(fields)}}};")
+
+    def _cuda_unit(self, number: str, images: str, unit: LoweredUnit) -> None:
+        """Write the module of a source, and include its host code.
+
+        Arguments:
+            number: what the names of its tables end with.
+            images: where its images are.
+        """
         self._line(f"static const kw_module kw_module_{number};")
         for index, device in enumerate(unit.device_kernels):
             slots = ", ".join(_slots(device, unit.where)) or "0"
@@ -244,7 +276,7 @@ class _Wrapper:
             f"static void *kw_libraries_{number}[{len(unit.images)}];",
             f"static const kw_module kw_module_{number} = {{",
             f"  .variant = {c_string(unit.slug)},",
-            f"  .images = kw_images_{number},",
+            f"  .images = {images},",
             f"  .num_images = {len(unit.images)},",
             f"  .loaded = kw_loaded_{number},",
             f"  .libraries = kw_libraries_{number},",
@@ -254,18 +286,13 @@ class _Wrapper:
         )
         self._host_code(number, unit)
 
-    def _images(self, number: int, unit: LoweredUnit) -> None:
-        if not unit.images or not unit.device_kernels:
-            raise KernelwrightError("its cuda lowering has no device code", unit.where)
-        for arch in () if self._split else unit.images:
-            self._line(f"KW_IMAGE({image_symbol(number, arch)});")
-        self._line(f"static const kw_image kw_images_{number}[] = {{")
+    def _images(self, number: int, unit: LoweredUnit) -> Iterator[str]:
+        """The rows of the images of a lowering."""
         for arch, path in unit.images.items():
             place = f".file = {c_string(path)}" if self._split else f".data = {image_symbol(number, arch)}"
-            self._line(f"  {_image(arch, place, unit.where)},")
-        self._line("};")
+            yield f"  {_image(arch, place, unit.where)},"
 
-    def _host_code(self, number: int, unit: LoweredUnit) -> None:
+    def _host_code(self, number: str, unit: LoweredUnit) -> None:
         """Include host.c with its calls sent to the launcher, and its globals renamed: every host.c has the same."""
         module = f"&kw_module_{number}"
         macros = {
@@ -372,7 +399,7 @@ def _slots(device: DeviceKernel, where: Where) -> list[str]:
     return slots
 
 
-def _function(device: DeviceKernel, number: int, index: int, where: Where) -> str:
+def _function(device: DeviceKernel, number: str, index: int, where: Where) -> str:
     letters = "".join(_parameter(dtype, device, where) for dtype in device.params)
     fields = [
         f".name = {c_string(device.symbol)}",

@@ -155,12 +155,13 @@ class FrontEnd:
         raise NotImplementedError
 
     def target(self, unit: Unit) -> Any:
-        """What a definition gets as its parameter ``target``.
+        """What a definition gets as its parameter ``target``: by default that text, or the arch if it has it called for
+        each.
 
         Raises:
             LoweringError: there is no such arch.
         """
-        return unit.target
+        return unit.arch if unit.per_arch else unit.target
 
     def argument_names(self, returned: Any, unit: Unit) -> list[str]:
         """The names of the kernel's arguments.

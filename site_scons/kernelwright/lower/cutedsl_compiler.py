@@ -213,7 +213,7 @@ def _require_one_host(results: Mapping[str, _Compiled], unit: Unit) -> None:
             raise LoweringError(
                 f"the host code that CuTe DSL makes for {arch} differs from that for {main.arch}",
                 unit.where,
-                f"restrict the kernel to one of them, as in archs=[{arch!r}]; the others need a kernel of their own",
+                "give each arch host code of its own: @kernel(per_arch=True)",
             )
 
 

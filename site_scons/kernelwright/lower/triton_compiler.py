@@ -128,7 +128,7 @@ def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> Decla
     for other in results:
         if (other.name, other.threads) != (main.name, main.threads):
             message = f"Triton launches {other.threads} threads for {other.arch}, {main.threads} for {main.arch}"
-            remedy = f"restrict the kernel to one of them, as in archs=[{other.arch!r}]"
+            remedy = "give each arch a launch of its own: @kernel(per_arch=True)"
             raise LoweringError(message, unit.where, remedy)
     most = max(results, key=lambda result: result.shared)
     for result in results:
@@ -137,7 +137,7 @@ def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> Decla
                 f"the code for {most.arch} needs {most.shared} bytes of shared memory in a block, and {result.arch} "
                 f"has {SHARED[result.arch] * 1024}; there is one launch for all archs",
                 unit.where,
-                "make num_stages or the blocks smaller, or restrict the kernel to other archs with archs=[...]",
+                "make num_stages or the blocks smaller, or give each arch a launch of its own: @kernel(per_arch=True)",
             )
     options, sizes = program.options, list(program.launch(main.threads))
     return DeclaredLaunch(

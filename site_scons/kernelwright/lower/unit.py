@@ -35,6 +35,7 @@ class Unit:
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
         divisible: size symbol -> the multiples that variants of the kernel are for, this one and others.
         python: the interpreter of the front end's own environment; empty: there is none.
+        per_arch: whether each CUDA arch has a unit of its own.
     """
 
     kernel: str
@@ -51,6 +52,7 @@ class Unit:
     ir: str = ""
     divisible: Mapping[str, Sequence[int]] = field(default_factory=dict)
     python: str = ""
+    per_arch: bool = False
 
     def named(self, arguments: Sequence[str]) -> tuple[str, ...]:
         """The names of the outputs, some of which may be given by their positions.
@@ -90,7 +92,7 @@ def unit_symbol(unit: Unit) -> str:
     name = _identifier(unit.slug)
     if len(alike(unit.slug, unit.slugs)) > 1:
         name += "_" + hashlib.sha256(unit.slug.encode()).hexdigest()[:8]
-    place = "cuda" if unit.target == "cuda" else _identifier(unit.arch)
+    place = "cuda" if unit.target == "cuda" and not unit.per_arch else _identifier(unit.arch)
     return f"kw_{unit.kernel}__{name}__{place}"
 
 

@@ -199,6 +199,8 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, note), scratch)
         variant = job.selection.variant_for(target)
+        if target == "cuda":
+            archs, _ = job.selection.cuda_sources(variant.slug)[0]
         stage = lower.make(kernel, variant.slug, variant.config, target, archs)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem

@@ -75,6 +75,7 @@ class Programs:
             *(kernel.name, slug, self.slugs, config, kernel.outputs, target, arch, kernel.location),
             pass_configs=self.pass_configs,
             multiples=kernel.multiples(config),
+            per_arch=kernel.per_arch,
         )
 
     def returned(self, unit: Unit) -> Any:
@@ -102,8 +103,7 @@ class Programs:
         for slug in selection.record.slugs:
             wanted = selection.archs_of(slug)
             units = [("llvm", arch) for arch in wanted.get("llvm", ())]
-            if "cuda" in wanted:
-                units.append(("cuda", lowering_arch(selection.archs["cuda"])))
+            units += [("cuda", lowering_arch(archs)) for archs, _ in selection.cuda_sources(slug)]
             found |= {f"{target} {arch}": self._digest(slug, target, arch) for target, arch in units}
         return found
 
@@ -290,6 +290,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         kernel.pass_configs,
         tuple(replace(choice, sizes=kernel.sizes_of(choice.config)) for choice in kernel.choices),
         kernel.cost_function is not None,
+        kernel.per_arch,
     )
 
 

@@ -21,10 +21,12 @@ def scheduled_module(kernel: Kernel, job: Job) -> Any:
     from ..lower.tir_lowering import scheduled
     from .live import Programs, deep_recursion
 
-    archs = job.selection.archs
-    target = "cuda" if "cuda" in archs else "llvm"
-    variant = job.selection.variant_for(target)
+    selection = job.selection
+    target = "cuda" if "cuda" in selection.archs else "llvm"
+    variant = selection.variant_for(target)
+    sources = selection.cuda_sources(variant.slug)
+    arch = lowering_arch(sources[0][0]) if target == "cuda" else selection.archs["llvm"][0]
     programs = Programs(kernel, {variant.slug: variant.config}, job.record.slugs, job.record.pass_configs)
-    unit = programs.unit(variant.slug, target, lowering_arch(archs["cuda"]) if target == "cuda" else archs["llvm"][0])
+    unit = programs.unit(variant.slug, target, arch)
     with deep_recursion():
         return scheduled(programs.returned(unit), unit)

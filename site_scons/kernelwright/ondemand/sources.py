@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.arch import virtual_arch
+from ..core.arch import real_arch, virtual_arch
 from ..core.errors import KernelwrightError, Where
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ def source_of(job: Job, artifacts: Path, kind: str = "cuda", arch: str | None = 
     if kind != "tir" and (not compiled or arch in archs.get("llvm", ())):
         remedy = "compile it for CUDA: using(archs=['sm_90a']); of code for the CPU there is 'tir'"
         raise KernelwrightError(f"there is no {kind} of code for the CPU", where, remedy)
-    if kind in FILES:
-        unit = folder / "llvm" / (arch or known[0]) if (arch or known[0]) in archs.get("llvm", ()) else folder / "cuda"
-        return _read(unit, FILES[kind], kind, where)
-    return _made(job, folder / "cuda", kind, arch or compiled[0])
+    arch = arch or known[0]
+    if arch in archs.get("llvm", ()):
+        return _read(folder / "llvm" / arch, FILES[kind], kind, where)
+    unit = folder / "cuda" / (real_arch(arch) if job.record.per_arch else "")
+    return _read(unit, FILES[kind], kind, where) if kind in FILES else _made(job, unit, kind, arch)
 
 
 def _read(folder: Path, names: tuple[str, ...], kind: str, where: Where) -> str:

@@ -218,6 +218,7 @@ def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) ->
     return {
         "target": unit.target,
         "archs": list(unit.archs),
+        **({"source_arch": unit.own_arch} if unit.own_arch and unit.target == "cuda" else {}),
         "schedule": signature["schedule"],
         "source_digest": source,
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),

@@ -210,7 +210,8 @@ def _package_entry(document: Record, work: Path) -> PackageEntry:
                 if unit.text("target") == "llvm":
                     host += [HostCode(name, slug, arch, _size(folder / arch / "host.o")) for arch in _archs(unit)]
                 else:
-                    device += _device_codes(name, slug, unit, folder)
+                    own = unit.file_name("source_arch") if unit.has("source_arch") else ""
+                    device += _device_codes(name, slug, unit, folder / own)
     missing = tuple(gap_text(gap.raw) for gap in document.records("missing")) if document.has("missing") else ()
     name = document.text("package")
     return PackageEntry(name, _tools(document), tuple(kernels), tuple(device), tuple(host), missing)

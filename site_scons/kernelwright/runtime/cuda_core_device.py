@@ -475,7 +475,7 @@ class DeviceCode:
         cuda: CUDA.
         slug: the variant.
         archs: those that it was built for.
-        functions: the names of its device functions.
+        functions: the names of its device functions; by arch, if it has several sources.
         find_image: finds the best image that is installed.
         driver: the CUDA version that a driver must be for to read the images, such as 12040; 0: any.
     """
@@ -483,10 +483,11 @@ class DeviceCode:
     cuda: Cuda
     slug: str
     archs: tuple[str, ...]
-    functions: tuple[str, ...]
+    functions: tuple[str, ...] | Mapping[str, tuple[str, ...]]
     find_image: FindImage
     driver: int = 0
     _loaded: dict[int, dict[str, Function]] = field(default_factory=dict)
+    _archs: dict[int, str] = field(default_factory=dict)
 
     def choose(self, device: Device) -> tuple[str, Any]:
         """Arch and path of the image for a device.
@@ -539,7 +540,14 @@ class DeviceCode:
         is_fatbin, loading = content.startswith(b"P\xedU\xba"), self.cuda.core.ObjectCode
         make = loading.from_fatbin if is_fatbin else loading.from_ptx if is_ptx(arch) else loading.from_cubin
         code = make(content, name=f"{self.cuda.kernel} {self.slug} {arch}")
-        return {name: self._function(code, name, arch, device) for name in self.functions}
+        self._archs[device.number] = arch
+        names = self.functions[arch] if isinstance(self.functions, Mapping) else self.functions
+        return {name: self._function(code, name, arch, device) for name in names}
+
+    def arch_on(self, device: Device) -> str:
+        """The arch of the code that runs on a device, whose context is current."""
+        self.on(device)
+        return self._archs[device.number]
 
     def _function(self, code: Any, name: str, arch: str, device: Device) -> Function:
         from cuda.bindings import driver

@@ -288,13 +288,17 @@ class NvrtcKernel(Interface):
     def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> None:
         variant, cuda = self._shared.signatures.variants[index], self._shared.cuda
         allocate = partial(framework.workspace, cuda, device, stream=stream)
-        call = Call(self._shared.codes[variant.slug], device, stream.handle, allocate)
+        code = self._shared.codes[variant.slug]
+        call = Call(code, device, stream.handle, allocate)
         try:
             values = [_number(argument, value) for argument, value in zip(variant.arguments, passed, strict=True)]
             for value in passed:
                 if isinstance(value, Array) and value.after is not None:
                     cuda.order(device, int(value.after), stream.handle)
-            self._module.VARIANTS[variant.slug](call, *values)
+            launching = self._module.VARIANTS[variant.slug]
+            # Of a variant with several sources, that of the code that suits the device best.
+            launching = launching[code.arch_on(device)] if isinstance(launching, dict) else launching
+            launching(call, *values)
         except LaunchError as error:
             self._refuse(ValueError, str(error))
         except ZeroDivisionError:
@@ -432,12 +436,11 @@ class _Shared:
     def __init__(self, name: str, entry: Mapping[str, Any], module: Any, find_image: Callable[..., Any]) -> None:
         self.cuda = Cuda(name, module.TOOLKIT)
         self.signatures = Signatures(name, entry)
-        archs = {
-            variant["slug"]: tuple(unit["archs"])
-            for variant in entry["variants"]
-            for unit in variant["units"]
-            if unit["target"] == "cuda"
-        }
+        archs: dict[str, tuple[str, ...]] = {}
+        for variant in entry["variants"]:
+            for unit in variant["units"]:
+                if unit["target"] == "cuda":
+                    archs[variant["slug"]] = (*archs.get(variant["slug"], ()), *unit["archs"])
         self.tables = tables_of(entry)
         self._tuned: dict[tuple[int, int], Tuned] = {}
         self._archs_of = [archs.get(variant["slug"], ()) for variant in entry["variants"]]

@@ -5,6 +5,7 @@ Where there is no GPU, the interpreter of the definition's language runs it, if 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library:
     checks = []
     for number, variant in enumerate(variants):
         units = {unit.target: unit for unit in variant.units}
+        if cuda := [unit for unit in variant.units if unit.target == "cuda"]:
+            units["cuda"] = replace(cuda[0], archs=tuple(arch for unit in cuda for arch in unit.archs))
         if "llvm" in units:
             checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
         if "cuda" in units and kernel.package.has_gpu:
@@ -63,9 +66,8 @@ def make(
     subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
     output = f"{slug}.{device.partition(':')[0]}.json"
     # A variant that a table or the definition chooses for one arch cannot run on every GPU, and does not have to.
-    is_for_some = (
-        library is not None and unit.target == "cuda" and unit.archs != kernel.selection.compiled_archs("cuda")
-    )
+    compiled = set(kernel.selection.compiled_archs("cuda"))
+    is_for_some = library is not None and unit.target == "cuda" and set(unit.archs) != compiled
     archs = ",".join(unit.archs) if is_for_some else ""
 
     def check(scratch: Path) -> None:

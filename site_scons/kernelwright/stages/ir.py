@@ -36,16 +36,14 @@ def _units(kernel: KernelContext, slug: str) -> list[tuple[str, tuple[str, ...]]
     """Target and archs of each lowering of a variant."""
     wanted = kernel.selection.archs_of(slug)
     units: list[tuple[str, tuple[str, ...]]] = [("llvm", (arch,)) for arch in wanted.get("llvm", ())]
-    if "cuda" in wanted:
-        units.append(("cuda", kernel.selection.archs["cuda"]))
-    return units
+    return [*units, *(("cuda", archs) for archs, _ in kernel.selection.cuda_sources(slug))]
 
 
 def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:
     """The stage that writes the IR of a variant; its one declared output lists the files, which are beside it.
 
     Arguments:
-        archs: one arch of the CPU, or all CUDA archs.
+        archs: one arch of the CPU, or all CUDA archs that share a source.
 
     Raises:
         DefinitionError: TVM's passes do not lower the kernel.

@@ -93,8 +93,7 @@ class _Kernel:
     def _variant(self, slug: str, config: Mapping[str, Any]) -> VariantFiles:
         wanted = self._kernel.selection.archs_of(slug)
         units = [self._unit(slug, config, "llvm", (arch,), (arch,)) for arch in wanted.get("llvm", ())]
-        if "cuda" in wanted:
-            units.append(self._unit(slug, config, "cuda", self._kernel.selection.archs["cuda"], wanted["cuda"]))
+        units += [self._unit(slug, config, "cuda", *archs) for archs in self._kernel.selection.cuda_sources(slug)]
         return VariantFiles(slug, config, tuple(units))
 
     def _unit(
@@ -121,7 +120,8 @@ class _Kernel:
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         named_in = next(iter(compiled.values())).paths[0] if self._kernel.front_end.includes_sources else ""
-        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in)
+        own_arch = lower.own_arch(self._kernel, target, of_source)
+        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in, own_arch)
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

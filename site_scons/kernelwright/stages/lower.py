@@ -1,4 +1,4 @@
-"""LOWER: a worker executes the definition and lowers one variant for one CPU arch, or for all CUDA archs together."""
+"""LOWER: a worker executes the definition and lowers one variant for a CPU arch, or for CUDA archs with one source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     """The stage that lowers a variant.
 
     Arguments:
-        archs: one arch of the CPU, or all CUDA archs.
+        archs: one arch of the CPU, or all CUDA archs that share a source.
     """
     folder = folder_of(kernel, slug, target, archs)
     files = kernel.front_end.files(target, archs)
@@ -48,12 +48,17 @@ def arch_of(target: str, archs: tuple[str, ...]) -> str:
 
 def subject_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> str:
     """What a lowering works on."""
-    return f"{kernel.name}/{slug} {archs[0] if target == 'llvm' else target}"
+    return f"{kernel.name}/{slug} {own_arch(kernel, target, archs) or target}"
 
 
 def folder_of(kernel: KernelContext, slug: str, target: str, archs: tuple[str, ...]) -> Path:
     """The folder of a lowering's files."""
-    return kernel.folder / slug / target / (archs[0] if target == "llvm" else "")
+    return kernel.folder / slug / target / own_arch(kernel, target, archs)
+
+
+def own_arch(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> str:
+    """The arch that a lowering is for, if others have one of their own; empty, if it is for all of the target."""
+    return arch_of(target, archs) if target == "llvm" or kernel.record.per_arch else ""
 
 
 def request_of(

@@ -12,7 +12,7 @@ from ..core.errors import LoweringError
 from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
-from ..library.plan import KernelPlan, LoweredUnit, VariantPlan
+from ..library.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..lower.entry_name import ENTRY, entry_name
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
@@ -109,11 +109,13 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
         read = LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
         return read.with_symbol(_name_in(unit.named_in, read)) if unit.named_in else read
 
+    def units(variant: VariantFiles) -> tuple[LoweredUnit, ...]:
+        read = tuple(map(lowered, variant.units))
+        return with_strictest_alignment(read) if kernel.record.per_arch else read
+
     made = kernel.whole(variants)
     tuned = tuning.tuning_of(kernel, made)
-    planned = tuple(
-        VariantPlan(v.slug, v.config, tuple(map(lowered, v.units)), tuned.tabled.get(v.slug, ())) for v in made
-    )
+    planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in made)
     # Their names; the definition may list positions.
     outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
     gaps = gaps_text(run.partial.behind(_sources(kernel, variants))) if run.partial else ""

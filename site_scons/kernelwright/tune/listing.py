@@ -68,7 +68,8 @@ def _stale_rules(table: TableFile, config: TunedConfig, choice: Choice) -> Itera
 def _stale_sources(table: TableFile, config: TunedConfig, choice: Choice, origin: Origin) -> Iterator[str]:
     """The variants that were measured with another source than they have now."""
     target, arch = table.device.target, table.device.arch
-    archs = [arch] if target == "llvm" else list(origin.settings.archs_of("cuda")) or [arch]
+    own = target == "llvm" or origin.record.per_arch
+    archs = [arch] if own else list(origin.settings.archs_of("cuda")) or [arch]
     options = Options.read("tune", target=target, archs=archs, backend="tvm_ffi")
     points = choice.points.get(target, ())
     for source in config.sources:

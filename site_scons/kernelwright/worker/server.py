@@ -130,6 +130,7 @@ class Server:
             "backward": None if kernel.backward_kernel is None else kernel.backward_kernel.name,
             "frontend": kernel.frontend,
             "pass_configs": dict(kernel.pass_configs),
+            **({"per_arch": True} if kernel.per_arch else {}),
         } | (self._space(definition, kernel) if kernel.choices else {})
 
     def _space(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
@@ -172,6 +173,7 @@ class Server:
             request.ir,
             kernel.divisible,
             python=request.python,
+            per_arch=kernel.per_arch,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         self._definitions.note_read(definition, lowered.read)

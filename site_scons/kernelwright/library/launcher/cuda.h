@@ -375,6 +375,12 @@ KW_COLD kw_loaded *kw_load_locked(const kw_module *module, int id, const kw_choi
 KW_COLD kw_loaded *kw_load(const kw_module *module, int id) {
   kw_choice choice;
   if (kw_choose(module, id, &choice)) return NULL;
+  const kw_module *source = module->images[choice.index].source;
+  if (source && source != module) {
+    kw_loaded *of_source = kw_load(source, id); /* which chooses the same image */
+    if (of_source) atomic_store(&module->loaded[id], of_source);
+    return of_source;
+  }
   kw_lock_cuda();
   kw_loaded *loaded = kw_load_locked(module, id, &choice);
   kw_unlock_cuda();
@@ -388,6 +394,13 @@ KW_FUNCTION kw_loaded *kw_get_loaded(const kw_module *module, int id) {
   kw_loaded *loaded = NULL;
   if (id >= 0 && id < KW_MAX_DEVICES) loaded = atomic_load_explicit(&module->loaded[id], memory_order_acquire);
   return __builtin_expect(loaded != NULL, 1) ? loaded : kw_load(module, id);
+}
+
+/* The host code that launches what suits the device best, or null with an error raised. */
+KW_FUNCTION kw_entry kw_cuda_pick(const kw_variant *variant, int id) {
+  if (variant->cuda_entry) return variant->cuda_entry;
+  const kw_loaded *loaded = kw_get_loaded(variant->module, id);
+  return loaded ? loaded->image->entry : NULL;
 }
 
 #include "tensormap.h"

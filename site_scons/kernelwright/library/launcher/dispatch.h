@@ -2,8 +2,8 @@
 #ifndef KW_DISPATCH_H
 #define KW_DISPATCH_H
 
-KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDeviceType device) {
-  if (device == kDLCUDA) return variant->cuda_entry;
+KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDevice device) {
+  if (device.device_type == kDLCUDA) return kw_cuda_pick(variant, device.device_id);
   const kw_cpu_unit *unit = kw_cpu_pick(variant);
   return unit ? unit->entry : NULL;
 }
@@ -82,7 +82,7 @@ KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_signature *signature, 
 KW_FUNCTION int kw_run(kw_call *call, const kw_variant *variant, TVMFFIAny *result) {
   const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
   if (kw_check(signature, call)) return -1;
-  kw_entry entry = kw_entry_on(variant, call->device.device_type);
+  kw_entry entry = kw_entry_on(variant, call->device);
   if (!entry) return -1;
   if (call->complete) return kw_run_host(call, entry, call->passed);
   return kw_run_allocating(call, signature, entry, result);

@@ -49,6 +49,9 @@ typedef struct kw_image {
   bool ptx;
   char suffix;      /* 'a': this capability only, 'f': its family, or 0 */
   const char *file; /* if it is in a file: its path relative to the build folder of the package */
+  /* Of a variant with several sources, the one that it is made from: device code, and host code. Otherwise null. */
+  const struct kw_module *source;
+  kw_entry entry;
 } kw_image;
 
 /* Launch arguments: where the integers that follow a device function's own arguments go. */
@@ -71,7 +74,8 @@ typedef struct kw_function {
 
 #define KW_MAX_DEVICES 64
 
-/* The device code of one variant, and where there is room for what has been loaded of it. */
+/* The device code of one variant, or of one of its sources, and where there is room for what has been loaded of it. Of
+ * a variant with several sources, the module of the variant has the images of all, and nothing else is in it. */
 typedef struct kw_module {
   const char *variant;
   const kw_image *images;
@@ -89,7 +93,7 @@ typedef struct kw_variant {
   const kw_cpu_unit *cpu_units; /* highest level first */
   int num_cpu_units;
   const kw_signature *cuda_signature;
-  kw_entry cuda_entry;
+  kw_entry cuda_entry; /* null: that of the image that suits the device best */
   const kw_module *module;
   uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
