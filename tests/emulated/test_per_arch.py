@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from conftest import SCONSTRUCT, Project
 from standin_calls import call, make_standin
@@ -43,7 +45,7 @@ extern "C" __global__ void scale_THREADS(const float *x, float *y, int n) {
   if (i < n) y[i] = 2 * x[i];
 }
 """
-DTYPE = {}
+SIZES = {}
 
 
 @kernel(frontend="cuda", outputs=["y"], per_arch=True)
@@ -53,7 +55,7 @@ def scale(target):
         SOURCE.replace("THREADS", str(threads)),
         f"scale_{threads}",
         x=Tensor("float32", "n", alignment={"sm_80": 4, "sm_90a": 16}[target]),
-        y=Tensor(DTYPE.get(target, "float32"), "n"),
+        y=Tensor("float32", "n", *SIZES.get(target, [])),
         n=Size("n"),
         grid=ceildiv("n", threads),
         block=threads,
@@ -88,21 +90,51 @@ RUNS = {  # capability of the device -> what is loaded there, and the threads of
     100: ("ptx compute_80", 32, 128),
 }
 
+CALLS = """
+for kernel in (demo.add, demo.scale):
+    for _ in range(2):
+        kernel(on_cuda(1000, data=0x100), on_cuda(1000, data=0x200))
+"""
 
+
+@pytest.mark.parametrize("nvrtc", [False, True])
 @pytest.mark.parametrize("capability", RUNS)
-@pytest.mark.parametrize("kernel", ["add", "scale"])
-def test_the_source_of_the_image_that_suits_the_device_best_is_launched(built, capability, kernel):
+def test_the_source_of_the_image_that_suits_the_device_best_is_launched(built, capability, nvrtc):
     image, *threads = RUNS[capability]
-    threads = threads[kernel == "scale"]
-    name = f"scale_{threads}" if kernel == "scale" else "add_kernel"
-    code = f"[demo.{kernel}(on_cuda(1000, data=0x100), on_cuda(1000, data=0x200)) for _ in range(2)]"
-    _, log = call(built, code, parameters="ppi", capability=capability)
-    assert [line[: len(image) + 5] for line in log if line.startswith("load ")] == [f"load {image}"]
-    of_library = [line for line in log if line.startswith("launch ")]
-    assert len(of_library) == 2 and all(line.startswith(f"launch {name} {image} ") for line in of_library)
-    assert f" grid {-(-1000 // threads)} 1 1 block {threads} 1 1 " in of_library[0]
-    _, log = call(built, code, parameters="ppi", capability=capability, nvrtc=True)
-    of_python = [line for line in log if line.startswith("launch ")]
-    assert [line.partition(" stream ")[0] for line in of_python] == [
-        line.partition(" stream ")[0] for line in of_library
-    ]
+    _, log = call(built, CALLS, parameters="ppi", capability=capability, nvrtc=nvrtc)
+    assert [line[: len(image) + 5] for line in log if line.startswith("load ")] == 2 * [f"load {image}"]
+    launched = [line for line in log if line.startswith("launch ")]
+    for line, of_block in zip(launched, [threads[0]] * 2 + [threads[1]] * 2, strict=True):
+        assert line.startswith(f"launch {'add_kernel' if of_block < 100 else f'scale_{of_block}'} {image} ")
+        assert f" grid {-(-1000 // of_block)} 1 1 block {of_block} 1 1 " in line
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_a_device_that_no_source_has_code_for_and_data_that_one_source_cannot_take_are_refused(built, nvrtc):
+    code = """
+print(message_of(demo.add, on_cuda(9)), demo.add.supported("cuda"))
+print(message_of(demo.scale, on_cuda(9, data=0x104), on_cuda(9, data=0x200)))
+"""
+    printed, log = call(built, code, capability=75, nvrtc=nvrtc)
+    assert "cuda:0 is an sm_75, and variant default was built for sm_80, compute_80, sm_90a" in printed
+    assert "False" in printed and not [line for line in log if line.startswith("l")]
+    # The strictest of the alignments counts for all sources: which of them runs is known only later.
+    assert "argument 'x' has data that is not aligned to 16 bytes" in printed
+
+
+def test_the_manifest_has_a_unit_for_each_source(built):
+    manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
+    (variant,) = manifest["kernels"]["scale"]["variants"]
+    units = [(unit["source_arch"], unit["archs"], list(unit["images"])) for unit in variant["units"]]
+    assert units == [("sm_80", *2 * [["sm_80", "compute_80"]]), ("sm_90a", *2 * [["sm_90a"]])]
+    assert units[0] != units[1] and variant["archs"] == ["sm_80", "compute_80", "sm_90a"]
+
+
+def test_sources_with_other_arguments_are_refused(built):
+    built.write("kernels/scale.py", SCALE.replace("SIZES = {}", 'SIZES = {"sm_90a": [1]}'))
+    run = built.scons("build/kernels/demo/scale/wrapper.c", ok=False)
+    built.write("kernels/scale.py", SCALE)
+    told = "scale/default [wrap]: it returns for sm_90a a program that is called with x: float32[n], y: float32[n, 1] ("
+    assert told in run.output
+    assert "; for sm_80, with x: float32[n], y: float32[n] (output)" in run.output
+    assert "remedy: return programs with equal arguments for all CUDA archs" in run.output
