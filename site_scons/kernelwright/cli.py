@@ -17,6 +17,7 @@ from .core.version import VERSION
 from .define.settings import read_pyproject
 from .define.tilelang_program import REMEDY, SETTING
 from .library.launcher import LAUNCHER
+from .library.own_code import cuda_runtime
 from .toolchain.nvrtc import PROGRAM
 from .toolchain.probe import Toolchain
 from .toolchain.tilelang import TileLang
@@ -24,7 +25,7 @@ from .toolchain.tvm import tvm_ffi_includes
 
 TOOLS = (
     *("nvcc", "fatbinary", "cc", "launcher", "tvm_ffi", "dlpack"),
-    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "tilelang"),
+    *("python", "python_include", "nvrtc", "nvrtc_compile", "cuda_include", "cuda_runtime", "tilelang"),
 )
 """What ``kernelwright tool`` knows, by the names that scripts have for it."""
 
@@ -301,6 +302,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
     paths: dict[str, Callable[[], object]] = {
         "cc": lambda: compiler("").path,
         "nvcc": lambda: toolchain.nvcc("", compiler("")).path,
+        "cuda_runtime": lambda: cuda_runtime(toolchain.nvcc("", compiler("")).path, Where(stage="toolchain")),
         "fatbinary": lambda: find_fatbinary(toolchain.nvcc("", compiler(""))),
         "launcher": lambda: LAUNCHER,
         "tvm_ffi": lambda: tvm_ffi_includes()[0],

@@ -71,6 +71,7 @@ def test_the_doctor_ends_with_1_if_a_tool_is_missing_that_every_build_needs(caps
 
 def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch):
     monkeypatch.setattr(cli, "find_fatbinary", lambda nvcc: f"{nvcc.path}/../fatbinary")
+    monkeypatch.setattr(cli, "cuda_runtime", lambda nvcc, where: f"{nvcc}/../libcudart_static.a")
     printed = {}
     for name in TOOLS:
         assert print_tool(toolchain(), name) == 0
@@ -86,6 +87,7 @@ def test_each_tool_is_the_one_that_scripts_mean_by_its_name(capsys, monkeypatch)
     assert printed == {
         "nvcc": "/cuda/bin/nvcc",
         "fatbinary": "/cuda/bin/nvcc/../fatbinary",
+        "cuda_runtime": "/cuda/bin/nvcc/../libcudart_static.a",
         "cc": "/usr/bin/cc",
         "python": sys.executable,
         "nvrtc": "/cuda/lib/libnvrtc.so.13",

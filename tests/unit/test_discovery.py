@@ -432,10 +432,12 @@ def test_a_kernel_record_has_every_value_in_its_place() -> None:
         "backward": "k_backward",
         "frontend": "cutedsl",
         "pass_configs": {"a": 1, "b": {"c": True}},
+        "sources": ["a.cu"],
+        "includes": ["package:b/include"],
     }
     assert KernelRecord.from_json(Record({**GOOD_KERNEL, "name": "Gemm_2Z"}, "")).name == "Gemm_2Z"
     record = KernelRecord.from_json(Record(full, ""))
-    listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags")
+    listed = ("configs", "slugs", "targets", "archs", "backends", "outputs", "flags", "sources", "includes")
     known = {**full, **{name: tuple(full[name]) for name in listed}}
     assert asdict(record) == {**known, "choices": (), "has_cost": False, "per_arch": False}
     assert isinstance(record.tolerance, float)

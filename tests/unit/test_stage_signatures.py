@@ -76,7 +76,7 @@ def labels(names: set[str]) -> set[str]:
 
 
 LABELS = [label for label, kind in STAGES.items() if kind.module]
-KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "WHEEL", "COMMANDS"}
+KINDS = {*LABELS, "WRAP of a backend"} - {"DISCOVER", "IR", "ENTRY", "OBJECT", "WHEEL", "COMMANDS"}
 WRAPS = {"WRAP", "WRAP of a backend"}
 
 
@@ -280,7 +280,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
         *("gemm/wrapper.o", "gemm/images.s", launcher_of(graph)),
         *(f"gemm/{slug}/llvm/x86-64-v3/{name}" for slug in GEMM.slugs for name in cpu),
         *(f"gemm/{slug}/cuda/{name}" for slug in GEMM.slugs for name in cuda),
-        *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread")),
+        *(f"glibc-{BASE.settings.glibc}/lib{name}.so" for name in ("c", "m", "dl", "pthread", "rt")),
     ]
     assert sorted(path.relative_to(graph.work.get_abspath()).as_posix() for path in found) == sorted(expected)
 
@@ -300,6 +300,8 @@ DECIDING = {
     "LOWER": f"define/program core/dtype lower {EXECUTION} stages/lower",
     "CUBIN": DEVICE_COMPILERS,
     "PTX": DEVICE_COMPILERS,
+    "OBJECT": "compilers/host_code compilers/headers compilers/nvcc library/own_code stages/context stages/object "
+    "toolchain/nvcc_steps",
     "FATBIN": "compilers/fatbin compilers/nvcc stages/fatbin",
     "SASS": "compilers/sass stages/sass",
     "WRAP": "backends core/dtype compilers/fatbin library stages/wrap stages/context",
@@ -308,7 +310,8 @@ DECIDING = {
     "CC": "library/commands library/launcher compilers/nvcc stages/cc stages/places",
     "EXT": "backends compilers/nvcc stages/ext stages/places",
     "ENTRY": "core/files compilers/limits package/manifest stages/entry",
-    "LINK": "core/files compilers/limits compilers/nvcc library/commands package/manifest stages/entry stages/link",
+    "LINK": "core/files compilers/limits compilers/nvcc library/commands library/own_code package/manifest stages/link "
+    "stages/entry",
     "PACKAGE": "backends compilers/fatbin core/files package stages/package",
     "WHEEL": "compilers/fatbin core/files package stages/wheel wheel/archive wheel/content wheel/verify",
     "COMMANDS": "stages/commands core/files",

@@ -37,6 +37,9 @@ class Backend:
     versioned: ClassVar[bool] = False
     """Whether it needs to know the version of the project that the package belongs to."""
 
+    hands_over: ClassVar[bool] = False
+    """Whether it can call a kernel whose arguments are not declared, because it hands them through as they are."""
+
     images: ClassVar[bool] = False
     """Whether it loads device images from files of the package, ``_images/<kernel>/<slug>.<arch>.<cubin or ptx>``."""
 

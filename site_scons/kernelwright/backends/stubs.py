@@ -38,6 +38,8 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         types: what it takes, returns and is; None: arrays of any library, and an object of TVM-FFI.
     """
     types = types or StubTypes()
+    if entry.get("opaque"):
+        return _class_stub(kernel, entry, types, "    def __call__(self, *arguments: _Any) -> _Any: ...\n")
     arguments = entry["variants"][0]["arguments"]
     outputs = [argument for argument in arguments if argument["output"]]
     inputs = [argument for argument in arguments if not argument["output"]]
@@ -50,6 +52,10 @@ def kernel_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes | None =
         f"{decorator}    def __call__(self, {_parameters(listed, types)}) -> {result}: ...\n"
         for listed, result in calls
     )
+    return _class_stub(kernel, entry, types, methods)
+
+
+def _class_stub(kernel: str, entry: Mapping[str, Any], types: StubTypes, methods: str) -> str:
     name = f"_kernel_{kernel}"
     doc = textwrap.indent(documentation(kernel, entry), "    ").strip()
     return f'\nclass {name}({types.base}):\n    """{doc}\n    """\n\n{methods}\n{kernel}: {name}\n'

@@ -10,5 +10,6 @@ class TvmFfi(Backend):
     """Callable from Python through tvm-ffi, with arrays of any library that speaks DLPack."""
 
     name = "tvm_ffi"
+    hands_over = True
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
     runtime = ("kernel.py", "interface.py")

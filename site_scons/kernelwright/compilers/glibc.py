@@ -20,8 +20,14 @@ from ..processes.environment import tool_environment
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
 
-LIBRARIES = {"libc": "libc.so.6", "libm": "libm.so.6", "libdl": "libdl.so.2", "libpthread": "libpthread.so.0"}
-"""Name for the linker -> name at run time. The last two are a part of libc.so.6 from glibc 2.34 on."""
+LIBRARIES = {
+    "libc": "libc.so.6",
+    "libm": "libm.so.6",
+    "libdl": "libdl.so.2",
+    "libpthread": "libpthread.so.0",
+    "librt": "librt.so.1",
+}
+"""Name for the linker -> name at run time. The last three are a part of libc.so.6 from glibc 2.34 on."""
 
 LOADER = "ld-linux-x86-64.so.2"
 """Has some symbols too (``__tls_get_addr``). libc.so stands in for it: at run time it does not matter which library has

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,29 @@ def read_usage(path: Path) -> dict[str, Any]:
         KernelwrightError: the file is missing or damaged.
     """
     return read_json(path, _checked_usage, "remove it and run scons again")
+
+
+def read_reports(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What some objects report, as the contents of ``<arch>.json``, arch by arch.
+
+    Raises:
+        KernelwrightError: a file is missing or damaged.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        report = read_json(Path(path), _checked_report, "remove it and run scons again")
+        for arch, kernels in report["archs"].items():
+            found.setdefault(arch, {"kernels": {}})["kernels"].update(kernels)
+    return {arch: {"kernels": dict(sorted(usage["kernels"].items()))} for arch, usage in sorted(found.items())}
+
+
+def _checked_report(document: Record) -> dict[str, Any]:
+    archs = document.record("archs")
+    for arch in archs.raw:
+        for _, used in archs.members(arch):
+            for name in USED:
+                used.count(name)
+    return document.raw
 
 
 def _checked_usage(document: Record) -> dict[str, Any]:

@@ -98,6 +98,16 @@ STAGES = (
         of_variant=True,
     ),
     StageKind(
+        "OBJECT",
+        ("#4a5d9e", "#9fb0ea"),
+        "a source with host code of its own",
+        "the kernel's name, archs, flags, `compress`, identity of nvcc, version of tvm-ffi, what installed packages "
+        "have in the folders of `includes`, digests of the files that the source includes",
+        "`objects/<source>.o`, `<source>.json`, `compile_<source>.sh`",
+        module="stages.object",
+        of_kernel=True,
+    ),
+    StageKind(
         "FATBIN",
         ("#0f7396", "#62c3e8"),
         "the cubin or PTX",
@@ -144,7 +154,7 @@ STAGES = (
         ("#7544bf", "#af94e9"),
         "none",
         "oldest glibc, identity of the compiler",
-        "`libc.so`, `libm.so`, `libdl.so`, `libpthread.so`",
+        "`libc.so`, `libm.so`, `libdl.so`, `libpthread.so`, `librt.so`",
         module="stages.glibc",
         memory={"link": 256 * MIB},
     ),

@@ -131,6 +131,8 @@ class Kernel:
         cost_function: estimates the time of a candidate.
         divisible: size symbol -> the classes of sizes that have variants of their own.
         per_arch: whether the definition is called for each CUDA arch.
+        sources: the sources with host code of their own, relative to the folder of the definition file.
+        includes: folders of headers for sources in CUDA C++: relative to that folder, or ``package:`` and a path.
     """
 
     function: Callable[..., Any]
@@ -156,6 +158,8 @@ class Kernel:
     cost_function: Callable[..., Any] | None = field(default=None)
     divisible: Divisible = field(default_factory=dict)
     per_arch: bool = False
+    sources: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
     _variants: tuple[tuple[Config, ...], list[Variant]] | None = field(
         default=None, init=False, repr=False, compare=False
     )
@@ -220,6 +224,8 @@ class Kernel:
         frontend: str = "tir",
         pass_configs: PassConfigs | None = None,
         per_arch: bool = False,
+        sources: Sequence[str] = (),
+        includes: Sequence[str] = (),
     ) -> Any:
         """Declare a kernel: decorator for a function that returns a PrimFunc or an IRModule for one config.
 
@@ -260,6 +266,10 @@ class Kernel:
                 ``tvm.target.Target``, or a text such as ``"sm_90a"`` in front ends without TVM. It may return different
                 programs with equal arguments, of which the one with the best code for a device runs there. Without it,
                 one program is compiled for all CUDA archs.
+            sources: with ``frontend="cuda"``, sources that have host code of their own and export functions for
+                TVM-FFI: paths relative to the folder of the definition file. The definition returns an ``Exported``.
+            includes: with ``frontend="cuda"``, folders in which sources look for headers: paths relative to the folder
+                of the definition file, or ``package:`` and a path that begins with the name of an installed package.
 
         Raises:
             DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two
@@ -290,6 +300,8 @@ class Kernel:
                 choices=choices,
                 divisible=classes,
                 per_arch=_checked_flag("per_arch", per_arch, where),
+                sources=_strings("sources", sources, where) or (),
+                includes=_strings("includes", includes, where) or (),
             )
             slugs(result.configs)
             return result

@@ -65,6 +65,7 @@ class KernelRecord:
             are those of all candidates then.
         has_cost: whether the definition estimates what candidates take.
         per_arch: whether the definition is called for each CUDA arch.
+        sources, includes: see :class:`define.kernel.Kernel`.
     """
 
     name: str
@@ -86,6 +87,8 @@ class KernelRecord:
     choices: tuple[Choice, ...] = ()
     has_cost: bool = False
     per_arch: bool = False
+    sources: tuple[str, ...] = ()
+    includes: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> Sizes:
@@ -132,6 +135,7 @@ class KernelRecord:
             tuple(map(_choice, value.records("choices"))) if value.has("choices") else (),
             value.has("has_cost") and value.flag("has_cost"),
             value.has("per_arch") and value.flag("per_arch"),
+            *(tuple(value.texts(name)) if value.has(name) else () for name in ("sources", "includes")),
         )
         if not record.configs or len(record.configs) != len(record.slugs):
             raise ValueError("a kernel needs one slug for each config")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .launcher import LAUNCHER
+from .own_code import CXX
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class ToolPaths:
         glibc: the folder of the libraries that stand in for the machine's C library (see ``glibc``); empty: none.
         python: the Python interpreter that builds.
         python_include: the folder of its ``Python.h``.
+        cuda_runtime: CUDA's runtime as an archive, for host code that is not ours.
     """
 
     compiler: str
@@ -28,6 +30,7 @@ class ToolPaths:
     glibc: str = ""
     python: str = ""
     python_include: str = ""
+    cuda_runtime: str = ""
 
 
 STACK_PROTECTOR = "-fstack-protector-strong"
@@ -128,5 +131,16 @@ def link_command(kernel: str, launcher: str, objects: Iterable[str], paths: Tool
     """
     parts = [f"{kernel}/wrapper.o", f"{kernel}/images.s", *objects, launcher]
     linker = [f"--version-script={paths.launcher}/exports.map", f"-rpath,{BESIDE}", "--enable-new-dtags"]
-    flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc), "-lm"]
-    return [paths.compiler, *parts, "-o", library, *flags]
+    flags = [*(f"-Wl,{option}" for option in linker), *link_flags(paths.glibc)]
+    own = own_link_flags(paths.cuda_runtime) if paths.cuda_runtime else []
+    return [paths.compiler, *parts, "-o", library, *flags, *own, "-lm"]
+
+
+def own_link_flags(cuda_runtime: str) -> list[str]:
+    """Options for linking host code in C++ that uses CUDA's runtime: both become a part of the library, and stay in it.
+
+    Their versions are then not asked for where the library runs: neither CUDA's nor that of C++.
+    """
+    # Before glibc 2.34 these have functions that are bound as if they were in libc.
+    libc = ["-Wl,--push-state,--no-as-needed", "-ldl", "-lpthread", "-lrt", "-Wl,--pop-state"]
+    return ["-Wl,--exclude-libs,ALL", "-Wl,--gc-sections", cuda_runtime, *CXX, *libc]

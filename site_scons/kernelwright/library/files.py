@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..compilers.limits import read_reports, read_usage
 from ..core.records import read_json
 
 
@@ -23,6 +24,8 @@ class UnitFiles:
         objects: paths of object files to be linked.
         images: arch -> path of its cubin or PTX, or of the fatbin that holds that.
         usages: arch -> path of the resource usage that the compiler reported.
+        own: paths of the objects of sources that have host code of their own; the device code is in them, too.
+        reports: paths of what the compiler reported of these, arch by arch.
         named_in: path of the image that tells what the device function is called; empty: signature.json does.
         own_arch: the arch that it was lowered for; empty: it is for all of the target.
     """
@@ -37,6 +40,8 @@ class UnitFiles:
     usages: Mapping[str, str] = field(default_factory=dict)
     named_in: str = ""
     own_arch: str = ""
+    own: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json."""
@@ -55,6 +60,18 @@ class VariantFiles:
 def units_of(variants: tuple[VariantFiles, ...]) -> list[UnitFiles]:
     """The units of some variants, in order."""
     return [unit for variant in variants for unit in variant.units]
+
+
+def usages_of(unit: UnitFiles) -> dict[str, dict[str, Any]]:
+    """What the device functions of a unit use, as the contents of ``<arch>.json``, arch by arch."""
+    if unit.own:
+        return read_reports(unit.reports)
+    return {arch: read_usage(Path(path)) for arch, path in unit.usages.items()}
+
+
+def objects_of(variants: tuple[VariantFiles, ...]) -> list[str]:
+    """Paths of the host objects of some variants, each once: all variants have those of the kernel's own sources."""
+    return list(dict.fromkeys(path for unit in units_of(variants) for path in (*unit.objects, *unit.own)))
 
 
 def images_of(variants: tuple[VariantFiles, ...]) -> list[str]:

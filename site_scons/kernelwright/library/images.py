@@ -9,13 +9,14 @@ from .plan import KernelPlan
 def images_text(kernel: KernelPlan) -> str:
     """The text of images.s, which embeds all images; their paths are relative to the assembler's working folder.
 
-    Behind each image is a zero byte, because the driver wants PTX as a C string. A split kernel embeds none.
+    Behind each image is a zero byte, because the driver wants PTX as a C string. A split kernel embeds none, and that
+    of sources with host code of their own is in their objects.
     """
     lines = [f"/* The device code of kernel {kernel.name}. Written by Kernelwright. */"]
     lines += ['.section .rodata.kernelwright, "a", @progbits']
     for number, variant in enumerate(kernel.variants):
         for unit in variant.of("cuda"):
-            for arch, path in () if kernel.split else unit.images.items():
+            for arch, path in () if kernel.split or unit.exported else unit.images.items():
                 symbol = image_symbol(number, arch)
                 lines += [".balign 64", f".globl {symbol}", f".hidden {symbol}", f"{symbol}:"]
                 lines += [f".incbin {c_string(path)}", ".byte 0"]

@@ -177,6 +177,8 @@ class LoweredUnit:
         images: for cuda, arch -> path of its cubin or PTX.
         host_plan: for cuda, what the host code does, as data; None if it cannot be said so.
         host_logic: why it cannot, as a sentence; empty if it can.
+        exported: the function of the author's that the host code checks the arguments for; empty: it launches itself.
+        opaque: of such a function: whether its arguments are not known.
     """
 
     kernel: str
@@ -192,6 +194,8 @@ class LoweredUnit:
     host_plan: HostPlan | None = None
     host_logic: str = ""
     multiples: Mapping[str, int] = field(default_factory=dict)
+    exported: str = ""
+    opaque: bool = False
 
     def with_symbol(self, symbol: str) -> LoweredUnit:
         """The unit, with the name that its only device function has in the images."""
@@ -273,6 +277,8 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         host_plan=_host_plan(document),
         host_logic=_text(document, "host_logic") if document.has("host_logic") else "",
         multiples=_multiples(document) if document.has("multiples") else {},
+        exported=_text(document, "exported") if document.has("exported") else "",
+        opaque=document.has("opaque") and document.flag("opaque"),
     )
 
 
@@ -454,6 +460,11 @@ class KernelPlan:
         )
 
     @property
+    def opaque(self) -> bool:
+        """Whether its arguments are not known: calls are handed through."""
+        return any(unit.opaque for unit in self.units)
+
+    @property
     def units(self) -> tuple[LoweredUnit, ...]:
         """All lowerings of all variants."""
         return tuple(unit for variant in self.variants for unit in variant.units)
@@ -518,6 +529,13 @@ class KernelPlan:
             raise KernelwrightError(f"unknown target {unit.target!r}", unit.where)
         if unit.target == "llvm" and unit.arch not in CPU_LEVELS:
             raise KernelwrightError(f"unknown CPU arch {unit.arch!r}", unit.where, f"use {', '.join(CPU_LEVELS)}")
+        if unit.exported and not IDENTIFIER.fullmatch(unit.exported):
+            raise KernelwrightError(f"exported function {unit.exported!r} is not a C identifier", unit.where)
+        if unit.opaque != self.opaque:
+            remedy = "declare the arguments of all variants, or of none"
+            raise KernelwrightError(
+                "its arguments are not declared, and those of other variants are", unit.where, remedy
+            )
         if not IDENTIFIER.fullmatch(unit.symbol):
             raise KernelwrightError(f"symbol {unit.symbol!r} is not a C identifier", unit.where)
         first = self.units[0]

@@ -16,6 +16,7 @@ from ..runtime.size import size_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .images import image_symbol
+from .own_code import own_symbol
 from .plan import Argument, DeviceKernel, KernelPlan, LoweredUnit, VariantPlan
 
 MAX_ARGUMENTS = 120
@@ -55,7 +56,7 @@ class _Wrapper:
         self._kernel = kernel
         self._lines: list[str] = []
         self._signatures: dict[tuple[object, ...], int] = {}
-        self._split = kernel.split and any(unit.images for unit in kernel.units)
+        self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
         self._head()
@@ -87,6 +88,7 @@ class _Wrapper:
             " * Written by Kernelwright. The launcher's headers have the mechanism. */",
             *(["#define KW_LLVM"] if any(unit.target == "llvm" for unit in units) else []),
             '#include "kernelwright.h"',
+            *(['#include "older.h"'] if any(unit.exported for unit in units) else []),
         )
 
     def _tail(self) -> None:
@@ -97,6 +99,7 @@ class _Wrapper:
             self._line(f"  {self._variant(number, variant)},")
         outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in first.arguments)
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
+        opaque = "_OPAQUE" if kernel.opaque else ""
         toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
         self._line(
             "};",
@@ -120,8 +123,8 @@ class _Wrapper:
             "};",
             "",
             '#include "exports.h"',
-            f"KW_EXPORT_KERNEL({kernel.name})",
-            *(f"KW_EXPORT_VARIANT({kernel.name}, {number})" for number in range(len(kernel.variants))),
+            f"KW_EXPORT{opaque}_KERNEL({kernel.name})",
+            *(f"KW_EXPORT{opaque}_VARIANT({kernel.name}, {number})" for number in range(len(kernel.variants))),
             *(["KW_EXPORT_PROVIDER"] if self._split else []),
         )
 
@@ -134,6 +137,7 @@ class _Wrapper:
             fields += [f".cuda_signature = &kw_signature_{self._number(cuda[0])}"]
             fields += [f".cuda_entry = {cuda[0].symbol}"] if len(cuda) == 1 else []
             fields += [f".module = &kw_module_{number}"]
+            fields += [f".own = {own_symbol(self._kernel.name, cuda[0].exported)}"] if cuda[0].exported else []
         if variant.tabled:
             fields += [f".tabled = {' | '.join(f'1u << {_DEVICES[target]}' for target in variant.tabled)}"]
         return "{" + ", ".join(fields) + "}"
@@ -231,9 +235,9 @@ class _Wrapper:
 
     def _cuda_units(self, number: int, units: tuple[LoweredUnit, ...]) -> None:
         for unit in units:
-            if not unit.images or not unit.device_kernels:
+            if not unit.images or not (unit.device_kernels or unit.exported):
                 raise KernelwrightError("its cuda lowering has no device code", unit.where)
-            for arch in () if self._split else unit.images:
+            for arch in () if self._split or unit.exported else unit.images:
                 self._line(f"KW_IMAGE({image_symbol(number, arch)});")
         if len(units) == 1:
             self._line(f"static const kw_image kw_images_{number}[] = {{", *self._images(number, units[0]), "};")
@@ -285,11 +289,14 @@ class _Wrapper:
             "};",
         )
         self._host_code(number, unit)
+        if unit.exported:
+            self._line(f"KW_HIDDEN int32_t {own_symbol(unit.kernel, unit.exported)}(void *, void *, int32_t, void *);")
 
     def _images(self, number: int, unit: LoweredUnit) -> Iterator[str]:
         """The rows of the images of a lowering."""
         for arch, path in unit.images.items():
-            place = f".file = {c_string(path)}" if self._split else f".data = {image_symbol(number, arch)}"
+            embedded = "KW_IN_OBJECTS" if unit.exported else image_symbol(number, arch)
+            place = f".file = {c_string(path)}" if self._split and not unit.exported else f".data = {embedded}"
             yield f"  {_image(arch, place, unit.where)},"
 
     def _host_code(self, number: str, unit: LoweredUnit) -> None:

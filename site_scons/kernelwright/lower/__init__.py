@@ -6,7 +6,7 @@ A front end's module is imported when it is asked for, and TVM not before someth
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, Where, shown
 
@@ -41,6 +41,28 @@ def get(name: str, where: Where | None = None) -> FrontEnd:
     return front_end
 
 
+class Written(Protocol):
+    """A kernel, or the record of one: what tells its front end."""
+
+    @property
+    def frontend(self) -> str:
+        """The name of the front end."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources with host code of their own."""
+
+
+def of(kernel: Written, where: Where | None = None) -> FrontEnd:
+    """The front end of a kernel: the one of that name, or what stands in for it if sources have their own host code.
+
+    Raises:
+        DefinitionError: there is none.
+    """
+    front_end = get(kernel.frontend, where)
+    return front_end.with_host_code() if kernel.sources else front_end
+
+
 def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None:
     """Raise a DefinitionError if a definition returned something else than its front end lowers."""
     if front_end.recognizes(returned):
@@ -63,4 +85,4 @@ def interpreter_variables() -> dict[str, str]:
     return {name: value for one in found if one is not None for name, value in one.variables.items()}
 
 
-__all__ = ["get", "interpreter_variables", "names", "require_recognized"]
+__all__ = ["get", "interpreter_variables", "names", "of", "require_recognized"]

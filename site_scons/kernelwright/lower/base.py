@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..core.arch import TARGETS, image_file, is_ptx
 from ..core.errors import DefinitionError, Where
 from ..core.need import Interpreter, Need
+from ..define.sources import check_includes, check_sources
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
@@ -97,6 +98,9 @@ class FrontEnd:
     calls_definition: ClassVar[bool] = False
     """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""
 
+    has_host_code: ClassVar[bool] = False
+    """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
+
     has_passes: ClassVar[bool] = False
     """Whether TVM's passes lower its definitions. Then they take configs of passes, and can show the IR after each."""
 
@@ -135,7 +139,23 @@ class FrontEnd:
         if kernel.flags and self.compiles_device_code:
             message = "flags are those of nvcc, which does not compile this kernel"
             raise DefinitionError(message, where, "leave flags out")
+        self._check_sources(kernel, where)
         self.require_pass_configs(kernel.pass_configs, where)
+
+    def _check_sources(self, kernel: Kernel, where: Where) -> None:
+        for name in ("sources", "includes"):
+            if getattr(kernel, name) and not (self.includes_sources or self.has_host_code):
+                message = f"{name} are files in CUDA C++, and this definition is written in {self.name}"
+                raise DefinitionError(message, where, f'leave {name} out, or use frontend="cuda"')
+        if kernel.sources and kernel.per_arch:
+            message = "sources are compiled for all archs together, and per_arch asks for a definition of each"
+            raise DefinitionError(message, where, "leave per_arch out; a source can ask for __CUDA_ARCH__")
+        check_sources(kernel.sources, where)
+        check_includes(kernel.includes, where)
+
+    def with_host_code(self) -> FrontEnd:
+        """The front end for definitions whose sources have host code of their own; by default there is none."""
+        return self
 
     def require_pass_configs(self, pass_configs: PassConfigs, where: Where) -> None:
         """Raise a DefinitionError if the lowering has no such configs of TVM's passes; by default it has none.

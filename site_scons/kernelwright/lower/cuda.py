@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..define.cuda_source import Source
+from ..define.exported import Exported
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
@@ -40,5 +41,41 @@ class CudaSource(FrontEnd):
     def lower(self, returned: Source, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""
         from .cuda_lowering import lower
+
+        return lower(returned, unit, progress)
+
+    def with_host_code(self) -> FrontEnd:
+        """See :meth:`FrontEnd.with_host_code`."""
+        return CudaLibrary()
+
+
+class CudaLibrary(FrontEnd):
+    """A function that sources export, with host code of their own. TVM makes host code that checks its arguments."""
+
+    name = "cuda"
+    targets = ("cuda",)
+    has_host_code = True
+    expects = "an Exported"
+    remedy = 'return kernelwright.cuda.Exported("function", x=Tensor(...)), or leave sources out'
+
+    def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
+        """See :meth:`FrontEnd.files`."""
+        return LoweredFiles("module.tir", ("host.c",))
+
+    def load(self) -> None:
+        """See :meth:`FrontEnd.load`."""
+        from . import cuda_library  # noqa: F401
+
+    def recognizes(self, returned: Any) -> bool:
+        """See :meth:`FrontEnd.recognizes`."""
+        return isinstance(returned, Exported)
+
+    def argument_names(self, returned: Exported, unit: Unit) -> list[str]:
+        """See :meth:`FrontEnd.argument_names`."""
+        return list(returned.declared)
+
+    def lower(self, returned: Exported, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+        """See :meth:`FrontEnd.lower`."""
+        from .cuda_library import lower
 
         return lower(returned, unit, progress)

@@ -152,15 +152,16 @@ def lower_launch(launch: DeclaredLaunch, unit: Unit) -> LoweredKernel:
 
 
 def lower_launches(
-    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit
+    declared: Mapping[str, Tensor | Scalar], launches: Sequence[DeclaredLaunch], unit: Unit, sizes: str = "int32"
 ) -> LoweredKernel:
     """As :func:`lower_launch`, for several launches, one after the other.
 
     Arguments:
         declared: the arguments of the kernel, in order.
+        sizes: the dtype of the sizes that callers choose.
     """
     unit = replace(unit, multiples={**unit.multiples, **multiples_of(declared.values())})
-    host = _Host(declared)
+    host = _Host(declared, sizes)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
     arguments = [
@@ -169,6 +170,14 @@ def lower_launches(
     ]
     kernels = [{"name": each.function, "params": host.parameters(each), "launch": each.names} for each in launches]
     return lower_host(function, arguments, kernels, unit)
+
+
+def lower_checks(declared: Mapping[str, Tensor | Scalar], unit: Unit) -> LoweredKernel:
+    """As :func:`lower_launches`, without launches: the host code compares a call with the arguments, and that is all.
+
+    Sizes have 64 bits, because who does the work computes with them as they like.
+    """
+    return lower_launches(declared, (), unit, "int64")
 
 
 def _declared(argument: Argument, value: Tensor | Scalar, least: int, where: Where) -> Argument:
@@ -190,16 +199,18 @@ class _Host:
 
     Arguments:
         declared: its arguments.
+        sizes: the dtype of the sizes that callers choose.
     """
 
-    def __init__(self, declared: Mapping[str, Tensor | Scalar]) -> None:
+    def __init__(self, declared: Mapping[str, Tensor | Scalar], sizes: str = "int32") -> None:
         self._declared = declared
+        self._size_dtype = sizes
         self._sizes: dict[str, Any] = {}
         self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
-        statements = [statement for launch in launches for statement in self._launch(launch)]
+        statements = [statement for launch in launches for statement in self._launch(launch)] or [tirx.Evaluate(0)]
         body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
         return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
 
@@ -236,7 +247,7 @@ class _Host:
         return tirx.decl_buffer(shape, "uint8", "workspace")
 
     def _size(self, size: int | str) -> Any:
-        return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, "int32"))
+        return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, self._size_dtype))
 
     def _passed(self, name: str, value: Passed) -> Any:
         if isinstance(value, (Size, int)):

@@ -271,7 +271,7 @@ def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection 
     places = (folder, folder, folder / "check", folder / "wheels")
     package = Context(run, job.settings, job.tools, *places, images_in(job.settings))
     make = job.contexts.get(chosen.record.name, KernelContext)
-    return make(package, job.definition, chosen, front_ends.get(chosen.record.frontend))
+    return make(package, job.definition, chosen, front_ends.of(chosen.record))
 
 
 def _compress(job: Job) -> Mapping[str, Any]:

@@ -84,8 +84,8 @@ class Programs:
         Raises:
             DefinitionError: it raised something, or returned what its front end does not lower.
         """
-        front_end = lower.get(self.kernel.frontend, unit.where)
-        if front_end.compiles_device_code:
+        front_end = lower.of(self.kernel, unit.where)
+        if front_end.compiles_device_code or self.kernel.sources:
             message = f"a definition in {front_end.name} cannot be compiled from a cell or a script"
             raise DefinitionError(message, unit.where, "write it into a file, and load that: kernelwright.load(path)")
         target = front_end.target(unit)
@@ -125,7 +125,7 @@ class Programs:
         start = time.process_time()
         with LOCK, deep_recursion(), _without_compiling():
             unit = replace(self.unit(request.slug, request.target, request.arch), ir=request.ir)
-            front_end = lower.get(self.kernel.frontend)
+            front_end = lower.of(self.kernel)
             lowered = front_end.lower(self.returned(unit), unit, lambda doing: None)
         try:
             for name, content in lowered.files.items():
@@ -269,7 +269,7 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         DefinitionError: there is no such front end, or the kernel does not fit it.
     """
     where = Where(kernel.name, location=kernel.location)
-    front_end = lower.get(kernel.frontend, where)
+    front_end = lower.of(kernel, where)
     front_end.check(kernel, where)
     return KernelRecord(
         kernel.name,
@@ -291,6 +291,8 @@ def record_of_kernel(kernel: Kernel) -> KernelRecord:
         tuple(replace(choice, sizes=kernel.sizes_of(choice.config)) for choice in kernel.choices),
         kernel.cost_function is not None,
         kernel.per_arch,
+        kernel.sources,
+        kernel.includes,
     )
 
 

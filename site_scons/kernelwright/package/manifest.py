@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import get
-from ..compilers.limits import read_usage
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
-from ..library.files import UnitFiles, VariantFiles
+from ..library.files import UnitFiles, VariantFiles, usages_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
 
@@ -114,6 +113,7 @@ def make_entry(kernel: EntrySource) -> str:
         "doc": kernel.doc,
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
+        **({"opaque": True} if first.get("opaque") else {}),
         "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
         **({"backward": kernel.backward} if kernel.backward else {}),
         **({"declared": kernel.declared} if kernel.declared is not None else {}),
@@ -124,6 +124,7 @@ def make_entry(kernel: EntrySource) -> str:
                 "config": dict(variant.config),
                 "archs": [arch for unit in variant.units for arch in unit.archs],
                 **({"tabled": list(kernel.tabled[variant.slug])} if variant.slug in kernel.tabled else {}),
+                **({"exported": signatures[0]["exported"]} if "exported" in signatures[0] else {}),
                 "arguments": signatures[0]["arguments"],
                 "symbols": signatures[0]["symbols"],
                 **({"multiples": signatures[0]["multiples"]} if "multiples" in signatures[0] else {}),
@@ -205,8 +206,8 @@ def _image(path: Path, folder: Path) -> dict[str, Any]:
 
 def _source_digest(unit: UnitFiles) -> str:
     """What stands for a unit's source. The module does not tell what a source includes; the code made of it does."""
-    if unit.named_in:
-        return digest_of(map(Path, [unit.module, *unit.images.values()]))
+    if unit.named_in or unit.own:
+        return digest_of(map(Path, [unit.module, *unit.images.values(), *unit.own]))
     return sha256_of(Path(unit.module))
 
 
@@ -222,7 +223,7 @@ def _unit(kernel: EntrySource, unit: UnitFiles, signature: Mapping[str, Any]) ->
         "schedule": signature["schedule"],
         "source_digest": source,
         "signature": hashlib.sha256(canonical_json(identity).encode()).hexdigest(),
-        "resources": {arch: read_usage(Path(path))["kernels"] for arch, path in unit.usages.items()},
+        "resources": {arch: usage["kernels"] for arch, usage in usages_of(unit).items()},
         **({"images": images} if images else {}),
         **({"tools": dict(kernel.own_tools)} if kernel.own_tools else {}),
     }

@@ -400,8 +400,7 @@ class PackageGraph:
         """Make the nodes of a kernel."""
         from ..stages import ir, kernel
 
-        front_end = lower.get(selection.record.frontend)
-        context = KernelContext(self.context, definition, selection, front_end)
+        context = KernelContext(self.context, definition, selection, lower.of(selection.record))
         build = kernel.make(context, self.glibc_stage, self.launcher_stage, self._listings)
         shown = ir.make_all(context) if self._showing else []
         for stage in (*build.stages, *build.checks, *build.listings, *shown):

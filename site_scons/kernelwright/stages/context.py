@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, Where
 from ..core.files import dependency_digest
+from ..define.sources import IN_PACKAGE
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ..processes.runner import RunsTools
     from ..state.cache import BuildCache
     from ..state.journal import Journal
+    from ..toolchain.package_folder import PackageFolder
     from .partial import Partial
     from .tools import Tools
 
@@ -170,11 +172,36 @@ class KernelContext:
         return (*self.package.settings.nvcc_flags, *self.record.flags)
 
     def flags_in(self, folder: Path) -> tuple[str, ...]:
-        """The flags for a source in a folder, whose author's files are beside the definition."""
-        if not self.front_end.includes_sources:
+        """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
+        if not (self.front_end.includes_sources or self.front_end.has_host_code):
             return self.flags
-        beside = os.path.relpath((self.run.top / self.definition.file).parent, folder)
-        return ("-I", beside, *self.flags)
+        beside = (self.run.top / self.definition.file).parent
+        inside = [name for name in self.record.includes if not name.startswith(IN_PACKAGE)]
+        own = [os.path.relpath(path, folder) for path in (beside, *(beside / name for name in inside))]
+        installed = [str(found.path) for found in self.package_folders.values()]
+        return (*(word for path in (*own, *installed) for word in ("-I", path)), *self.flags)
+
+    @cached_property
+    def package_folders(self) -> dict[str, PackageFolder]:
+        """The folders of headers in installed packages, by their names among ``includes``.
+
+        Raises:
+            DefinitionError: there is no such folder.
+        """
+        from ..toolchain.package_folder import package_folder
+
+        names = [name for name in self.record.includes if name.startswith(IN_PACKAGE)]
+        return {name: package_folder(name.removeprefix(IN_PACKAGE), self.where("settings")) for name in names}
+
+    @property
+    def package_identities(self) -> dict[str, str]:
+        """What is in these folders."""
+        return {name: folder.identity for name, folder in self.package_folders.items()}
+
+    @property
+    def portable_flags(self) -> tuple[str, ...]:
+        """The flags for fingerprints and for scripts, with the names of folders in place of their paths."""
+        return (*(word for name in self.record.includes for word in ("-I", name)), *self.flags)
 
     def lists(self, slug: str) -> bool:
         """Whether the definition lists a variant; the selection may have others, whose configs somebody asked for."""
@@ -213,8 +240,10 @@ class KernelContext:
     def made(self, unit: UnitFiles) -> UnitFiles | None:
         """The lowering with those archs whose images were made; None if there is no such arch."""
         lacks = self.run.lacks
-        if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects))):
+        if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects, *unit.own))):
             return None
+        if unit.own:
+            return unit
         images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
         if unit.target == "cuda" and not images:
             return None

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..compilers.limits import check_limits as check_usage
-from ..compilers.limits import read_usage
 from ..core.version import VERSION
 from ..library.commands import LIBRARIES
-from ..library.files import VariantFiles, images_of, units_of
+from ..library.files import VariantFiles, images_of, units_of, usages_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
 from . import tuning
@@ -47,7 +46,7 @@ def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
     """The files that the manifest describes: signatures and modules, and resource usages."""
     units = units_of(variants)
     described = [path for unit in units for path in (unit.signature, unit.module)]
-    return [*described, *(path for unit in units for path in unit.usages.values())]
+    return [*described, *dict.fromkeys(path for unit in units for path in (*unit.usages.values(), *unit.reports))]
 
 
 def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
@@ -73,7 +72,7 @@ def check_limits(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> N
     settings, stage = kernel.package.settings, "nvrtc" if kernel.tools.nvrtc else "nvcc"
     for variant in variants:
         for unit in variant.units:
-            for arch, path in unit.usages.items():
-                where, usage = kernel.where(stage, variant.slug), read_usage(Path(path))
+            for arch, usage in usages_of(unit).items():
+                where = kernel.where(stage, variant.slug)
                 limits = settings.max_registers, settings.max_spills
                 check_usage(kernel.name, variant.slug, arch, usage, *limits, where)

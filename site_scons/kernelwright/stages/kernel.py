@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..library.commands import LIBRARIES
 from ..library.files import UnitFiles, VariantFiles, images_of
 from ..package.assemble import IMAGES, library_of, product_of
 from . import cc, check, device, entry, ext, fatbin, link, lower, sass, wrap
+from . import object as object_files
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES
 from .stage import Stage
@@ -121,7 +123,16 @@ class _Kernel:
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
         named_in = next(iter(compiled.values())).paths[0] if self._kernel.front_end.includes_sources else ""
         own_arch = lower.own_arch(self._kernel, target, of_source)
-        return UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in, own_arch)
+        unit = UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in, own_arch)
+        if not self._kernel.front_end.has_host_code:
+            return unit
+        own = [stage.paths for stage in self._own_objects]
+        return replace(unit, own=tuple(made for made, _, _ in own), reports=tuple(report for _, report, _ in own))
+
+    @cached_property
+    def _own_objects(self) -> list[Stage]:
+        """The stages of sources with host code of their own, which all variants have in common."""
+        return [self._add(stage) for stage in object_files.make_all(self._kernel, self._kernel.selection.archs["cuda"])]
 
     def _packed(self, slug: str, images: dict[str, str]) -> dict[str, str]:
         """The images as they are loaded: compressed, if the settings say so."""

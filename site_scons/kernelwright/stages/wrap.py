@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import backends
 from ..backends.base import Backend
 from ..compilers.fatbin import needed_driver
-from ..core.errors import LoweringError
+from ..core.errors import DefinitionError, LoweringError
 from ..core.files import digest_of
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
@@ -28,7 +29,9 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     settings = kernel.package.settings
 
     def write(scratch: Path) -> None:
-        for name, text in sources.emit(plan_of(kernel, variants)).items():
+        plan = plan_of(kernel, variants)
+        _require_arguments(kernel, plan)
+        for name, text in sources.emit(plan).items():
             (scratch / name).write_text(text, encoding="utf-8")
 
     options = {
@@ -37,6 +40,15 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
         **tuning.options_of(kernel),
     }
     return _stage(kernel, kernel.name, variants, options, write, files_in(kernel.folder, sources.FILES))
+
+
+def _require_arguments(kernel: KernelContext, plan: KernelPlan) -> None:
+    """Raise a DefinitionError if a backend has to know arguments that are not declared."""
+    for name in kernel.selection.backends if plan.opaque else ():
+        if not backends.get(name).hands_over:
+            remedy = 'declare them in Exported, or write backends=["tvm_ffi"] for this kernel'
+            message = f"its arguments are not declared, and the backend {name} has to know them"
+            raise DefinitionError(message, kernel.where("wrap"), remedy)
 
 
 def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:
@@ -105,7 +117,10 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
         return Path(path).relative_to(top).as_posix()
 
     def lowered(unit: UnitFiles) -> LoweredUnit:
-        images = {arch: relative(image) for arch, image in unit.images.items()}
+        # Those in objects have no files of their own.
+        images = {arch: relative(image) for arch, image in unit.images.items()} or dict.fromkeys(
+            unit.archs if unit.own else (), ""
+        )
         read = LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
         return read.with_symbol(_name_in(unit.named_in, read)) if unit.named_in else read
 

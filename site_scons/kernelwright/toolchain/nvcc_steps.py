@@ -33,7 +33,8 @@ OF_CUBINS_ONLY = re.compile(r' --(?:gen_c_file|stub_file|gen_device_file)_name "
 SOURCE_PATH = re.compile(r'(?<= --orig_src_path_name ")((?:\\.|[^"\\])*)/(?=[^"/]*")')
 """The folder of the source, which nvcc tells cicc for debug information."""
 
-TEMPORARY = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
+TEMPORARY = re.compile(r"tmpxft_[0-9a-f]+_[0-9a-f]+-(\d+)_")
+"""What the names of temporary files begin with: numbers of the process, and one that counts them."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def read_steps(text: str, kind: str, scratch: str) -> Steps:
             variables[variable[1]] = variable[2]
         else:
             commands.append(line)
-    names = [_program(command) for command in commands]
+    names = [program_of(command) for command in commands]
     if names[1:] not in PROGRAMS[kind] or " -E " not in commands[0] or not SOURCE_PATH.search(commands[1]):
         raise ValueError(f"it would run {', '.join(names) or 'nothing'}")
     for command in commands if kind == "cubin" else commands[:2]:
@@ -145,7 +146,7 @@ def read_steps(text: str, kind: str, scratch: str) -> Steps:
     return Steps(scratch, {name: variables[name] for name in EXPORTED if name in variables}, tuple(commands))
 
 
-def _program(command: str) -> str:
+def program_of(command: str) -> str:
     """The name of the program that a command runs."""
     match = PROGRAM.match(command)
     return match[1].replace('"', "").rpartition("/")[2] if match else ""
@@ -154,5 +155,5 @@ def _program(command: str) -> str:
 def _output(command: str) -> str:
     match = OUTPUT.search(command)
     if match is None:
-        raise ValueError(f"{_program(command)} would make no file that has a name")
+        raise ValueError(f"{program_of(command)} would make no file that has a name")
     return match[1]

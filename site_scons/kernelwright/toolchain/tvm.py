@@ -41,6 +41,11 @@ def tvm_ffi_includes() -> tuple[Path, Path]:
     return top / "include", top / "3rdparty" / "dlpack" / "include"
 
 
+def tvm_ffi_library() -> Path:
+    """tvm-ffi's own library, which is loaded before any kernel's."""
+    return find_record("apache_tvm_ffi").parent.parent / "tvm_ffi" / "lib" / "libtvm_ffi.so"
+
+
 def probe_tvm(records: Sequence[Path]) -> Lowerer:
     """Read the records of TVM and of tvm-ffi."""
     tvm, tvm_ffi = (re.sub(r".*-(.+)\.dist-info$", r"\1", str(record.parent)) for record in records)

@@ -7,6 +7,7 @@ There are two kinds: a wheel of a package, and one with the device code of one a
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
 import io
@@ -338,9 +339,23 @@ def _package_problems(document: Record, folder: str, files: Mapping[str, bytes])
         if kernel.has("launcher") and Path(kernel.text("launcher")).name.encode() not in library:
             yield f"kernel {name} was not linked with {kernel.text('launcher')}, which the manifest lists"
         claimed = {arch for variant in kernel.records("variants") for arch in variant.texts("archs")}
+        if any(variant.has("exported") for variant in kernel.records("variants")):
+            yield from _own_code_problems(name, claimed, library)
+            continue
         if document.has("device_code"):
             claimed = {arch for arch in claimed if arch in CPU_LEVELS}
         yield from _arch_problems(name, claimed, library, exact)
+
+
+def _own_code_problems(kernel: str, claimed: set[str], library: bytes) -> Iterator[str]:
+    """As :func:`_arch_problems`, of a library whose sources have host code of their own, and need no device code.
+
+    nvcc puts it into fatbins, which such a library holds in any package.
+    """
+    with contextlib.suppress(ValueError):  # damaged code is found below
+        if not list(device_archs(library)):
+            return
+    yield from _arch_problems(kernel, claimed, library, exact=True)
 
 
 def _package_name_problems(document: Record, folder: str) -> Iterator[str]:

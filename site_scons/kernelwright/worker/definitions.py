@@ -288,7 +288,7 @@ class Definitions:
                 )
             places[kernel.name] = location
             where = Where(kernel.name, location=location)
-            lower.get(kernel.frontend, where).check(kernel, where)
+            lower.of(kernel, where).check(kernel, where)
 
     @contextlib.contextmanager
     def _recording(self, definition: Definition) -> Iterator[None]:

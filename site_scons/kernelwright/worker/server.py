@@ -131,6 +131,7 @@ class Server:
             "frontend": kernel.frontend,
             "pass_configs": dict(kernel.pass_configs),
             **({"per_arch": True} if kernel.per_arch else {}),
+            **{name: listed for name in ("sources", "includes") if (listed := getattr(kernel, name))},
         } | (self._space(definition, kernel) if kernel.choices else {})
 
     def _space(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
@@ -194,7 +195,7 @@ class Server:
         self, definition: Definition, kernel: Kernel, unit: Unit, progress: Callable[[str], None]
     ) -> LoweredKernel:
         """Call the definition, and lower what it returns."""
-        front_end = lower.get(kernel.frontend)
+        front_end = lower.of(kernel)
         front_end.require_pass_configs(unit.pass_configs, unit.where)
         returned = self._returned(definition, kernel, unit)
         if kernel.forward is not None:
@@ -210,7 +211,7 @@ class Server:
 
     def _returned(self, definition: Definition, kernel: Kernel, unit: Unit) -> Any:
         """What the definition of a kernel returns, if its front end can lower that."""
-        front_end = lower.get(kernel.frontend)
+        front_end = lower.of(kernel)
         target = front_end.target(unit)
         returned = self._definitions.call(definition, kernel, "definition", lambda: kernel.build(unit.config, target))
         lower.require_recognized(front_end, returned, unit.where)
@@ -222,10 +223,8 @@ class Server:
         if forward is not None:
             config = kernel.config_of_forward(unit.config, unit.target)
             of_forward = replace(unit, kernel=forward.name, outputs=forward.outputs, config=config)
-            names = lower.get(forward.frontend).argument_names(
-                self._returned(definition, forward, of_forward), of_forward
-            )
-            own = lower.get(kernel.frontend).argument_names(returned, unit)
+            names = lower.of(forward).argument_names(self._returned(definition, forward, of_forward), of_forward)
+            own = lower.of(kernel).argument_names(returned, unit)
             require_gradient_names(kernel, own, names, unit.where)
 
     def _check(self, request: CheckRequest, progress: Callable[[str], None]) -> dict[str, Any]:

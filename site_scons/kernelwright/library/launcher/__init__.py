@@ -9,7 +9,7 @@ LAUNCHER = Path(__file__).resolve().parent
 LINKER_MAP = LAUNCHER / "exports.map"
 """What a kernel's library exports."""
 
-INTERFACE = ("kernelwright.h", "types.h", "services.h", "sizes.h", "runtime.h", "exports.h", "cutedsl.h")
+INTERFACE = ("kernelwright.h", "types.h", "services.h", "sizes.h", "runtime.h", "exports.h", "cutedsl.h", "older.h")
 """The headers that wrappers include."""
 
 

@@ -343,10 +343,11 @@ KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevi
 
 KW_COLD kw_loaded *kw_load_entered(const kw_module *module, const kw_device *device, const kw_choice *choice) {
   kw_loaded *loaded = calloc(1, sizeof *loaded + (size_t)module->num_functions * sizeof loaded->functions[0]);
-  CUlibrary library = loaded ? kw_load_image(module, choice) : NULL;
+  bool loads = module->num_functions;
+  CUlibrary library = loaded && loads ? kw_load_image(module, choice) : NULL;
   if (!loaded) kw_raise("MemoryError", "no memory");
   if (loaded) loaded->image = &module->images[choice->index];
-  if (!library || kw_find_functions(module, library, device->device, loaded)) {
+  if ((loads && !library) || kw_find_functions(module, library, device->device, loaded)) {
     free(loaded);
     loaded = NULL;
   }

@@ -65,16 +65,38 @@ KW_COLD int kw_run_with_empty(const kw_call *call, kw_entry entry, const TVMFFIA
   return kw_run_entry(call, entry, values);
 }
 
-/* Runs generated host code on all arguments of the kernel. */
-KW_FUNCTION int kw_run_host(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
-  if (__builtin_expect(call->has_empty, 0)) return kw_run_with_empty(call, entry, arguments);
-  return kw_run_entry(call, entry, arguments);
+/* Calls host code of the author's in the context of a device that the variant has code for. */
+static int kw_run_own_on(const kw_variant *variant, int id, const TVMFFIAny *arguments, int32_t count,
+                         TVMFFIAny *result) {
+  bool pushed;
+  if (!kw_get_loaded(variant->module, id)) return -1;
+  if (kw_enter(&kw_devices[id], TVMFFIEnvGetStream(kDLCUDA, id), &pushed)) return -1;
+  int status = variant->own(NULL, (void *)arguments, count, result);
+  kw_leave(pushed);
+  return status;
 }
 
-KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_signature *signature, kw_entry entry, TVMFFIAny *result) {
+/* The same after a check of the arguments. What it returns is nothing that a caller was promised. */
+static int kw_run_own(const kw_call *call, const kw_variant *variant, const TVMFFIAny *arguments) {
+  TVMFFIAny ignored = {.type_index = kTVMFFINone};
+  int status = kw_run_own_on(variant, call->device.device_id, arguments, call->kernel->num_arguments, &ignored);
+  if (!status && ignored.type_index >= kTVMFFIStaticObjectBegin) TVMFFIObjectDecRef(ignored.v_obj);
+  return status;
+}
+
+/* Runs host code on all arguments of the kernel. */
+KW_FUNCTION int kw_run_host(const kw_call *call, const kw_variant *variant, kw_entry entry,
+                            const TVMFFIAny *arguments) {
+  bool has_empty = __builtin_expect(call->has_empty, 0);
+  int status = has_empty ? kw_run_with_empty(call, entry, arguments) : kw_run_entry(call, entry, arguments);
+  return __builtin_expect(variant->own && !status, 0) ? kw_run_own(call, variant, arguments) : status;
+}
+
+KW_FUNCTION int kw_run_allocating(kw_call *call, const kw_variant *variant, kw_entry entry, TVMFFIAny *result) {
+  const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
   TVMFFIAny arguments[KW_CALL_ARGUMENTS];
   if (kw_complete_arguments(call, signature, arguments)) return -1;
-  if (!kw_run_host(call, entry, arguments)) return kw_return_outputs(call, arguments, result);
+  if (!kw_run_host(call, variant, entry, arguments)) return kw_return_outputs(call, arguments, result);
   kw_release_outputs(call, arguments, call->kernel->num_arguments);
   return -1;
 }
@@ -84,8 +106,8 @@ KW_FUNCTION int kw_run(kw_call *call, const kw_variant *variant, TVMFFIAny *resu
   if (kw_check(signature, call)) return -1;
   kw_entry entry = kw_entry_on(variant, call->device);
   if (!entry) return -1;
-  if (call->complete) return kw_run_host(call, entry, call->passed);
-  return kw_run_allocating(call, signature, entry, result);
+  if (call->complete) return kw_run_host(call, variant, entry, call->passed);
+  return kw_run_allocating(call, variant, entry, result);
 }
 
 /* ---- no variant fits ---- */
@@ -260,6 +282,26 @@ int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t cou
   kw_before before = kw_begin_kernel(kernel);
   int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result, before.state.workspaces);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
+  kw_end_kernel(&before);
+  return status;
+}
+
+/* The device of the first tensor on a GPU, or -1. */
+static int kw_gpu_of(const TVMFFIAny *passed, int32_t num_passed) {
+  for (int32_t i = 0; i < num_passed; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&passed[i]);
+    if (tensor && tensor->device.device_type == kDLCUDA) return tensor->device.device_id;
+  }
+  return -1;
+}
+
+/* Hands a call through to host code of the author's, which checks the arguments itself. */
+int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFFIAny *passed, int32_t num_passed,
+                 TVMFFIAny *result) {
+  kw_before before = kw_begin_kernel(kernel);
+  int id = kw_gpu_of(passed, num_passed);
+  int status = id < 0 ? variant->own(NULL, (void *)passed, num_passed, result)
+                      : kw_run_own_on(variant, id, passed, num_passed, result);
   kw_end_kernel(&before);
   return status;
 }

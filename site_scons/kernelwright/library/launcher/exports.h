@@ -33,6 +33,30 @@
     return kw_tell_choice(&kw_this, &kw_this.variants[number], 1, arguments, count, result);  \
   }
 
+/* The same two for a kernel whose arguments are not known: calls are handed through to host code of the author's. */
+#define KW_EXPORT_OPAQUE_KERNEL(name)                                                                   \
+  KW_EXPORT int __tvm_ffi_##name(KW_FFI_PARAMETERS) {                                                   \
+    (void)self;                                                                                         \
+    return kw_hand_over(&kw_this, kw_this.variants, arguments, count, result);                          \
+  }                                                                                                     \
+  KW_EXPORT_HANDED_OVER(kw_choice, "0 it is the default, and its arguments are not declared")           \
+  KW_SERVICES(KW_EXPORT_SERVICE)
+
+#define KW_EXPORT_OPAQUE_VARIANT(name, number)                                                          \
+  KW_EXPORT int __tvm_ffi_##name##__##number(KW_FFI_PARAMETERS) {                                       \
+    (void)self;                                                                                         \
+    return kw_hand_over(&kw_this, &kw_this.variants[number], arguments, count, result);                 \
+  }                                                                                                     \
+  KW_EXPORT_HANDED_OVER(kw_choice__##number, #number " it is the variant that was asked for")
+
+#define KW_EXPORT_HANDED_OVER(name, choice)                                                             \
+  KW_FFI(name) {                                                                                        \
+    static const char text[] = choice;                                                                  \
+    TVMFFIByteArray bytes = {text, sizeof text - 1};                                                    \
+    (void)self, (void)arguments, (void)count;                                                           \
+    return TVMFFIStringFromByteArray(&bytes, result);                                                   \
+  }
+
 #define KW_EXPORT_SERVICE(name)                                                 \
   KW_FFI(kw_##name) {                                                           \
     (void)self;                                                                 \

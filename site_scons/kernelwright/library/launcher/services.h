@@ -8,6 +8,9 @@ KW_EXPORT int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, i
 KW_EXPORT int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
                              const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result);
 
+KW_EXPORT int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFFIAny *passed,
+                           int32_t num_passed, TVMFFIAny *result);
+
 /* The FFI functions that every library has, as `kw_` and the name; serve.h says what they do. */
 #define KW_SERVICES(X)                                                                                        \
   X(preload) X(supported) X(set_num_threads) X(num_threads) X(current_stream) X(order) X(synchronize)         \

@@ -83,7 +83,7 @@ typedef struct kw_module {
   struct kw_loaded *_Atomic *loaded; /* for each of KW_MAX_DEVICES, published once complete */
   void **libraries;                  /* CUlibrary of each image, guarded by kw_cuda_lock */
   int num_images;
-  int num_functions;
+  int num_functions; /* 0: host code of the author's launches them, and the images are not loaded here */
 } kw_module;
 
 /* One variant; a target that it was not built for has a null signature. */
@@ -94,6 +94,7 @@ typedef struct kw_variant {
   int num_cpu_units;
   const kw_signature *cuda_signature;
   kw_entry cuda_entry; /* null: that of the image that suits the device best */
+  kw_entry own; /* host code of the author's, which does the work when cuda_entry has checked the arguments; or null */
   const kw_module *module;
   uint32_t tabled; /* bits by DLDeviceType: there it only runs where a table says so, though it is declared elsewhere */
 } kw_variant;
@@ -181,6 +182,9 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
   if (value->type_index == kTVMFFITensor) return (const DLTensor *)((const char *)value->v_ptr + sizeof(TVMFFIObject));
   return value->type_index == kTVMFFIDLTensorPtr ? value->v_ptr : NULL;
 }
+
+/* The data of an image that is in the objects of sources with host code of their own: CUDA's runtime in them loads it. */
+#define KW_IN_OBJECTS ""
 
 /* Names an image of device code, which images.s embeds. */
 #define KW_IMAGE(symbol) extern const unsigned char symbol[] KW_HIDDEN

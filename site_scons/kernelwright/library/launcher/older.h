@@ -1,0 +1,38 @@
+/* What C++ and CUDA's runtime call of newer C libraries than a kernel is to run with, or of the part of the C library
+ * that is linked and not loaded. wrapper.c of a kernel with host code of the author's includes this.
+ *
+ * Headers and archives of the machine that builds are for its own glibc. The library is linked with an older one, in
+ * which these functions have other names or do not exist; here they are made of what it has. */
+#ifndef KW_OLDER_H
+#define KW_OLDER_H
+
+#include <stdlib.h>
+
+/* glibc 2.32: whether the process has one thread only, which nobody has to know. libstdc++ counts references faster
+ * then. */
+KW_HIDDEN char __libc_single_threaded = 0;
+
+/* Always linked: the handle tells which library the function belongs to. */
+extern int __cxa_atexit(void (*function)(void *), void *argument, void *handle);
+extern KW_HIDDEN void *__dso_handle;
+KW_HIDDEN int atexit(void (*function)(void)) { return __cxa_atexit((void (*)(void *))(void *)function, NULL, __dso_handle); }
+
+/* Linked before glibc 2.33, which has them under these names; the first argument is the version of the structure. */
+struct stat;
+extern int __xstat(int version, const char *path, struct stat *result);
+extern int __lxstat(int version, const char *path, struct stat *result);
+extern int __fxstat(int version, int file, struct stat *result);
+KW_HIDDEN int stat(const char *path, struct stat *result) { return __xstat(1, path, result); }
+KW_HIDDEN int lstat(const char *path, struct stat *result) { return __lxstat(1, path, result); }
+KW_HIDDEN int fstat(int file, struct stat *result) { return __fxstat(1, file, result); }
+
+/* glibc 2.38: as C23 has them, with binary numbers. */
+#define KW_C23(type, name)                                                                       \
+  extern type kw_##name(const char *text, char **end, int base) __asm__(#name);                  \
+  KW_HIDDEN type __isoc23_##name(const char *text, char **end, int base) { return kw_##name(text, end, base); }
+KW_C23(long, strtol)
+KW_C23(unsigned long, strtoul)
+KW_C23(long long, strtoll)
+KW_C23(unsigned long long, strtoull)
+
+#endif

@@ -1,0 +1,36 @@
+"""Lowers an Exported: has TVM make the host code that checks the arguments, for a function that launches by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..core.files import pretty_json
+from ..define.exported import Exported
+from .declared_launch import lower_checks
+from .unit import LoweredKernel, Unit
+
+LOGIC = "its sources have host code of their own"
+"""Why a backend without host code cannot call such a kernel."""
+
+
+def lower(exported: Exported, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
+    """Lower what a definition returned.
+
+    Raises:
+        DefinitionError: its arguments cannot be those of a kernel.
+        LoweringError: TVM cannot make the host code.
+    """
+    outputs = unit.named(list(exported.declared))
+    exported.check(outputs, unit.where)
+    progress("making the checks of arguments")
+    lowered = lower_checks(exported.declared, replace(unit, outputs=outputs))
+    signature = json.loads(lowered.files["signature.json"]) | {
+        "launches": None,
+        "host_logic": LOGIC,
+        "exported": exported.function,
+        **({"opaque": True} if exported.is_opaque else {}),
+    }
+    files = {**lowered.files, "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
+    return replace(lowered, files=files)

@@ -1,0 +1,94 @@
+"""OBJECT: nvcc makes an object of a source that has host code of its own, with device code of all archs in it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..compilers.host_code import ObjectJob, compile_object
+from ..core.errors import DefinitionError, SettingsError
+from ..core.files import dependency_digest
+from ..library.own_code import renaming
+from ..toolchain.tvm import tvm_ffi_includes
+from .commands import command_of
+from .context import KernelContext
+from .stage import Measured, Stage, files_in
+
+FOLDER = "objects"
+"""The folder of the objects, in that of the kernel; no variant can have this name, because its own has a dash."""
+
+
+def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
+    """The stages of a kernel's sources.
+
+    Arguments:
+        archs: what device code is made for.
+
+    Raises:
+        DefinitionError: a source is not there.
+        SettingsError: there is no nvcc.
+    """
+    names = [_name_of(source) for source in kernel.record.sources]
+    numbered = [f"{name}-{names[:n].count(name)}" if name in names[:n] else name for n, name in enumerate(names)]
+    return [_make(kernel, *both, tuple(archs)) for both in zip(kernel.record.sources, numbered, strict=True)]
+
+
+def _name_of(source: str) -> str:
+    """The name of a source's files: its path, as one name."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", source).strip("-.")
+
+
+def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> Stage:
+    run, folder, where = kernel.run, kernel.folder / FOLDER, kernel.where("nvcc")
+    nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
+    if nvcc is None or kernel.tools.nvrtc:
+        raise SettingsError(
+            "its sources have host code of their own, which NVRTC cannot compile", where, 'write cuda_compiler = "nvcc"'
+        )
+    path = os.path.normpath(f"{run.top}/{Path(kernel.definition.file).parent}/{source}")
+    if not os.path.isfile(path):  # noqa: PTH113
+        remedy = f"give paths relative to {Path(kernel.definition.file).parent.as_posix()}"
+        raise DefinitionError(f"sources names {source!r}, which is no file beside the definition", where, remedy)
+    job, by_hand = _job(kernel, os.path.relpath(path, run.top), name, archs)
+    subject = f"{kernel.name} {source}"
+
+    def compile_it(scratch: Path) -> None:
+        done = compile_object(job, nvcc, host_compiler, scratch, run.compilers, by_hand)
+        stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
+        for note in done.notes:
+            run.note_once(f"kernelwright: {note}")
+        remember({header: dependency_digest(run.top, header) for header in done.headers})
+
+    options: dict[str, Any] = {
+        "source": job.source,
+        "archs": list(archs),
+        "flags": [*kernel.portable_flags, renaming(kernel.name)],
+        "compress": kernel.package.settings.compress,
+        "nvcc": nvcc.identity,
+        "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
+        "packages": kernel.package_identities,
+    }
+    remember = kernel.later(f"object {subject}", options)
+    stage = Stage("OBJECT", subject, where, options, compile_it, files_in(folder, job.outputs), [path])
+    stage.remember, stage.archs = remember, archs
+    output = os.path.relpath(folder / job.outputs[0], run.top)
+    stage.command = command_of(run.top, job.source, job.arguments(nvcc.path, host_compiler.path, output), output)
+    return stage
+
+
+def _job(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> tuple[ObjectJob, list[str]]:
+    """What is compiled, and its flags as a script has them."""
+    mode = kernel.package.settings.compress
+    ours = [renaming(kernel.name), *([] if mode == "none" else [f"--compress-mode={mode}"])]
+    includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
+    given = [word for folder in includes for word in ("-I", folder)]
+    flags = (*ours, *kernel.flags_in(kernel.run.top), *given)
+    known = {
+        **includes,
+        **{str(folder.path): label for label, folder in kernel.package_folders.items() if folder.identity},
+    }
+    job = ObjectJob(source, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
+    return job, [*ours, *kernel.portable_flags]

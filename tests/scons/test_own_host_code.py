@@ -1,0 +1,224 @@
+"""Sources with host code of their own: built without a GPU, and called as far as their own checks go."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import SCONSTRUCT, SITE_SCONS, Project
+from kernelwright.wheel.verify import device_archs
+from standin_calls import call, make_standin
+
+SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
+
+DEVICE = """\
+#include "factor.h"
+namespace {
+__device__ float factor = FACTOR;  // nvcc makes the name of this one, and of what follows
+__global__ void scaled(const float *x, float *y, long long n) {
+  long long i = blockIdx.x * 256LL + threadIdx.x;
+  if (i < n) y[i] = factor * x[i];
+}
+}  // namespace
+
+int launch_scaled(const float *x, float *y, long long n, void *stream) {
+  scaled<<<(n + 255) / 256, 256, 0, static_cast<cudaStream_t>(stream)>>>(x, y, n);
+  return cudaGetLastError();
+}
+"""
+
+HOST = """\
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+
+namespace ffi = tvm::ffi;
+
+int launch_scaled(const float *x, float *y, long long n, void *stream);
+
+void scale(ffi::TensorView x, ffi::TensorView y, double most) {
+  TVM_FFI_CHECK(x.size(0) < most, ValueError) << "x has " << x.size(0) << " elements, expected less than " << most;
+  void *stream = TVMFFIEnvGetStream(x.device().device_type, x.device().device_id);
+  int status = launch_scaled(static_cast<float *>(x.data_ptr()), static_cast<float *>(y.data_ptr()), x.size(0), stream);
+  TVM_FFI_CHECK(!status, RuntimeError) << "CUDA error " << status;
+}
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(scale, scale);
+"""
+
+# By hand, because the headers for C++ take the compiler two seconds.
+PLAIN = """\
+#include <tvm/ffi/c_api.h>
+
+#include <stdexcept>
+
+int half_of(int number) {
+  if (number % 2) throw std::invalid_argument("it is odd");
+  return number / 2;
+}
+
+extern "C" __attribute__((visibility("default"))) int __tvm_ffi_halved(
+    void *, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) try {
+  if (count != 1) throw std::invalid_argument("it takes one number");
+  result->type_index = kTVMFFIInt;
+  result->v_int64 = half_of(arguments[0].v_int64);
+  return 0;
+} catch (const std::exception &error) {
+  TVMFFIErrorSetRaisedFromCStr("ValueError", error.what());
+  return -1;
+}
+"""
+
+DEFINITIONS = """\
+from kernelwright import kernel
+from kernelwright.cuda import Exported, Scalar, Tensor
+
+
+@kernel(frontend="cuda", sources=["csrc/scale.cu", "csrc/scale.cc"], includes=["include"], outputs=["y"])
+def scale():
+    return Exported("scale", x=Tensor("float32", "n"), y=Tensor("float32", "n"), most=Scalar("float64"))
+
+
+@kernel(frontend="cuda", sources=["csrc/plain.cc"])
+def halved():
+    return Exported("halved")
+"""
+
+
+def new_project(folder: Path) -> Project:
+    project = Project(folder)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    project.write("kernels/own.py", DEFINITIONS)
+    project.write("kernels/include/factor.h", "#define FACTOR 3\n")
+    for name, text in (("scale.cu", DEVICE), ("scale.cc", HOST), ("plain.cc", PLAIN)):
+        project.write(f"kernels/csrc/{name}", text)
+    return project
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project, which tests do not change."""
+    project = new_project(tmp_path_factory.mktemp("own_host_code"))
+    run = project.scons("-j2")
+    assert run.labels == {
+        "CC": 2,
+        "GLIBC": 1,
+        "LAUNCHER": 1,
+        "LINK": 2,
+        "LOWER": 2,
+        "OBJECT": 3,
+        "PACKAGE": 1,
+        "WRAP": 2,
+    }
+    assert "as a whole" not in run.output
+    make_standin(project)
+    return project
+
+
+@pytest.fixture(scope="module")
+def edited(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the built project, which tests change."""
+    folder = tmp_path_factory.mktemp("edited") / "a copy"
+    shutil.copytree(built.folder, folder, symlinks=True)
+    return Project(folder)
+
+
+def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(built):
+    manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
+    scale, halved = (manifest["kernels"][name] for name in ("scale", "halved"))
+    assert (scale["frontend"], "opaque" in scale, halved["opaque"]) == ("cuda", False, True)
+    (variant,) = scale["variants"]
+    assert (variant["exported"], variant["archs"]) == ("scale", ["sm_80", "sm_90a"])
+    (unit,) = variant["units"]
+    for arch in variant["archs"]:
+        ((name, used),) = unit["resources"][arch].items()
+        assert "scaled" in name and used["registers"] > 0
+    library = (built.folder / "build/demo/_lib/scale.so").read_bytes()
+    assert set(device_archs(library)) == {"sm_80", "sm_90a"}
+    assert not re.search(rb"libcudart|libstdc\+\+|libcuda\.so\.1\0.*NEEDED", library.partition(b".dynstr")[0][:4096])
+    for private in (built.folder, SITE_SCONS.parent):
+        assert str(private).encode() not in library
+
+
+def test_calls_get_to_the_function_and_its_errors_back(built):
+    code = """
+print(demo.halved(6), message_of(demo.halved, 5), message_of(demo.halved), sep="|")
+print(demo.halved.choice(1).reason, demo.halved.devices, demo.scale.devices)
+x, y = on_cuda(3, data=0x100), on_cuda(3, data=0x200)
+print(message_of(demo.scale, x, y, 2.0), message_of(demo.scale, x, 2.0), sep="|")
+print(message_of(demo.scale, x, on_cuda(4), 9.0))
+print(message_of(demo.scale, on_cuda(3, dtype=half), y, 9.0))
+import numpy as np
+print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
+"""
+    printed, _ = call(built, code, capability=90)
+    assert printed.startswith("3|ValueError: it is odd|ValueError: it takes one number\n")
+    assert "its arguments are not declared frozenset({'cuda'}) frozenset({'cuda'})" in printed
+    own = "ValueError: Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than 2"
+    assert f"{own}|{own}" in printed
+    assert "ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1" in printed
+    assert "TypeError: kernel 'scale': Mismatched x.dtype on argument #0" in printed
+    assert "it cannot run on cpu: it was built for cuda (sm_80, sm_90a) only" in printed
+    refused, _ = call(built, "print(message_of(demo.scale, on_cuda(3), 9.0))", capability=75)
+    assert "cuda:0 is an sm_75, and variant default was built for sm_80, sm_90a" in refused
+
+
+def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
+    assert edited.scons().stages == []
+    with (edited.folder / "kernels/include/factor.h").open("a") as file:
+        file.write("// a comment\n")
+    assert edited.scons().stages == ["OBJECT scale csrc/scale.cu"]
+    edited.replace("kernels/csrc/plain.cc", "it is odd", "it is not even")
+    assert edited.scons().stages == ["LINK halved", "OBJECT halved csrc/plain.cc", "PACKAGE demo"]
+
+
+def test_another_folder_gives_the_same_objects(built, edited):
+    shutil.rmtree(edited.folder / "build/kernels/demo/scale/objects")
+    edited.scons("--cache-disable", "build/kernels/demo/scale/objects")
+    made = edited.files("build/kernels/demo/scale/objects")
+    assert made == built.files("build/kernels/demo/scale/objects")
+
+
+BROKEN = {
+    "misspelt": ('["csrc/plain.cc"]', 'Exported("halve")'),
+    "broken": ('["csrc/broken.cc"]', 'Exported("halved")'),
+    "lacking": ('["csrc/lacking.cc"]', 'Exported("halved")'),
+    "elsewhere": ('["csrc/plain.cc"], backends=["nvrtc"]', 'Exported("halved", x=Tensor("float32", "n"))'),
+    "unknown": ('["csrc/plain.cc"], backends=["cython"]', 'Exported("halved")'),
+    "outside": ('["csrc/plain.cc"]', 'Exported("halved", n=3)'),
+}
+
+ERRORS = [
+    r"misspelt.*\[link\]: its sources do not export 'halve'; they export halved\n",
+    r"broken \[nvcc\]: nvcc ended(?s:.*?)kernels/csrc/broken.cc:7:\d+: error: .*half_off",
+    r"lacking \[link\]: (?s:.*?)undefined reference to `half_of\(int\)'",
+    r"elsewhere.*: its sources have host code of their own, which the backend nvrtc cannot do",
+    r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
+    r"outside/default \[lower\]: argument 'n' is 3, and an exported function takes tensors and numbers",
+]
+
+
+def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
+    project = new_project(tmp_path)
+    head = DEFINITIONS.partition("@kernel")[0]
+    kernels = []
+    for name, (sources, returned) in BROKEN.items():
+        backends = "" if "backends" in sources else 'backends=["tvm_ffi"], '
+        decorator = f'@kernel(frontend="cuda", {backends}sources={sources})'
+        kernels.append(f"{decorator}\ndef {name}():\n    return {returned}\n\n\n")
+    project.write("kernels/own.py", head + "".join(kernels))
+    project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "nvrtc"]\n')
+    project.write("kernels/csrc/broken.cc", PLAIN.replace("return number / 2", "return half_off(number)"))
+    project.write(
+        "kernels/csrc/lacking.cc",
+        PLAIN.replace("int half_of(int number) {", "int half_of(int number);\nint other(int number) {"),
+    )
+    run = project.scons("-k", "-j2", ok=False)
+    for expected in ERRORS:
+        assert re.search(expected, run.output), f"{expected}\n{run.output}"
+    project.write("kernels/own.py", DEFINITIONS.replace("csrc/scale.cu", "csrc/scaled.cu"))
+    assert "sources names 'csrc/scaled.cu', which is no file beside the definition" in project.scons(ok=False).output
