@@ -614,3 +614,50 @@ def test_what_cannot_be_is_an_error_with_a_place_and_a_remedy(project, old, new,
     assert what in output
     assert remedy in output
     assert re.search(r"kernels/add.py:\d+", output)
+
+
+# ---- one source for each arch
+
+PER_ARCH = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Size, Tensor, ceildiv
+
+
+@triton.jit
+def doubled_kernel(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+
+@kernel(frontend="triton", outputs=["y"], per_arch=True)
+def doubled(target):
+    block, warps = {"sm_80": (256, 4), "sm_90a": (1024, 8)}[target]
+    tensors = {"x": Tensor("float32", "n"), "y": Tensor("float32", "n")}
+    grid = ceildiv("n", block)
+    return Program(doubled_kernel, **tensors, n=Size("n"), BLOCK=block, grid=grid, num_warps=warps)
+
+
+@doubled.reference
+def _(x):
+    return 2 * x
+"""
+
+
+def test_each_arch_can_have_its_own_launch(tmp_path):
+    project = Project(tmp_path)
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    project.write("kernels/doubled.py", PER_ARCH)
+    assert project.scons("-j2").labels["LOWER"] == 2
+    make_standin(project)
+    for capability, launch in {90: "grid 1 1 1 block 256 1 1", 86: "grid 4 1 1 block 128 1 1"}.items():
+        code = "demo.doubled(on_cuda(1000, data=0x100), on_cuda(1000, data=0x200))"
+        _, log = call(project, code, capability=capability)
+        assert launch in launches(log)[0]
+    if project.python("import importlib.util as u\nprint(bool(u.find_spec('torch')))").strip() == "True":
+        checked = project.scons("check").stages  # by the interpreter, each source for itself
+        assert [stage for stage in checked if "CHECK" in stage] == [
+            f"CHECK doubled/default interpreted {arch}" for arch in ("sm_80", "sm_90a")
+        ]

@@ -109,7 +109,7 @@ class CheckRequest:
         listed: whether the definition lists the variant.
         config: that of the variant, if it is not listed.
         archs: with commas, those that device code was made for, if that is not for all archs of the kernel: on a
-            device that can run none of them nothing is compared.
+            device that can run none of them nothing is compared. For the interpreter, the arch of the definition.
     """
 
     op: ClassVar[str] = "check"

@@ -682,9 +682,10 @@ class PackageGraph:
         self._cleaned("check", self.checks)
         images = {image_file(arch) for arch in self.settings.archs_of("cuda")}
         for ending in LISTINGS:
-            listed = (path for path in work.glob(f"*/*/cuda/*.{ending}") if path.name not in images)
+            found = (path for depth in ("cuda", "cuda/*") for path in work.glob(f"*/*/{depth}/*.{ending}"))
+            listed = (path for path in found if path.name not in images)
             self._cleaned(ending, self.work, sorted(map(str, listed)))
-        folders = [found for depth in ("*/*/cuda", "*/*/llvm/*") for found in work.glob(f"{depth}/{IR}")]
+        folders = [found for depth in ("*/*/cuda", "*/*/cuda/*", "*/*/llvm/*") for found in work.glob(f"{depth}/{IR}")]
         self._cleaned(IR, self.work, sorted(map(str, folders)))
         self._cleaned("wheel", wheel)
         manifest = self.env.Command(self.folder.File("manifest.json"), [], "")

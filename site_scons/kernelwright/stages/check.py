@@ -28,8 +28,8 @@ def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library:
             checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
         if "cuda" in units and kernel.package.has_gpu:
             checks.append(make(kernel, variants, number, units["cuda"], library, "cuda:0"))
-        elif "cuda" in units and can_interpret(kernel.front_end):
-            checks.append(make(kernel, variants, number, units["cuda"], None, INTERPRETED))
+        elif cuda and can_interpret(kernel.front_end):
+            checks += [make(kernel, variants, number, unit, None, INTERPRETED) for unit in cuda]
     return checks
 
 
@@ -63,12 +63,13 @@ def make(
     """
     record, run, path = kernel.record, kernel.run, library.paths[0] if library else ""
     file, slug = kernel.definition.file, variants[number].slug
-    subject, where = f"{record.name}/{slug} {device}", kernel.where("check", slug)
-    output = f"{slug}.{device.partition(':')[0]}.json"
+    own = unit.own_arch if library is None else ""
+    subject, where = f"{record.name}/{slug} {device}{own and f' {own}'}", kernel.where("check", slug)
+    output = f"{slug}.{device.partition(':')[0]}{own and f'.{own}'}.json"
     # A variant that a table or the definition chooses for one arch cannot run on every GPU, and does not have to.
     compiled = set(kernel.selection.compiled_archs("cuda"))
     is_for_some = library is not None and unit.target == "cuda" and set(unit.archs) != compiled
-    archs = ",".join(unit.archs) if is_for_some else ""
+    archs = ",".join(unit.archs) if is_for_some else own
 
     def check(scratch: Path) -> None:
         signature = unit.read_signature()

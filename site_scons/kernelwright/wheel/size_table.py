@@ -64,9 +64,12 @@ def _parse(document: Record, work: Path) -> list[KernelSize]:
         kernel = kernels.record(name)
         archs: dict[str, int] = {}
         for variant in kernel.records("variants"):
-            for arch in variant.texts("archs"):
-                path = _code(work / name / variant.text("slug"), arch)
-                archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
+            for unit in variant.records("units"):
+                own = unit.text("source_arch") if unit.has("source_arch") else ""
+                folder = work / name / variant.text("slug") / unit.text("target") / own
+                for arch in unit.texts("archs"):
+                    path = _code(folder, arch)
+                    archs[arch] = archs.get(arch, 0) + (path.stat().st_size if path.is_file() else 0)
         compiled = [path for path in files.raw if path == f"{LIBRARIES}/{name}.so" or _is_product(path, name)]
         found.append(KernelSize(name, archs, sum(files.record(path).count("size") for path in compiled)))
     launchers = [path for path in files.raw if path.startswith(f"{LIBRARIES}/libkernelwright-")]
@@ -79,9 +82,9 @@ def _is_product(path: str, kernel: str) -> bool:
 
 
 def _code(folder: Path, arch: str) -> Path:
-    """The file with a variant's code for an arch."""
+    """The file with the code for an arch, in the folder of a unit."""
     if arch in CPU_LEVELS:
-        return folder / "llvm" / arch / "host.o"
-    if (packed := folder / "cuda" / f"{arch}.fatbin").is_file():
+        return folder / arch / "host.o"
+    if (packed := folder / f"{arch}.fatbin").is_file():
         return packed
-    return folder / "cuda" / image_file(arch)
+    return folder / image_file(arch)

@@ -98,7 +98,8 @@ class Check:
             load_cuda_runtime()
         if not self._device.exist:
             raise CheckError(f"this machine has no device {self._request.device}")
-        if self._request.archs and not suitable(self._request.archs.split(","), _capability(self._device)):
+        is_for_some = self._request.archs and self._interpreted is None
+        if is_for_some and not suitable(self._request.archs.split(","), _capability(self._device)):
             return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
         function = self.function()
         worst = 0.0

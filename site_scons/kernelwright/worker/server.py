@@ -241,7 +241,7 @@ class Server:
 
         function = None
         if request.device == protocol.INTERPRETED:
-            function = self._interpreted(definition, kernel, self._interpreted_unit(kernel, variant, slugs))
+            function = self._interpreted(definition, kernel, self._interpreted_unit(request, kernel, variant, slugs))
         try:
             result = Check(request, kernel, variant, call, progress, function).run()
         except DefinitionError as error:
@@ -260,12 +260,13 @@ class Server:
 
         return call
 
-    def _interpreted_unit(self, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
+    def _interpreted_unit(self, request: CheckRequest, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
         location = self._definitions.project.location(kernel.location) or ""
         return Unit(
-            *(kernel.name, variant.slug, tuple(slugs), variant.config, kernel.outputs, "cuda", "", location),
+            *(kernel.name, variant.slug, tuple(slugs), variant.config, kernel.outputs, "cuda", request.archs, location),
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
+            per_arch=kernel.per_arch,
         )
 
     def _variant_of(
