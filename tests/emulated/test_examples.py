@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT, SITE_SCONS, Project
 from emulation import Emulation
 from environments import NEEDED, environment
-from kernelwright.define.triton_program import NEED
+from kernelwright.define.triton_program import INTERPRETER, NEED
 
 EXAMPLES = ROOT / "examples"
 
@@ -91,6 +91,19 @@ def test_layer_norm_agrees_with_its_reference(cuda_cpp: Project, tmp_path: Path)
 def test_its_wheel_is_well_and_its_package_loads_without_a_compiler(cuda_cpp: Project, tmp_path: Path) -> None:
     code = "import norm_kernels; print(len(norm_kernels.layer_norm.variants))"
     assert run_installed(cuda_cpp, tmp_path / "env", code) == "3"
+
+
+def test_the_kernels_in_triton_agree_with_their_references_in_the_interpreter(tmp_path: Path) -> None:
+    """Their wheel needs neither Triton nor PyTorch."""
+    for module in ("triton", "torch"):
+        pytest.importorskip(module, reason=f"Triton's interpreter needs both: {INTERPRETER.missing}")
+    project, labels = example("triton", tmp_path)
+    assert labels["LOWER"] == 12
+    run = project.scons("check", "-j2")
+    assert run.labels == {"CHECK": 12}
+    assert run.output.count(" interpreted\n") == 12
+    code = "import attention_kernels as a; print(*(len(k.variants) for k in (a.softmax, a.matmul, a.attention)))"
+    assert run_installed(project, tmp_path / "env", code) == "4 4 4"
 
 
 def test_one_wheel_has_kernels_of_several_languages(tmp_path: Path) -> None:

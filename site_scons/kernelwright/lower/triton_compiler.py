@@ -9,7 +9,7 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -248,7 +248,8 @@ class _Compiler:
             dialects.load_dialects(context)
         implementation = backend.get_codegen_implementation(options), backend.get_module_map()
         try:
-            self._source(with_constants=True).make_ir(target, options, *implementation, context)
+            with _constants_told_apart():
+                self._source(with_constants=True).make_ir(target, options, *implementation, context)
         except Exception as error:  # compiling raises all others again
             found = _compile_error(error, self._unit.arch, self._unit)
             if CONSTANT in str(found.detail):
@@ -301,6 +302,22 @@ class _Compiler:
         if metadata.global_scratch_align > SCRATCH_ALIGNMENT:
             message = f"the function needs memory that is aligned to {metadata.global_scratch_align} bytes"
             raise LoweringError(message, self._unit.where, f"{SCRATCH_ALIGNMENT} bytes is what launches here have")
+
+
+@contextlib.contextmanager
+def _constants_told_apart() -> Iterator[None]:
+    """Have called functions compiled for pointers to constants, and once more for plain ones.
+
+    In the names of functions, Triton 3.9 has one name for both. So a call would get what was made for an earlier one.
+    """
+    from triton.language.core import pointer_type
+
+    plain = pointer_type.mangle
+    pointer_type.mangle = lambda self: ("K" if self.const else "") + plain(self)
+    try:
+        yield
+    finally:
+        pointer_type.mangle = plain
 
 
 def _require_release(where: Where) -> None:

@@ -7,6 +7,7 @@ before the definition is executed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 import triton.language as tl
 from torch.utils.dlpack import from_dlpack
 from triton.runtime.errors import InterpreterError
-from triton.runtime.interpreter import GridExecutor, InterpretedFunction, TensorHandle
+from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder, TensorHandle
 
 from ..core.errors import DefinitionError, Where
 from ..define.arguments import Scalar, Tensor
@@ -37,6 +38,8 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
     """
     program = resolved(program, unit, unit.named(list(program.declared)))
     function = _function_of(program, unit.where)
+    for operation in ("binary_op", "unary_op", "create_dot"):
+        _mend_bfloat16(operation)
 
     def run(*arguments: Any) -> None:
         given = dict(zip(program.declared, arguments, strict=True))
@@ -52,6 +55,25 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
             raise _origin(error) from None
 
     return run
+
+
+@cache
+def _mend_bfloat16(operation: str) -> None:
+    """Have the interpreter compute in float32 where it gets bfloat16; this process does nothing else.
+
+    Triton 3.9 keeps such numbers as the uint16 of their bits, and computes with these.
+    """
+    plain = getattr(InterpreterBuilder, operation)
+
+    def mended(builder: InterpreterBuilder, *operands: Any) -> Any:
+        is_narrow = [isinstance(one, TensorHandle) and one.dtype.scalar == tl.bfloat16 for one in operands]
+        pairs = zip(operands, is_narrow, strict=True)
+        made = plain(builder, *(builder.cast_impl(one, tl.float32) if narrow else one for one, narrow in pairs))
+        # The result has the type of the first operand, and a product of matrices that of what it is added to.
+        wanted = is_narrow[2 if operation == "create_dot" else 0]
+        return builder.cast_impl(made, tl.bfloat16) if wanted and made.data.dtype == np.float32 else made
+
+    setattr(InterpreterBuilder, operation, mended)
 
 
 def _origin(error: BaseException) -> BaseException:
