@@ -33,7 +33,7 @@ def example(name: str, top: Path) -> tuple[Project, dict[str, int]]:
 def cuda_cpp(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The example in CUDA C++."""
     project, labels = example("cuda-cpp", tmp_path_factory.mktemp("examples"))
-    assert labels["CUBIN"] == 6
+    assert (labels["CUBIN"], labels["OBJECT"]) == (6, 3)
     return project
 
 
@@ -66,8 +66,8 @@ def module_of(path: Path) -> Any:
 
 def test_layer_norm_has_an_instance_for_each_dtype(cuda_cpp: Project) -> None:
     manifest = json.loads((cuda_cpp.folder / "build/norm_kernels/manifest.json").read_text())
-    (kernel,) = manifest["kernels"].values()
-    assert kernel["frontend"] == "cuda"
+    assert [kernel["frontend"] for kernel in manifest["kernels"].values()] == ["cuda"] * 3
+    kernel = manifest["kernels"]["layer_norm"]
     units = [unit for variant in kernel["variants"] for unit in variant["units"]]
     functions = {name for unit in units for used in unit["resources"].values() for name in used}
     types = sorted(re.fullmatch(r"_ZN6layers10layer_normI(\w+?)Li256EEEvPKT_.*", name)[1] for name in functions)  # type: ignore[index]
@@ -89,8 +89,23 @@ def test_layer_norm_agrees_with_its_reference(cuda_cpp: Project, tmp_path: Path)
 
 
 def test_its_wheel_is_well_and_its_package_loads_without_a_compiler(cuda_cpp: Project, tmp_path: Path) -> None:
-    code = "import norm_kernels; print(len(norm_kernels.layer_norm.variants))"
-    assert run_installed(cuda_cpp, tmp_path / "env", code) == "3"
+    code = """
+import numpy, norm_kernels
+def refused(function, *arguments):
+    try:
+        return function(*arguments)
+    except (TypeError, ValueError) as error:
+        return str(error).splitlines()[0]
+print(len(norm_kernels.layer_norm.variants), norm_kernels.rms_norm.devices)
+print(norm_kernels.rms_norm_threads(5000), refused(norm_kernels.rms_norm_threads, 0), sep="|")
+rows = numpy.ones((2, 64), "float32")
+print(refused(norm_kernels.rms_norm, rows, rows[0], 1e-6))
+"""
+    assert run_installed(cuda_cpp, tmp_path / "env", code).splitlines() == [
+        "3 frozenset({'cuda'})",
+        "512|Check failed: (columns > 0) is false: a row has 0 elements, expected at least one",
+        "kernel 'rms_norm': it cannot run on cpu: it was built for cuda (sm_80, sm_90a) only",
+    ]
 
 
 def test_the_kernels_in_triton_agree_with_their_references_in_the_interpreter(tmp_path: Path) -> None:

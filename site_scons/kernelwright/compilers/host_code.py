@@ -20,7 +20,7 @@ from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
-from ..toolchain.nvcc_steps import EXPORTED, LINE, SOURCE_PATH, TEMPORARY, VARIABLE, program_of
+from ..toolchain.nvcc_steps import EXPORTED, LINE, TEMPORARY, VARIABLE, program_of
 from .headers import headers_in, options_files
 from .nvcc import CompiledCode, as_dependencies, resource_usage, shell_script, stand_in
 
@@ -29,6 +29,11 @@ PROGRAMS = {"cudafe++", "cicc", "ptxas", "fatbinary", "rm"}
 
 LISTING = "headers-{}.d"
 """Names of the lists of headers that runs of the preprocessor leave."""
+
+SOURCE = re.compile(
+    r'(?<= --orig_src_path_name ")(?:\\.|[^"\\])*(?=")|(?<= --orig_src_file_name ")/(?:\\.|[^"\\])*(?=")'
+)
+"""The path of the source, of which cudafe++ and cicc make names of what is in this file only."""
 
 PER_ARCH = re.compile(r"(?=Compiling entry function '[^']*' for '(sm_\w+)')")
 """What ptxas begins its report of a function with."""
@@ -140,7 +145,7 @@ def shell_text(dry_run: str, job: ObjectJob, scratch: str) -> str:
 def _fixed(command: str, number: int, job: ObjectJob, scratch: str, host: str) -> str:
     """A command with names that are the same in each run and folder."""
     command = TEMPORARY.sub(lambda match: f"kw_{match[1]}_", command)
-    command = SOURCE_PATH.sub("", command)
+    command = SOURCE.sub(job.name, command)
     if program_of(command) != host:
         return command
     maps = " ".join(shlex.quote(f"-fmacro-prefix-map={path}={name}") for path, name in job.known.items())

@@ -131,8 +131,9 @@ class Kernel:
         cost_function: estimates the time of a candidate.
         divisible: size symbol -> the classes of sizes that have variants of their own.
         per_arch: whether the definition is called for each CUDA arch.
-        sources: the sources with host code of their own, relative to the folder of the definition file.
-        includes: folders of headers for sources in CUDA C++: relative to that folder, or ``package:`` and a path.
+        sources: the sources with host code of their own: relative to the folder of the definition file, or
+            ``package:`` and a path.
+        includes: folders of headers for sources in CUDA C++, named in the same ways.
     """
 
     function: Callable[..., Any]
@@ -267,9 +268,9 @@ class Kernel:
                 programs with equal arguments, of which the one with the best code for a device runs there. Without it,
                 one program is compiled for all CUDA archs.
             sources: with ``frontend="cuda"``, sources that have host code of their own and export functions for
-                TVM-FFI: paths relative to the folder of the definition file. The definition returns an ``Exported``.
-            includes: with ``frontend="cuda"``, folders in which sources look for headers: paths relative to the folder
-                of the definition file, or ``package:`` and a path that begins with the name of an installed package.
+                TVM-FFI: paths relative to the folder of the definition file, or ``package:`` and a path that begins
+                with the name of an installed package. The definition returns an ``Exported``.
+            includes: with ``frontend="cuda"``, folders in which sources look for headers, named in the same ways.
 
         Raises:
             DefinitionError: an argument is of the wrong kind, a config's keys are not the function's parameters, or two

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from ..core.errors import DefinitionError, Where
 
 IN_PACKAGE = "package:"
-"""What the name of a folder begins with that is in an installed Python package: ``package:cutlass/include``."""
+"""What the name of a folder or of a source begins with that is in an installed package: ``package:cutlass/include``."""
 
-ENDINGS = (".cu", ".cc", ".cpp", ".cxx", ".c")
+ENDINGS = (".cu", ".cc", ".cpp", ".cxx")
 """Endings of files that nvcc compiles."""
 
 BESIDE = "give paths relative to the folder of the definition file"
@@ -18,7 +18,7 @@ BESIDE = "give paths relative to the folder of the definition file"
 def check_sources(sources: Sequence[str], where: Where) -> None:
     """Raise a DefinitionError for a name that is not one of a source beside the definition."""
     for source in sources:
-        if not is_relative(source) or not source.endswith(ENDINGS):
+        if not is_relative(source.removeprefix(IN_PACKAGE)) or not source.endswith(ENDINGS):
             message = f"sources contains {source!r}, which is no path of a source"
             raise DefinitionError(message, where, f"{BESIDE}, of files that end in {', '.join(ENDINGS)}")
 

@@ -194,11 +194,6 @@ class KernelContext:
         return {name: package_folder(name.removeprefix(IN_PACKAGE), self.where("settings")) for name in names}
 
     @property
-    def package_identities(self) -> dict[str, str]:
-        """What is in these folders."""
-        return {name: folder.identity for name, folder in self.package_folders.items()}
-
-    @property
     def portable_flags(self) -> tuple[str, ...]:
         """The flags for fingerprints and for scripts, with the names of folders in place of their paths."""
         return (*(word for name in self.record.includes for word in ("-I", name)), *self.flags)

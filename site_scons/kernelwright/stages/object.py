@@ -11,7 +11,9 @@ from typing import Any
 from ..compilers.host_code import ObjectJob, compile_object
 from ..core.errors import DefinitionError, SettingsError
 from ..core.files import dependency_digest
+from ..define.sources import IN_PACKAGE
 from ..library.own_code import renaming
+from ..toolchain.package_folder import PackageFolder, package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
 from .context import KernelContext
@@ -48,11 +50,8 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         raise SettingsError(
             "its sources have host code of their own, which NVRTC cannot compile", where, 'write cuda_compiler = "nvcc"'
         )
-    path = os.path.normpath(f"{run.top}/{Path(kernel.definition.file).parent}/{source}")
-    if not os.path.isfile(path):  # noqa: PTH113
-        remedy = f"give paths relative to {Path(kernel.definition.file).parent.as_posix()}"
-        raise DefinitionError(f"sources names {source!r}, which is no file beside the definition", where, remedy)
-    job, by_hand = _job(kernel, os.path.relpath(path, run.top), name, archs)
+    path = _path_of(kernel, source)
+    job, by_hand = _job(kernel, source, path, name, archs)
     subject = f"{kernel.name} {source}"
 
     def compile_it(scratch: Path) -> None:
@@ -63,13 +62,13 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         remember({header: dependency_digest(run.top, header) for header in done.headers})
 
     options: dict[str, Any] = {
-        "source": job.source,
+        "source": source if source.startswith(IN_PACKAGE) else job.source,
         "archs": list(archs),
         "flags": [*kernel.portable_flags, renaming(kernel.name)],
         "compress": kernel.package.settings.compress,
         "nvcc": nvcc.identity,
         "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
-        "packages": kernel.package_identities,
+        "packages": {label: folder.identity for label, folder in _packages(kernel, source).items()},
     }
     remember = kernel.later(f"object {subject}", options)
     stage = Stage("OBJECT", subject, where, options, compile_it, files_in(folder, job.outputs), [path])
@@ -79,16 +78,44 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
     return stage
 
 
-def _job(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...]) -> tuple[ObjectJob, list[str]]:
+def _path_of(kernel: KernelContext, source: str) -> str:
+    """The path of a source, which is beside the definition or in an installed package.
+
+    Raises:
+        DefinitionError: there is no such file.
+    """
+    beside, where = Path(kernel.definition.file).parent, kernel.where("nvcc")
+    if source.startswith(IN_PACKAGE):
+        folder, _, name = source.rpartition("/")
+        path = str(package_folder(folder.removeprefix(IN_PACKAGE), where).path / name)
+        place, remedy = "in that package", "look for it in the folder of the installed package"
+    else:
+        path = os.path.normpath(f"{kernel.run.top}/{beside}/{source}")
+        place, remedy = "beside the definition", f"give paths relative to {beside.as_posix()}"
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise DefinitionError(f"sources names {source!r}, which is no file {place}", where, remedy)
+    return path
+
+
+def _packages(kernel: KernelContext, source: str) -> dict[str, PackageFolder]:
+    """The folders in installed packages that a source has headers from, and its own."""
+    if not source.startswith(IN_PACKAGE):
+        return kernel.package_folders
+    folder = source.rpartition("/")[0]
+    return {**kernel.package_folders, folder: package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc"))}
+
+
+def _job(
+    kernel: KernelContext, source: str, path: str, name: str, archs: tuple[str, ...]
+) -> tuple[ObjectJob, list[str]]:
     """What is compiled, and its flags as a script has them."""
     mode = kernel.package.settings.compress
     ours = [renaming(kernel.name), *([] if mode == "none" else [f"--compress-mode={mode}"])]
     includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
     given = [word for folder in includes for word in ("-I", folder)]
     flags = (*ours, *kernel.flags_in(kernel.run.top), *given)
-    known = {
-        **includes,
-        **{str(folder.path): label for label, folder in kernel.package_folders.items() if folder.identity},
-    }
-    job = ObjectJob(source, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
+    packages = _packages(kernel, source)
+    known = {**includes, **{str(folder.path): label for label, folder in packages.items() if folder.identity}}
+    place = path if source.startswith(IN_PACKAGE) else os.path.relpath(path, kernel.run.top)
+    job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
     return job, [*ours, *kernel.portable_flags]
