@@ -168,9 +168,9 @@ class _Block:
         if operation == "ex2":
             exponent: Values = self.read(sources[0], dtype)
             return np.exp2(exponent)
-        if operation in ("mov", "neg", "not"):
+        if operation in ("mov", "cvta", "neg", "not"):
             value = self.read(sources[0], dtype)
-            return value if operation == "mov" else -value if operation == "neg" else ~value
+            return value if operation in ("mov", "cvta") else -value if operation == "neg" else ~value
         if operation in ("fma", "mad"):
             first, second, third = (self.read(source, dtype) for source in sources)
             return first * second + third

@@ -10,9 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from conftest import SCONSTRUCT, Project
+from conftest import ROOT, SCONSTRUCT, Project
 from kernelwright.define.tilelang_program import REQUIREMENT, VERSION
+from ptx import Kernel
+from standin_calls import call, launches, make_standin, started
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 if not PYTHON:
@@ -31,7 +34,7 @@ targets = ["cuda"]
 archs = ["sm_90a"]
 tilelang_python = "{PYTHON}"
 """
-EVERYTHING = {"CC": 2, "CUBIN": 3, "GLIBC": 1, "LAUNCHER": 1, "LINK": 2, "LOWER": 3, "PACKAGE": 1, "PTX": 3, "WRAP": 2}
+EVERYTHING = {"CC": 4, "CUBIN": 5, "GLIBC": 1, "LAUNCHER": 1, "LINK": 4, "LOWER": 5, "PACKAGE": 1, "PTX": 5, "WRAP": 4}
 MATMUL = "build/kernels/demo/matmul/dtype-float16/cuda"
 GEMM = "build/kernels/demo/gemm/default/cuda"
 
@@ -51,6 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project, which tests do not change."""
     project = new_project(tmp_path_factory.mktemp("tilelang"))
     assert project.scons("-j2").labels == EVERYTHING
+    make_standin(project)
     return project
 
 
@@ -119,9 +123,71 @@ def test_the_wheel_needs_nothing_of_tilelang(project):
     (wheel,) = (project.folder / "dist").glob("*.whl")
     verified = subprocess.run([sys.executable, "-m", "kernelwright", "verify", wheel], capture_output=True, text=True)
     assert verified.stdout == f"{wheel.name}: all well\n"
-    for library in (project.folder / "build/demo/_lib").glob("[gm]*.so"):
+    for library in (project.folder / "build/demo/_lib").glob("[dgms]*.so"):
         assert library.stat().st_size < 100_000
         assert not re.search(rb"tilelang|tvm_runtime", library.read_bytes())
+
+
+# ---- calls
+
+
+def test_a_call_makes_the_tensor_maps_and_launches_with_them(built):
+    arguments = ", ".join(
+        f"on_cuda({shape}, dtype=half, data={data})" for shape, data in (("70, 64", 256), ("64, 200", 512))
+    )
+    printed, log = call(built, f"print(demo.gemm({arguments}).shape)", capability=90, parameters="mmpiii")
+    assert printed == "(70, 200)"
+    maps = [line for line in log if line.startswith("encode ")]
+    assert maps[0].endswith("dtype 6 at 0x100 sizes 64,70 strides 128 box 32,128 steps 1,1 modes 0 2 2 0")
+    assert maps[1].endswith("dtype 6 at 0x200 sizes 200,64 strides 400 box 64,32 steps 1,1 modes 0 3 2 0")
+    (launch,) = launches(log)
+    assert "grid 4 1 1 block" in launch and launch.endswith(" 64 70 200")
+
+
+def test_launches_run_one_after_the_other_with_tensors_and_numbers_in_tilelangs_order(built):
+    code = "demo.steps(0.5, on_cuda(3, 128, data=0x100), on_cuda(3, 128, data=0x200), on_cuda(3, 128, data=0x300))"
+    _, log = call(built, code, capability=90)
+    first, second = launches(log)
+    assert "grid 3 1 1 block 128 1 1 shared 0" in first and "grid 3 1 1 block 128 1 1" in second
+
+
+def test_the_compiled_elementwise_kernel_gives_the_reference(built):
+    """Its PTX, run by an interpreter, with the launch that the host code has asked the driver for."""
+    _, log = call(
+        built, "demo.doubled(on_cuda(512, data=256), on_cuda(512, data=2304))", capability=90, parameters="pp"
+    )
+    assert "attribute 4: 2 " in launches(log)[0], "no clusters of 2 blocks"
+    grid, shared, parameters = started(log)
+    memory, x = np.zeros(8192, np.uint8), np.arange(512, dtype="float32")
+    memory[256 : 256 + x.nbytes] = x.view(np.uint8)
+    packed = [int(value, 0).to_bytes(8, "little") for value in parameters]
+    text = (built.folder / "build/kernels/demo/doubled/default/cuda/compute_90a.ptx").read_text()
+    # The interpreter knows this line only as Triton's kernels have it.
+    text = text.replace(".maxntid", ".reqntid").replace(".minnctapersm 1", "")
+    Kernel(text).run(grid, packed, memory, shared)
+    assert np.array_equal(memory[2304 : 2304 + x.nbytes].view("float32"), 2 * x)
+    assert not memory[2304 + x.nbytes :].any(), "it has written beyond the end"
+
+
+def test_data_that_is_not_aligned_is_refused(built):
+    code = "print(message_of(demo.gemm, on_cuda(8, 32, dtype=half, data=8), on_cuda(32, 16, dtype=half)))"
+    printed, log = call(built, code, capability=90)
+    assert "aligned to 16 bytes" in printed and launches(log) == []
+
+
+# ---- the example
+
+
+def test_the_example_is_built_and_its_wheel_is_well(tmp_path):
+    shutil.copytree(ROOT / "examples/tilelang", tmp_path / "tilelang", ignore=shutil.ignore_patterns("build", "dist"))
+    project = Project(tmp_path / "tilelang")
+    labels = project.scons("-j2", "wheel", f"TILELANG_PYTHON={PYTHON}").labels
+    assert (labels["LOWER"], labels["CUBIN"]) == (4, 4)
+    (wheel,) = (project.folder / "dist").glob("*.whl")
+    verified = subprocess.run([sys.executable, "-m", "kernelwright", "verify", wheel], capture_output=True, text=True)
+    assert verified.stdout == f"{wheel.name}: all well\n"
+    signature = signature_of(project, "build/kernels/tile_kernels/attention/causal-True/cuda")
+    assert signature["launches"][0]["grid"] == ["(length + 127) // 128", 16, "batch"]
 
 
 # ---- what is built again

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..define.arguments import Scalar, Tensor, check_arguments
@@ -15,10 +15,13 @@ from ..define.sizes import Size
 from ..define.tilelang_program import DTYPES, REMEDY, SETTING, VERSION, Program
 from .declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
 from .tilelang_process import process_of
+from .triton_compiler import SHARED
 from .unit import LoweredKernel, Unit
 
 ALIGNMENT = 16
 """Bytes that tensors are aligned to: TileLang's code loads as many at once, and asks no one."""
+
+Result = TypeVar("Result")
 
 WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
 """What is in source whose code loads 32 bytes at once."""
@@ -36,15 +39,24 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> dict[str, Any]:
     if not unit.python:
         raise ToolchainError("TileLang has no environment", unit.where, REMEDY)
     root, file = os.getcwd(), _file_of(program, unit)  # noqa: PTH109
-    process = process_of(unit.python)
+    process = _placed(unit, lambda: process_of(unit.python))
     if process.version.split("+")[0] != VERSION:
         message = f"{SETTING} has TileLang {process.version}; Kernelwright knows the launches of {VERSION}"
         raise ToolchainError(message, unit.where, REMEDY)
     request = {"root": root, "file": str(file), "function": program.function, "arguments": program.arguments}
-    answer = process.ask({**request, "arch": unit.arch})
+    answer = _placed(unit, lambda: process.ask({**request, "arch": unit.arch}))
     if "error" in answer:
         raise _error(answer["error"], program, unit)
     return {**answer["lowered"], "files": answer["files"]}
+
+
+def _placed(unit: Unit, function: Callable[[], Result]) -> Result:
+    """What a function returns; an error of the environment gets the place of the unit."""
+    try:
+        return function()
+    except ToolchainError as error:
+        error.where = unit.where
+        raise
 
 
 def argument_names(program: Program, unit: Unit) -> list[str]:
@@ -72,6 +84,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     _require_outputs(data, outputs, unit.where)
     check_arguments(declared, outputs, DTYPES, unit.where)
     unit = replace(unit, outputs=outputs)
+    _require_shared(data["launches"], unit)
     progress("making host code")
     maps = [EncodedMap(**value) for value in data["maps"]]
     lowered = lower_launches(declared, [_launch(launch, maps) for launch in data["launches"]], unit)
@@ -124,6 +137,18 @@ def _require_outputs(data: Mapping[str, Any], outputs: tuple[str, ...], where: W
             raise DefinitionError(message, where, f"list what it writes: {', '.join(written)}")
 
 
+def _require_shared(launches: Iterable[Mapping[str, Any]], unit: Unit) -> None:
+    """Raise a LoweringError for a launch with more shared memory than a block can have."""
+    limit = SHARED.get(unit.arch, SHARED.get(f"{unit.arch}a"))
+    for launch in launches:
+        if limit and launch["shared"].isdigit() and int(launch["shared"]) > limit * 1024:
+            message = (
+                f"{launch['function']} needs {launch['shared']} bytes of shared memory in a block, and {unit.arch} "
+            )
+            remedy = "make its tiles or the number of stages smaller, or restrict the kernel to other archs"
+            raise LoweringError(f"{message}has {limit * 1024}", unit.where, remedy)
+
+
 def _launch(launch: Mapping[str, Any], maps: list[EncodedMap]) -> DeclaredLaunch:
     passed = {f"p{number}": _passed(value, maps) for number, value in enumerate(launch["passed"])}
     return DeclaredLaunch(
@@ -156,6 +181,9 @@ def _error(error: Mapping[str, str], program: Program, unit: Unit) -> Definition
     message, detail = error["message"], error["detail"] or None
     if error["kind"] == "function":
         return DefinitionError(message, where, "name a function of the file that is decorated with @tilelang.jit")
+    if error["kind"] == "values":
+        message = f"{program.function} cannot be called with the values of the Program: {message}"
+        return DefinitionError(message, unit.where, "give a value to each of its parameters that is no tensor")
     if error["kind"] == "unsupported":
         message = f"{program.function} cannot be a kernel of a package: {message}"
         return LoweringError(message, where, "leave that out of the function, or call TileLang's kernel itself")

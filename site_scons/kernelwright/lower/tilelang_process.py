@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import ToolchainError, Where
+from ..core.errors import ToolchainError
 from ..define.tilelang_program import REMEDY, SETTING
 from ..processes.environment import tool_environment
 
@@ -44,8 +44,13 @@ class TileLangProcess:
                 env=tool_environment() | variables,
             )
         except OSError as error:
-            raise ToolchainError(f"{python} cannot be run: {error}", None, REMEDY) from error
-        self.version: str = self._read()["version"]
+            message = f"{SETTING} is {python!r}, which cannot be run: {error.strerror}"
+            raise ToolchainError(message, None, REMEDY) from error
+        greeting = self._read()
+        if "error" in greeting:
+            message = f"{SETTING} is {python!r}, which cannot import TileLang: {greeting['error']}"
+            raise ToolchainError(message, None, REMEDY)
+        self.version: str = greeting["version"]
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a request.
@@ -65,9 +70,8 @@ class TileLangProcess:
             return answer
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").strip()
-        message = f"TileLang cannot be imported by {self._python}, the setting {SETTING}"
-        last = text.splitlines()[-1:] or [f"it ended with exit status {self._process.wait()}"]
-        raise ToolchainError(f"{message}: {last[0]}", Where(), REMEDY, text[-6000:])
+        message = f"the process of TileLang ended with exit status {self._process.wait()}"
+        raise ToolchainError(message, None, f"look whether {self._python} -c 'import tilelang' works", text[-6000:])
 
 
 @functools.cache

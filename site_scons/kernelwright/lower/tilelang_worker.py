@@ -63,8 +63,8 @@ class Failure(Exception):
     """Why a function cannot be lowered, in words for its author.
 
     Arguments:
-        kind: ``function``: the file has no such function; ``unsupported``: TileLang can do more than a launch of ours;
-            ``source``: the author's code raised an error; ``tilelang``: TileLang did.
+        kind: ``function``: the file has no such function; ``values``: it takes others; ``unsupported``: TileLang can do
+            more than a launch of ours; ``source``: the author's code raised an error; ``tilelang``: TileLang did.
         message: what is wrong.
         location: ``path:line``, if it is known.
         detail: more about it.
@@ -79,8 +79,11 @@ def main() -> None:
     """Serve requests until stdin ends."""
     outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what others print is no answer
-    import tilelang
-
+    try:
+        import tilelang
+    except Exception as error:  # a broken installation fails in many ways
+        _send(outgoing, {"error": f"{type(error).__name__}: {error}"})
+        return
     _send(outgoing, {"version": tilelang.__version__})
     for line in sys.stdin:
         _send(outgoing, _answered(json.loads(line)))
@@ -155,12 +158,13 @@ def _function_of(request: dict[str, Any]) -> Any:
     function = getattr(module, name, None)
     from tilelang.jit import JITImpl
 
+    function = getattr(function, "jit_impl", function)  # with @tilelang.autotune
     if isinstance(function, JITImpl):
         return function
-    known = ", ".join(n for n, value in vars(module).items() if isinstance(value, JITImpl)) or "none"
-    is_what = "has no" if function is None else f"has {type(function).__name__} as"
-    message = f"{_short(file, root)} {is_what} {name!r}, expected a function with @tilelang.jit (it has: {known})"
-    raise Failure("function", message, f"{file}:1")
+    known = ", ".join(n for n, value in vars(module).items() if isinstance(getattr(value, "jit_impl", value), JITImpl))
+    what = f"has no {name!r}" if function is None else f"has {name!r}, which is no function with @tilelang.jit"
+    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
+    raise Failure("function", f"{_short(file, root)} {what}; such functions are {known or 'none'}", f"{file}:{line}")
 
 
 class _Function:
@@ -177,7 +181,7 @@ class _Function:
 
         target = _target(request["arch"])
         jit.target = target  # what a decorator says is of the machine that runs it
-        self.function = jit.get_tir(**request["arguments"])
+        self.function = _called(jit, request["arguments"])
         attributes = dict(self.function.attrs or {})
         self._configs = normalize_pass_configs(
             {**dict(attributes.get("tilelang_pass_configs", {})), **dict(jit.pass_configs or {})}
@@ -219,6 +223,20 @@ class _Function:
         if len(functions) != 1:
             raise Failure("unsupported", "its host code calls functions of its own")
         return functions[0], device, source
+
+
+def _called(jit: Any, values: dict[str, Any]) -> Any:
+    """The TIR that a function makes of its values."""
+    try:
+        return jit.get_tir(**values)
+    except (TypeError, ValueError) as error:
+        # Where no line of the author's has run, it is the call that is wrong.
+        if any(
+            frame.filename == jit.func.orig_func.__code__.co_filename
+            for frame in traceback.extract_tb(error.__traceback__)
+        ):
+            raise
+        raise Failure("values", str(error).strip()) from error
 
 
 def _target(arch: str) -> Any:
@@ -454,7 +472,7 @@ def _failure(error: BaseException, root: str) -> Failure:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     message = f"{type(error).__name__}: {first}" if first else type(error).__name__
     shown = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {text}"])
-    return Failure("source" if frames else "tilelang", message, location, shown)
+    return Failure("source" if frames else "tilelang", _short(message, root), location, _short(shown, root))
 
 
 def _is_of_project(path: str, root: str) -> bool:
@@ -470,8 +488,9 @@ def _project_files(root: str) -> Iterator[str]:
             yield file
 
 
-def _short(path: str, root: str) -> str:
-    return path.removeprefix(root + os.sep)
+def _short(text: str, root: str) -> str:
+    """Text without the root in paths."""
+    return text.replace(root + os.sep, "")
 
 
 if __name__ == "__main__":

@@ -36,14 +36,14 @@ class TileLang:
 
 
 def find_tilelang(setting: str) -> tuple[str, list[Path]]:
-    """The interpreter that the setting names, and the records of its TileLang; empty, if there is none.
+    """The interpreter that the setting names, and the records of its TileLang, if it has one.
 
     Arguments:
         setting: a path, which may begin with ``~``, or the name of a program on PATH.
     """
     python = shutil.which(os.path.expanduser(setting)) if setting else None  # noqa: PTH111
     if python is None:
-        return "", []
+        return setting, []
     python = os.path.abspath(python)  # noqa: PTH100 (links stay: one is how Python finds its environment)
     for site in sorted(Path(python).parent.parent.glob("lib/python3.*/site-packages")):
         if (site / PARTS[0]).is_dir():

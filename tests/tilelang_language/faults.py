@@ -1,0 +1,104 @@
+"""Functions of TileLang that are wrong, or that have what a launch of Kernelwright has not."""
+
+import os
+
+import tilelang
+import tilelang.language as T
+
+
+def helper(n):
+    return n
+
+
+@tilelang.jit(out_idx=[-1])
+def fine(n):
+    @T.prim_func
+    def copied(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(n):
+                y[i] = x[i] * 2.0
+
+    return copied
+
+
+@tilelang.jit(out_idx=[-1])
+def raising(n):
+    raise KeyError(n // 0)
+
+
+@tilelang.jit(out_idx=[-1])
+def mismatched(n):
+    @T.prim_func
+    def product(x: T.Tensor((n, n), "float16"), y: T.Tensor((n, n), "float16")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.gemm(a, b, c)
+            T.copy(c, y[0, 0])
+
+    return product
+
+
+@tilelang.jit(out_idx=[-1])
+def large(n):
+    @T.prim_func
+    def copied(x: T.Tensor((n, 65536), "float32"), y: T.Tensor((n, 65536), "float32")):
+        with T.Kernel(n, threads=128) as row:
+            a = T.alloc_shared((1, 65536), "float32")
+            T.copy(x[row, 0], a)
+            for i in T.Parallel(65536):
+                y[row, i] = a[0, i] * 2.0
+
+    return copied
+
+
+@tilelang.jit(out_idx=[-1])
+def kept(n):
+    @T.prim_func
+    def copied(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_l2_hit_ratio({x: 0.5})
+            for i in T.Parallel(n):
+                y[i] = x[i] * 2.0
+
+    return copied
+
+
+@tilelang.jit(out_idx=[-1])
+def strided(n):
+    @T.prim_func
+    def copied(x: T.StridedTensor((n, n), (2 * n, 1), "float32"), y: T.Tensor((n, n), "float32")):
+        with T.Kernel(n, threads=128) as row:
+            for i in T.Parallel(n):
+                y[row, i] = x[row, i] * 2.0
+
+    return copied
+
+
+@tilelang.jit(out_idx=[-1])
+def pointing(n):
+    @T.prim_func
+    def filled(x: T.ptr(T.float32), y: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(n):
+                y[i] = 2.0
+
+    return filled
+
+
+@tilelang.jit(out_idx=[-1])
+def convolved(n):
+    @T.prim_func
+    def columns(x: T.Tensor((1, 64, 64, 64), "float16"), y: T.Tensor((1, 64, 64, 64), "float16")):
+        with T.Kernel(32, threads=128) as at:
+            a = T.alloc_shared((128, 64), "float16")
+            T.c2d_im2col(x, a, at, 0, 3, 1, 1, 1)
+            T.copy(a, y[0, at * 2, 0, 0])
+
+    return columns
+
+
+@tilelang.jit
+def ending(n):
+    os.abort()
