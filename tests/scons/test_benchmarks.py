@@ -19,7 +19,7 @@ from benchmarks.commands import parse_script  # noqa: E402
 from benchmarks.harness import Result, Row, Target  # noqa: E402
 from benchmarks.ninja_build import Edge, Ninja, find_ninja  # noqa: E402
 
-QUICK = ("null_build", "process_per_kernel", "import_and_call", "lookup", "on_demand", "scale")
+QUICK = ("null_build", "process_per_kernel", "import_and_call", "lookup")
 
 
 def run_suite(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -83,13 +83,6 @@ def test_a_missing_peer_is_named_with_the_remedy(small: tuple[str, dict[str, dic
 
 def test_plain_scons_is_measured_in_the_same_run(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
     assert small[1]["null_build"]["rows"][0]["ratio"] > 0
-
-
-def test_processes_that_start_at_once_compile_a_kernel_once(small: tuple[str, dict[str, dict[str, Any]]]) -> None:
-    document = small[1]["on_demand"]
-    row = next(row for row in document["rows"] if row["what"].startswith("compiles of that kernel"))
-    assert row["ours"] == 1
-    assert {(one["made"], one["compiles"]) for one in document["details"]["at_once"]["all"]} == {(1, 1)}
 
 
 def test_list_names_all_benchmarks_and_runs_none() -> None:
