@@ -425,15 +425,20 @@ class Project:
         return {str(p.relative_to(self.folder)): p.read_bytes() for p in paths if "__pycache__" not in p.parts}
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Project:
+def new_project(folder: Path) -> Project:
     """A project with two small kernels for the CPU and one GPU arch."""
-    project = Project(tmp_path)
+    project = Project(folder)
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80"]\n')
     project.write("kernels/scale.py", SCALE)
     project.write("kernels/add_one.py", ADD)
     return project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """The project of `new_project`, for one test."""
+    return new_project(tmp_path)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tuned
-from conftest import SCONSTRUCT, Project
+from conftest import SCONSTRUCT, Project, new_project
 from kernelwright.state.cache import BuildCache
 
 REFUSE = """\
@@ -23,19 +23,29 @@ pool.ForkServer = probe.probe_nvcc = refuse
 """The begin of a build file that starts no worker and does not probe nvcc."""
 
 
-@pytest.fixture
-def shared(project: Project, tmp_path: Path) -> Project:
-    """A project with a build cache outside of its folder, filled by a checkout of it elsewhere."""
+def sharing(project: Project, cache: Path) -> Project:
+    """A project whose kernels import a helper, and whose build cache is outside of its folder."""
     settings = project.folder / "pyproject.toml"
-    settings.write_text(settings.read_text() + f'cache_dir = "{tmp_path / "cache"}"\n')
+    settings.write_text(settings.read_text() + f'cache_dir = "{cache}"\n')
     project.write("kernels/_helper.py", "X = 1\n")
     project.replace("kernels/add_one.py", "from tvm import te", "import _helper\nfrom tvm import te")
-    first = Project(tmp_path / "first" / "checkout")
-    shutil.copytree(project.folder / "kernels", first.folder / "kernels")
-    for name in ("SConstruct", "pyproject.toml"):
-        shutil.copy(project.folder / name, first.folder)
-    first.scons(fresh=True)
     return project
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkout of the project, and with the cache that its build has filled."""
+    folder = tmp_path_factory.mktemp("fresh")
+    checkout = new_project(folder / "first" / "checkout")
+    sharing(checkout, folder / "cache").scons(fresh=True)
+    return folder
+
+
+@pytest.fixture
+def shared(project: Project, elsewhere: Path, tmp_path: Path) -> Project:
+    """The project with a build cache outside of its folder, filled by a checkout of it elsewhere."""
+    shutil.copytree(elsewhere / "cache", tmp_path / "cache")
+    return sharing(project, tmp_path / "cache")
 
 
 def refuse(project: Project) -> None:
@@ -49,11 +59,11 @@ def executed(project: Project) -> list[str]:
     return sorted(event["args"]["subject"] for event in trace["traceEvents"] if event.get("cat") == "DISCOVER")
 
 
-def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, tmp_path: Path) -> None:
+def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, elsewhere: Path) -> None:
     refuse(shared)
     run = shared.scons(fresh=True)
     assert set(run.labels) == {"CACHED", "PACKAGE"}
-    first, second = Project(tmp_path / "first" / "checkout").files("build/demo"), shared.files("build/demo")
+    first, second = Project(elsewhere / "first" / "checkout").files("build/demo"), shared.files("build/demo")
     here = len("build/demo/")
     assert {name[here:]: data for name, data in first.items()} == {name[here:]: data for name, data in second.items()}
     assert shared.scons(fresh=True).counts[0] == 0

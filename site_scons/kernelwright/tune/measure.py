@@ -13,17 +13,20 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.errors import CheckError, KernelwrightError
 from ..processes.protocol import CostRequest, MeasureRequest, Request
-from ..worker.check import Check, Values
 from ..worker.definitions import Definitions
 from ..worker.server import Server, load, serve
-from .clocks import CpuClock, CudaClock
 from .sizes import size_text
+
+# What imports TVM is imported only after `load`, which keeps PyTorch out of it.
+if TYPE_CHECKING:
+    from ..worker.check import Check, Values
+    from .clocks import CpuClock, CudaClock
 
 MOST_CALLS = 1_000_000
 """Calls of a batch; a kernel that does nothing takes a fraction of a microsecond."""
@@ -93,6 +96,8 @@ class Bench:
     """
 
     def __init__(self, device: str) -> None:
+        from .clocks import CpuClock, CudaClock
+
         self._clock = CpuClock() if device == "cpu" else CudaClock(int(device.partition(":")[2] or 0))
         self._sizes: tuple[Any, ...] = ()
         self._inputs: dict[str, Values] = {}
@@ -193,6 +198,8 @@ class MeasuringServer(Server):
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
+
+        from ..worker.check import Check
 
         if self._bench is None:
             self._bench = Bench(request.device)
