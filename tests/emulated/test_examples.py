@@ -17,16 +17,19 @@ import pytest
 from conftest import ROOT, SITE_SCONS, Project
 from emulation import Emulation
 from environments import NEEDED, environment
-from kernelwright.define.triton_program import INTERPRETER, NEED
+from kernelwright.define.program import NEED as CUTEDSL
+from kernelwright.define.tilelang_program import REQUIREMENT
+from kernelwright.define.triton_program import INTERPRETER
+from kernelwright.define.triton_program import NEED as TRITON
 
 EXAMPLES = ROOT / "examples"
 
 
-def example(name: str, top: Path) -> tuple[Project, dict[str, int]]:
-    """A copy of an example, built, with its wheel; and how often each stage ran."""
+def example(name: str, top: Path, *settings: str) -> tuple[Project, dict[str, int]]:
+    """A copy of an example, built with some settings, with its wheel; and how often each stage ran."""
     shutil.copytree(EXAMPLES / name, top / name, ignore=shutil.ignore_patterns("build", "dist", ".scons*"))
     project = Project(top / name)
-    return project, project.scons("-j2", "wheel").labels
+    return project, project.scons("-j2", "wheel", *settings).labels
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +124,23 @@ def test_the_kernels_in_triton_agree_with_their_references_in_the_interpreter(tm
     assert run_installed(project, tmp_path / "env", code) == "4 4 4"
 
 
-def test_one_wheel_has_kernels_of_several_languages(tmp_path: Path) -> None:
-    pytest.importorskip("triton", reason=f"Triton is not installed: {NEED.install}")
-    project, _ = example("mixed", tmp_path)
+def test_one_wheel_has_kernels_of_all_languages(tmp_path: Path) -> None:
+    if not (python := os.environ.get("KERNELWRIGHT_TILELANG_PYTHON")):
+        pytest.skip(f"KERNELWRIGHT_TILELANG_PYTHON names no interpreter of an environment with {REQUIREMENT}")
+    for module, need in (("triton", TRITON), ("cutlass", CUTEDSL)):
+        pytest.importorskip(module, reason=f"{module} is not installed: {need.install}")
+    project, _ = example("mixed", tmp_path, f"TILELANG_PYTHON={python}")
     manifest = json.loads((project.folder / "build/mixed_kernels/manifest.json").read_text())
-    languages = {name: kernel.get("frontend") for name, kernel in manifest["kernels"].items()}
-    assert languages == {"scale_cuda": "cuda", "scale_tir": None, "scale_triton": "triton"}
-    code = "import mixed_kernels as m; print(*m.scale_cuda.devices, *m.scale_tir.devices, *m.scale_triton.devices)"
-    assert run_installed(project, tmp_path / "env", code) == "cuda cuda cuda"
+    units = {
+        kernel.get("frontend", "tir"): unit
+        for kernel in manifest["kernels"].values()
+        for variant in kernel["variants"]
+        for unit in variant["units"]
+    }
+    versions = {name: unit.get("tools", {}).get(name, {}).get("version") for name, unit in units.items()}
+    assert versions.pop("tir") is None and versions.pop("cuda") is None
+    assert set(versions) == {"cutedsl", "tilelang", "triton"} and all(versions.values())
+    assert project.scons("wheel", f"TILELANG_PYTHON={python}").counts[0] == 0
+    code = "import mixed_kernels as m; print(*(getattr(m, f'scale_{name}').devices for name in NAMES))"
+    code = code.replace("NAMES", str(sorted(units)))
+    assert run_installed(project, tmp_path / "env", code) == " ".join(["frozenset({'cuda'})"] * 5)
