@@ -32,6 +32,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from helpers import twice
+from triton.language.extra.libdevice import rsqrt
 from kernelwright import grid, kernel
 from kernelwright.triton import Program, Scalar, Size, Tensor, ceildiv
 
@@ -93,12 +94,19 @@ def assembly_kernel(y):
     tl.store(y + at, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [at], tl.int32, True, 1))
 
 
-@kernel(frontend="triton", outputs=["y"])
-def assembly():
-    return Program(assembly_kernel, y=Tensor("int32", 32), grid=1)
+@triton.jit
+def library_kernel(y):
+    at = tl.arange(0, 32)
+    tl.store(y + at, rsqrt(at.to(tl.float32)).to(tl.int32))
 
 
-@assembly.reference
+@kernel(frontend="triton", configs=[{"function": "assembly"}, {"function": "library"}], outputs=["y"])
+def lacking(function):
+    function = {"assembly": assembly_kernel, "library": library_kernel}[function]
+    return Program(function, y=Tensor("int32", 32), grid=1)
+
+
+@lacking.reference
 def _():
     return np.arange(32, dtype="int32")
 '''
@@ -113,10 +121,12 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("helpers.py", HELPERS)
     project.write("kernels/checked.py", CHECKED)
     run = project.scons("check", "-j2")
-    assert run.labels["CHECK"] == 6
+    assert run.labels["CHECK"] == 7
     assert "[ CHECK ] numbers/dtype-bfloat16 interpreted\n" in run.output
-    assert "assembly/default is not checked, as the interpreter cannot run it" in run.output
+    for name in ("assembly", "library"):
+        assert f"lacking/function-{name} is not checked, as the interpreter cannot run it" in run.output
     assert "inline_asm not supported" in run.output
+    assert "libdevice not supported" in run.output
     return project
 
 
@@ -134,7 +144,8 @@ def test_all_variants_are_compared_at_sizes_of_their_class(checked):
     cases = {name: result["cases"] for name, result in found.items()}
     numbers = {f"numbers/dtype-{dtype}.interpreted.json": 6 for dtype in ("bfloat16", "float8_e5m2", "uint16")}
     doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in ("all_multiple_of-16", "default")}
-    assert cases == {**numbers, **doubled, "assembly/default.interpreted.json": 0}
+    lacking = {f"lacking/function-{name}.interpreted.json": 0 for name in ("assembly", "library")}
+    assert cases == {**numbers, **doubled, **lacking}
     assert {result["device"] for result in found.values()} == {"interpreted"}
     sizes = [size["n"] for size in found["doubled/all_multiple_of-16.interpreted.json"]["sizes"]]
     assert sizes == [48, 16, 144, 16, 0, 2064]
@@ -144,7 +155,7 @@ def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(proje
     assert project.scons("check").stages == []
     project.replace("kernels/checked.py", "return 2 * x", "return 2 * x + (x > 99)")
     run = project.scons("check", "-j2")
-    assert run.labels["CHECK"] == 6, "it is the text of the definition of all"
+    assert run.labels["CHECK"] == 7, "it is the text of the definition of all"
     project.replace("helpers.py", "a + a", "a + a + (a > 1)")
     run = project.scons("check", "-k", "-j2", ok=False)
     wrong = r"kernels/checked\.py:\d+ doubled/default \[check\]: y differs from the reference at n=33 on interpreted: "

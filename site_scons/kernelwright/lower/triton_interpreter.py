@@ -6,6 +6,7 @@ before the definition is executed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch.utils.dlpack import from_dlpack
+from triton.language.extra import libdevice
 from triton.runtime.errors import InterpreterError
 from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder, TensorHandle
 
@@ -40,6 +42,7 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
     function = _function_of(program, unit.where)
     for operation in ("binary_op", "unary_op", "create_dot"):
         _mend_bfloat16(operation)
+    _mend_libdevice()
 
     def run(*arguments: Any) -> None:
         given = dict(zip(program.declared, arguments, strict=True))
@@ -74,6 +77,22 @@ def _mend_bfloat16(operation: str) -> None:
         return builder.cast_impl(made, tl.bfloat16) if wanted and made.data.dtype == np.float32 else made
 
     setattr(InterpreterBuilder, operation, mended)
+
+
+@cache
+def _mend_libdevice() -> None:
+    """Have functions of libdevice say that the interpreter lacks them.
+
+    Those that are the same for all devices only have a name and no body until Triton compiles, so they return None. A
+    definition has imported them already, by any name: the functions themselves are changed.
+    """
+    for function in vars(libdevice).values():
+        if inspect.isfunction(function):
+            function.__code__ = _lacking.__code__
+
+
+def _lacking(*_: Any) -> None:
+    raise NotImplementedError("libdevice not supported in interpreter mode")
 
 
 def _origin(error: BaseException) -> BaseException:
