@@ -233,7 +233,7 @@ class _Writer:
         workspaces = [f"workspace_{number}" for number in range(len(plan.workspaces))]
         made = [*workspaces, *(f"tensor_map_{number}" for number in range(len(plan.tensor_maps)))]
         taken = {"call", "Array", "Call", *CONVERSIONS.values(), *ROUNDING, *made, *dir(builtins)}
-        names = [argument.name for argument in unit.arguments] + list(unit.symbols)
+        names = [argument.name for argument in unit.arguments] + list(unit.symbols) + list(unit.stride_symbols)
         what = "the name of an argument or a size"
         self.names = _renamed([_identifier(name, what, unit.where) for name in names], taken)
 
@@ -262,6 +262,9 @@ class _Writer:
         for symbol in self._unit.symbols:
             if symbol in needed and symbol not in scalars:
                 yield f"{self.names[symbol]} = {self._source(symbol)}"
+        for symbol, (position, axis) in self._unit.stride_places().items():
+            if symbol in needed:
+                yield f"{self.names[symbol]} = {self.names[self._unit.arguments[position].name]}.stride({axis})"
 
     def _source(self, symbol: str) -> str:
         for argument in sorted(self._unit.arguments, key=lambda argument: argument.output):

@@ -12,7 +12,7 @@ from ..core.arch import CPU_LEVELS, TARGETS
 from ..core.dtype import number_kind
 from ..core.errors import KernelwrightError, Where, is_text, shown
 from ..core.records import Record
-from ..runtime.size import size_text
+from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable, Rules
 
 SCHEMA = 1
@@ -39,6 +39,7 @@ class Argument:
         output: callers may leave it out.
         written: the kernel writes it.
         alignment: of a tensor's data, in bytes; None for that of its elements.
+        strides: in elements, expressions as those of sizes; empty: it has to be compact.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Argument:
     output: bool = False
     written: bool = False
     alignment: int | None = None
+    strides: tuple[int | str, ...] = ()
 
     @property
     def launcher_kind(self) -> str:
@@ -172,6 +174,7 @@ class LoweredUnit:
         arguments: in call order.
         symbols: free sizes and their dtypes.
         multiples: free size -> what its values are multiples of; the host code refuses others.
+        stride_symbols: what only strides of arguments tell, and its dtype.
         device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
@@ -196,6 +199,7 @@ class LoweredUnit:
     multiples: Mapping[str, int] = field(default_factory=dict)
     exported: str = ""
     opaque: bool = False
+    stride_symbols: Mapping[str, str] = field(default_factory=dict)
 
     def with_symbol(self, symbol: str) -> LoweredUnit:
         """The unit, with the name that its only device function has in the images."""
@@ -227,6 +231,15 @@ class LoweredUnit:
             for axis, size in enumerate(argument.shape):
                 if not argument.output and isinstance(size, str) and size.isidentifier():
                     places.setdefault(size, (position, axis))
+        return places
+
+    def stride_places(self) -> dict[str, tuple[int, int]]:
+        """Where the caller's arrays give what only strides tell: the numbers of an argument and of a dimension."""
+        places: dict[str, tuple[int, int]] = {}
+        for position in sorted(range(len(self.arguments)), key=lambda number: self.arguments[number].output):
+            for axis, stride in enumerate(self.arguments[position].strides):
+                if stride in self.stride_symbols:
+                    places.setdefault(str(stride), (position, axis))
         return places
 
     @property
@@ -279,12 +292,18 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         multiples=_multiples(document) if document.has("multiples") else {},
         exported=_text(document, "exported") if document.has("exported") else "",
         opaque=document.has("opaque") and document.flag("opaque"),
+        stride_symbols=_stride_symbols(document) if document.has("stride_symbols") else {},
     )
 
 
 def _multiples(document: Record) -> dict[str, int]:
     found = document.record("multiples")
     return {name: found.count(name) for name in found.raw}
+
+
+def _stride_symbols(document: Record) -> dict[str, str]:
+    found = document.record("stride_symbols")
+    return {name: _text(found, name) for name in found.raw}
 
 
 def _host_plan(document: Record) -> HostPlan | None:
@@ -366,10 +385,13 @@ def _argument(item: Record) -> Argument:
     shape = item.raw.get("shape") if is_tensor else []
     if not isinstance(shape, list) or not all(map(_is_size, shape)):
         raise ValueError(f"{item.place}.shape is {shown(shape)}, expected a list of sizes")
+    strides = item.raw.get("strides") if is_tensor and item.has("strides") else []
+    if not isinstance(strides, list) or len(strides) not in (0, len(shape)) or not all(map(_is_size, strides)):
+        raise ValueError(f"{item.place}.strides is {shown(strides)}, expected a stride for each size")
     alignment = item.count("alignment") if item.has("alignment") else None
     name, kind, dtype = (_text(item, key) for key in ("name", "kind", "dtype"))
     written = item.flag("written") if item.has("written") else item.flag("output")
-    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), written, alignment)
+    return Argument(name, kind, dtype, tuple(shape), item.flag("output"), written, alignment, tuple(strides))
 
 
 def _device_kernel(item: Record) -> DeviceKernel:
@@ -600,6 +622,7 @@ def _call_text(unit: LoweredUnit) -> str:
     def text(argument: Argument) -> str:
         sizes = ", ".join(size_text(size, unit.multiples) for size in argument.shape)
         kind = f"{argument.dtype}[{sizes}]" if argument.kind == "tensor" else argument.dtype
+        kind += strides_text(argument.strides)
         return f"{argument.name}: {kind}" + " (output)" * argument.output + " (written)" * argument.written
 
     sizes = [f"{name}: {dtype}" for name, dtype in sorted(unit.symbols.items())]

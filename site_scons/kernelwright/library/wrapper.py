@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from ..core.arch import CPU_LEVELS, CudaArch
 from ..core.dtype import Dtype
 from ..core.errors import KernelwrightError, Where
-from ..runtime.size import size_text
+from ..runtime.size import size_text, strides_text
 from ..runtime.tables import DeviceTable
 from .c_text import c_string, size_expression, symbols_of
 from .images import image_symbol
@@ -198,9 +198,31 @@ class _Wrapper:
         if self._kernel.outputs:
             self._output_shapes(number, unit)
         fields = [f".arguments = kw_arguments_{number}"]
-        fields += [".int32_sizes = true"] if "int64" not in unit.symbols.values() else []
+        int32 = "int64" not in unit.symbols.values() or "int32" in unit.stride_symbols.values()
+        fields += [".int32_sizes = true"] if int32 else []
         fields += [f".output_shapes = kw_shapes_{number}"] if self._kernel.outputs else []
+        if any(argument.strides for argument in unit.arguments):
+            self._strides(number, unit)
+            fields += [f".strides = kw_strides_{number}"]
         self._line(f"static const kw_signature kw_signature_{number} = {{{', '.join(fields)}}};")
+
+    def _strides(self, number: int, unit: LoweredUnit) -> None:
+        """Write the function that computes declared strides of an argument."""
+        sources = _symbol_sources(unit)
+        for symbol, (position, axis) in unit.stride_places().items():
+            sources.setdefault(symbol, f"kw_stride(call->tensors[{position}], {axis})")
+        self._line(f"static void kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{")
+        listed = [stride for argument in unit.arguments for stride in argument.strides]
+        for symbol in dict.fromkeys(symbol for stride in listed for symbol in _symbols(stride, unit)):
+            if symbol not in sources:
+                text = f"strides of arguments depend on {symbol!r}, which no input tells"
+                raise KernelwrightError(text, unit.where, f"make {symbol!r} a size or a stride of an input")
+            self._line(f"  const int64_t size_{symbol} = {sources[symbol]};")
+        for position, argument in enumerate(unit.arguments):
+            for axis, stride in enumerate(argument.strides):
+                value = str(stride) if isinstance(stride, int) else size_expression(stride, "size_{}".format)
+                self._line(f"  if (argument == {position}) strides[{axis}] = {value};")
+        self._line("}")
 
     def _output_shapes(self, number: int, unit: LoweredUnit) -> None:
         """Write the function that computes the sizes of the outputs from the inputs."""
@@ -339,9 +361,11 @@ def _argument(argument: Argument, unit: LoweredUnit) -> str:
     fields = [f".name = {c_string(argument.name)}", f".kind = {argument.launcher_kind}"]
     if argument.kind == "tensor":
         text += f"[{', '.join(size_text(size, unit.multiples) for size in argument.shape)}]"
+        text += strides_text(argument.strides)
         shape = ", ".join(_size(size, unit.multiples) for size in argument.shape)
         fields += [f".alignment = {argument.alignment or dtype.alignment}", f".ndim = {len(argument.shape)}"]
         fields += [f".shape = (const int64_t[]){{{shape}}}"] if shape else []
+    fields += [".strided = true"] if argument.strides else []
     fields += [".output = true"] if argument.output else []
     fields += [f".dtype = {{{dtype.code}, {dtype.bits}, {dtype.lanes}}}", f".text = {c_string(text)}"]
     return "{" + ", ".join(fields) + "}"

@@ -19,7 +19,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..core.dtype import bytes_of
-from .tir_signature import ARITHMETIC, FUNCTIONS, Argument
+from .tir_signature import ARITHMETIC, FUNCTIONS, Argument, variables_of
 from .tir_tensor_maps import ENCODE, encoded, is_tensor_map
 
 _INFIX = {
@@ -111,12 +111,10 @@ def launches_of(
 def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
     """Refuse layouts and names that signatures do not tell."""
     for argument, parameter in zip(arguments, function.params, strict=True):
-        if argument.shape is not None:
-            compact = not len(parameter.strides) or _are_compact(parameter)
-            if not compact or not _is_zero(parameter.elem_offset):
-                raise _Inexpressible(f"takes argument {argument.name!r} with strides or an offset of its own")
+        if argument.shape is not None and not _is_zero(parameter.elem_offset):
+            raise _Inexpressible(f"takes argument {argument.name!r} with an offset of its own")
     names = {argument.name: parameter for argument, parameter in zip(arguments, function.params, strict=True)}
-    for variable in _size_variables(arguments):
+    for variable in variables_of(size for a in arguments for size in (*(a.shape or ()), *a.strides)):
         name = str(variable.name)
         if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
             raise _Inexpressible(f"has a size named {name!r}, which is no name in Python")
@@ -124,26 +122,8 @@ def _require_plain(function: tirx.PrimFunc, arguments: list[Argument]) -> None:
             raise _Inexpressible(f"has a size and an argument that are both named {name!r}")
 
 
-def _are_compact(parameter: Any) -> bool:
-    expected: int | None = 1
-    for size, stride in zip(reversed(parameter.shape), reversed(parameter.strides), strict=True):
-        if not isinstance(stride, tirx.IntImm) or int(stride.value) != expected:
-            return False
-        expected = expected * int(size.value) if isinstance(size, tirx.IntImm) else None
-    return True
-
-
 def _is_zero(offset: Any) -> bool:
     return offset is None or (isinstance(offset, tirx.IntImm) and not int(offset.value))
-
-
-def _size_variables(arguments: list[Argument]) -> list[Any]:
-    found: list[Any] = []
-    for argument in arguments:
-        for size in argument.shape or ():
-            if not isinstance(size, int):
-                tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
-    return found
 
 
 @dataclass
@@ -174,7 +154,7 @@ class _Reader:
             case tirx.AttrStmt():
                 self.visit(node.body, when)
             case tirx.Bind():
-                self._values.append((node.var, self._bound(node.value)))
+                self._values.append((node.var, self._bound(node.value) or self._stride(node.var)))
             case tirx.DeclBuffer():
                 self._values.append((node.buffer, self._memory(node.data)))
             case tirx.AllocBuffer():
@@ -298,6 +278,12 @@ class _Reader:
             return _Text(self._text(value))
         except _Inexpressible:
             return None
+
+    def _stride(self, variable: Any) -> _Text | None:
+        """A variable that stands for a stride of an argument, which host code computes where an array tells none."""
+        declared = variables_of(stride for argument in self.arguments for stride in argument.strides)
+        is_declared = not self._started and str(variable.name) in {str(found.name) for found in declared}
+        return _Text(str(variable.name)) if is_declared else None
 
     def _argument_read_by(self, value: Any) -> Argument | None:
         """The argument whose value an expression takes out of the array of packed arguments."""

@@ -26,7 +26,7 @@ from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
-from .tir_signature import Argument, arguments_of, require_written, symbols_of, with_alignments
+from .tir_signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
 from .tir_tensor_maps import in_plain_memory, is_pointer, with_type
 from .unit import LoweredKernel, Unit, unit_symbol
 
@@ -316,6 +316,7 @@ def _signature(
         "entry": unit_symbol(unit),
         "arguments": [argument.to_json() for argument in arguments],
         "symbols": symbols,
+        **({"stride_symbols": strides} if (strides := stride_symbols_of(arguments)) else {}),
         **({"multiples": dict(unit.multiples)} if unit.multiples else {}),
         "device_kernels": device_kernels,
         "schedule": rule,

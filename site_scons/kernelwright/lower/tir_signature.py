@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.s_tir.stmt import MatchBufferRegion
 from tvm.tirx.tile_primitive import TilePrimitiveCall
 
@@ -51,6 +51,8 @@ class Argument:
         written: whether the function may write to it.
         text: the shape for signature.json.
         alignment: bytes to which a tensor's data must be aligned, where that is more than its elements ask for.
+        strides: those that are declared, in elements, as integers or TIR expressions; empty: those of a compact array.
+        stride_text: the strides for signature.json.
     """
 
     name: str
@@ -60,12 +62,16 @@ class Argument:
     written: bool
     text: tuple[int | str, ...] = ()
     alignment: int | None = None
+    strides: tuple[Any, ...] = ()
+    stride_text: tuple[int | str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The argument in signature.json."""
         tensor: dict[str, Any] = {} if self.shape is None else {"shape": list(self.text)}
         if self.alignment is not None:
             tensor["alignment"] = self.alignment
+        if self.strides:
+            tensor["strides"] = list(self.stride_text)
         kind = "scalar" if self.shape is None else "tensor"
         plain = {"dtype": self.dtype, "kind": kind, "name": self.name, "output": self.output, "written": self.written}
         return dict(sorted({**plain, **tensor}.items()))
@@ -82,6 +88,7 @@ def arguments_of(function: tirx.PrimFunc, unit: Unit) -> list[Argument]:
     written = _written_buffers(function)
     arguments = [_argument(p, any(p.same_as(buffer) for buffer in written), named) for p in function.params]
     _check_names(arguments, outputs, unit)
+    _check_strides(arguments, unit)
     return arguments
 
 
@@ -103,17 +110,33 @@ def symbols_of(arguments: list[Argument], unit: Unit) -> dict[str, str]:
     Raises:
         DefinitionError: two variables have one name.
     """
-    uses: list[Any] = []
-    for size in (size for argument in arguments for size in argument.shape or ()):
-        if not isinstance(size, int):
-            tvm_ffi.structural_walk(size, (tvm.ir.Var, uses.append))
     variables: dict[str, Any] = {}
-    for variable in uses:
+    for variable in variables_of(
+        size for argument in arguments for size in (*(argument.shape or ()), *argument.strides)
+    ):
         if not variables.setdefault(str(variable.name), variable).same_as(variable):
             raise DefinitionError(
                 f"two different size variables are named {variable.name!r}", unit.where, "give each its own name"
             )
-    return {name: str(variable.ty.dtype) for name, variable in variables.items()}
+    named = {str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())}
+    return {name: str(variable.ty.dtype) for name, variable in variables.items() if name in named}
+
+
+def stride_symbols_of(arguments: list[Argument]) -> dict[str, str]:
+    """The variables that only strides have, with their types."""
+    named = {str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())}
+    named |= {argument.name for argument in arguments if argument.shape is None}
+    found = variables_of(stride for argument in arguments for stride in argument.strides)
+    return {str(variable.name): str(variable.ty.dtype) for variable in found if str(variable.name) not in named}
+
+
+def variables_of(sizes: Iterable[Any]) -> list[Any]:
+    """The variables in some sizes or strides, as often as they are there."""
+    found: list[Any] = []
+    for size in sizes:
+        if not isinstance(size, int):
+            tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
+    return found
 
 
 def expression(size: Any, unit: Unit, argument: str) -> str:
@@ -149,9 +172,12 @@ def expression(size: Any, unit: Unit, argument: str) -> str:
 def _argument(parameter: Any, written: bool, unit: Unit) -> Argument:
     name = str(parameter.name)
     if tirx.buffer.is_buffer_var(parameter):
-        shape = tuple(int(s.value) if isinstance(s, tirx.IntImm) else s for s in parameter.shape)
+        shape = tuple(map(_plain, parameter.shape))
         text = tuple(size if isinstance(size, int) else expression(size, unit, name) for size in shape)
-        return Argument(name, str(parameter.dtype), shape, name in unit.outputs, written, text)
+        strides = () if are_compact(parameter) else tuple(map(_plain, parameter.strides))
+        steps = tuple(stride if isinstance(stride, int) else expression(stride, unit, name) for stride in strides)
+        output = name in unit.outputs
+        return Argument(name, str(parameter.dtype), shape, output, written, text, strides=strides, stride_text=steps)
     if isinstance(parameter.ty, tvm.ir.PrimType):
         return Argument(name, str(parameter.ty.dtype), None, False, False)
     raise DefinitionError(
@@ -159,6 +185,40 @@ def _argument(parameter: Any, written: bool, unit: Unit) -> Argument:
         unit.where,
         "give it a shape and a type: declare it as T.Buffer, or bind it with T.match_buffer",
     )
+
+
+def _plain(size: Any) -> Any:
+    return int(size.value) if isinstance(size, tirx.IntImm) else size
+
+
+def are_compact(parameter: Any) -> bool:
+    """Whether a buffer declares no strides, or constants that are those of a compact array."""
+    if not len(parameter.strides):
+        return True
+    expected: int | None = 1
+    for size, stride in zip(reversed(parameter.shape), reversed(parameter.strides), strict=True):
+        if not isinstance(stride, tirx.IntImm) or int(stride.value) != expected:
+            return False
+        expected = expected * int(size.value) if isinstance(size, tirx.IntImm) else None
+    return True
+
+
+def _check_strides(arguments: list[Argument], unit: Unit) -> None:
+    """Raise a DefinitionError for an output whose strides a new array does not have, because that is compact."""
+    used = [str(variable.name) for variable in variables_of(size for a in arguments for size in a.shape or ())]
+    used += [str(variable.name) for variable in variables_of(stride for a in arguments for stride in a.strides)]
+    for argument in (argument for argument in arguments if argument.output and argument.strides):
+        expected: Any = 1
+        for size, stride in zip(reversed(argument.shape or ()), reversed(argument.strides), strict=True):
+            is_free = isinstance(stride, tvm.ir.Var) and used.count(str(stride.name)) == 1
+            if not is_free and not sym.Analyzer().can_prove_equal(stride, expected):
+                told = ", ".join(map(str, argument.stride_text))
+                raise DefinitionError(
+                    f"output {argument.name!r} has the strides [{told}], and new arrays are compact",
+                    unit.where,
+                    f"remove {argument.name!r} from outputs, so that callers pass it; or declare it without strides",
+                )
+            expected = expected * size
 
 
 def _check_names(arguments: list[Argument], outputs: tuple[str, ...], unit: Unit) -> None:

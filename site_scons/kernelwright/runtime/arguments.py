@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind
 from .loader import gaps_text
-from .size import Size, size_text
+from .size import Size, size_text, strides_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
@@ -261,7 +261,7 @@ class Expected:
         self.shape = tuple(Size(size) if isinstance(size, str) else int(size) for size in sizes)
         self._steps = [multiples.get(size, 1) for size in sizes]
         texts = ", ".join(size_text(size, multiples) for size in sizes)
-        self.text = self.dtype + (f"[{texts}]" if self.kind == "tensor" else "")
+        self.text = self.dtype + (f"[{texts}]" if self.kind == "tensor" else "") + strides_text(item.get("strides", ()))
         self.host_text = self.dtype
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from math import prod
 from typing import Any, NamedTuple
 
 from .dtype import dtype_name, name_of_torch
@@ -61,6 +62,16 @@ class Array(NamedTuple):
     def is_empty(self) -> bool:
         """Whether it has no elements."""
         return 0 in self.shape
+
+    def stride(self, axis: int) -> int:
+        """How many elements lie between one index and the next."""
+        return prod(self.shape[axis + 1 :]) if self.strides is None else self.strides[axis]
+
+    @property
+    def span(self) -> int:
+        """How many elements there would be without gaps, from the first to the last in memory."""
+        steps = (abs(self.stride(axis)) * (size - 1) for axis, size in enumerate(self.shape))
+        return 0 if self.is_empty else 1 + sum(steps)
 
     @property
     def is_compact(self) -> bool:

@@ -18,7 +18,10 @@ from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
 from .interface import Choice, Interface
+from .size import Size
 from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
+
+DECLARED = "\n  remedy: pass an array with the strides that the definition declares"
 
 COMPACT = "\n  remedy: pass a contiguous copy, such as cupy.ascontiguousarray(x) or x.contiguous()"
 
@@ -206,7 +209,9 @@ class NvrtcKernel(Interface):
             array, name = passed[position], item["name"]
             if not isinstance(array, Array):
                 continue
-            if not array.is_compact:
+            if "strides" in item:
+                self._check_strides(index, position, passed)
+            elif not array.is_compact:
                 self._mismatch(index, position, f"Mismatched {name}.strides", "be compact array", COMPACT)
             if array.device[0] == CUDA and array.device[1] != number:
                 remedy = "\n  remedy: move all arrays to one device"
@@ -225,6 +230,41 @@ class NvrtcKernel(Interface):
             if not _is_aligned(alignment, array):
                 text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
                 self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it")
+
+    def _check_strides(self, index: int, position: int, passed: Passed) -> None:
+        """Compare the strides of an array with those that are declared, where they stride over something."""
+        entry, array, limit = (
+            self._entry["variants"][index],
+            passed[position],
+            self._shared.signatures.variants[index].limit,
+        )
+        known = self._shared.signatures.choose([_described(value) for value in passed], index, "cuda").symbols
+        strides = entry["arguments"][position]["strides"]
+        for axis, stride in enumerate(strides):
+            if array.shape[axis] == 1 or array.is_empty:
+                continue
+            found = array.stride(axis)
+            expected = self._stride(stride, entry, passed, known)
+            if found != expected:
+                what = f"Mismatched {entry['arguments'][position]['name']}.strides[{axis}]"
+                self._mismatch(index, position, what, str(expected), DECLARED, to="")
+        if array.span > limit:
+            name = entry["arguments"][position]["name"]
+            remedy = "pass a copy that has no such gaps, or build the kernel with int64 sizes"
+            told = f"the {limit} that int{32 if limit < 1 << 32 else 64} sizes allow\n  remedy: {remedy}"
+            self._refuse(ValueError, f"argument '{name}' has elements that are further apart than {told}")
+
+    def _stride(self, stride: int | str, entry: Mapping[str, Any], passed: Passed, known: Mapping[str, Any]) -> int:
+        """A declared stride; what only strides tell is as the first array has it."""
+        if isinstance(stride, int):
+            return stride
+        symbols = dict(known)
+        order = sorted(range(len(passed)), key=lambda number: entry["arguments"][number]["output"])
+        for number in (number for number in order if isinstance(passed[number], Array)):
+            for axis, symbol in enumerate(entry["arguments"][number].get("strides", ())):
+                if isinstance(symbol, str) and symbol.isidentifier():
+                    symbols.setdefault(symbol, passed[number].stride(axis))
+        return int(Size(stride).value(symbols))
 
     def _mismatch(self, index: int, position: int, what: str, expected: str, remedy: str, to: str = "to ") -> NoReturn:
         """Raise an error in the words of TVM's host code."""

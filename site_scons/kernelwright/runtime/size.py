@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -70,6 +70,12 @@ def size_text(size: int | str, multiples: Mapping[str, int]) -> str:
     """
     known = multiples.get(size, 1) if isinstance(size, str) else 1
     return f"{size} (a multiple of {known})" if known > 1 else str(size)
+
+
+def strides_text(strides: Iterable[int | str]) -> str:
+    """What messages say of declared strides; nothing, if there are none."""
+    listed = ", ".join(map(str, strides))
+    return f" with strides [{listed}]" if listed else ""
 
 
 class Size:

@@ -101,6 +101,10 @@ class Check:
         is_for_some = self._request.archs and self._interpreted is None
         if is_for_some and not suitable(self._request.archs.split(","), _capability(self._device)):
             return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
+        strided = [argument["name"] for argument in self._arguments if "strides" in argument]
+        if strided and self._request.device.startswith("cuda"):
+            print(f"{self._kernel.name} is not checked on {self._request.device}: {strided[0]} has declared strides")
+            return {"cases": 0, "worst_error": 0.0, "sizes": [], "device": self._request.device}
         function = self.function()
         worst = 0.0
         checked: list[dict[str, int]] = []
@@ -272,13 +276,15 @@ class Check:
         """The kernel's tensors after a call, by argument name."""
         arguments: list[Any] = []
         tensors: dict[str, Any] = {}
+        told = dict(sizes)
         for argument in self._arguments:
             name = argument["name"]
             if argument["output"] and leave_out:
                 continue
             value = self.garbage(argument, sizes) if argument["output"] else inputs[name]
             if isinstance(value, np.ndarray):
-                tensors[name] = value = to_device(value, argument, self._device)
+                strides = declared_strides(argument, value.shape, told)
+                tensors[name] = value = to_device(value, argument, self._device, strides)
             arguments.append(value)
         try:
             returned = function(*arguments)
@@ -371,14 +377,42 @@ def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dty
     return np.asarray(rng.standard_normal(shape)).astype(dtype)
 
 
-def to_device(array: Array, argument: Mapping[str, Any], device: Any) -> Any:
+def declared_strides(argument: Mapping[str, Any], shape: Sequence[int], told: dict[str, int]) -> list[int]:
+    """Strides in elements that an argument of signature.json accepts, with gaps where it allows them; [] if compact.
+
+    Arguments:
+        told: symbol -> value; gets those that only strides tell.
+    """
+    strides = list(argument.get("strides", ()))
+    free = [axis for axis, stride in enumerate(strides) if isinstance(stride, str) and stride.isidentifier()]
+    free = [axis for axis in free if strides[axis] not in told]
+    span = 1
+    for axis in [*(axis for axis in range(len(strides)) if axis not in free), *reversed(free)]:
+        if axis in free:
+            told.setdefault(strides[axis], span + 3)
+        if isinstance(strides[axis], str):
+            strides[axis] = Size(strides[axis]).value(told)
+        span += max(shape[axis] - 1, 0) * abs(strides[axis])
+    return strides
+
+
+def to_device(array: Array, argument: Mapping[str, Any], device: Any, strides: Sequence[int] = ()) -> Any:
     """A new tensor on a device with the content of an array, for an argument of signature.json.
 
     On the CPU it is aligned as the argument has to be and no better.
+
+    Arguments:
+        strides: those that it is to have there, in elements; none: it is compact, as it is on other devices.
     """
     on_cpu = device.dlpack_device_type() == tvm_ffi.DLDeviceType.kDLCPU
     if on_cpu and array.dtype.isbuiltin == 1:
-        return barely_aligned(array, argument.get("alignment") or array.itemsize)
+        span = 1 + sum(max(size - 1, 0) * stride for size, stride in zip(array.shape, strides, strict=bool(strides)))
+        content = np.zeros(span, array.dtype) if strides else array
+        copy = barely_aligned(content, argument.get("alignment") or array.itemsize)
+        if strides:
+            copy = np.lib.stride_tricks.as_strided(copy, array.shape, [stride * array.itemsize for stride in strides])
+            copy[...] = array
+        return copy
     shape, dtype = array.shape, argument["dtype"]
     tensor = _aligned_tensor(shape, argument) if on_cpu else tvm.runtime.empty(shape, dtype, device)
     if array.size:

@@ -124,6 +124,26 @@ KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor,
   return kw_raise_text("ValueError", &text);
 }
 
+/* How far apart elements of a tensor with declared strides are has to fit the kernel's sizes. */
+KW_COLD int kw_check_span(const kw_argument *argument, const DLTensor *tensor, int64_t limit) {
+  int64_t span = 1, step;
+  for (int32_t i = 0; i < tensor->ndim; ++i) {
+    bool over = __builtin_mul_overflow(llabs(kw_stride(tensor, i)), tensor->shape[i] - 1, &step);
+    if (over || __builtin_add_overflow(span, step, &span) || span > limit)
+      return kw_raise("ValueError",
+                      "argument '%s' has elements that are further apart than the %" PRId64 " that int%d sizes allow"
+                      "\n  remedy: pass a copy that has no such gaps, or build the kernel with int64 sizes",
+                      argument->name, limit, kw_bits_of(limit));
+  }
+  return 0;
+}
+
+KW_FUNCTION bool kw_has_size_of_one(const DLTensor *tensor) {
+  for (int32_t i = 0; i < tensor->ndim; ++i)
+    if (tensor->shape[i] == 1) return true;
+  return false;
+}
+
 KW_FUNCTION bool kw_scalar_fits(const kw_argument *argument, const TVMFFIAny *value) {
   int bits = argument->dtype.bits;
   if (argument->kind != KW_INT || value->type_index != kTVMFFIInt) return true;
@@ -139,6 +159,10 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
     const DLTensor *tensor = call->tensors[i];
     if (tensor) {
       int64_t elements = kw_count_within(tensor, limit);
+      if (elements > 0 && argument->strided) {
+        if (kw_check_span(argument, tensor, limit)) return -1;
+        call->has_empty |= kw_has_size_of_one(tensor);
+      }
       if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;
       if (elements && kw_raise_tensor(argument, tensor, limit)) return -1;
       call->has_empty = true;

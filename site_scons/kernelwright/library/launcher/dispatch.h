@@ -10,6 +10,7 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDevice device) {
 
 /* What to do about an argument that TVM's host code (0.27) refuses, by the words that it has for it. */
 KW_COLD const char *kw_remedy_for(const char *message) {
+  if (strstr(message, ".strides[")) return "pass an array with the strides that the definition declares";
   if (strstr(message, "compact") || strstr(message, ".strides"))
     return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()";
   if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
@@ -48,18 +49,32 @@ KW_FUNCTION int kw_run_entry(const kw_call *call, kw_entry entry, const TVMFFIAn
   return status;
 }
 
+/* The strides of a tensor, with the declared ones where it has one element or none, over which nothing strides. */
+KW_COLD void kw_declared_strides(const kw_call *call, const kw_signature *signature, int32_t argument, int64_t *strides) {
+  const DLTensor *tensor = call->tensors[argument];
+  signature->strides(call, argument, strides);
+  for (int32_t i = 0; i < tensor->ndim; ++i)
+    if (tensor->shape[i] > 1 && !kw_is_empty(tensor)) strides[i] = kw_stride(tensor, i);
+}
+
 /* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
- * empty tensors without strides, which means compact. */
-KW_COLD int kw_run_with_empty(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
+ * empty tensors without strides, which means compact; or with those that are declared, also for sizes of 1. */
+KW_COLD int kw_run_with_empty(const kw_call *call, const kw_signature *signature, kw_entry entry,
+                              const TVMFFIAny *arguments) {
   TVMFFIAny values[KW_CALL_ARGUMENTS];
   DLTensor compact[KW_CALL_ARGUMENTS];
+  int32_t dims = 1;
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) dims += signature->arguments[i].ndim;
+  int64_t room[dims], *strides = room;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = arguments[i];
-    if (!tensor || !kw_is_empty(tensor)) continue;
+    bool strided = call->tensors[i] && signature->arguments[i].strided;
+    if (!tensor || !(strided || kw_is_empty(tensor))) continue;
     compact[i] = *tensor;
     compact[i].strides = NULL;
+    if (strided) kw_declared_strides(call, signature, i, compact[i].strides = strides), strides += tensor->ndim;
     values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
   }
   return kw_run_entry(call, entry, values);
@@ -88,7 +103,8 @@ static int kw_run_own(const kw_call *call, const kw_variant *variant, const TVMF
 KW_FUNCTION int kw_run_host(const kw_call *call, const kw_variant *variant, kw_entry entry,
                             const TVMFFIAny *arguments) {
   bool has_empty = __builtin_expect(call->has_empty, 0);
-  int status = has_empty ? kw_run_with_empty(call, entry, arguments) : kw_run_entry(call, entry, arguments);
+  const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
+  int status = has_empty ? kw_run_with_empty(call, signature, entry, arguments) : kw_run_entry(call, entry, arguments);
   return __builtin_expect(variant->own && !status, 0) ? kw_run_own(call, variant, arguments) : status;
 }
 

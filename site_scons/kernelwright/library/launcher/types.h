@@ -18,6 +18,7 @@ typedef struct kw_argument {
   const char *text; /* for messages, such as "float16[m, 4096]" */
   kw_kind kind;
   bool output;
+  bool strided; /* its strides are declared, and the host code compares them; otherwise it has to be compact */
   DLDataType dtype;
   int32_t ndim;
   uint32_t alignment; /* of a tensor's data, in bytes */
@@ -32,6 +33,8 @@ typedef struct kw_signature {
   bool int32_sizes; /* the kernel computes with int32 sizes, so tensors have at most KW_INT32_LIMIT elements */
   /* Computes the dimensions of all outputs, one after the other, from the inputs of a call that matches. */
   void (*output_shapes)(const struct kw_call *call, int64_t *dims);
+  /* Computes the declared strides of an argument. What only strides tell is as the caller has it. */
+  void (*strides)(const struct kw_call *call, int32_t argument, int64_t *strides);
 } kw_signature;
 
 /* One CPU build of a variant. */
@@ -171,7 +174,8 @@ typedef struct kw_call {
   const TVMFFIAny *passed;
   struct kw_workspace *mark; /* the newest workspace before it */
   bool complete;  /* outputs were passed */
-  bool has_empty; /* some tensor, passed or new, has no elements; known once it has been checked */
+  bool has_empty; /* some tensor, passed or new, has no elements, or declared strides that do not matter for a size of
+                   * 1; known once it has been checked */
   DLDevice device;
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
@@ -185,6 +189,14 @@ KW_FUNCTION const DLTensor *kw_tensor_of(const TVMFFIAny *value) {
 
 /* The data of an image that is in the objects of sources with host code of their own: CUDA's runtime in them loads it. */
 #define KW_IN_OBJECTS ""
+
+/* A stride of a tensor in elements; 0 without a tensor. */
+static inline int64_t kw_stride(const DLTensor *tensor, int32_t axis) {
+  int64_t stride = 1;
+  if (!tensor || tensor->strides) return tensor ? tensor->strides[axis] : 0;
+  for (int32_t i = axis + 1; i < tensor->ndim; ++i) stride *= tensor->shape[i];
+  return stride;
+}
 
 /* Names an image of device code, which images.s embeds. */
 #define KW_IMAGE(symbol) extern const unsigned char symbol[] KW_HIDDEN

@@ -1,0 +1,123 @@
+"""TIR kernels that declare strides: arrays that are not compact, on the CPU and against the stand-in for the driver."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import SCONSTRUCT, Project
+from standin_calls import call, launches, make_standin
+
+SETTINGS = """\
+[tool.kernelwright]
+targets = ["llvm", "cuda"]
+archs = ["x86-64-v3", "sm_80"]
+backends = ["tvm_ffi", "nvrtc"]
+"""
+
+KERNELS = """\
+from kernelwright import kernel
+from tvm.script import tirx as T
+from tvm.tirx import Var
+
+
+def plus_one(strides_of):
+    m, n, s = (Var(name, "int32") for name in "mns")
+    strides = strides_of(m, n, s)
+
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((m, n), "float32", strides=strides), y: T.Buffer((m, n), "float32")):
+        for i, j in T.grid(m, n):
+            with T.sblock("y"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                y[vi, vj] = x[vi, vj] + T.float32(1)
+
+    return main
+
+
+@kernel(outputs=["y"])
+def rows():
+    return plus_one(lambda m, n, s: (s, 1))
+
+
+@kernel(outputs=["y"])
+def columns():
+    return plus_one(lambda m, n, s: (1, m))
+
+
+@rows.reference
+@columns.reference
+def _(x):
+    return x + 1
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A built project; its check has compared kernels of the CPU with arrays that are not compact."""
+    project = Project(tmp_path_factory.mktemp("strides"))
+    project.write("SConstruct", SCONSTRUCT)
+    project.write("pyproject.toml", SETTINGS)
+    project.write("kernels/strides.py", KERNELS)
+    assert project.scons("-j2", ".", "check").labels["CHECK"] == 2
+    make_standin(project)
+    return project
+
+
+def test_arrays_are_taken_as_declared_and_others_are_refused(built):
+    printed = built.python(
+        """
+        import demo, numpy as np
+        def shown(function, *arguments):
+            try:
+                return np.from_dlpack(function(*arguments)).tolist()
+            except ValueError as error:
+                return str(error).splitlines()[0] + str(error).splitlines()[-1]
+        x = np.arange(6, dtype="float32").reshape(2, 3)
+        print(shown(demo.rows, x[:, :2]), shown(demo.rows, x[::-1]), shown(demo.columns, x.T))
+        print(shown(demo.rows, x[:, ::2]))
+        print(shown(demo.columns, x))
+        # A size of 1 and an array without elements have nothing to stride over.
+        print(shown(demo.columns, x[:1]), shown(demo.columns, x[:, :1].copy()), shown(demo.columns, x[:0]))
+        far = np.lib.stride_tricks.as_strided(x, (3, 3), (2**32, 4))
+        print(shown(demo.rows, far))
+        """
+    ).splitlines()
+    assert (
+        printed[0] == "[[1.0, 2.0], [4.0, 5.0]] [[4.0, 5.0, 6.0], [1.0, 2.0, 3.0]] [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]"
+    )
+    remedy = "remedy: pass an array with the strides that the definition declares"
+    assert "kernel 'rows': Invalid x.strides[1] on argument #0" in printed[1] and printed[1].endswith(remedy)
+    assert "kernel 'columns': Mismatched x.strides[1] on argument #0" in printed[2] and printed[2].endswith(remedy)
+    assert printed[3] == "[[1.0, 2.0, 3.0]] [[1.0], [4.0]] []"
+    assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[4]
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_a_stride_is_a_parameter_of_the_launch(built, nvrtc):
+    code = """
+print(message_of(demo.columns, on_cuda(4, 5, data=0x100), on_cuda(4, 5, data=0x200)))
+print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(7, 2)), on_cuda(4, 5, data=0x200)))
+print(message_of(demo.rows, on_cuda(4, 5, data=0x100, strides=(2**30, 1)), on_cuda(4, 5, data=0x200)))
+demo.rows(on_cuda(4, 5, data=0x100, strides=(7, 1)), on_cuda(4, 5, data=0x200))
+demo.columns(on_cuda(4, 5, data=0x100, strides=(1, 4)), on_cuda(4, 5, data=0x200))
+demo.columns(on_cuda(1, 5, data=0x100, strides=(9, 1)), on_cuda(1, 5, data=0x200))
+"""
+    printed, log = call(built, code, parameters="ppiii", capability=80, nvrtc=nvrtc)
+    assert printed.count("remedy: pass an array with the strides that the definition declares") == 2
+    assert "further apart than the 2147418112 that int32 sizes allow" in printed
+    parameters = [line.partition("parameters ")[2].split() for line in launches(log)]
+    assert len(parameters) == 3 and "7" in parameters[0] and "7" not in parameters[1]
+
+
+def test_the_signature_has_the_strides(built):
+    described = json.loads((built.folder / "build/kernels/demo/rows/default/cuda/signature.json").read_text())
+    assert described["arguments"][0]["strides"] == ["s", 1] and "strides" not in described["arguments"][1]
+    assert (described["symbols"], described["stride_symbols"]) == ({"m": "int32", "n": "int32"}, {"s": "int32"})
+
+
+def test_an_output_whose_strides_no_new_array_has_is_refused(built):
+    built.write("kernels/strides.py", KERNELS.replace('(outputs=["y"])\ndef columns', '(outputs=["x"])\ndef columns'))
+    run = built.scons("build/kernels/demo/columns/wrapper.c", ok=False)
+    assert "columns/default [lower]: output 'x' has the strides [1, m], and new arrays are compact" in run.output
+    assert "remedy: remove 'x' from outputs, so that callers pass it" in run.output
