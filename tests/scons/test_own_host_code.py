@@ -51,13 +51,15 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(scale, scale);
 
 # By hand, because the headers for C++ take the compiler two seconds.
 PLAIN = """\
+#include <cuda.h>
 #include <tvm/ffi/c_api.h>
 
 #include <stdexcept>
 
 int half_of(int number) {
   if (number % 2) throw std::invalid_argument("it is odd");
-  return number / 2;
+  int count = -1;
+  return number ? number / 2 : cuDeviceGetCount(&count) ? -1 : count;
 }
 
 extern "C" __attribute__((visibility("default"))) int __tvm_ffi_halved(
@@ -146,7 +148,7 @@ def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(
 
 def test_calls_get_to_the_function_and_its_errors_back(built):
     code = """
-print(demo.halved(6), message_of(demo.halved, 5), message_of(demo.halved), sep="|")
+print(demo.halved(6), demo.halved(0), demo.halved(0), message_of(demo.halved, 5), message_of(demo.halved), sep="|")
 print(demo.halved.choice(1).reason, demo.halved.devices, demo.scale.devices)
 x, y = on_cuda(3, data=0x100), on_cuda(3, data=0x200)
 print(message_of(demo.scale, x, y, 2.0), message_of(demo.scale, x, 2.0), sep="|")
@@ -156,13 +158,15 @@ import numpy as np
 print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
 """
     printed, _ = call(built, code, capability=90)
-    assert printed.startswith("3|ValueError: it is odd|ValueError: it takes one number\n")
+    assert printed.startswith("3|2|2|ValueError: it is odd|ValueError: it takes one number\n")
     assert "its arguments are not declared frozenset({'cuda'}) frozenset({'cuda'})" in printed
     own = "ValueError: Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than 2"
     assert f"{own}|{own}" in printed
     assert "ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1" in printed
     assert "TypeError: kernel 'scale': Mismatched x.dtype on argument #0" in printed
     assert "it cannot run on cpu: it was built for cuda (sm_80, sm_90a) only" in printed
+    without = built.python("import demo; print(demo.halved(0))", env={"KERNELWRIGHT_CUDA_DRIVER": "/nowhere"})
+    assert without.strip() == "-1"
     refused, _ = call(built, "print(message_of(demo.scale, on_cuda(3), 9.0))", capability=75)
     assert "cuda:0 is an sm_75, and variant default was built for sm_80, sm_90a" in refused
 
@@ -194,7 +198,7 @@ BROKEN = {
 
 ERRORS = [
     r"misspelt.*\[link\]: its sources do not export 'halve'; they export halved\n",
-    r"broken \[nvcc\]: nvcc ended(?s:.*?)kernels/csrc/broken.cc:7:\d+: error: .*half_off",
+    r"broken \[nvcc\]: nvcc ended(?s:.*?)kernels/csrc/broken.cc:9:\d+: error: .*half_off",
     r"lacking \[link\]: (?s:.*?)undefined reference to `half_of\(int\)'",
     r"elsewhere.*: its sources have host code of their own, which the backend nvrtc cannot do",
     r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
@@ -212,7 +216,7 @@ def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
         kernels.append(f"{decorator}\ndef {name}():\n    return {returned}\n\n\n")
     project.write("kernels/own.py", head + "".join(kernels))
     project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "nvrtc"]\n')
-    project.write("kernels/csrc/broken.cc", PLAIN.replace("return number / 2", "return half_off(number)"))
+    project.write("kernels/csrc/broken.cc", PLAIN.replace("number / 2", "half_off(number)"))
     project.write(
         "kernels/csrc/lacking.cc",
         PLAIN.replace("int half_of(int number) {", "int half_of(int number);\nint other(int number) {"),

@@ -187,7 +187,7 @@ STAGES = (
         "`module.tir` and `sm_*.json`",
         "the command without paths, identity of the compiler, what is exported, limits, docstring, flags, tools, where "
         "images are; with a space, the tuning tables",
-        "`<kernel>.so`, `compile.sh`, `entry.json`",
+        "`<kernel>.so`, `compile.sh`, `entry.json`; with `OBJECT` `driver.s`",
         module="stages.link",
         also=("backends",),
         memory={"link": 256 * MIB},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,57 @@ EXPORT = "__tvm_ffi_"
 
 RUNTIME = "libcudart_static.a"
 """CUDA's runtime as an archive: what is linked with it needs no CUDA toolkit where it runs, and finds the driver."""
+
+OF_DRIVER = re.compile(r"cu[A-Z]\w*")
+"""The names of functions of the CUDA driver; those of its runtime and of libraries go on with a small letter."""
+
+DRIVER_HEAD = """\
+/* What sources call of the CUDA driver. Written by Kernelwright. */
+.section .note.GNU-stack, "", @progbits
+.text
+/* Finds a function by its name (%rax), notes where it is (%r11), and goes on there with the arguments of the call. */
+kw_find_in_driver:
+  pushq %rdi
+  pushq %rsi
+  pushq %rdx
+  pushq %rcx
+  pushq %r8
+  pushq %r9
+  pushq %r11
+  movq %rax, %rdi
+  call kw_driver_function@PLT
+  popq %r11
+  popq %r9
+  popq %r8
+  popq %rcx
+  popq %rdx
+  popq %rsi
+  popq %rdi
+  movq %rax, (%r11)
+  jmp *%rax
+"""
+"""The beginning of driver.s. A call leaves the stack 8 bytes off its alignment, and seven registers make up for it."""
+
+DRIVER_FUNCTION = """
+.text
+.globl {name}
+.hidden {name}
+.type {name}, @function
+{name}:
+  movq kw_place_of_{name}(%rip), %rax
+  testq %rax, %rax
+  je 1f
+  jmp *%rax
+1:
+  leaq kw_name_of_{name}(%rip), %rax
+  leaq kw_place_of_{name}(%rip), %r11
+  jmp kw_find_in_driver
+.section .rodata
+kw_name_of_{name}: .asciz "{name}"
+.local kw_place_of_{name}
+.comm kw_place_of_{name}, 8, 8
+"""
+"""A function of driver.s."""
 
 UNVERSIONED = 1
 """The largest number in a library's table of versions that stands for none."""
@@ -38,20 +90,34 @@ def renaming(kernel: str) -> str:
 
 def exported_functions(kernel: str, objects: Iterable[Path]) -> list[str]:
     """The functions that some objects export for TVM-FFI, sorted."""
-    found = {name for path in objects for name in _defined(path)}
+    found = {name for path in objects for name in _symbols(path, defined=True)}
     own = {kernel} if own_symbol(kernel, kernel) in found else set()
     return sorted(own | {name.removeprefix(EXPORT) for name in found if name.startswith(EXPORT)})
 
 
-def _defined(path: Path) -> list[str]:
-    """The names of an object's functions that others can call."""
+def _symbols(path: Path, *, defined: bool) -> list[str]:
+    """The names of what an object has for others, or of what it wants of others."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
     with path.open("rb") as stream:
         table = ELFFile(stream).get_section_by_name(".symtab")
         symbols = list(table.iter_symbols()) if isinstance(table, SymbolTableSection) else []
-    return [s.name for s in symbols if s["st_info"]["bind"] != "STB_LOCAL" and s["st_shndx"] != "SHN_UNDEF"]
+    shared = [symbol for symbol in symbols if symbol["st_info"]["bind"] != "STB_LOCAL"]
+    return [symbol.name for symbol in shared if (symbol["st_shndx"] != "SHN_UNDEF") == defined]
+
+
+def driver_functions(objects: Iterable[Path]) -> list[str]:
+    """The functions of the CUDA driver that some objects call, sorted."""
+    return sorted({name for path in objects for name in _symbols(path, defined=False) if OF_DRIVER.fullmatch(name)})
+
+
+def driver_text(functions: Iterable[str]) -> str:
+    """The text of driver.s: functions of these names, which call those of the driver.
+
+    The driver is looked for at the first call, so that neither building nor loading a package needs one.
+    """
+    return DRIVER_HEAD + "".join(DRIVER_FUNCTION.format(name=name) for name in functions)
 
 
 def cuda_runtime(nvcc: str, where: Where) -> Path:

@@ -12,7 +12,7 @@ from ..core.files import digest_of, sha256_of
 from ..library.commands import ToolPaths, link_command
 from ..library.files import VariantFiles, images_of, objects_of
 from ..library.launcher import LINKER_MAP
-from ..library.own_code import cuda_runtime, exported_functions, undefined_functions
+from ..library.own_code import cuda_runtime, driver_functions, driver_text, exported_functions, undefined_functions
 from ..toolchain.tvm import tvm_ffi_library
 from . import entry
 from .commands import command_of
@@ -20,7 +20,10 @@ from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
 from .stage import Measured, Stage, files_in
 
-UNDEFINED = "list the source that has it in sources; of CUDA, only what is in its runtime can be called"
+DRIVER = "driver.s"
+"""What sources with host code of their own call of the CUDA driver."""
+
+UNDEFINED = "list the source that has it in sources; of CUDA, its runtime and the driver can be called"
 
 
 def make(
@@ -45,15 +48,20 @@ def make(
     symbolic = replace(SYMBOLIC_PLACES, glibc=stubs, cuda_runtime=stand_in("CUDA_RUNTIME") if runtime else "")
     where = kernel.where("link")
 
-    def command_for(linked: tuple[VariantFiles, ...], places: ToolPaths, output: str) -> list[str]:
+    def command_for(
+        linked: tuple[VariantFiles, ...], places: ToolPaths, output: str, folder: Path | str = name
+    ) -> list[str]:
         shared, *objects = (Path(path).relative_to(top).as_posix() for path in (launcher.paths[0], *objects_of(linked)))
-        return link_command(name, shared, objects, places, output)
+        return link_command(name, shared, [*objects, *([f"{folder}/{DRIVER}"] if runtime else [])], places, output)
 
     def link(scratch: Path) -> None:
         linked = kernel.whole(variants)
         entry.check_limits(kernel, linked)
         _require_exported(kernel, linked)
-        command = command_for(linked, places, str(scratch / f"{name}.so"))
+        if runtime:
+            called = driver_functions(map(Path, objects_of(linked)))
+            (scratch / DRIVER).write_text(driver_text(called), encoding="utf-8")
+        command = command_for(linked, places, str(scratch / f"{name}.so"), scratch)
         remedy = f"the sources are below {top}"
         run = partial(kernel.run.compilers.run, folder=top, scratch=scratch, where=where, kind="link", subject=name)
         done = run(command, remedy=remedy)
@@ -73,7 +81,7 @@ def make(
         **({"runtime": sha256_of(Path(runtime))} if runtime else {}),
         **entry.options_of(kernel),
     }
-    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json"))
+    outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", *([DRIVER] if runtime else [])))
     made = [compiled.paths[0], *wrapped.paths[1:], *objects_of(variants), *images_of(variants)]
     # What takes longest and waits for least comes first: a build makes sources in this order.
     given = [launcher.paths[0], *(glibc.paths if glibc else [])]

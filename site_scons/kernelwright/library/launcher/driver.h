@@ -242,10 +242,24 @@ __attribute__((format(printf, 2, 3))) KW_COLD int kw_raise_cuda(CUresult status,
   return kw_raise_text("RuntimeError", &text);
 }
 
-KW_COLD void *kw_open_driver(void) {
+KW_COLD void *kw_try_driver(void) {
   const char *chosen = getenv(KW_DRIVER_VARIABLE);
-  const char *name = chosen && *chosen ? chosen : "libcuda.so.1";
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  return dlopen(chosen && *chosen ? chosen : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+}
+
+/* What stands in for functions of a driver that is not there, or too old. */
+static CUresult kw_no_driver(void) { return 34; }    /* CUDA_ERROR_STUB_LIBRARY */
+static CUresult kw_no_function(void) { return 500; } /* CUDA_ERROR_NOT_FOUND */
+
+/* A function of the driver, for host code of the author's that calls it by its name (library/own_code.py). */
+__attribute__((cold)) void *kw_driver_function(const char *name) {
+  void *library = kw_try_driver();
+  void *function = library ? dlsym(library, name) : (void *)kw_no_driver;
+  return function ? function : (void *)kw_no_function;
+}
+
+KW_COLD void *kw_open_driver(void) {
+  void *library = kw_try_driver();
   if (!library)
     kw_raise("RuntimeError",
              "there is no CUDA driver: %s\n"

@@ -11,6 +11,8 @@ KW_EXPORT int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants
 KW_EXPORT int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFFIAny *passed,
                            int32_t num_passed, TVMFFIAny *result);
 
+KW_EXPORT void *kw_driver_function(const char *name);
+
 /* The FFI functions that every library has, as `kw_` and the name; serve.h says what they do. */
 #define KW_SERVICES(X)                                                                                        \
   X(preload) X(supported) X(set_num_threads) X(num_threads) X(current_stream) X(order) X(synchronize)         \
