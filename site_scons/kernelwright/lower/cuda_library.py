@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..core.errors import DefinitionError
 from ..core.files import pretty_json
 from ..define.exported import Exported
 from .declared_launch import lower_checks
@@ -19,9 +20,12 @@ def lower(exported: Exported, unit: Unit, progress: Callable[[str], None]) -> Lo
     """Lower what a definition returned.
 
     Raises:
-        DefinitionError: its arguments cannot be those of a kernel.
+        DefinitionError: its arguments cannot be those of a kernel, or each arch is to have its own source.
         LoweringError: TVM cannot make the host code.
     """
+    if unit.per_arch:
+        message = f"function {exported.function!r} launches by itself, and is compiled for all archs together"
+        raise DefinitionError(message, unit.where, "leave per_arch out; device code can ask for __CUDA_ARCH__")
     outputs = unit.named(list(exported.declared))
     exported.check(outputs, unit.where)
     progress("making the checks of arguments")
