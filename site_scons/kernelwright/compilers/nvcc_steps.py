@@ -147,7 +147,7 @@ def _result(
     def run(command: Sequence[str]) -> ToolResult:
         return _run(job, command, scratch, tools, subject)
 
-    trims = is_ptx(job.arch) and can_trim(job.flags) and job.headers is None
+    trims = is_ptx(job.arch) and can_trim(job.flags)
     results = compile_trimmed(job, steps, known, kept, scratch, run, checked=shipped) if trims else None
     return together(results) if results else run(_command(job, steps, scratch, shipped))
 

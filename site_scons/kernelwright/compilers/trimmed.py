@@ -74,12 +74,13 @@ def compile_trimmed(
         ValueError: the headers or the steps have another form than is known.
     """
     results: list[ToolResult] = []
+    where = (job.headers.standard, *job.headers.flags(job.headers.path)) if job.headers else ()
 
     def headers_of(head: str, before: Headers | None, read: Callable[[], Headers]) -> Headers:
-        return known.of((job.arch, *job.flags, head), before, kept, read)
+        return known.of((job.arch, *job.flags, *where, head), before, kept, read)
 
     def run_and_keep(command: Sequence[str]) -> None:
         results.append(run(command))
 
-    source = TrimmedSource(job.folder / "device.cu", steps, scratch, run_and_keep, headers_of)
+    source = TrimmedSource(job.folder / "device.cu", steps, scratch, run_and_keep, headers_of, job.headers is None)
     return results if source.make_ptx(checked=checked) else []

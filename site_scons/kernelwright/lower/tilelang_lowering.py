@@ -172,7 +172,8 @@ def _passed(value: Mapping[str, Any], maps: list[EncodedMap]) -> Passed:
 
 
 def _device_code(data: Mapping[str, Any], unit: Unit) -> str:
-    return f"// {unit.kernel}/{unit.slug}: {data['name']}\n{data['source'].strip()}\n"
+    # At the end, because what sources begin with is read once for all that begin with the same.
+    return f"{data['source'].strip()}\n// {unit.kernel}/{unit.slug}: {data['name']}\n"
 
 
 def _error(error: Mapping[str, str], program: Program, unit: Unit) -> DefinitionError | LoweringError:

@@ -22,6 +22,8 @@ class TrimmedSource:
         run: runs a command in the folder of the source.
         headers_of: what is known of some headers, by their text and by what those before them leave, or else what the
             function gives that it gets.
+        in_parts: whether its headers are read in parts, which other sources may have, too. Those with ``#pragma once``
+            cannot be: it counts within a part only.
     """
 
     path: Path
@@ -29,6 +31,7 @@ class TrimmedSource:
     scratch: Path
     run: Callable[[Sequence[str]], None]
     headers_of: Callable[[str, Headers | None, Callable[[], Headers]], Headers]
+    in_parts: bool = True
 
     def make_ptx(self, *, checked: bool) -> bool:
         """Make PTX; False: what is made does not count, because the source needs all of its headers.
@@ -43,7 +46,7 @@ class TrimmedSource:
         if parts is None:
             return False
         heads, rest = parts
-        headers = self._headers(heads)
+        headers = self._headers(heads if self.in_parts else ["\n".join(heads)])
         own = own_part(headers, rest)
         text = None if own is None else trimmed(headers, self._preprocessed("own", own, has_built_in=False))
         if text is None:
