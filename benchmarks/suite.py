@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     against_tilelang,
+    against_triton,
     call_overhead,
     clean_build,
     edit_one,
@@ -30,6 +31,7 @@ MODULES = {
     "first_kernel": first_kernel,
     "fresh_folder": fresh_folder,
     "tilelang": against_tilelang,
+    "triton": against_triton,
     "process_per_kernel": process_per_kernel,
     "import_and_call": import_and_call,
     "on_demand": on_demand,

@@ -529,6 +529,22 @@ def test_descriptors_that_a_kernel_makes_get_scratch_memory_for_each_program(pro
 # ---- what is wrong with a definition
 
 
+def test_a_kernel_has_one_name_in_whatever_language(project):
+    project.write("kernels/other.py", f"from kernelwright import kernel\n{MIXED.replace('powers', 'add')}")
+    output = project.scons(ok=False).output
+    assert re.search(
+        r"kernels/other\.py:\d+ add \[discover\]: a kernel named 'add' is also defined at kernels/add\.py", output
+    )
+
+
+def test_where_triton_is_missing_the_line_for_pip_is_shown(project):
+    """It is hidden from the worker that executes the file; elsewhere no import of it is tried."""
+    project.replace("kernels/add.py", "import triton\n", "import sys\nsys.modules['triton'] = None\nimport triton\n")
+    output = project.scons("add", ok=False).output
+    assert re.search(r"kernels/add\.py:\d+ \[discover\]: the file raised ModuleNotFoundError: ", output)
+    assert "remedy: definitions in triton need it: pip install 'triton==3.9.*'" in output
+
+
 def broken(project: Project, old: str, new: str, *arguments: str) -> str:
     """The error of a build after an edit of add."""
     project.replace("kernels/add.py", old, new)
@@ -597,6 +613,7 @@ RULED = '@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0
         ("BLOCK=256,", "BLOCK=256, num_warps=3,", "num_warps is 3, expected a power of two up to 32", ""),
         ("Program(add_kernel,", "Program(print,", "function is of type builtins.builtin_function", "@triton.jit"),
         ("BLOCK=256,", "BLOCK=TensorDescriptor(),", "the argument 'BLOCK' is a tensor descriptor", "make_tensor_desc"),
+        ("BLOCK=256,", "BLOCK=TensorMap(vector, [64]),", "is a tensor descriptor (TMA), which", "make_tensor_desc"),
         (
             "@triton.jit\n",
             RULED,
@@ -609,7 +626,7 @@ RULED = '@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0
 )
 def test_what_cannot_be_is_an_error_with_a_place_and_a_remedy(project, old, new, what, remedy):
     with (project.folder / "kernels/add.py").open("a") as file:
-        file.write("\n\nclass TensorDescriptor:\n    pass\n")
+        file.write("\n\nfrom kernelwright.cuda import TensorMap\n\n\nclass TensorDescriptor:\n    pass\n")
     output = broken(project, old, new)
     assert what in output
     assert remedy in output

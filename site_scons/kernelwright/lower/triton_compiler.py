@@ -367,8 +367,8 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
             message = f"the parameter {parameter.name!r} of {function.__name__} is a constexpr, and gets a {kind}"
             raise DefinitionError(message, where, "give it a plain value")
     for name, value in given.items():
-        if type(value).__name__ == "TensorDescriptor":
-            message = f"the argument {name!r} is a tensor descriptor, which launches here cannot pass"
+        if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
+            message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
             raise DefinitionError(message, where, "pass a Tensor, and call tl.make_tensor_descriptor in the function")
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
 
