@@ -94,7 +94,7 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         "device.cu": _device_code(data, unit).encode(),
         "flags.json": (json.dumps(data["flags"]) + "\n").encode(),
     }
-    return replace(lowered, files=files, read=tuple(data["files"]))
+    return replace(lowered, files=files, read=data["files"])
 
 
 def _file_of(program: Program, unit: Unit) -> Path:

@@ -6,8 +6,10 @@ answered by a fork, so that sources are executed anew, and an error that ends th
     < {"version": "0.1.15"}
     > {"root": "/project", "file": "/project/kernels/tile/matmul.py", "function": "matmul", "arguments": {"M": 1024},
        "arch": "sm_90a"}
-    < {"lowered": {"arguments": [...], "maps": [...], "launches": [...], "source": "...", ...}, "files": [...]}
-    < {"error": {"kind": "...", "message": "...", "location": "...", "detail": "..."}, "files": [...]}
+    < {"lowered": {"arguments": [...], "maps": [...], "launches": [...], "source": "...", ...}, "files": {...}}
+    < {"error": {"kind": "...", "message": "...", "location": "...", "detail": "..."}, "files": {...}}
+
+``files`` are those of the project that it used, as :class:`Reads` has them.
 
 Written for TileLang 0.1.15. Nothing here imports a module of ours.
 """
@@ -21,7 +23,9 @@ import sys
 # The folder of this program has modules with the names of others, such as "triton".
 sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
 
+import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -29,7 +33,9 @@ import shlex
 import signal
 import traceback
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 INFIX = {
@@ -111,18 +117,97 @@ def _answered(request: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(text)
         return answer
     how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-    return {"error": Failure("tilelang", f"the process {how}").answer, "files": [request["file"]]}
+    return {"error": Failure("tilelang", f"the process {how}").answer, "files": {}}
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     root = request["root"]
+    reads = Reads(root)
+    reads.install()
     try:
         answer = {"lowered": _lower(request)}
     except Failure as failure:
         answer = {"error": failure.answer}
     except BaseException as error:  # it runs the author's code, and TileLang's errors have many types
         answer = {"error": _failure(error, root).answer}
-    return {**answer, "files": sorted({request["file"], *_project_files(root)})}
+    for file in _project_files(root):
+        reads.note(file)
+    return {**answer, "files": dict(sorted(reads.files.items()))}
+
+
+class Reads:
+    """Notes what a process uses of the project, from :meth:`install` on: also the files that it asks for in vain.
+
+    Python itself would load a module from bytecode, which may be of another source.
+
+    Arguments:
+        root: the project's folder.
+
+    Attributes:
+        files: path -> the digest of the content when it was first used; empty: there is no such file. A path with a
+            slash at the end is that of a folder whose names were listed; it has no digest here.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.files: dict[str, str | None] = {}
+        self._root = root
+        self._made: set[str] = set()
+        self._is_busy = False
+
+    def install(self) -> None:
+        """Have Python tell what it opens and lists, and ask here first for modules. There is no way back."""
+        sys.addaudithook(self._hook)
+        sys.meta_path.insert(0, self)
+
+    def note(self, path: str) -> bool:
+        """Note a file; returns whether it is there."""
+        if path not in self.files:
+            self._is_busy = True
+            try:
+                self.files[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            except (OSError, ValueError):
+                self.files[path] = ""
+            self._is_busy = False
+        return bool(self.files[path])
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._is_busy or event not in ("open", "os.listdir", "os.scandir"):
+            return
+        try:
+            path = os.path.abspath(os.fsdecode(arguments[0] or "."))  # noqa: PTH100
+        except TypeError:  # the number of an open file
+            return
+        if not _is_inside(path, self._root) or path.endswith(".pyc"):
+            return
+        if event != "open":
+            # Python's own finder lists folders; what it is asked for is noted one by one.
+            if sys._getframe(1).f_code.co_name != "_fill_cache":
+                self.files.setdefault(f"{path}/", None)
+        elif arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            self._made.add(path)
+        elif path not in self._made and not os.path.isdir(path):  # noqa: PTH112
+            self.note(path)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of a module of the project, as far as its folders come first; None for any other."""
+        folders = map(os.path.abspath, sys.path if path is None else path)
+        for folder in itertools.takewhile(lambda folder: _is_inside(f"{folder}/", self._root), folders):
+            base = f"{folder}/{name.rpartition('.')[2]}"
+            for file, inside in ((f"{base}/__init__.py", [base]), (f"{base}.py", None)):
+                if self.note(file):
+                    loader = _FromSource(name, file)
+                    return importlib.util.spec_from_file_location(
+                        name, file, loader=loader, submodule_search_locations=inside
+                    )
+        return None
+
+
+class _FromSource(SourceFileLoader):
+    """Loads a module from its source and never from bytecode."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
 
 
 def _lower(request: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +234,9 @@ def _function_of(request: dict[str, Any]) -> Any:
     file, name, root = request["file"], request["function"], request["root"]
     sys.path[:0] = [str(Path(file).parent), root]
     sys.dont_write_bytecode = True
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
+    stem = Path(file).stem
+    own = f"_{stem}" if stem in sys.modules else stem  # it must not take the place of a module such as "math"
+    spec = importlib.util.spec_from_file_location(own, file, loader=_FromSource(own, file))
     if spec is None or spec.loader is None:
         raise Failure("function", f"{_short(file, root)} is no Python file")
     module = importlib.util.module_from_spec(spec)
@@ -476,8 +563,13 @@ def _failure(error: BaseException, root: str) -> Failure:
 
 
 def _is_of_project(path: str, root: str) -> bool:
-    foreign = path.startswith((sys.prefix + os.sep, "<")) or "site-packages" in Path(path).parts
-    return path.startswith(root + os.sep) and not foreign and os.path.isfile(path)  # noqa: PTH113
+    return _is_inside(path, root) and os.path.isfile(path)  # noqa: PTH113
+
+
+def _is_inside(path: str, root: str) -> bool:
+    """Whether a path is one of the project, and not of an environment in its folder."""
+    foreign = path.startswith(sys.prefix + os.sep) or "site-packages" in Path(path).parts
+    return path.startswith(root + os.sep) and not foreign
 
 
 def _project_files(root: str) -> Iterator[str]:

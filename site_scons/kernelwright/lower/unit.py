@@ -79,12 +79,14 @@ class LoweredKernel:
         files: file name -> content, for all of ``FrontEnd.files``. Equal inputs give equal bytes, in any process,
             folder and order.
         schedule: what scheduled the function: the name of a rule, or ``as written``.
-        read: paths of the files that another process read for it; those of the project are dependencies.
+        read: paths of the files that another process used or looked for -> the digest of what it used; empty: there is
+            none. A path with a slash at the end is that of a folder, and has no digest. Those of the project are
+            dependencies.
     """
 
     files: Mapping[str, bytes]
     schedule: str
-    read: tuple[str, ...] = ()
+    read: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def unit_symbol(unit: Unit) -> str:

@@ -20,7 +20,7 @@ import posixpath
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -197,11 +197,11 @@ class Definitions:
         self._require_declared(definition, f"the {what} of {kernel.name}", where)
         return result
 
-    def note_read(self, definition: Definition, paths: Iterable[str]) -> None:
-        """Note files that another process read for a definition."""
+    def note_read(self, definition: Definition, read: Mapping[str, str | None]) -> None:
+        """Note what another process read for a definition, as ``LoweredKernel.read`` has it."""
         with self._recording(definition):
-            for path in paths:
-                self._recorder.note_candidate(path)
+            for path, digest in read.items():
+                self._recorder.note_used(path, digest)
 
     def _is_current(self, files: Mapping[str, str]) -> bool:
         root = Path(self.project.root)
