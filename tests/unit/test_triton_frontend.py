@@ -119,6 +119,7 @@ def test_configs_of_autotune_are_points():
         {**plain, "num_ctas": 1},
         {**plain, "num_ctas": 2, "maxnreg": 64},
     ]
+    assert configs_of(SimpleNamespace(fn=Tuned(Config({"A": 1})))) == [{"A": 1, **plain}], "heuristics are outside"
     with pytest.raises(DefinitionError, match="has no configs"):
         configs_of(print)
     with pytest.raises(DefinitionError, match="has a pre_hook"):

@@ -182,7 +182,10 @@ def configs_of(function: Any) -> list[dict[str, Any]]:
     Raises:
         DefinitionError: the function has no configs, or one of them has a hook or IR of its own.
     """
-    where, configs = Where(stage="discover"), getattr(function, "configs", None)
+    where, inner = Where(stage="discover"), function
+    while not hasattr(inner, "configs") and hasattr(inner, "fn"):
+        inner = inner.fn  # other decorators may be outside
+    configs = getattr(inner, "configs", None)
     if not isinstance(configs, list):
         message = f"configs_of got {shown(function)}, which has no configs"
         raise DefinitionError(message, where, "pass a function that is decorated with @triton.autotune")
