@@ -10,6 +10,7 @@ import pytest
 from kernelwright import grid, kernel, recorded
 from kernelwright.core.errors import DefinitionError
 from kernelwright.define import recorded as recording
+from kernelwright.define.arguments import Tensor, multiples_of
 
 
 def scale(dtype: str = "float32", block: int = 1, n_multiple_of: int = 1) -> None:
@@ -73,3 +74,9 @@ def test_too_many_classes_are_an_error() -> None:
     with pytest.raises(DefinitionError, match="configs and divisible make 262144 variants, at most 10000") as raised:
         configs_of(divisible={symbol: range(1, 65) for symbol in "kmn"})
     assert "remedy: list fewer classes" in str(raised.value)
+
+
+def test_a_size_is_a_multiple_of_all_that_is_said_of_it():
+    said = [Tensor("float32", "m", "n", multiples={"n": 6}), Tensor("float32", "n", multiples={"n": 4})]
+    assert multiples_of(said, {"m": 2, "n": 16}) == {"m": 2, "n": 48}
+    assert multiples_of(reversed(said)) == {"n": 12}

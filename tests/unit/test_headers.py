@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from kernelwright.compilers.headers import can_include, headers_in, included_files, options_files, parse_dependencies
+from kernelwright.compilers.headers import (
+    can_include,
+    headers_in,
+    included_files,
+    options_files,
+    parse_dependencies,
+    sought_in_vain,
+)
 from kernelwright.core.errors import ToolchainError, Where
+from kernelwright.stages.context import EDITED, KernelContext
 
 
 @pytest.mark.parametrize(
@@ -189,3 +201,30 @@ def test_options_files_are_followed(tmp_path: Path) -> None:
     names = [path.name for path in options_files(flags, tmp_path)]
     assert sorted(names) == ["five.txt", "four.txt", "one.txt", "th ree.txt", "two.txt"]
     assert options_files(["-DX=-optf", "-optfoo", "one.txt"], tmp_path) == []
+
+
+def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
+    install(tmp_path, "kernels/a.cu", "include/a.cuh", "include/sub/b.cuh", "build/x/device.cu")
+    source, header = tmp_path / "kernels/a.cu", tmp_path / "include/a.cuh"
+    source.write_text('# include "a.cuh"\n#if __has_include(<option.h>)\n#endif\n#include <cuda_fp16.h>\n')
+    header.write_text('#include "sub/b.cuh"\n#include "/usr/include/stdio.h"\n#include MACRO\n')
+    flags = ["-I", "../../kernels", "-O3", "-I../../include"]
+    assert sought_in_vain([source, header], flags, tmp_path / "build/x", tmp_path) == [
+        "include/cuda_fp16.h",
+        "include/option.h",
+        "kernels/a.cuh",
+        "kernels/cuda_fp16.h",
+        "kernels/option.h",
+    ]
+    header.write_text("#include <sub/b.cuh>\n")
+    assert sought_in_vain([header], flags, tmp_path / "build/x", tmp_path) == ["kernels/sub/"]
+
+
+def test_a_run_depends_on_what_it_read_and_on_what_it_looked_for_in_vain(tmp_path: Path) -> None:
+    context: Any = SimpleNamespace(run=SimpleNamespace(top=tmp_path))
+    (tmp_path / "a.cu").write_text('#include "b.h"')
+    # The clock of files may be behind that of programs.
+    found = KernelContext.included(context, ["a.cu"], [], tmp_path, time.time_ns() + 10**9)
+    assert found == {"a.cu": hashlib.sha256(b'#include "b.h"').hexdigest(), "b.h": ""}
+    begun_before_an_edit = KernelContext.included(context, ["a.cu"], [], tmp_path, time.time_ns() - 10**9)
+    assert begun_before_an_edit["a.cu"] == EDITED

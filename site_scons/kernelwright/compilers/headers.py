@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..core.errors import ToolchainError, Where
@@ -25,6 +26,11 @@ PASSED_ON = re.compile(r"(-X(compiler|ptxas|cudafe|nvlink)|--(compiler|ptxas|nvl
 
 INCLUDED = re.compile(r"""^[ \t]*\#[ \t]*include(?:_next)?[ \t]*(<[^>\n]+>|"[^"\n]+")?""", re.M)
 """An ``#include`` line, with the name and its brackets if it has one."""
+
+SOUGHT = re.compile(
+    r"""(?:^[ \t]*\#[ \t]*include(?:_next)?|__has_include(?:_next)?[ \t]*\()[ \t]*(<[^>\n]+>|"[^"\n]+")""", re.M
+)
+"""What makes a compiler look for a file, with the name and its brackets."""
 
 SYSTEM = ("/usr/include", "/usr/lib", "/usr/lib64", "/usr/lib32")
 """Folders of the system's headers, and of a compiler's that belongs to the system."""
@@ -90,6 +96,45 @@ def _included(path: Path, folders: Sequence[Path]) -> Iterator[Path]:
 def _found(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     """The files of a name in some folders: the compiler takes the first, unless somebody asks for the next."""
     yield from (path for top in folders if (path := _absolute(name, top)).is_file())
+
+
+def sought_in_vain(files: Iterable[Path], flags: Sequence[str], folder: Path, top: Path) -> list[str]:
+    """What a compiler looks for in the project before it finds a header elsewhere, or nowhere: if one of these is made,
+    it reads another file.
+
+    Arguments:
+        files: the files that it read; absolute paths.
+        flags: flags with ``-I``.
+        folder: the folder that the compiler runs in, which names are relative to.
+        top: the project's folder.
+
+    Returns:
+        Paths relative to the project's folder, sorted; with a slash at the end for a folder that is not there.
+    """
+    folders = [_absolute(name, folder) for name in _values(flags, ("-I", "--include-path"))]
+    found: set[str] = set()
+    for file in files:
+        for match in SOUGHT.finditer(_text_of(file)):
+            name, is_quoted = match[1][1:-1], match[1][0] == '"'
+            paths = (_absolute(name, place) for place in ([file.parent, *folders] if is_quoted else folders))
+            vain = itertools.takewhile(lambda path: not path.is_file(), paths)
+            found.update(_lacking(path, top) for path in vain if path.is_relative_to(top))
+    return sorted(found)
+
+
+def _lacking(path: Path, top: Path) -> str:
+    """The outermost folder of a file that is not there, or the file."""
+    for parent in reversed(path.relative_to(top).parents[:-1]):
+        if not (top / parent).is_dir():
+            return f"{parent.as_posix()}/"
+    return path.relative_to(top).as_posix()
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", "")
+    except OSError:
+        return ""
 
 
 def _values(flags: Sequence[str], names: tuple[str, ...]) -> Iterator[str]:

@@ -12,6 +12,9 @@ from ..core.errors import DefinitionError, Where, shown
 SCALARS = ("float64", "float32", "int64", "int32", "int16", "int8", "uint32", "uint16", "uint8", "bool")
 """The dtypes of numbers that can be arguments."""
 
+MOST_ALIGNED = 1 << 16
+"""Largest alignment of data, in bytes; that of memory which CUDA allocates is 512."""
+
 
 @dataclass(frozen=True, init=False)
 class Tensor:
@@ -89,11 +92,18 @@ class Declared:
         return frozenset(named | numbers)
 
 
-def multiples_of(values: Iterable[Tensor | Scalar]) -> dict[str, int]:
-    """What definitions say of sizes: name -> what its values are multiples of."""
-    return {
-        name: number for tensor in values if isinstance(tensor, Tensor) for name, number in tensor.multiples.items()
-    }
+def multiples_of(values: Iterable[Any], known: Mapping[str, int] | None = None) -> dict[str, int]:
+    """What definitions say of sizes: name -> what its values are multiples of, of all that is said of it.
+
+    Arguments:
+        values: what is passed, the tensors among which say something.
+        known: what is known besides.
+    """
+    found = dict(known or {})
+    for value in values:
+        for name, number in value.multiples.items() if isinstance(value, Tensor) else ():
+            found[name] = math.lcm(number, found.get(name, 1))
+    return found
 
 
 def check_arguments(
@@ -134,7 +144,10 @@ def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     alignment = value.alignment
     if alignment is not None and (type(alignment) is not int or alignment < 1 or alignment & (alignment - 1)):
         raise DefinitionError(f"argument {name!r} has alignment={shown(alignment)}, expected a power of two", where)
+    if alignment is not None and alignment > MOST_ALIGNED:
+        message = f"argument {name!r} has alignment={shown(alignment)}, and nobody allocates memory like that"
+        raise DefinitionError(message, where, f"use a power of two up to {MOST_ALIGNED}")
     for size, factor in value.multiples.items():
-        if size not in value.shape or not isinstance(factor, int) or factor < 1:
+        if size not in value.shape or type(factor) is not int or not 0 < factor < 1 << 31:
             message = f"argument {name!r} has multiples={shown(dict(value.multiples))}"
             raise DefinitionError(message, where, "name sizes of its shape, and give each a positive integer")

@@ -18,7 +18,7 @@ from typing import Any
 from ..core.arch import CudaArch, arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
-from ..define.arguments import Scalar, Tensor
+from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.program import DTYPES, NEED, VERSION, Program
 from .cubin import functions_of, undefined_symbols, usage_of, with_spills
 from .raised import line_of
@@ -285,7 +285,7 @@ class _Compiler:
     def _sizes(self) -> dict[str, Any]:
         """A symbol of CuTe DSL for each named size."""
         tensors = [value for value in self._program.arguments.values() if isinstance(value, Tensor)]
-        factors = {name: factor for tensor in tensors for name, factor in tensor.multiples.items()}
+        factors = multiples_of(tensors)
         names = dict.fromkeys(size for tensor in tensors for size in tensor.shape if isinstance(size, str))
         return {name: self._cute.sym_int32(divisibility=factors.get(name, 1), symbol=name) for name in names}
 

@@ -160,7 +160,7 @@ def lower_launches(
         declared: the arguments of the kernel, in order.
         sizes: the dtype of the sizes that callers choose.
     """
-    unit = replace(unit, multiples={**unit.multiples, **multiples_of(declared.values())})
+    unit = replace(unit, multiples=multiples_of(declared.values(), unit.multiples))
     host = _Host(declared, sizes)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}

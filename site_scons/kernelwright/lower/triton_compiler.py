@@ -284,7 +284,7 @@ class _Compiler:
     def _is_divisible(self, value: Any) -> bool:
         if isinstance(value, Tensor):
             return value.alignment is not None and value.alignment % DIVISIBILITY == 0
-        multiples = {**self._unit.multiples, **multiples_of(self._program.declared.values())}
+        multiples = multiples_of(self._program.declared.values(), self._unit.multiples)
         return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
 
     def _require_arch(self, arch: str) -> None:

@@ -159,7 +159,7 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
 
 
 def _known(program: Program, unit: Unit, outputs: Sequence[str]) -> _Known:
-    multiples = {**unit.multiples, **multiples_of(program.declared.values())}
+    multiples = multiples_of(program.declared.values(), unit.multiples)
     classes = {**unit.divisible}
     if ALL in classes:
         del classes[ALL]

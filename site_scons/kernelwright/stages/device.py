@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,6 @@ from ..compilers.nvcc import CompiledCode, DeviceJob, Headers, NvccJob, can_incl
 from ..compilers.nvcc_steps import can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import DefinitionError, SettingsError, Where
-from ..core.files import dependency_digest
 from ..toolchain.kept_headers import KeptHeaders
 from .code import code_digest
 from .commands import command_of
@@ -105,11 +105,12 @@ def _image(
     job = compiler.job
 
     def compile_it(scratch: Path) -> None:
+        begun = time.time_ns()
         done = compiler.compile(scratch, subject)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember({header: dependency_digest(run.top, header) for header in done.headers})
+        remember(kernel.included(done.headers, job.flags, job.folder, begun))
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     if job.headers:

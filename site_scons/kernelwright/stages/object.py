@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..compilers.host_code import ObjectJob, compile_object
 from ..core.errors import DefinitionError, SettingsError
-from ..core.files import dependency_digest
 from ..define.sources import IN_PACKAGE
 from ..library.own_code import renaming
 from ..toolchain.package_folder import PackageFolder, package_folder
@@ -55,11 +55,12 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
     subject = f"{kernel.name} {source}"
 
     def compile_it(scratch: Path) -> None:
+        begun = time.time_ns()
         done = compile_object(job, nvcc, host_compiler, scratch, run.compilers, by_hand)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember({header: dependency_digest(run.top, header) for header in done.headers})
+        remember(kernel.included(done.headers, job.flags, job.folder, begun))
 
     options: dict[str, Any] = {
         "source": source if source.startswith(IN_PACKAGE) else job.source,
