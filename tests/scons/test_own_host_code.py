@@ -194,6 +194,7 @@ BROKEN = {
     "elsewhere": ('["csrc/plain.cc"], backends=["nvrtc"]', 'Exported("halved", x=Tensor("float32", "n"))'),
     "unknown": ('["csrc/plain.cc"], backends=["cython"]', 'Exported("halved")'),
     "outside": ('["csrc/plain.cc"]', 'Exported("halved", n=3)'),
+    "absent": ('["csrc/scaled.cu"]', 'Exported("halved")'),
 }
 
 ERRORS = [
@@ -203,6 +204,7 @@ ERRORS = [
     r"elsewhere.*: its sources have host code of their own, which the backend nvrtc cannot do",
     r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
     r"outside/default \[lower\]: argument 'n' is 3, and an exported function takes tensors and numbers",
+    r"absent \[nvcc\]: sources names 'csrc/scaled.cu', which is no file beside the definition",
 ]
 
 
@@ -224,5 +226,3 @@ def test_mistakes_are_errors_of_the_build_that_say_what_to_do(built, tmp_path):
     run = project.scons("-k", "-j2", ok=False)
     for expected in ERRORS:
         assert re.search(expected, run.output), f"{expected}\n{run.output}"
-    project.write("kernels/own.py", DEFINITIONS.replace("csrc/scale.cu", "csrc/scaled.cu"))
-    assert "sources names 'csrc/scaled.cu', which is no file beside the definition" in project.scons(ok=False).output

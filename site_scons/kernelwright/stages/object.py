@@ -30,7 +30,7 @@ def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
         archs: what device code is made for.
 
     Raises:
-        DefinitionError: a source is not there.
+        DefinitionError: there is no such package.
         SettingsError: there is no nvcc.
     """
     names = [_name_of(source) for source in kernel.record.sources]
@@ -55,6 +55,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
     subject = f"{kernel.name} {source}"
 
     def compile_it(scratch: Path) -> None:
+        _require_source(kernel, source, path)
         begun = time.time_ns()
         done = compile_object(job, nvcc, host_compiler, scratch, run.compilers, by_hand)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
@@ -72,7 +73,8 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         "packages": {label: folder.identity for label, folder in _packages(kernel, source).items()},
     }
     remember = kernel.later(f"object {subject}", options)
-    stage = Stage("OBJECT", subject, where, options, compile_it, files_in(folder, job.outputs), [path])
+    sources = [path] if os.path.isfile(path) else []  # noqa: PTH113
+    stage = Stage("OBJECT", subject, where, options, compile_it, files_in(folder, job.outputs), sources)
     stage.remember, stage.archs = remember, archs
     output = os.path.relpath(folder / job.outputs[0], run.top)
     stage.command = command_of(run.top, job.source, job.arguments(nvcc.path, host_compiler.path, output), output)
@@ -83,19 +85,22 @@ def _path_of(kernel: KernelContext, source: str) -> str:
     """The path of a source, which is beside the definition or in an installed package.
 
     Raises:
-        DefinitionError: there is no such file.
+        DefinitionError: there is no such package.
     """
-    beside, where = Path(kernel.definition.file).parent, kernel.where("nvcc")
-    if source.startswith(IN_PACKAGE):
-        folder, _, name = source.rpartition("/")
-        path = str(package_folder(folder.removeprefix(IN_PACKAGE), where).path / name)
-        place, remedy = "in that package", "look for it in the folder of the installed package"
-    else:
-        path = os.path.normpath(f"{kernel.run.top}/{beside}/{source}")
-        place, remedy = "beside the definition", f"give paths relative to {beside.as_posix()}"
+    if not source.startswith(IN_PACKAGE):
+        return os.path.normpath(f"{kernel.run.top}/{Path(kernel.definition.file).parent}/{source}")
+    folder, _, name = source.rpartition("/")
+    return str(package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc")).path / name)
+
+
+def _require_source(kernel: KernelContext, source: str, path: str) -> None:
+    """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""
+    place, remedy = "in that package", "look for it in the folder of the installed package"
+    if not source.startswith(IN_PACKAGE):
+        beside = Path(kernel.definition.file).parent.as_posix()
+        place, remedy = "beside the definition", f"give paths relative to {beside}"
     if not os.path.isfile(path):  # noqa: PTH113
-        raise DefinitionError(f"sources names {source!r}, which is no file {place}", where, remedy)
-    return path
+        raise DefinitionError(f"sources names {source!r}, which is no file {place}", kernel.where("nvcc"), remedy)
 
 
 def _packages(kernel: KernelContext, source: str) -> dict[str, PackageFolder]:
