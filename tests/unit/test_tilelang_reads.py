@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from kernelwright.core.errors import ToolchainError
 from kernelwright.lower import tilelang_process
 
 USE = """
@@ -75,3 +77,19 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
     absent = {name for name, digest in names.items() if not digest}
     assert {"kernels/values.py", "kernels/parts/__init__.py", "kernels/fast.py", "fast.py"} <= absent
     assert "made.txt" not in names
+
+
+def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh
+test -e "$0.begun" || { touch "$0.begun"; echo '{"version": "1"}'; echo "out of memory" >&2; exit 9; }
+echo '{"version": "2"}'
+read request
+echo '{"lowered": {}}'
+""")
+    python.chmod(0o755)
+    process = tilelang_process.process_of(str(python))
+    with pytest.raises(ToolchainError, match="ended with exit status 9") as caught:
+        process.ask({"text": "x" * 100_000})
+    assert caught.value.detail == "out of memory"
+    assert tilelang_process.process_of(str(python)).ask({}) == {"lowered": {}}

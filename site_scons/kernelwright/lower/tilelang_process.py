@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -58,9 +59,10 @@ class TileLangProcess:
         Raises:
             ToolchainError: the process has ended.
         """
-        if self._process.stdin is not None and self._process.poll() is None:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # of a process that has ended, which is told below
+                self._process.stdin.write(json.dumps(request) + "\n")
+                self._process.stdin.flush()
         return self._read()
 
     def _read(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class TileLangProcess:
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
+        process_of.cache_clear()  # the next lowering starts another one
         self._errors.seek(0)
         text = self._errors.read().decode(errors="replace").strip()
         message = f"the process of TileLang ended with exit status {self._process.wait()}"
