@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,17 @@ def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
     assert edited.scons().stages == ["OBJECT scale csrc/scale.cu"]
     edited.replace("kernels/csrc/plain.cc", "it is odd", "it is not even")
     assert edited.scons().stages == ["LINK halved", "OBJECT halved csrc/plain.cc", "PACKAGE demo"]
+
+
+def test_a_script_repeats_the_step_in_the_folder_of_the_project(built):
+    script = built.folder / "build/kernels/demo/scale/objects/compile_csrc-scale.cu.sh"
+    tools = os.environ | {"NVCC": "/bin/echo", "CC": "cc", "TVM_FFI": "ffi", "DLPACK": "dlpack"}
+    text = script.read_text().replace('exec "$NVCC"', 'pwd\nexec "$NVCC"')
+    printed = subprocess.check_output(["sh", "-s"], input=text, cwd=script.parent, env=tools, text=True)
+    place, command = printed.splitlines()
+    assert place == str(built.folder)
+    assert "-I ffi -I dlpack -o build/kernels/demo/scale/objects/csrc-scale.cu.o kernels/csrc/scale.cu" in command
+    assert str(built.folder) not in text
 
 
 def test_another_folder_gives_the_same_objects(built, edited):

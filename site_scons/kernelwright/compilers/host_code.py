@@ -7,6 +7,7 @@ Whatever goes wrong on the way, nvcc is run, and its error is the one that count
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ class ObjectJob:
         where: the place for error messages.
         known: folders of headers that something else stands for, which are no dependencies, and what ``__FILE__`` has
             in their place.
+        made_in: the folder of the outputs, relative to that of the project.
     """
 
     source: str
@@ -61,19 +63,19 @@ class ObjectJob:
     folder: Path
     where: Where
     known: Mapping[str, str] = field(default_factory=dict)
+    made_in: str = ""
 
     @property
     def outputs(self) -> tuple[str, str, str]:
         """Names of the files that a run leaves: with what ptxas reported, and the script."""
         return f"{self.name}.o", f"{self.name}.json", f"compile_{self.name}.sh"
 
-    def arguments(self, nvcc: str, host_compiler: str, output: str, flags: Sequence[str] | None = None) -> list[str]:
-        """The command, with the given executables, output file and perhaps other flags."""
+    def arguments(self, nvcc: str, host_compiler: str, output: str) -> list[str]:
+        """The command, with the given executables and output file."""
         codes = [f"arch={virtual_arch(arch)},code={arch}" for arch in self.archs]
         targets = [word for code in codes for word in ("-gencode", code)]
         fixed = ["-ccbin", host_compiler, "-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-Xptxas", "-v"]
-        given = self.flags if flags is None else flags
-        return [nvcc, "-c", *fixed, *targets, *given, "-o", output, self.source]
+        return [nvcc, "-c", *fixed, *targets, *self.flags, "-o", output, self.source]
 
 
 def compile_object(
@@ -82,12 +84,12 @@ def compile_object(
     host_compiler: HostCompiler,
     scratch: Path,
     tools: RunsTools,
-    by_hand: Sequence[str],
+    by_hand: ObjectJob,
 ) -> CompiledCode:
     """Compile a source, and leave the object, what ptxas reported (JSON) and the command (a script) in ``scratch``.
 
     Arguments:
-        by_hand: the flags as the script has them, without paths of this machine.
+        by_hand: the same as the script has it, without paths of this machine.
 
     Raises:
         KernelwrightError: as :meth:`ToolRunner.run`; the message has what nvcc says, with file and line.
@@ -110,8 +112,9 @@ def compile_object(
         note = f"nvcc is run as a whole for {job.source}, and what it makes differs from run to run: {what}"
     report = {"schema": 1, "archs": usage_by_arch(result.output, job.archs)}
     (scratch / f"{job.name}.json").write_text(pretty_json(report), encoding="utf-8")
-    script = job.arguments(stand_in("NVCC"), stand_in("CC"), f"{job.name}.o", by_hand)
-    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", ".", script))
+    script = by_hand.arguments(stand_in("NVCC"), stand_in("CC"), f"{by_hand.made_in}/{job.name}.o")
+    up = os.path.relpath(".", by_hand.made_in)
+    (scratch / f"compile_{job.name}.sh").write_text(shell_script(f"nvcc {nvcc.version}", up, script))
     headers = _headers(job, nvcc, host_compiler, scratch, tools.project_root)
     return CompiledCode(result, headers, (note,) if note else ())
 

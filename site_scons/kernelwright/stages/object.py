@@ -6,10 +6,12 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..compilers.host_code import ObjectJob, compile_object
+from ..compilers.nvcc import stand_in
 from ..core.errors import DefinitionError, SettingsError
 from ..define.sources import IN_PACKAGE
 from ..library.own_code import renaming
@@ -52,6 +54,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         )
     path = _path_of(kernel, source)
     job, by_hand = _job(kernel, source, path, name, archs)
+    by_hand = replace(by_hand, made_in=os.path.relpath(folder, run.top))
     subject = f"{kernel.name} {source}"
 
     def compile_it(scratch: Path) -> None:
@@ -113,8 +116,8 @@ def _packages(kernel: KernelContext, source: str) -> dict[str, PackageFolder]:
 
 def _job(
     kernel: KernelContext, source: str, path: str, name: str, archs: tuple[str, ...]
-) -> tuple[ObjectJob, list[str]]:
-    """What is compiled, and its flags as a script has them."""
+) -> tuple[ObjectJob, ObjectJob]:
+    """What is compiled, and the same as a script has it: with stand-ins and names for paths of this machine."""
     mode = kernel.package.settings.compress
     ours = [renaming(kernel.name), *([] if mode == "none" else [f"--compress-mode={mode}"])]
     includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
@@ -124,4 +127,7 @@ def _job(
     known = {**includes, **{str(folder.path): label for label, folder in packages.items() if folder.identity}}
     place = path if source.startswith(IN_PACKAGE) else os.path.relpath(path, kernel.run.top)
     job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
-    return job, [*ours, *kernel.portable_flags]
+    names = {str(folder.path): label for label, folder in packages.items()}
+    stand_ins = dict(zip(includes, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
+    by_hand = tuple((stand_ins | names).get(word, word) for word in flags)
+    return job, replace(job, source=source if source.startswith(IN_PACKAGE) else place, flags=by_hand)
