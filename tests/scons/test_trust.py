@@ -65,6 +65,9 @@ STAGES = (
 )
 """What each stage makes; the last one is the assembly of the package."""
 
+KERNEL = -2
+"""The place of the stage that links the kernel."""
+
 TOOL = """\
 #!/bin/sh
 real={real}
@@ -349,6 +352,8 @@ def test_damaged_output_of_any_kind_is_made_again_and_nothing_else(tree, kind, k
     # One output of each stage at a time: the others of a stage come back with any of them.
     for number in range(max(map(len, stages))):
         hit = [stage[number : number + 1] for stage in stages]
+        if any(hit[:KERNEL]) and not hit[KERNEL]:
+            hit[KERNEL] = stages[KERNEL][:1]  # what kernels share is looked at when a kernel is
         changed = [[name for name in names if damage(tree.folder / name, kind, keep_times)] for names in hit]
         run = tree.build()
         cached = sum(map(len, changed[:-1]))
