@@ -101,7 +101,19 @@ def test_every_stage_that_is_made_is_in_the_table():
             path = PACKAGE / name.replace(".", "/")
             assert path.is_dir() or path.with_suffix(".py").is_file(), f"{kind.label}: {name}"
     names = {kind.module.removeprefix("stages.") for kind in MADE.values()}
-    helpers = {"__init__", "code", "context", "execution", "kernel", "partial", "places", "stage", "tools", "tuning"}
+    helpers = {
+        "__init__",
+        "code",
+        "context",
+        "execution",
+        "included",
+        "kernel",
+        "partial",
+        "places",
+        "stage",
+        "tools",
+        "tuning",
+    }
     assert names | helpers == {path.stem for path in (PACKAGE / "stages").glob("*.py")}, "one file for each stage"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kernelwright.compilers.headers import (
@@ -18,7 +16,7 @@ from kernelwright.compilers.headers import (
     sought_in_vain,
 )
 from kernelwright.core.errors import ToolchainError, Where
-from kernelwright.stages.context import EDITED, KernelContext
+from kernelwright.stages.included import EDITED, included
 
 
 @pytest.mark.parametrize(
@@ -221,10 +219,9 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
 
 
 def test_a_run_depends_on_what_it_read_and_on_what_it_looked_for_in_vain(tmp_path: Path) -> None:
-    context: Any = SimpleNamespace(run=SimpleNamespace(top=tmp_path))
     (tmp_path / "a.cu").write_text('#include "b.h"')
     # The clock of files may be behind that of programs.
-    found = KernelContext.included(context, ["a.cu"], [], tmp_path, time.time_ns() + 10**9)
+    found = included(tmp_path, ["a.cu"], [], tmp_path, time.time_ns() + 10**9)
     assert found == {"a.cu": hashlib.sha256(b'#include "b.h"').hexdigest(), "b.h": ""}
-    begun_before_an_edit = KernelContext.included(context, ["a.cu"], [], tmp_path, time.time_ns() - 10**9)
+    begun_before_an_edit = included(tmp_path, ["a.cu"], [], tmp_path, time.time_ns() - 10**9)
     assert begun_before_an_edit["a.cu"] == EDITED

@@ -539,7 +539,7 @@ def test_embedded_data_is_that_of_the_trace(project: Path):
     data = json.loads(page_of(project).split('id="data">', 1)[1].split("</script>", 1)[0])
     assert data["end"] == 4_000_000
     assert [f"gemm/{EVIL} cuda", 0, 0.5, None] in [span[4:] for span in data["spans"]]
-    assert data["stages"][-1] == ["TUNE", 19]
+    assert data["stages"][-1] == ["TUNE", 20]
 
 
 def test_name_with_bytes_that_are_not_utf8_can_be_written(tmp_path: Path):
@@ -565,7 +565,7 @@ def test_policy_allows_only_the_own_style_and_script(project: Path):
 
 def test_stages_beyond_the_known_ones_share_two_colours():
     spans = [Span(label, "x", 0, 1) for label in ("CHECK", "AAA", "LOWER", "BBB", "CCC")]
-    assert colours(spans) == {"LOWER": 2, "CHECK": 16, "AAA": 19, "BBB": 20, "CCC": 19}
+    assert colours(spans) == {"LOWER": 2, "CHECK": 17, "AAA": 20, "BBB": 21, "CCC": 20}
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def after(stage: Stage, run: BuildRun, make: Callable[[Path], None], **fields: A
     return a_stage(run, make, **{"outputs": outputs, "sources": stage.paths, "label": "LINK", **fields})
 
 
-TOLERATED = ("DISCOVER", "LOWER", "CUBIN", "PTX", "FATBIN", "WRAP", "CC", "EXT", "ENTRY", "LINK")
+TOLERATED = ("DISCOVER", "LOWER", "CUBIN", "PTX", "OBJECT", "FATBIN", "WRAP", "CC", "EXT", "ENTRY", "LINK")
 
 
 @pytest.mark.parametrize("label", [label for label, kind in KINDS.items() if kind.module])

@@ -154,7 +154,7 @@ def test_times_that_touch_in_seconds_do_not_overlap_in_microseconds(tmp_path: Pa
 
 def test_every_stage_has_its_place_in_the_order_of_the_pipeline():
     labels = [kind.label for kind in STAGES]
-    assert labels[:3] == ["PROBE", "DISCOVER", "LOWER"] and len(set(labels)) == len(labels) == 19
+    assert labels[:3] == ["PROBE", "DISCOVER", "LOWER"] and len(set(labels)) == len(labels) == 20
     assert [kind.label for kind in STAGES if not kind.module] == ["PROBE"], "all others are made by a module"
 
 

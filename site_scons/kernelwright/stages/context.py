@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from ..toolchain.package_folder import PackageFolder
     from .partial import Partial
     from .tools import Tools
-
-
-EDITED = "edited while it was read"
-"""In place of the digest of a file; no file has it, so that what was made of it is made again."""
 
 
 class Run(Protocol):
@@ -250,21 +246,6 @@ class KernelContext:
         usages = {arch: path for arch, path in unit.usages.items() if arch in images}
         return replace(unit, archs=archs, images=images, usages=usages)
 
-    def included(self, headers: Iterable[str], flags: Sequence[str], folder: Path, begun: int) -> dict[str, str]:
-        """What a run of a compiler depends on: the headers that it read, and those that it looked for in vain.
-
-        Arguments:
-            headers: paths as ``CompiledCode.headers`` has them.
-            flags, folder: of the run.
-            begun: when it began, in nanoseconds; what was edited since may have been read before, and is no known file.
-        """
-        from ..compilers.headers import sought_in_vain
-
-        top = self.run.top
-        paths = {name: top / name for name in headers}
-        read = {n: EDITED if _is_edited(path, begun) else dependency_digest(top, n) for n, path in paths.items()}
-        return {**dict.fromkeys(sought_in_vain(paths.values(), flags, folder, top), ""), **read}
-
     def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
         """Add the files that a request read in earlier runs to its options; returns what notes those of this run.
 
@@ -300,10 +281,3 @@ class KernelContext:
         for name, digest in self.definition.dependencies.items():
             if dependencies.get(name, digest) != digest:
                 raise DefinitionError(f"{name} was edited during the build", where, "run scons again")
-
-
-def _is_edited(path: Path, begun: int) -> bool:
-    try:
-        return path.stat().st_ctime_ns > begun
-    except OSError:
-        return False

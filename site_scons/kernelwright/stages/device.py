@@ -18,6 +18,7 @@ from ..toolchain.kept_headers import KeptHeaders
 from .code import code_digest
 from .commands import command_of
 from .context import KernelContext
+from .included import included
 from .stage import Measured, Stage, files_in
 
 
@@ -110,7 +111,7 @@ def _image(
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember(kernel.included(done.headers, job.flags, job.folder, begun))
+        remember(included(kernel.run.top, done.headers, job.flags, job.folder, begun))
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     if job.headers:

@@ -19,6 +19,7 @@ from ..toolchain.package_folder import PackageFolder, package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
 from .context import KernelContext
+from .included import included
 from .stage import Measured, Stage, files_in
 
 FOLDER = "objects"
@@ -64,7 +65,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember(kernel.included(done.headers, job.flags, job.folder, begun))
+        remember(included(kernel.run.top, done.headers, job.flags, job.folder, begun))
 
     options: dict[str, Any] = {
         "source": source if source.startswith(IN_PACKAGE) else job.source,
