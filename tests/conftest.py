@@ -317,6 +317,11 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def copied(self, folder: Path) -> Project:
+        """A copy of the project, as it is, in a folder that is not there yet."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return Project(folder)
+
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -160,8 +159,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     """A copy of the built project."""
-    shutil.copytree(built.folder, tmp_path / "copy", symlinks=True)
-    return Project(tmp_path / "copy")
+    return built.copied(tmp_path / "copy")
 
 
 def folder_of(project: Project, variant: str) -> Path:

@@ -126,9 +126,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture(scope="module")
 def edited(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy of the built project, which tests change."""
-    folder = tmp_path_factory.mktemp("edited") / "a copy"
-    shutil.copytree(built.folder, folder, symlinks=True)
-    return Project(folder)
+    return built.copied(tmp_path_factory.mktemp("edited") / "a copy")
 
 
 def test_the_manifest_says_what_is_called_and_the_library_has_all_that_it_needs(built):

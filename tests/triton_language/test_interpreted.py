@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -133,8 +132,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(checked: Project, tmp_path: Path) -> Project:
     """A copy of it."""
-    shutil.copytree(checked.folder, tmp_path / "copy", symlinks=True)
-    return Project(tmp_path / "copy")
+    return checked.copied(tmp_path / "copy")
 
 
 def test_all_variants_are_compared_at_sizes_of_their_class(checked):

@@ -53,8 +53,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(built: Project, tmp_path: Path) -> Project:
     """A copy of the built project."""
-    shutil.copytree(built.folder, tmp_path / "copy", symlinks=True)
-    return Project(tmp_path / "copy")
+    return built.copied(tmp_path / "copy")
 
 
 # ---- what is built

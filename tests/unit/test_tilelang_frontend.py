@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.cli import tilelang_setting
-from kernelwright.compilers.nvcc import Headers, NvccJob, script
+from kernelwright.compilers.nvcc import NvccJob, ToolHeaders, script
 from kernelwright.core.errors import Where
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size
@@ -72,7 +72,7 @@ def test_the_setting_of_a_project_is_relative_to_its_folder(tmp_path):
 
 
 def test_headers_of_a_tool_are_found_and_no_script_names_their_folder():
-    headers = Headers("TILELANG", "/opt/tl", ("src", "cutlass/include"), "c++20")
+    headers = ToolHeaders("TILELANG", "/opt/tl", ("src", "cutlass/include"), "c++20")
     job = NvccJob("sm_90a", ("-DX=1",), Path(), Where(), headers)
     command = job.arguments("nvcc", "cc", job.output)
     assert "-std=c++20" in command and "-std=c++17" not in command

@@ -14,7 +14,7 @@ from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.triton_program import Program
 from kernelwright.lower import get, require_recognized
-from kernelwright.lower.triton_compiler import SHARED, _require_release, _source
+from kernelwright.lower.triton_compiler import ARCHS, _require_release, _source
 from kernelwright.lower.triton_heuristics import divisor_of, resolved
 from kernelwright.lower.unit import Unit
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
@@ -31,7 +31,7 @@ def test_files_and_archs():
     found = get("triton").files("cuda", ("sm_80", "compute_80"))
     expected = ["module.ttir", "signature.json", "host.c", "sm_80.cubin", "compute_80.ptx", "sm_80.json"]
     assert list(found.names) == expected
-    assert all(arch.endswith("a") == (int(arch[3:].rstrip("a")) >= 90) for arch in SHARED)
+    assert all(arch.endswith("a") == (int(arch[3:].rstrip("a")) >= 90) for arch in ARCHS)
 
 
 def test_such_kernels_are_for_cuda_only_and_have_no_flags():

@@ -22,8 +22,8 @@ __all__ = [
     "LISTING",
     "CompiledCode",
     "DeviceJob",
-    "Headers",
     "NvccJob",
+    "ToolHeaders",
     "as_dependencies",
     "can_include",
     "compile_device_code",
@@ -52,7 +52,7 @@ LISTING = "headers.d"
 
 
 @dataclass(frozen=True)
-class Headers:
+class ToolHeaders:
     """Headers that come with the tool of a front end, whose identity stands for their contents.
 
     Arguments:
@@ -88,7 +88,7 @@ class DeviceJob:
     flags: tuple[str, ...]
     folder: Path
     where: Where
-    headers: Headers | None = None
+    headers: ToolHeaders | None = None
 
     @property
     def output(self) -> str:

@@ -47,7 +47,11 @@ kw_find_in_driver:
   movq %rax, (%r11)
   jmp *%rax
 """
-"""The beginning of driver.s. A call leaves the stack 8 bytes off its alignment, and seven registers make up for it."""
+"""The beginning of driver.s. A call leaves the stack 8 bytes off its alignment, and seven registers make up for it.
+
+Registers for floating-point numbers are not kept: no function of the driver takes any by value, but for three that are
+deprecated (cuda.h of CUDA 13).
+"""
 
 DRIVER_FUNCTION = """
 .text

@@ -58,7 +58,7 @@ class LoweredFiles:
 
 
 @dataclass(frozen=True)
-class Library:
+class HeaderFolders:
     """Headers that come with the tool of a front end. Its identity stands for their contents.
 
     Arguments:
@@ -92,7 +92,7 @@ class FrontEnd:
     """Whether the CUDA source includes files of the author's. Then the compiler looks into the definition's folder,
     and the compiled code tells what the function is called in it (:mod:`.entry_name`)."""
 
-    library: ClassVar[Library | None] = None
+    header_folders: ClassVar[HeaderFolders | None] = None
     """The headers of its tool that the CUDA source includes."""
 
     calls_definition: ClassVar[bool] = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..define.tilelang_program import Program
-from .base import FrontEnd, Library, LoweredFiles
+from .base import FrontEnd, HeaderFolders, LoweredFiles
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -20,7 +20,7 @@ class TileLangProgram(FrontEnd):
 
     name = "tilelang"
     targets = ("cuda",)
-    library = Library(("src", "3rdparty/cutlass/include"), "c++20")
+    header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
     expects = "a Program"
     remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..core.arch import SHARED_MEMORY
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..define.arguments import Scalar, Tensor, check_arguments
 from ..define.sizes import Size
 from ..define.tilelang_program import DTYPES, REMEDY, SETTING, VERSION, Program
 from .declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
 from .tilelang_process import process_of
-from .triton_compiler import SHARED
 from .unit import LoweredKernel, Unit
 
 ALIGNMENT = 16
@@ -139,14 +139,12 @@ def _require_outputs(data: Mapping[str, Any], outputs: tuple[str, ...], where: W
 
 def _require_shared(launches: Iterable[Mapping[str, Any]], unit: Unit) -> None:
     """Raise a LoweringError for a launch with more shared memory than a block can have."""
-    limit = SHARED.get(unit.arch, SHARED.get(f"{unit.arch}a"))
+    limit = SHARED_MEMORY.get(unit.arch, SHARED_MEMORY.get(f"{unit.arch}a"))
     for launch in launches:
         if limit and launch["shared"].isdigit() and int(launch["shared"]) > limit * 1024:
-            message = (
-                f"{launch['function']} needs {launch['shared']} bytes of shared memory in a block, and {unit.arch} "
-            )
+            needs = f"{launch['function']} needs {launch['shared']} bytes of shared memory in a block"
             remedy = "make its tiles or the number of stages smaller, or restrict the kernel to other archs"
-            raise LoweringError(f"{message}has {limit * 1024}", unit.where, remedy)
+            raise LoweringError(f"{needs}, and {unit.arch} has {limit * 1024}", unit.where, remedy)
 
 
 def _launch(launch: Mapping[str, Any], maps: list[EncodedMap]) -> DeclaredLaunch:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.arch import arch_order, image_file, is_ptx, real_arch
+from ..core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from ..core.files import pretty_json
 from ..define.arguments import Scalar, Tensor, multiples_of
@@ -27,23 +27,8 @@ from .raised import line_of
 from .triton_heuristics import divisor_of, resolved
 from .unit import LoweredKernel, Unit
 
-SHARED = {
-    "sm_75": 64,
-    "sm_80": 163,
-    "sm_86": 99,
-    "sm_87": 163,
-    "sm_89": 99,
-    "sm_90a": 227,
-    "sm_100a": 227,
-    "sm_103a": 227,
-    "sm_110a": 227,
-    "sm_120a": 99,
-    "sm_121a": 99,
-}
-"""The archs that Triton makes code for -> KiB of shared memory that a block can have (CUDA C++ Programming Guide).
-
-From 9.0 on it makes code for the arch with the suffix ``a`` only. For others, LLVM ends the process.
-"""
+ARCHS = tuple(SHARED_MEMORY)
+"""The archs that Triton makes code for: from 9.0 on with the suffix ``a`` only. For others, LLVM ends the process."""
 
 GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
 """The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
@@ -132,10 +117,10 @@ def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> Decla
             raise LoweringError(message, unit.where, remedy)
     most = max(results, key=lambda result: result.shared)
     for result in results:
-        if most.shared > SHARED[result.arch] * 1024:
+        if most.shared > SHARED_MEMORY[result.arch] * 1024:
             raise LoweringError(
                 f"the code for {most.arch} needs {most.shared} bytes of shared memory in a block, and {result.arch} "
-                f"has {SHARED[result.arch] * 1024}; there is one launch for all archs",
+                f"has {SHARED_MEMORY[result.arch] * 1024}; there is one launch for all archs",
                 unit.where,
                 "make num_stages or the blocks smaller, or give each arch a launch of its own: @kernel(per_arch=True)",
             )
@@ -288,10 +273,10 @@ class _Compiler:
         return isinstance(value, Size) and divisor_of(value, multiples) % DIVISIBILITY == 0
 
     def _require_arch(self, arch: str) -> None:
-        if arch in SHARED:
+        if arch in ARCHS:
             return
-        remedy = f"restrict the kernel to others with archs=[...]; it knows {', '.join(SHARED)}, and PTX of these"
-        if f"{arch}a" in SHARED:
+        remedy = f"restrict the kernel to others with archs=[...]; it knows {', '.join(ARCHS)}, and PTX of these"
+        if f"{arch}a" in ARCHS:
             remedy = f"write {arch}a: from 9.0 on, Triton's code uses what only that arch has"
         raise LoweringError(f"Triton {VERSION} makes no code for {arch}", self._unit.where, remedy)
 

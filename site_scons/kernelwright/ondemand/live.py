@@ -85,7 +85,7 @@ class Programs:
             DefinitionError: it raised something, or returned what its front end does not lower.
         """
         front_end = lower.of(self.kernel, unit.where)
-        if front_end.compiles_device_code or front_end.library or self.kernel.sources:
+        if front_end.compiles_device_code or front_end.header_folders or self.kernel.sources:
             message = f"a definition in {front_end.name} cannot be compiled from a cell or a script"
             raise DefinitionError(message, unit.where, "write it into a file, and load that: kernelwright.load(path)")
         target = front_end.target(unit)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..compilers.nvcc import CompiledCode, DeviceJob, Headers, NvccJob, can_include, compile_device_code
+from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, ToolHeaders, can_include, compile_device_code
 from ..compilers.nvcc_steps import can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import DefinitionError, SettingsError, Where
@@ -176,11 +176,11 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     return _Compiler(given, {"nvcc": nvcc.identity}, command, compile_it)
 
 
-def _headers(kernel: KernelContext) -> Headers | None:
+def _headers(kernel: KernelContext) -> ToolHeaders | None:
     """The headers of the front end's tool that the CUDA source includes."""
-    front_end, library = kernel.front_end, kernel.front_end.library
+    front_end, found = kernel.front_end, kernel.front_end.header_folders
     path = getattr(kernel.tools.of_front_ends.get(front_end.name), "path", "")
-    return Headers(front_end.name.upper(), path, library.folders, library.standard) if library else None
+    return ToolHeaders(front_end.name.upper(), path, found.folders, found.standard) if found else None
 
 
 def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
@@ -191,7 +191,7 @@ def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str]
     nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size
     if nvrtc is None:
         raise SettingsError("CUDA code without NVRTC", where("nvrtc"))
-    if kernel.front_end.library:
+    if kernel.front_end.header_folders:
         message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
         raise SettingsError(message, where("nvrtc"), 'write cuda_compiler = "nvcc"')
     job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"))
