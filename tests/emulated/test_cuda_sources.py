@@ -324,12 +324,26 @@ def test_another_template_argument_is_another_function(project):
     assert "_ZN4rows3sumIfLi64EEEvPKT_Pfif" in wrapper and "Li128" not in wrapper
 
 
-def test_nvrtc_compiles_them_too(project):
+LAUNCHES_ITSELF = """\
+from kernelwright import kernel
+from kernelwright.cuda import Exported
+
+
+@kernel(frontend="cuda", sources=["csrc/reduce.cu"])
+def itself():
+    return Exported("itself")
+"""
+
+
+def test_nvrtc_compiles_them_too_but_for_host_code(project):
     try:
         find_nvrtc({})
     except ToolchainError:
         pytest.skip("NVRTC is not installed")
-    run = project.scons("CUDA_COMPILER=nvrtc")
+    project.write("kernels/itself.py", LAUNCHES_ITSELF)
+    run = project.scons("-k", "CUDA_COMPILER=nvrtc", ok=False)
+    expected = "kernels/itself.py:5 itself [nvcc]: its sources have host code of their own, which NVRTC cannot compile"
+    assert expected in run.output
     assert run.labels["CUBIN"] == 6
     assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
 
@@ -362,6 +376,10 @@ MISTAKES = {
     "a file that is not there": (
         ("csrc/reduce.cu", "csrc/reduced.cu"),
         r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: there is no file .csrc/reduced.cu. beside",
+    ),
+    "a folder that is not there": (
+        ('"cuda", configs', '"cuda", includes=["inclde"], configs'),
+        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[nvcc\]: includes names 'inclde', which is no folder beside",
     ),
     "a function that is not there": (("rows::sum<", "rows::total<"), r'device\.cu\(\d+\): error: .*"total"'),
     "a template with too few arguments": ((", 128>", ">"), r"cannot determine which instance of function template"),

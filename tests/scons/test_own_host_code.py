@@ -206,6 +206,9 @@ BROKEN = {
     "unknown": ('["csrc/plain.cc"], backends=["cython"]', 'Exported("halved")'),
     "outside": ('["csrc/plain.cc"]', 'Exported("halved", n=3)'),
     "absent": ('["csrc/scaled.cu"]', 'Exported("halved")'),
+    "astray": ('["csrc/plain.cc"], includes=["include", "inclde"]', 'Exported("halved")'),
+    "uninstalled": ('["csrc/plain.cc"], includes=["package:nowhere/include"]', 'Exported("halved")'),
+    "unpacked": ('["package:nowhere/csrc/plain.cc"]', 'Exported("halved")'),
 }
 
 ERRORS = [
@@ -216,6 +219,9 @@ ERRORS = [
     r"unknown \[wrap\]: its arguments are not declared, and the backend cython has to know them",
     r"outside/default \[lower\]: argument 'n' is 3, and an exported function takes tensors and numbers",
     r"absent \[nvcc\]: sources names 'csrc/scaled.cu', which is no file beside the definition",
+    r"own.py:\d+ astray \[nvcc\]: includes names 'inclde', which is no folder beside the definition",
+    r"own.py:\d+ uninstalled \[settings\]: includes names 'nowhere/include', and no installed package has that folder",
+    r"own.py:\d+ unpacked \[nvcc\]: sources names 'nowhere/csrc', and no installed package has that folder",
 ]
 
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ import SCons.Util
 
 from .. import backends, lower
 from ..core.arch import image_file
-from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.version import VERSION
@@ -358,7 +358,8 @@ class PackageGraph:
                 found.notes.extend(_notes(selection))
                 # A name that is defined twice is among the errors already.
                 if selection.archs and kernel.name not in self.unsettled:
-                    found.kernels[kernel.name] = self.add_kernel(record, selection)
+                    with _noted(errors):
+                        found.kernels[kernel.name] = self.add_kernel(record, selection)
             if len(errors) == before:
                 self._looked_into.append(found)
             self._tell(found.notes)
@@ -698,6 +699,17 @@ class PackageGraph:
         node = self.env.Command(folder.File(f".clean {alias}"), [], "")
         self.env.Clean(node, folder if files is None else list(files))
         self._user_env.Alias(alias, node)
+
+
+@contextlib.contextmanager
+def _noted(errors: list[KernelwrightError]) -> Iterator[None]:
+    """Put what is wrong with one kernel into a list, so that ``-k`` can build the others."""
+    try:
+        yield
+    except (DefinitionError, SettingsError) as error:
+        if not error.where.kernel:
+            raise
+        errors.append(error)
 
 
 def settled_part(name: str, kernel: SettledKernel) -> Part:

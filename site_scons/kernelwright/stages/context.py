@@ -175,11 +175,29 @@ class KernelContext:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
         if not (self.front_end.includes_sources or self.front_end.has_host_code):
             return self.flags
-        beside = (self.run.top / self.definition.file).parent
-        inside = [name for name in self.record.includes if not name.startswith(IN_PACKAGE)]
-        own = [os.path.relpath(path, folder) for path in (beside, *(beside / name for name in inside))]
+        own = [os.path.relpath(path, folder) for path in (self._beside, *self._own_folders.values())]
         installed = [str(found.path) for found in self.package_folders.values()]
         return (*(word for path in (*own, *installed) for word in ("-I", path)), *self.flags)
+
+    @property
+    def _beside(self) -> Path:
+        return (self.run.top / self.definition.file).parent
+
+    @property
+    def _own_folders(self) -> dict[str, Path]:
+        """The folders of headers in the project, by their names among ``includes``."""
+        return {name: self._beside / name for name in self.record.includes if not name.startswith(IN_PACKAGE)}
+
+    def require_folders(self, where: Where) -> None:
+        """Raise a DefinitionError if a folder of headers is not there; compilers take no notice of that.
+
+        It is called when something is compiled, so that only its kernel fails.
+        """
+        for name, path in self._own_folders.items():
+            if not path.is_dir():
+                message = f"includes names {name!r}, which is no folder beside the definition"
+                remedy = f"give paths relative to {Path(self.definition.file).parent.as_posix()}, or make the folder"
+                raise DefinitionError(message, where, remedy)
 
     @cached_property
     def package_folders(self) -> dict[str, PackageFolder]:

@@ -106,6 +106,7 @@ def _image(
     job = compiler.job
 
     def compile_it(scratch: Path) -> None:
+        kernel.require_folders(job.where)
         begun = time.time_ns()
         done = compiler.compile(scratch, subject)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)

@@ -60,6 +60,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
 
     def compile_it(scratch: Path) -> None:
         _require_source(kernel, source, path)
+        kernel.require_folders(where)
         begun = time.time_ns()
         done = compile_object(job, nvcc, host_compiler, scratch, run.compilers, by_hand)
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
@@ -93,8 +94,13 @@ def _path_of(kernel: KernelContext, source: str) -> str:
     """
     if not source.startswith(IN_PACKAGE):
         return os.path.normpath(f"{kernel.run.top}/{Path(kernel.definition.file).parent}/{source}")
-    folder, _, name = source.rpartition("/")
-    return str(package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc")).path / name)
+    return str(_package_of(kernel, source).path / source.rpartition("/")[2])
+
+
+def _package_of(kernel: KernelContext, source: str) -> PackageFolder:
+    """The folder of a source in an installed package."""
+    folder = source.rpartition("/")[0]
+    return package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc"), "sources")
 
 
 def _require_source(kernel: KernelContext, source: str, path: str) -> None:
@@ -111,8 +117,7 @@ def _packages(kernel: KernelContext, source: str) -> dict[str, PackageFolder]:
     """The folders in installed packages that a source has headers from, and its own."""
     if not source.startswith(IN_PACKAGE):
         return kernel.package_folders
-    folder = source.rpartition("/")[0]
-    return {**kernel.package_folders, folder: package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc"))}
+    return {**kernel.package_folders, source.rpartition("/")[0]: _package_of(kernel, source)}
 
 
 def _job(

@@ -26,8 +26,12 @@ class PackageFolder:
 
 
 @cache
-def package_folder(name: str, where: Where) -> PackageFolder:
+def package_folder(name: str, where: Where, option: str = "includes") -> PackageFolder:
     """The folder of that name, which begins with that of a package; nothing is imported.
+
+    Arguments:
+        where: the place for error messages.
+        option: where the definition has the name.
 
     Raises:
         DefinitionError: there is none.
@@ -38,7 +42,7 @@ def package_folder(name: str, where: Where) -> PackageFolder:
             return PackageFolder(path.absolute(), _identity(Path(top or "."), name))
     package = name.partition("/")[0]
     remedy = f"install the package that has {package}, or mend the name: folders of packages are looked for in sys.path"
-    raise DefinitionError(f"includes names {name!r}, and no installed package has that folder", where, remedy)
+    raise DefinitionError(f"{option} names {name!r}, and no installed package has that folder", where, remedy)
 
 
 def _identity(top: Path, name: str) -> str:
