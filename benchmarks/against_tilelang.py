@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from .harness import (
     Skip,
     Target,
     interleave,
+    kib,
     median,
     median_wall,
+    phases,
     run,
     walls,
 )
@@ -61,13 +63,13 @@ def measure(bench: Bench) -> Result:
     project = _project(bench, configs)
     skipped = []
     actions: dict[str, Callable[[], Finished]] = {
-        "cold": lambda: _cold(bench, project),
+        "cold": lambda: project.build_anew(bench.jobs),
         "warm": lambda: project.scons(),
-        "use": lambda: _use(project),
+        "use": lambda: project.use("products"),
     }
     tilelang: TileLang | None = None
     try:
-        tilelang = TileLang(bench, configs)
+        tilelang = products(bench, configs)
         actions |= {"TileLang cold": tilelang.cold, "TileLang warm": tilelang.run}
     except Skip as reason:
         skipped.append(str(reason))
@@ -80,14 +82,19 @@ def measure(bench: Bench) -> Result:
 class TileLang:
     """TileLang in an environment of its own, because it needs another tvm-ffi than we do.
 
+    Arguments:
+        bench: what the benchmark was told.
+        program: one of those in ``children``, which compiles.
+        arguments: of the program.
+
     Raises:
         Skip: there is none, and it could not be installed.
     """
 
-    def __init__(self, bench: Bench, configs: list[dict[str, int]]) -> None:
+    def __init__(self, bench: Bench, program: str, *arguments: str) -> None:
         self._bench = bench
-        self._configs = json.dumps(configs)
-        self._python = bench.tilelang_python or _install(bench)
+        self._program = [CHILDREN / f"{program}.py", *arguments]
+        self.python = bench.tilelang_python or _install(bench)
         self.cache = bench.work / "tilelang-cache"
         home = bench.work / "tilelang-home"
         home.mkdir(exist_ok=True)
@@ -105,8 +112,12 @@ class TileLang:
 
     def run(self) -> Finished:
         """Compile, or read from the cache."""
-        program = CHILDREN / "tilelang_gemm.py"
-        return run([self._python, program, self._configs, str(self._bench.jobs)], self._bench.work, self._env)
+        return run([self.python, *self._program], self._bench.work, self._env)
+
+
+def products(bench: Bench, configs: list[dict[str, int]]) -> TileLang:
+    """What compiles matrix products."""
+    return TileLang(bench, "tilelang_gemm", json.dumps(configs), str(bench.jobs))
 
 
 def _install(bench: Bench) -> Path:
@@ -134,51 +145,28 @@ def _project(bench: Bench, configs: list[dict[str, int]]) -> Project:
     return Project(folder, "gemms", bench.site_scons)
 
 
-def _cold(bench: Bench, project: Project) -> Finished:
-    project.remove_outputs()
-    return project.scons(f"-j{bench.jobs}", "--cache-disable")
-
-
-def _use(project: Project) -> Finished:
-    env = {"PYTHONPATH": str(project.folder / "build")}
-    return run([sys.executable, CHILDREN / "use_package.py", project.package, "products"], project.folder, env)
-
-
 def _result(
     runs: dict[str, list[Finished]], count: int, project: Project, tilelang: TileLang | None, skipped: list[str]
 ) -> Result:
     warm = median(build.wall_s + use.wall_s for build, use in zip(runs["warm"], runs["use"], strict=True))
-    left = [project.folder / "build", *project.folder.glob(".sconsign*")]
-    shipped = _kib([project.folder / "build" / project.package])
+    shipped = kib([project.folder / "build" / project.package])
     values = {
         f"{count} kernels, cold": ("s", median_wall(runs["cold"]), ""),
         f"{count} kernels, warm": ("s", warm, "a build with nothing to do, and a process that loads all variants"),
         "the same without the build": ("s", median_wall(runs["use"]), "as on a machine that only has the package"),
-        "left on disk": ("KiB", _kib(left), "we: the build folder with all its records"),
-        "left on disk for each kernel": ("KiB", _kib(left) / count, ""),
+        "left on disk": ("KiB", kib(project.left), "we: the build folder with all its records"),
+        "left on disk for each kernel": ("KiB", kib(project.left) / count, ""),
         "what a user needs": ("KiB", shipped, "we: the package; TileLang: its cache"),
     }
     theirs: dict[str, float] = {}
-    details: dict[str, Any] = {"walls": walls(runs), "shipped_kib": shipped, "left_kib": _kib(left)}
+    details: dict[str, Any] = {"walls": walls(runs), "shipped_kib": shipped, "left_kib": kib(project.left)}
     if tilelang is not None:
-        size = _kib([tilelang.cache])
+        size = kib([tilelang.cache])
         cold, again = median_wall(runs["TileLang cold"]), median_wall(runs["TileLang warm"])
         theirs = dict(zip(values, (cold, again, again, size, size / count, size), strict=True))
-        details |= {"tilelang": {name: _phases(runs[name]) for name in ("TileLang cold", "TileLang warm")}}
+        details |= {"tilelang": {name: phases(runs[name]) for name in ("TileLang cold", "TileLang warm")}}
     rows = [
         Row(what, unit, ours, {"TileLang": theirs[what]} if theirs else {}, Target(1.0, "ratio"), note)
         for what, (unit, ours, note) in values.items()
     ]
     return Result(rows, details, skipped)
-
-
-def _phases(runs: Iterable[Finished]) -> dict[str, float]:
-    """Medians of what the program has printed."""
-    said = [json.loads(done.output.splitlines()[-1]) for done in runs]
-    return {name: median(one[name] for one in said) for name in said[0]}
-
-
-def _kib(tops: Iterable[Path]) -> float:
-    """Size of all files, not counting what the file system adds."""
-    files = (file for top in tops for file in ([top] if top.is_file() else top.rglob("*")))
-    return sum(file.stat().st_size for file in files if file.is_file()) / 1024

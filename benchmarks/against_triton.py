@@ -8,12 +8,10 @@ variants. PyTorch is hidden from that process, because tvm-ffi would import it, 
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from .harness import (
     CHILDREN,
@@ -23,8 +21,10 @@ from .harness import (
     Row,
     Skip,
     interleave,
+    kib,
     median,
     median_wall,
+    phases,
     run,
     walls,
 )
@@ -71,23 +71,15 @@ env.Default(env.KernelPackage("products", env.Glob("kernels/*.py"), targets=["cu
 """
 
 
-WITHOUT_TORCH = """\
-import runpy, sys
-sys.modules["torch"] = None
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
 def measure(bench: Bench) -> Result:
     """Compile cold and warm with both, in turn."""
     if find_spec("triton") is None:
         raise Skip("Triton is not installed: pip install 'triton==3.9.*'")
     project, triton = _project(bench), _Triton(bench)
     actions: dict[str, Callable[[], Finished]] = {
-        "cold": lambda: _cold(bench, project),
+        "cold": lambda: project.build_anew(bench.jobs),
         "warm": project.scons,
-        "use": lambda: _use(project),
+        "use": lambda: project.use("products"),
         "Triton cold": lambda: triton.cold(project),
         "Triton warm": lambda: triton.run(project),
     }
@@ -130,21 +122,9 @@ def _project(bench: Bench) -> Project:
     return Project(folder, "products", bench.site_scons)
 
 
-def _cold(bench: Bench, project: Project) -> Finished:
-    project.remove_outputs()
-    return project.scons(f"-j{bench.jobs}", "--cache-disable")
-
-
-def _use(project: Project) -> Finished:
-    env = {"PYTHONPATH": str(project.folder / "build")}
-    program = [CHILDREN / "use_package.py", project.package, "products"]
-    return run([sys.executable, "-c", WITHOUT_TORCH, *program], project.folder, env)
-
-
 def _result(runs: dict[str, list[Finished]], project: Project, triton: _Triton) -> Result:
-    ours = [project.folder / "build", *project.folder.glob(".sconsign*")]
     warm = median(build.wall_s + use.wall_s for build, use in zip(runs["warm"], runs["use"], strict=True))
-    again, cache = median_wall(runs["Triton warm"]), _kib([triton.cache])
+    again, cache = median_wall(runs["Triton warm"]), kib([triton.cache])
     note = "Triton alone makes device code; we: also the library that calls it, for each variant, and the package"
     rows = [
         Row(
@@ -164,27 +144,22 @@ def _result(runs: dict[str, list[Finished]], project: Project, triton: _Triton) 
             "a build with nothing to do, and a process that loads all",
         ),
         Row("the same without the build", "s", median_wall(runs["use"]), {"Triton": again}, None, ""),
-        Row("left on disk", "KiB", _kib(ours), {"Triton": cache}, None, "we: the build folder with all its records"),
+        Row(
+            "left on disk",
+            "KiB",
+            kib(project.left),
+            {"Triton": cache},
+            None,
+            "we: the build folder with all its records",
+        ),
         Row(
             "what a user needs",
             "KiB",
-            _kib([project.folder / "build/products"]),
+            kib([project.folder / "build/products"]),
             {"Triton": cache},
             None,
             "Triton: and 999 MB of itself",
         ),
     ]
-    phases = {name: _phases(runs[name]) for name in ("Triton cold", "Triton warm")}
-    return Result(rows, {"walls": walls(runs), "triton": phases}, [])
-
-
-def _phases(runs: Iterable[Finished]) -> dict[str, float]:
-    """Medians of what the program has printed."""
-    said: list[dict[str, Any]] = [json.loads(done.output.splitlines()[-1]) for done in runs]
-    return {name: median(one[name] for one in said) for name in said[0]}
-
-
-def _kib(tops: Iterable[Path]) -> float:
-    """Size of all files, not counting what the file system adds."""
-    files = (file for top in tops for file in ([top] if top.is_file() else top.rglob("*")))
-    return sum(file.stat().st_size for file in files if file.is_file()) / 1024
+    theirs = {name: phases(runs[name]) for name in ("Triton cold", "Triton warm")}
+    return Result(rows, {"walls": walls(runs), "triton": theirs}, [])

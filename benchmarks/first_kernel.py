@@ -12,7 +12,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from .against_tilelang import CONFIGS, TileLang
+from .against_tilelang import CONFIGS, products
 from .fresh_folder import ONE, SCONSTRUCT
 from .harness import ROOT, Bench, BenchmarkError, Finished, Result, Row, Skip, Target, interleave, median, run, walls
 from .projects import Project
@@ -85,7 +85,7 @@ def measure(bench: Bench) -> Result:
         "import tvm": lambda: run([sys.executable, "-c", IMPORT], bench.work),
     }
     try:
-        actions["TileLang"] = TileLang(bench, CONFIGS[:1]).cold
+        actions["TileLang"] = products(bench, CONFIGS[:1]).cold
     except Skip as reason:
         skipped.append(str(reason))
     bench.say(f"first kernels: {', '.join(actions)}")

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable
 from itertools import count
 
-from .against_tilelang import CONFIGS, TileLang
+from .against_tilelang import CONFIGS, products
 from .harness import ROOT, Bench, BenchmarkError, Finished, Result, Row, Skip, Target, interleave, median, walls
 from .projects import Project
 
@@ -114,7 +114,7 @@ def _rows(what: str, runs: dict[str, list[Finished]]) -> list[Row]:
 
 def _tilelang(bench: Bench) -> Row:
     """What a process of TileLang takes for one kernel that its cache has; its own fresh folder."""
-    tilelang = TileLang(bench, CONFIGS[:1])
+    tilelang = products(bench, CONFIGS[:1])
     checkouts = Checkouts(bench, "one kernel")
     tilelang.run()
     runs = interleave(bench.rounds_or(5), {"ours": checkouts.fresh, "TileLang": tilelang.run}, warm_up=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -104,6 +105,18 @@ def median_wall(runs: Iterable[Finished]) -> float:
 def walls(runs: Mapping[str, Sequence[Finished]]) -> dict[str, list[float]]:
     """All wall-clock times, for the details of a result."""
     return {name: [round(done.wall_s, 4) for done in listed] for name, listed in runs.items()}
+
+
+def phases(runs: Iterable[Finished]) -> dict[str, float]:
+    """Medians of what programs have printed, as a JSON object in the last line."""
+    said: list[dict[str, float]] = [json.loads(done.output.splitlines()[-1]) for done in runs]
+    return {name: median(one[name] for one in said) for name in said[0]}
+
+
+def kib(tops: Iterable[Path]) -> float:
+    """Size of all files below some folders, not counting what the file system adds."""
+    files = (file for top in tops for file in ([top] if top.is_file() else top.rglob("*")))
+    return sum(file.stat().st_size for file in files if file.is_file()) / 1024
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .against_tilelang import CONFIGS, DEFINITION, TileLang
+from .against_tilelang import CONFIGS, DEFINITION, TileLang, products
 from .harness import CHILDREN, ROOT, Bench, BenchmarkError, Finished, Result, Row, Skip, Target, interleave, median, run
 from .projects import Project, tool_path
 
@@ -163,7 +163,7 @@ def measure(bench: Bench) -> Result:
         rows += more
         details |= found
     try:
-        tilelang = [TileLang(bench, configs) for configs in (_configs(bench), CONFIGS[:1])]
+        tilelang = [products(bench, configs) for configs in (_configs(bench), CONFIGS[:1])]
     except Skip as reason:
         tilelang = []
         skipped.append(str(reason))

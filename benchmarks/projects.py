@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .harness import ROOT, Bench, BenchmarkError, Finished, run
+from .harness import CHILDREN, ROOT, Bench, BenchmarkError, Finished, run
 from .measured import Measured, run_scons
 
 STANDIN = Path(__file__).resolve().parent / "standin.c"
@@ -48,6 +48,15 @@ def {name}():
     x = te.placeholder((n,), "float32", name="x")
     return te.create_prim_func([x, te.compute((n,), lambda i: x[i] * 2.0 + {constant:.1f}, name="y")])
 '''
+
+
+WITHOUT_TORCH = """\
+import runpy, sys
+sys.modules["torch"] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a program as if PyTorch were not installed."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,23 @@ class Project:
     def build(self, jobs: int) -> Finished:
         """Bring it up to date, without any cache outside of it."""
         return self.scons(f"-j{jobs}", "--cache-disable")
+
+    def build_anew(self, jobs: int) -> Finished:
+        """Build it from nothing."""
+        self.remove_outputs()
+        return self.build(jobs)
+
+    @property
+    def left(self) -> list[Path]:
+        """What builds leave."""
+        return [self.folder / "build", *self.folder.glob(".sconsign*")]
+
+    def use(self, *kernels: str) -> Finished:
+        """Import the built package in a new process, and get hold of all variants of some kernels.
+
+        PyTorch is hidden from it, because tvm-ffi would import it where it is installed.
+        """
+        return self.python(WITHOUT_TORCH, str(CHILDREN / "use_package.py"), self.package, *kernels)
 
 
 def library(bench: Bench, name: str = "library", source: Path = ROOT, site_scons: Path | None = None) -> Project:

@@ -20,6 +20,7 @@ from . import (
     process_per_kernel,
     scale,
     stability,
+    tilelang_kernels,
 )
 from .harness import Benchmark
 
@@ -31,6 +32,7 @@ MODULES = {
     "first_kernel": first_kernel,
     "fresh_folder": fresh_folder,
     "tilelang": against_tilelang,
+    "tilelang_kernels": tilelang_kernels,
     "triton": against_triton,
     "process_per_kernel": process_per_kernel,
     "import_and_call": import_and_call,

@@ -1,4 +1,4 @@
-"""Uses a built package as a second process would: ``use_package.py PACKAGE KERNEL``; loads all variants of a kernel."""
+"""Uses a package as a second process would: ``use_package.py PACKAGE KERNEL...``; loads all variants of kernels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sys
 
 
 def main() -> None:
-    """Import the package, load the kernel's library, and get hold of each variant."""
-    kernel = getattr(importlib.import_module(sys.argv[1]), sys.argv[2])
-    for config in kernel.variants:
-        kernel.variant(**config)
+    """Import the package, load the kernels' libraries, and get hold of each variant."""
+    package = importlib.import_module(sys.argv[1])
+    for name in sys.argv[2:]:
+        kernel = getattr(package, name)
+        for config in kernel.variants:
+            kernel.variant(**config)
 
 
 if __name__ == "__main__":
