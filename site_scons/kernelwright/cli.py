@@ -15,10 +15,12 @@ from .compilers.fatbin import find_fatbinary
 from .core.errors import KernelwrightError, ToolchainError, Where, printable
 from .core.version import VERSION
 from .define.settings import read_pyproject
+from .define.sources import IN_PACKAGE
 from .define.tilelang_program import REMEDY, SETTING
 from .library.launcher import LAUNCHER
 from .library.own_code import cuda_runtime
 from .toolchain.nvrtc import PROGRAM
+from .toolchain.package_folder import package_folder
 from .toolchain.probe import Toolchain
 from .toolchain.tilelang import TileLang
 from .toolchain.tvm import tvm_ffi_includes
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="say which tools are found, and what is wrong with them")
     tool = commands.add_parser("tool", help="print the path of a tool, as compile.sh scripts use it")
-    tool.add_argument("name", choices=TOOLS)
+    tool.add_argument("name", type=known_tool, help=f"{', '.join(TOOLS)}, or {IN_PACKAGE}FOLDER")
     add_report(commands)
     add_cache(commands)
     add_tune(commands)
@@ -296,6 +298,17 @@ def tilelang_setting(folder: Path) -> str:
     return str(top / setting) if "/" in setting and not setting.startswith("~") else setting
 
 
+def known_tool(name: str) -> str:
+    """The name of a tool, or of a folder in an installed package.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither.
+    """
+    if name in TOOLS or name.startswith(IN_PACKAGE):
+        return name
+    raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(TOOLS)}, and does not begin with {IN_PACKAGE}")
+
+
 def print_tool(toolchain: Toolchain, name: str) -> int:
     """Print the path of one tool."""
     compiler = toolchain.host_compiler
@@ -315,7 +328,8 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "tilelang": lambda: found_tilelang(toolchain).path,
     }
     try:
-        print(paths[name]())
+        folder = name.removeprefix(IN_PACKAGE)
+        print(paths[name]() if folder == name else package_folder(folder, Where(stage="toolchain"), "tool").path)
     except KernelwrightError as error:
         print(error, file=sys.stderr)
         return 1

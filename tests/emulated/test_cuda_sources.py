@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +76,8 @@ from kernelwright import kernel
 from kernelwright.cuda import Size, Source, Tensor, ceildiv
 
 SOURCE = """
-extern "C" __global__ void tiles(float *x, long long bytes, int width) {
+#include <numpy/utils.h>
+extern "C" __global__ void NPY_CAT(ti, les)(float *x, long long bytes, int width) {
   extern __shared__ float buffer[];
   long long i = ((long long)blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
   buffer[threadIdx.x] = 4 * i < bytes ? x[i] : 0;
@@ -83,7 +87,7 @@ extern "C" __global__ void tiles(float *x, long long bytes, int width) {
 """
 
 
-@kernel(frontend="cuda")
+@kernel(frontend="cuda", includes=["package:numpy/_core/include"])
 def tiles():
     return Source(
         SOURCE,
@@ -216,6 +220,18 @@ def test_the_code_computes_what_its_author_wrote(built, tmp_path):
     values = {"x": x, "y": np.zeros(5, np.float32), "scale": 0.5}
     made = emulated(values, {"rows": 5, "columns": 300})
     np.testing.assert_allclose(made["y"], 0.5 * x.sum(1), rtol=1e-5)
+
+
+def test_a_script_finds_folders_of_installed_packages(built):
+    folder = built.folder / "build/kernels/demo/tiles/default/cuda"
+    text = (folder / "compile_sm_80.sh").read_text()
+    assert "PACKAGE_1=${PACKAGE_1:-$(python3 -m kernelwright tool package:numpy/_core/include)}" in text
+    assert str(Path(np.__file__).parent) not in text
+    built_before = (folder / "sm_80.cubin").read_bytes()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    text = text.replace("-o sm_80.cubin", "-o again.cubin")
+    subprocess.run(["sh", "-s"], input=text, text=True, check=True, cwd=folder, env=os.environ | {"PATH": path})
+    assert (folder / "again.cubin").read_bytes() == built_before
 
 
 def test_another_folder_and_another_order_give_the_same_package(built, tmp_path):

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,9 @@ extern "C" __attribute__((visibility("default"))) int __tvm_ffi_halved(
 }
 """
 
+PACKAGED = "#include <numpy/utils.h>\n" + PLAIN.replace("int half_of(", "int NPY_CAT(half, _of)(")
+"""The same with a header of an installed package."""
+
 DEFINITIONS = """\
 from kernelwright import kernel
 from kernelwright.cuda import Exported, Scalar, Tensor
@@ -86,7 +90,7 @@ def scale():
     return Exported("scale", x=Tensor("float32", "n"), y=Tensor("float32", "n"), most=Scalar("float64"))
 
 
-@kernel(frontend="cuda", sources=["csrc/plain.cc"])
+@kernel(frontend="cuda", sources=["csrc/packaged.cc"], includes=["package:numpy/_core/include"])
 def halved():
     return Exported("halved")
 """
@@ -98,7 +102,7 @@ def new_project(folder: Path) -> Project:
     project.write("pyproject.toml", SETTINGS)
     project.write("kernels/own.py", DEFINITIONS)
     project.write("kernels/include/factor.h", "#define FACTOR 3\n")
-    for name, text in (("scale.cu", DEVICE), ("scale.cc", HOST), ("plain.cc", PLAIN)):
+    for name, text in (("scale.cu", DEVICE), ("scale.cc", HOST), ("plain.cc", PLAIN), ("packaged.cc", PACKAGED)):
         project.write(f"kernels/csrc/{name}", text)
     return project
 
@@ -176,8 +180,8 @@ def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
     with (edited.folder / "kernels/include/factor.h").open("a") as file:
         file.write("// a comment\n")
     assert edited.scons().stages == ["OBJECT scale csrc/scale.cu"]
-    edited.replace("kernels/csrc/plain.cc", "it is odd", "it is not even")
-    assert edited.scons().stages == ["LINK halved", "OBJECT halved csrc/plain.cc", "PACKAGE demo"]
+    edited.replace("kernels/csrc/packaged.cc", "it is odd", "it is not even")
+    assert edited.scons().stages == ["LINK halved", "OBJECT halved csrc/packaged.cc", "PACKAGE demo"]
 
 
 def test_a_script_repeats_the_step_in_the_folder_of_the_project(built):
@@ -189,6 +193,17 @@ def test_a_script_repeats_the_step_in_the_folder_of_the_project(built):
     assert place == str(built.folder)
     assert "-I ffi -I dlpack -o build/kernels/demo/scale/objects/csrc-scale.cu.o kernels/csrc/scale.cu" in command
     assert str(built.folder) not in text
+
+
+def test_a_script_finds_the_headers_of_an_installed_package(edited):
+    script = edited.folder / "build/kernels/demo/halved/objects/compile_csrc-packaged.cc.sh"
+    made = script.parent / "csrc-packaged.cc.o"
+    before, text = made.read_bytes(), script.read_text()
+    assert "tool package:numpy/_core/include)}\n" in text and '-I "$PACKAGE_1"' in text
+    made.unlink()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", script], check=True, env=os.environ | {"PATH": path})
+    assert made.read_bytes() == before  # nvcc as a whole makes the same of a source without device code
 
 
 def test_another_folder_gives_the_same_objects(built, edited):

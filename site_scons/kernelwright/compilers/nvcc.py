@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..core.arch import image_file, is_ptx
 from ..core.errors import Where
 from ..core.files import pretty_json
+from ..define.sources import IN_PACKAGE
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
@@ -25,6 +26,7 @@ __all__ = [
     "NvccJob",
     "ToolHeaders",
     "as_dependencies",
+    "by_hand",
     "can_include",
     "compile_device_code",
     "headers_of",
@@ -82,6 +84,7 @@ class DeviceJob:
         folder: the folder of ``device.cu``, in which it runs, so that no absolute path gets into its output.
         where: the place for error messages.
         headers: those that come with a tool, if the source includes some.
+        packages: the folders in installed packages among the flags, and their names, which a script has for them.
     """
 
     arch: str
@@ -89,6 +92,7 @@ class DeviceJob:
     folder: Path
     where: Where
     headers: ToolHeaders | None = None
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def output(self) -> str:
@@ -99,6 +103,9 @@ class DeviceJob:
     def outputs(self) -> tuple[str, str, str]:
         """Names of all files that a run leaves: with the resource usage, and the script."""
         return self.output, f"{self.arch}.json", f"compile_{self.arch}.sh"
+
+
+Job = TypeVar("Job", bound=DeviceJob)
 
 
 @dataclass(frozen=True)
@@ -205,10 +212,17 @@ def resource_usage(output: str) -> dict[str, dict[str, int]]:
     return dict(sorted(usage.items()))
 
 
+def by_hand(job: Job) -> Job:
+    """The same as a script has it, with stand-ins for folders in installed packages."""
+    return replace(
+        job, flags=tuple(stand_in(job.packages[word]) if word in job.packages else word for word in job.flags)
+    )
+
+
 def script(job: NvccJob, nvcc: Nvcc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
     headers = stand_in(job.headers.name) if job.headers else None
-    arguments = job.arguments(stand_in("NVCC"), stand_in("CC"), job.output, headers)
+    arguments = by_hand(job).arguments(stand_in("NVCC"), stand_in("CC"), job.output, headers)
     return shell_script(f"nvcc {nvcc.version}", ".", arguments)
 
 
@@ -219,13 +233,16 @@ def shell_script(tools: str, folder: str, *commands: Sequence[str]) -> str:
         commands: one after the other, with stand-ins for paths.
     """
     names = dict.fromkeys(name for command in commands for word in command for name in STAND_IN.findall(word))
-    uses = "".join(f"{name}=${{{name}:-$(python3 -m kernelwright tool {name.lower()})}}\n" for name in names)
-    lines = [" ".join(map(_quoted, command)) for command in commands]
+    variables = dict(zip(names, _variables(list(names)), strict=True))
+    uses = "".join(
+        f"{one}=${{{one}:-$(python3 -m kernelwright tool {_tool(name)})}}\n" for name, one in variables.items()
+    )
+    lines = [" ".join(_quoted(word, variables) for word in command) for command in commands]
     head = f'#!/bin/sh\n# Repeats this step by hand. Made with {tools}.\nset -e\ncd "$(dirname "$0")/{folder}"\n'
     return head + uses + "".join(f"{line}\n" for line in [*lines[:-1], f"exec {lines[-1]}"])
 
 
-STAND_IN = re.compile("\0([A-Z_]+)\0")
+STAND_IN = re.compile("\0([^\0]+)\0")
 
 
 def stand_in(name: str) -> str:
@@ -233,15 +250,26 @@ def stand_in(name: str) -> str:
 
     The script takes the path from the variable of that name, or asks ``kernelwright tool`` for it. No flag can look
     like this: what a program is given has no NUL in it.
+
+    Arguments:
+        name: a variable, such as ``NVCC``, or a folder in an installed package, as definitions name it.
     """
     return f"\0{name}\0"
 
 
-def _quoted(word: str) -> str:
+def _variables(names: Sequence[str]) -> list[str]:
+    """The variables of a script for what is stood in for: ``PACKAGE_1`` and so on for folders in packages."""
+    packages = [name for name in names if name.startswith(IN_PACKAGE)]
+    return [f"PACKAGE_{packages.index(name) + 1}" if name in packages else name for name in names]
+
+
+def _tool(name: str) -> str:
+    return shlex.quote(name) if name.startswith(IN_PACKAGE) else name.lower()
+
+
+def _quoted(word: str, variables: Mapping[str, str]) -> str:
     """A word as a shell takes it, with the variables that its stand-ins mean."""
     if not STAND_IN.search(word):
         return shlex.quote(word)
-    texts_and_names = STAND_IN.split(word)
-    return "".join(
-        f'"${part}"' if number % 2 else shlex.quote(part) for number, part in enumerate(texts_and_names) if part
-    )
+    parts = enumerate(STAND_IN.split(word))
+    return "".join(f'"${variables[part]}"' if number % 2 else shlex.quote(part) for number, part in parts if part)

@@ -24,7 +24,7 @@ from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvrtc import Nvrtc, compiler_process, include_flags
 from ..toolchain.trimming import head_lines
 from .headers import can_include, included_files
-from .nvcc import CompiledCode, DeviceJob, as_dependencies, shell_script, stand_in, write_usage
+from .nvcc import CompiledCode, DeviceJob, as_dependencies, by_hand, shell_script, stand_in, write_usage
 
 NOTE = "PCH"
 """As ``nvrtc_compile.NOTE``, which would have to be imported, with ctypes."""
@@ -244,5 +244,5 @@ def _key(job: NvrtcJob, nvrtc: Nvrtc, head: str) -> str:
 def script(job: NvrtcJob, nvrtc: Nvrtc) -> str:
     """A shell script that repeats the run by hand; it names no path of this machine."""
     process = [stand_in("PYTHON"), "-I", "-S", "-B", stand_in("NVRTC_COMPILE")]
-    arguments = job.arguments(process, stand_in("NVRTC"), stand_in("CUDA_INCLUDE"), job.output, [])
+    arguments = by_hand(job).arguments(process, stand_in("NVRTC"), stand_in("CUDA_INCLUDE"), job.output, [])
     return shell_script(f"NVRTC {nvrtc.version}", ".", arguments)

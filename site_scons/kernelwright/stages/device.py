@@ -161,7 +161,8 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
     if nvcc is None:
         raise SettingsError("CUDA code without nvcc", where("nvcc"))
     includes = kernel.front_end.includes_sources
-    given = NvccJob(arch, kernel.flags_in(folder), folder, where("nvcc"), _headers(kernel), includes)
+    flags, packages = kernel.flags_in(folder), _packages(kernel)
+    given = NvccJob(arch, flags, folder, where("nvcc"), _headers(kernel), packages, includes)
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:
         tools = kernel.run.compilers
@@ -175,6 +176,11 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
 
     command = given.arguments(nvcc.path, host_compiler.path, given.output)
     return _Compiler(given, {"nvcc": nvcc.identity}, command, compile_it)
+
+
+def _packages(kernel: KernelContext) -> dict[str, str]:
+    """The folders of headers in installed packages, and their names."""
+    return {str(folder.path): name for name, folder in kernel.package_folders.items()}
 
 
 def _headers(kernel: KernelContext) -> ToolHeaders | None:
@@ -195,7 +201,7 @@ def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str]
     if kernel.front_end.header_folders:
         message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
         raise SettingsError(message, where("nvrtc"), 'write cuda_compiler = "nvcc"')
-    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"))
+    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"), packages=_packages(kernel))
     store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
 
     def compile_it(scratch: Path, subject: str) -> CompiledCode:

@@ -133,7 +133,9 @@ def _job(
     known = {**includes, **{str(folder.path): label for label, folder in packages.items() if folder.identity}}
     place = path if source.startswith(IN_PACKAGE) else os.path.relpath(path, kernel.run.top)
     job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
-    names = {str(folder.path): label for label, folder in packages.items()}
     stand_ins = dict(zip(includes, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
-    by_hand = tuple((stand_ins | names).get(word, word) for word in flags)
-    return job, replace(job, source=source if source.startswith(IN_PACKAGE) else place, flags=by_hand)
+    stand_ins |= {str(folder.path): stand_in(label) for label, folder in packages.items()}
+    by_hand = tuple(stand_ins.get(word, word) for word in flags)
+    top, _, file = source.rpartition("/")
+    named = f"{stand_in(top)}/{file}" if source.startswith(IN_PACKAGE) else place
+    return job, replace(job, source=named, flags=by_hand)
