@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,9 @@ DROPPED = ("KERNELWRIGHT_", "PYTHON", "TILELANG_", "SCONSFLAGS", "NINJA_STATUS")
 """Beginnings of the names of environment variables that no measured process sees."""
 
 Value = TypeVar("Value")
+
+Times = Mapping[str, tuple[tuple[str, ...], str, str]]
+"""What was timed -> our actions, which count together, the peer's, and a note."""
 
 
 class BenchmarkError(Exception):
@@ -75,6 +79,10 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | dict(more or {})
 
 
+_UNITS: dict[str, Callable[[Finished], float]] = {"wall": lambda done: done.wall_s, "CPU": lambda done: done.cpu_s}
+"""The two times of a process."""
+
+
 def interleave(rounds: int, actions: Mapping[str, Callable[[], Value]], warm_up: int = 0) -> dict[str, list[Value]]:
     """Do all actions in turn, round after round, so that a slow minute of the machine hits all of them.
 
@@ -111,6 +119,59 @@ def phases(runs: Iterable[Finished]) -> dict[str, float]:
     """Medians of what programs have printed, as a JSON object in the last line."""
     said: list[dict[str, float]] = [json.loads(done.output.splitlines()[-1]) for done in runs]
     return {name: median(one[name] for one in said) for name in said[0]}
+
+
+def timed_rows(runs: Mapping[str, Sequence[Finished]], times: Times, peer: str) -> list[Row]:
+    """A row for the wall-clock time and one for the CPU time of everything that was timed."""
+    return [
+        Row(
+            f"{what}: {unit} time", "s", _seconds(runs, ours, unit), {peer: _seconds(runs, (theirs,), unit)}, None, note
+        )
+        for what, (ours, theirs, note) in times.items()
+        for unit in _UNITS
+    ]
+
+
+def samples(runs: Mapping[str, Sequence[Finished]]) -> dict[str, dict[str, list[float]]]:
+    """All times, for the details of a result whose rows are of :func:`timed_rows`."""
+    return {
+        unit: {name: [round(second(done), 4) for done in listed] for name, listed in runs.items()}
+        for unit, second in _UNITS.items()
+    }
+
+
+def _seconds(runs: Mapping[str, Sequence[Finished]], names: Iterable[str], unit: str) -> float:
+    """The median of what some actions took together."""
+    rounds = zip(*(runs[name] for name in names), strict=True)
+    return median(sum(map(_UNITS[unit], one)) for one in rounds)
+
+
+def edits(
+    source: Path, old: str, new: str, actions: Mapping[str, Callable[[], Value]]
+) -> dict[str, Callable[[], Value]]:
+    """Actions that first edit a file; each edit has another number, so that nothing was ever built before.
+
+    Arguments:
+        source: the file.
+        old: what is replaced in it.
+        new: with what; ``{}`` in it becomes the number.
+        actions: by name.
+
+    Raises:
+        BenchmarkError: ``old`` is not in the file.
+    """
+    numbers, text = count(1), source.read_text()
+    if old not in text:
+        raise BenchmarkError(f"{source.name} has no {old}")
+
+    def edited(act: Callable[[], Value]) -> Callable[[], Value]:
+        def action() -> Value:
+            source.write_text(text.replace(old, new.format(next(numbers))))
+            return act()
+
+        return action
+
+    return {name: edited(act) for name, act in actions.items()}
 
 
 def kib(tops: Iterable[Path]) -> float:

@@ -106,6 +106,17 @@ class Project:
         self.remove_outputs()
         return self.build(jobs)
 
+    def do_nothing(self) -> Finished:
+        """Run scons where everything is built.
+
+        Raises:
+            BenchmarkError: something was built.
+        """
+        done = self.scons()
+        if "0 built" not in done.output:
+            raise BenchmarkError(f"a build with nothing to do has built something\n{done.output}")
+        return done
+
     @property
     def left(self) -> list[Path]:
         """What builds leave."""
@@ -117,6 +128,20 @@ class Project:
         PyTorch is hidden from it, because tvm-ffi would import it where it is installed.
         """
         return self.python(WITHOUT_TORCH, str(CHILDREN / "use_package.py"), self.package, *kernels)
+
+
+def example_folder(bench: Bench, name: str) -> Path:
+    """Where :func:`example` puts an example."""
+    return bench.work / f"example-{name}"
+
+
+def example(bench: Bench, name: str, package: str) -> Project:
+    """A fresh copy of one of the folders in ``examples/``, without what builds and environments have left there."""
+    folder = example_folder(bench, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    left = shutil.ignore_patterns("build", ".venv", "tilelang", "__pycache__", ".sconsign*")
+    shutil.copytree(ROOT / "examples" / name, folder, ignore=left)
+    return Project(folder, package, bench.site_scons)
 
 
 def library(bench: Bench, name: str = "library", source: Path = ROOT, site_scons: Path | None = None) -> Project:
