@@ -245,7 +245,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project with a kernel that takes a tensor map."""
     project = Project(tmp_path_factory.mktemp("boxes"))
     project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', ""))
+    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', "") + 'backends = ["tvm_ffi", "nvrtc"]\n')
     project.write("kernels/boxes.py", BOXES)
     project.scons("-j2")
     make_standin(project)
@@ -274,6 +274,21 @@ def test_the_launcher_encodes_a_tensor_map_for_each_call(boxes):
     assert encoded.endswith("of dtype 6 at 0x1000 sizes 256,100 strides 512 box 64,32 steps 1,1 modes 0 3 0 0")
     (launch,) = [line for line in log if line.startswith("launch boxes ")]
     assert " grid 4 1 1 block 128 1 1 " in launch
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_data_begins_where_the_offset_of_a_tensor_says(boxes, nvrtc):
+    code = """
+x, y = (dict(dtype=(2, 16, 1), data=0x1000), dict(data=0x2000))
+demo.boxes(on_cuda(100, 256, byte_offset=32, **x), on_cuda(100, byte_offset=4, **y))
+print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100, **y)))
+"""
+    printed, log = call(boxes, code, nvrtc=nvrtc, parameters="tp", capability=90)
+    (encoded,) = [line for line in log if line.startswith("encode ")]
+    assert " at 0x1020 sizes 256,100 " in encoded
+    (launch,) = [line for line in log if line.startswith("launch boxes ")]
+    assert launch.endswith(" 0x2004")
+    assert "argument 'x' has data that is not aligned to 16 bytes" in printed
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,7 @@ x, y = on_cuda(3, data=0x100), on_cuda(3, data=0x200)
 print(message_of(demo.scale, x, y, 2.0), message_of(demo.scale, x, 2.0), sep="|")
 print(message_of(demo.scale, x, on_cuda(4), 9.0))
 print(message_of(demo.scale, on_cuda(3, dtype=half), y, 9.0))
+print(message_of(demo.scale, on_cuda(3, byte_offset=4), y, 9.0))
 import numpy as np
 print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
 """
@@ -168,6 +169,7 @@ print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
     assert f"{own}|{own}" in printed
     assert "ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1" in printed
     assert "TypeError: kernel 'scale': Mismatched x.dtype on argument #0" in printed
+    assert "Invalid x.byte_offset on argument #0" in printed and "remedy: pass a tensor without an offset" in printed
     assert "it cannot run on cpu: it was built for cuda (sm_80, sm_90a) only" in printed
     without = built.python("import demo; print(demo.halved(0))", env={"KERNELWRIGHT_CUDA_DRIVER": "/nowhere"})
     assert without.strip() == "-1"

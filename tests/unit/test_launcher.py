@@ -344,6 +344,16 @@ def test_data_that_is_not_aligned_for_a_variant_goes_to_one_that_takes_it(
     assert y == [expected]
 
 
+def test_a_tensor_begins_where_its_offset_says(saxpy: Path) -> None:
+    x, y, out = np.arange(9, dtype="float32"), np.ones(7, "float32"), np.zeros(8, "float32")
+    shifted = tvm_ffi.from_dlpack(FakeTensor((7,), data=x.ctypes.data, byte_offset=8))
+    into = tvm_ffi.from_dlpack(FakeTensor((7,), data=out.ctypes.data, byte_offset=4))
+    module = load(saxpy)
+    module["saxpy"](shifted, y, into, 2.0)
+    np.testing.assert_array_equal(out, [0, *(2 * x[2:] + 1)])
+    np.testing.assert_array_equal(values(module["saxpy"](shifted, y, 2.0)), 2 * x[2:] + 1)
+
+
 def test_where_data_begins_is_what_is_aligned(aligned: Any) -> None:
     assert values(aligned["aligned"](tvm_ffi.from_dlpack(FakeTensor((8,), data=0x10004, byte_offset=12)))) == [0]
 

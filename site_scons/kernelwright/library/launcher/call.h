@@ -7,7 +7,7 @@ KW_HOT int kw_bind(kw_call *call, const kw_kernel *kernel, const TVMFFIAny *pass
   call->kernel = kernel;
   call->passed = passed;
   call->complete = count == kernel->num_arguments;
-  call->has_empty = false;
+  call->adapted = false;
   call->device = (DLDevice){kDLCPU, 0};
   if (!call->complete && count != kernel->num_arguments - kernel->num_outputs) return kw_raise_count(kernel, count);
   bool located = false;
@@ -159,13 +159,14 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
     const DLTensor *tensor = call->tensors[i];
     if (tensor) {
       int64_t elements = kw_count_within(tensor, limit);
+      call->adapted |= tensor->byte_offset != 0;
       if (elements > 0 && argument->strided) {
         if (kw_check_span(argument, tensor, limit)) return -1;
-        call->has_empty |= kw_has_size_of_one(tensor);
+        call->adapted |= kw_has_size_of_one(tensor);
       }
       if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;
       if (elements && kw_raise_tensor(argument, tensor, limit)) return -1;
-      call->has_empty = true;
+      call->adapted = true;
     } else if (call->values[i] && !kw_scalar_fits(argument, call->values[i])) {
       return kw_raise_range(argument->name, call->values[i]->v_int64, argument->dtype.bits,
                             argument->dtype.code == kDLInt);

@@ -14,6 +14,7 @@ KW_COLD const char *kw_remedy_for(const char *message) {
   if (strstr(message, "compact") || strstr(message, ".strides"))
     return "pass a contiguous copy, such as numpy.ascontiguousarray(x) or x.contiguous()";
   if (strstr(message, ".shape")) return "pass arrays whose sizes fit each other";
+  if (strstr(message, ".byte_offset")) return "pass a tensor without an offset";
   if (strstr(message, "NULL")) return "pass an array that has data";
   if (strstr(message, ".device")) return "move all arrays to one device";
   return "pass what the line above expects";
@@ -59,11 +60,13 @@ KW_COLD void kw_declared_strides(const kw_call *call, const kw_signature *signat
 
 /* TVM's host code (0.27) insists on compact strides also where there are no elements to stride over. NumPy gives empty
  * arrays other ones, PyTorch too, and so do the allocators of frameworks for new outputs. So the host code is shown
- * empty tensors without strides, which means compact; or with those that are declared, also for sizes of 1. */
-KW_COLD int kw_run_with_empty(const kw_call *call, const kw_signature *signature, kw_entry entry,
-                              const TVMFFIAny *arguments) {
+ * empty tensors without strides, which means compact; or with those that are declared, also for sizes of 1. It also
+ * insists on an offset of 0, so its data begins where the first element is. Host code of the author's would not get the
+ * tensor that was checked, so there an offset is refused. */
+KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_entry entry, const TVMFFIAny *arguments) {
+  const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
   TVMFFIAny values[KW_CALL_ARGUMENTS];
-  DLTensor compact[KW_CALL_ARGUMENTS];
+  DLTensor shown[KW_CALL_ARGUMENTS];
   int32_t dims = 1;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) dims += signature->arguments[i].ndim;
   int64_t room[dims], *strides = room;
@@ -71,11 +74,12 @@ KW_COLD int kw_run_with_empty(const kw_call *call, const kw_signature *signature
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
     values[i] = arguments[i];
     bool strided = call->tensors[i] && signature->arguments[i].strided;
-    if (!tensor || !(strided || kw_is_empty(tensor))) continue;
-    compact[i] = *tensor;
-    compact[i].strides = NULL;
-    if (strided) kw_declared_strides(call, signature, i, compact[i].strides = strides), strides += tensor->ndim;
-    values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &compact[i]};
+    if (!tensor) continue;
+    shown[i] = *tensor;
+    if (strided || kw_is_empty(tensor)) shown[i].strides = NULL;
+    if (strided) kw_declared_strides(call, signature, i, shown[i].strides = strides), strides += tensor->ndim;
+    if (!variant->own) shown[i].data = (char *)tensor->data + tensor->byte_offset, shown[i].byte_offset = 0;
+    values[i] = (TVMFFIAny){.type_index = kTVMFFIDLTensorPtr, .v_ptr = &shown[i]};
   }
   return kw_run_entry(call, entry, values);
 }
@@ -102,9 +106,8 @@ static int kw_run_own(const kw_call *call, const kw_variant *variant, const TVMF
 /* Runs host code on all arguments of the kernel. */
 KW_FUNCTION int kw_run_host(const kw_call *call, const kw_variant *variant, kw_entry entry,
                             const TVMFFIAny *arguments) {
-  bool has_empty = __builtin_expect(call->has_empty, 0);
-  const kw_signature *signature = kw_signature_on(variant, call->device.device_type);
-  int status = has_empty ? kw_run_with_empty(call, signature, entry, arguments) : kw_run_entry(call, entry, arguments);
+  bool adapted = __builtin_expect(call->adapted, 0);
+  int status = adapted ? kw_run_adapted(call, variant, entry, arguments) : kw_run_entry(call, entry, arguments);
   return __builtin_expect(variant->own && !status, 0) ? kw_run_own(call, variant, arguments) : status;
 }
 

@@ -87,7 +87,7 @@ KW_FUNCTION int kw_allocate_output(kw_call *call, const kw_signature *signature,
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX / 128;
   int64_t count = kw_count_within(&prototype, limit);
   if (count < 0) return kw_raise_output(argument, dims, limit);
-  if (!count) call->has_empty = true;
+  if (!count) call->adapted = true;
   if (TVMFFIEnvGetDLPackManagedTensorAllocator()) return TVMFFIEnvTensorAlloc(&prototype, result);
   return kw_allocate_own(&prototype, count, result);
 }

@@ -174,8 +174,8 @@ typedef struct kw_call {
   const TVMFFIAny *passed;
   struct kw_workspace *mark; /* the newest workspace before it */
   bool complete;  /* outputs were passed */
-  bool has_empty; /* some tensor, passed or new, has no elements, or declared strides that do not matter for a size of
-                   * 1; known once it has been checked */
+  bool adapted; /* the host code is shown some tensor, passed or new, in another way: it has no elements, or an offset,
+                 * or declared strides that do not matter for a size of 1; known once it has been checked */
   DLDevice device;
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
