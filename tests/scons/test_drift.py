@@ -144,8 +144,10 @@ DECIDING_NOTHING = {
         "core/version.py",
         "core/pipeline.py",
     ),
+    *("remote/bazel.py", "remote/client.py", "remote/objects.py", "remote/opening.py", "remote/store.py"),
     *(
         "scons/action.py",
+        "scons/ahead.py",
         "scons/compat.py",
         "scons/graph.py",
         "scons/journal.py",

@@ -418,8 +418,8 @@ class Says:
     def __init__(self, answer: dict[str, object]) -> None:
         self.answer = answer
 
-    def recall(self, question: object, current: object) -> Record:
+    def recall(self, question: object, current: object, here: bool = False) -> Record:
         return Record(self.answer, "")
 
-    def remember(self, question: object, answer: object, later: object) -> None:
+    def remember(self, question: object, answer: object, later: object, here: bool = False) -> None:
         pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from .records import Record
@@ -15,16 +15,26 @@ class Answers(Protocol):
     by places or times. What else the answer depends on is known with it: names, each with the digest of what was there.
     """
 
-    def recall(self, question: Any, current: Callable[[str], str]) -> Record | None:
+    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Record | None:
         """The answer to a question; None: there is none, it was damaged, or it depends on what is another one now.
 
         Arguments:
             current: gives the present digest of what an answer depends on, by its name.
+            here: whether the answer is one of this machine, which no other one has.
         """
 
-    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str]) -> None:
+    def recall_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
+        """Look for the answers to questions that are going to be asked, where that takes a while.
+
+        Arguments:
+            questions: gone through only then.
+            current: as for :meth:`recall`; called in any thread.
+        """
+
+    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str], here: bool = False) -> None:
         """Keep an answer, if answers can be kept.
 
         Arguments:
             later: what else the answer depends on: name -> digest.
+            here: as for :meth:`recall`.
         """

@@ -13,6 +13,7 @@ from typing import Any
 from ..core.arch import TARGETS, target_of
 from ..core.errors import SettingsError, Where
 from .package_name import check_package_name
+from .remote_address import check_address
 from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
 
 if sys.version_info >= (3, 11):
@@ -128,6 +129,32 @@ class Settings:
     cache_size: str = _setting(
         SIZE, "2G", "what the build cache is cut down to at the end of a build", affects_output=False
     )
+    remote_cache: str = _setting(
+        TEXT,
+        "",
+        "cache that machines share, behind the build cache: https://..., s3://..., gs://..., az://..., a folder; "
+        "empty: none",
+        check=check_address,
+        affects_output=False,
+    )
+    remote_mode: str = _setting(
+        choice("read", "read-write"), "read", "whether builds also write to the remote cache", affects_output=False
+    )
+    remote_layout: str = _setting(
+        choice("plain", "bazel"), "plain", "how objects lie in the remote cache", affects_output=False
+    )
+    remote_key: str = _setting(
+        TEXT,
+        "",
+        "public key that objects of the remote cache must be signed with; empty: signatures do not count",
+        affects_output=False,
+    )
+    remote_ca: str = _setting(
+        TEXT,
+        "",
+        "file with a certificate authority of the remote cache's server, in PEM; empty: those of the system",
+        affects_output=False,
+    )
     # The words are the modes of fatbinary.
     compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")
     split: str = _setting(
@@ -155,6 +182,9 @@ class Settings:
 
 SETTINGS: Mapping[str, Setting] = {declared.name: declared.metadata["setting"] for declared in fields(Settings)}
 """Name of a setting -> what is declared about it."""
+
+ENVIRONMENT = {f"KERNELWRIGHT_{name.upper()}": name for name in SETTINGS if name.startswith("remote_")}
+"""Variable of the environment -> name of the setting: what differs from machine to machine of one project."""
 
 COMMAND_LINE = {name.upper(): name for name, declared in SETTINGS.items() if declared.on_command_line}
 """Name on SCons's command line -> name of the setting."""

@@ -230,6 +230,7 @@ def discover(
     """
     cache = _Cache(project_root, cache_dir, identity, answers)
     paths = list(dict.fromkeys(files))
+    cache.ask_ahead(paths)
     found: dict[Path, DefinitionRecord | KernelwrightError | None] = {path: cache.read(path) for path in paths}
     stale = [path for path, record in found.items() if record is None]
     if stale:
@@ -337,6 +338,13 @@ class _Cache:
     def read(self, path: Path) -> DefinitionRecord | None:
         """The record of a definition file if it is there, undamaged, and of the current contents."""
         return self._read(path) or self._recall(path)
+
+    def ask_ahead(self, paths: Sequence[Path]) -> None:
+        """Have others look for the records of definition files that are going to be read, and that this tree lacks."""
+        if self._answers is not None:
+            lacking = (path for path in paths if not self._place(path).exists())
+            questions = (self._question(path, self._digest(self.name(path))) for path in lacking)
+            self._answers.recall_ahead(questions, self._present)
 
     def _read(self, path: Path) -> DefinitionRecord | None:
         """The record that an earlier run in this tree has kept."""

@@ -186,7 +186,7 @@ class PackageGraph:
         files, kept = self._split(settled)
         if files and self._may_restore:
             self._restored = restored = self._none_restored()
-            files = [file for file in files if not restored.take(file, kept.keys(), self._tables)]
+            files = restored.take_all(files, kept.keys(), self._tables)
             kept |= restored.kernels
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
@@ -197,8 +197,18 @@ class PackageGraph:
         self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
         result = self._assemble(settled, kept)
         self._alias(kept, files)
+        self._look_ahead()
         self.run.settle.append(lambda: self._settle(settled, kept))
         return result
+
+    def _look_ahead(self) -> None:
+        """Ask the remote cache, if there is one, for the outputs of all kernels that this tree lacks."""
+        asked_for = any(name in self.unsettled for name in SCons.Script.COMMAND_LINE_TARGETS)
+        if not self.run.has_remote or asked_for or self.run.cache is None:
+            return
+        from .ahead import Ahead
+
+        Ahead(self.run.cache, self.run.top, self.run.digest, self.made)
 
     @property
     def _state(self) -> Path:
@@ -308,7 +318,9 @@ class PackageGraph:
         from ..discover.discovery import is_known
 
         self.run.require_cache()
-        places = [self.run.top / file for file in self._files]
+        # Over a network, one answer has to do: if other machines have it, they most likely have what is finished, too.
+        files = self._files[:1] if self.run.has_remote else self._files
+        places = [self.run.top / file for file in files]
         identity = self._identity(self.run.toolchain.lowerer())
         if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
             self.run.pool.warm_up(len(self._files))

@@ -18,6 +18,9 @@ from ..state.finished import Finished, FinishedStage
 from ..state.settled import SettledKernel, stamps_of, trusted_stamps
 from .run import BuildRun
 
+AT_ONCE = 128
+"""Definition files that the remote cache is asked for together: what comes is held in memory until it is written."""
+
 
 @dataclass
 class RestoredKernels:
@@ -41,6 +44,26 @@ class RestoredKernels:
     files: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     kernels: dict[str, SettledKernel] = field(default_factory=dict)
+
+    def take_all(self, files: Sequence[str], taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> list[str]:
+        """Restore the kernels of some definition files; those files of which that cannot be done.
+
+        The remote cache is asked for many of them at a time, and for the next ones while these are written.
+
+        Arguments:
+            taken, tables: as for :meth:`take`.
+        """
+        groups = [files[begin : begin + AT_ONCE] for begin in range(0, len(files), AT_ONCE)]
+        left: list[str] = []
+        for number, group in enumerate(groups):
+            for ahead in groups[:2] if number == 0 else groups[number + 1 : number + 2]:
+                self._ask_ahead(ahead)
+            left += [file for file in group if not self.take(file, taken, tables)]
+        return left
+
+    def _ask_ahead(self, files: Sequence[str]) -> None:
+        if self.run.cache is not None and self.run.has_remote:
+            self.run.cache.recall_ahead(map(self._question, files), _present(self.run.top))
 
     def take(self, file: str, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
         """Restore the kernels of a definition file, if the build cache has all of them and this tree has none.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner
+    from ..remote.client import RemoteCache
     from ..stages.partial import Partial
     from ..state.cache import BuildCache
     from ..state.trace import Trace
@@ -41,6 +42,12 @@ if TYPE_CHECKING:
 ON_REQUEST = ("CHECK", "IR")
 """Stages that run only if their target is asked for, whatever folder they write into. With ``dump_ir`` the package also
 waits for IR."""
+
+FLUSH_S = 20.0
+"""Seconds that the end of a run waits for what is still to be written to the remote cache."""
+
+INTERRUPTED_S = 1.0
+"""The same after Ctrl-C."""
 
 
 class shared_property(cached_property[Any]):
@@ -88,8 +95,11 @@ class BuildRun:
         self._failures: list[str] = []
         self._avoidable = False
         self._begun = False
+        self._interrupted = False
         self._lock: TextIO | None = None
         self._folders: set[str] = set()
+        self._warned: set[str] = set()
+        self._warning = threading.Lock()
         if self.partial:
             compat.keep_going()
         # SCons makes millions of objects and hardly any garbage; what there is of it goes when the build starts.
@@ -116,7 +126,31 @@ class BuildRun:
         self.require_folders([str(place)])
         self._require_outside(place)
         writable = not SCons.Script.GetOption("cache_readonly")
-        return BuildCache(place, limit, writable, place == self.state / "cache", self._stages_on_demand)
+        owned = place == self.state / "cache"
+        return BuildCache(place, limit, writable, owned, self._stages_on_demand, lambda: self.remote)
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether this run may use a remote cache."""
+        return bool(self._settings.remote_cache) and not self.passive
+
+    @shared_property
+    def remote(self) -> RemoteCache | None:
+        """The remote cache, if the settings name one."""
+        if not self.has_remote:
+            return None
+        from ..remote.opening import open_remote
+
+        return open_remote(self._settings, self.top, os.environ, self._warn)
+
+    def _warn(self, text: str) -> None:
+        """Show a line once, also with ``-s``: nothing fails, but somebody should know."""
+        with self._warning:
+            is_new = text not in self._warned
+            self._warned.add(text)
+        if is_new:
+            self.progress.erase()
+            sys.stderr.write(f"{text}\n")
 
     def _stages_on_demand(self) -> BuildCache | None:
         """The stages that compile on demand has finished, if there are any."""
@@ -412,6 +446,7 @@ class BuildRun:
         for settle in self.settle:
             settle()
         self.journal.close()
+        self._end_remote()
         if "cache" in self.__dict__ and self.cache is not None:
             self.cache.trim()
             if self.cache.problem:
@@ -425,6 +460,20 @@ class BuildRun:
             counts["built"] -= counts["cached"]
             cores = len(os.sched_getaffinity(0))
             self.trace.write(self.top / "build" / "trace.json", RunSummary(jobs=self.jobs, cores=cores, **counts))
+
+    def _end_remote(self) -> None:
+        """Have the remote cache write what is still to be written, and say what it did."""
+        if "remote" not in self.__dict__ or self.remote is None:
+            return
+        self.remote.close(INTERRUPTED_S if self._interrupted else FLUSH_S)
+        counts = self.remote.counts
+        if counts.hits or counts.misses or counts.written:
+            self.progress.note(f"kernelwright: remote cache: {counts}")
+
+    def interrupt(self) -> None:
+        """End what runs: the user wants the run to end."""
+        self._interrupted = True
+        self.end_children()
 
     def _counts(self) -> dict[str, Any]:
         nodes = [self.node_of(stage) for stage in self.stages]
@@ -461,7 +510,7 @@ def current_run(env: Any, settings: Settings) -> BuildRun:
         top = Path(env.Dir("#").get_abspath())
         run = _RUNS[str(top)] = BuildRun(env, top, settings)
         use_journal(lambda: run.journal)
-        compat.on_interrupt(run.end_children)
+        compat.on_interrupt(run.interrupt)
     run.allow(settings)
     return run
 

@@ -8,6 +8,11 @@ the digests of these files. Entries of stages that read no such files need no li
 What a build found out and no stage made, such as what a tool says of itself, is kept in the same way: as the one file
 of an entry whose key is made of the question.
 
+Behind the folder there may be a remote cache (``remote.client``), which has the same entries under the same names. It
+can only be asked for names, and an object never changes. So there the lists of a stage are in slots, one list in each,
+which are created one after the other. The first slot has the name of the entry of a stage that reads no such files; so
+whatever a stage is, one question tells what there is of it.
+
 An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
 outputs, whose digests are in the line. One that does not fit is removed and counts as a miss, so nothing that happens
 to a cache can get into an output.
@@ -22,15 +27,21 @@ import json
 import os
 import re
 import stat
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
 from ..core.records import Record, decoded
 from ..core.sealed import sealed_object, unsealed_object
+from ..remote.counts import Counts
 from .own_folder import mark_own, require_own
+
+if TYPE_CHECKING:
+    from ..remote.client import RemoteCache
 
 Parsed = TypeVar("Parsed")
 
@@ -43,6 +54,9 @@ ENTRY = re.compile(r"[0-9a-f]{64}")
 MOST_LISTS = 16
 """Sets of files that are known for a stage; the one that was stored longest ago goes."""
 
+MOST_HELD = 64 << 20
+"""Bytes that came ahead and are held in memory until they are asked for; further ones are read again."""
+
 LARGEST_OUTPUTS = LARGEST_RECORD // 2
 """Bytes that the outputs of a stage may have together; larger ones are not kept."""
 
@@ -51,6 +65,49 @@ ANSWER = "answer.json"
 
 STALE_S = 24 * 3600
 """After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
+
+
+Found = tuple[dict[str, bytes], dict[str, str]]
+"""The files of an entry, and what they turned out to depend on, with the digests."""
+
+
+@dataclass
+class _Asked:
+    """A question that the remote cache was asked ahead.
+
+    Arguments:
+        done: whether the answer is known.
+        known: whether it was there.
+        found: what was there; None, if it was kept here, and need not be in the memory as well.
+        size: bytes of that.
+    """
+
+    done: threading.Event = field(default_factory=threading.Event)
+    known: bool = False
+    found: Found | None = None
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The files of an entry that are looked for.
+
+    Arguments:
+        names: they must be there.
+        exactly: whether there must be no others.
+    """
+
+    names: frozenset[str]
+    exactly: bool = True
+
+    def require(self, contents: Mapping[str, bytes]) -> None:
+        """Raise a ValueError if an entry has other files."""
+        if not (contents.keys() == self.names if self.exactly else contents.keys() >= self.names):
+            raise ValueError("the files of another stage")
+
+
+AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
+"""What the entry of an answer has."""
 
 
 class BuildCache:
@@ -63,6 +120,7 @@ class BuildCache:
         owned: whether nobody else can have anything in the folder, because all that it is in is the build's own.
         behind: gives another cache, which is asked for what this one lacks; called at the first miss. What the other
             one has is kept in this one, too, so that it lives as long as all else that is used here.
+        remote: gives the remote cache, which is asked for what both lack; called at the first miss of both.
 
     Raises:
         SettingsError: there is something in the folder, and it is no build cache.
@@ -75,12 +133,18 @@ class BuildCache:
         writable: bool = True,
         owned: bool = False,
         behind: Callable[[], BuildCache | None] = lambda: None,
+        remote: Callable[[], RemoteCache | None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._limit = limit
         self._writable = writable
         self._stored = False
         self._find_behind = behind
+        self._find_remote = remote
+        self._asked: dict[str, _Asked] = {}
+        self._held = 0
+        self._lock = threading.Lock()
+        self.counts = Counts()
         self.problem: str | None = None
         if not owned:
             require_own(folder, "build cache", "cache_dir")
@@ -89,6 +153,11 @@ class BuildCache:
     def behind(self) -> BuildCache | None:
         """The cache that is asked for what this one lacks."""
         return self._find_behind()
+
+    @functools.cached_property
+    def remote(self) -> RemoteCache | None:
+        """The cache on a network that is asked for what this machine lacks."""
+        return self._find_remote()
 
     def fetch(self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str]) -> dict[str, str] | None:
         """Write the outputs of an entry into a folder.
@@ -102,7 +171,7 @@ class BuildCache:
         Returns:
             These files with their digests, or None if no entry fits.
         """
-        found = self._look_up(key, files, functools.cache(current))
+        found = self._look_up(key, Wanted(frozenset(files)), functools.cache(current))
         if found is None:
             return None
         contents, later = found
@@ -114,19 +183,91 @@ class BuildCache:
         """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`."""
         if self._writable and sum((out / name).stat().st_size for name in names) <= LARGEST_OUTPUTS:
             self._keep(key, {name: (out / name).read_bytes() for name in names}, later)
+            self._share(key, later)
 
-    def recall(self, question: Any, current: Callable[[str], str]) -> Record | None:
+    def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Record | None:
         """The answer to a question that somebody has asked before; see :class:`core.answers.Answers`."""
-        found = self._look_up(_question_key(question), [ANSWER], functools.cache(current))
+        found = self.recall_with_files(question, current, here)
+        return None if found is None else found[0]
+
+    def recall_with_files(
+        self, question: Any, current: Callable[[str], str], here: bool = False
+    ) -> tuple[Record, dict[str, bytes]] | None:
+        """The answer to a question, and the files that it has with it; see :meth:`remember`."""
+        found = self._look_up(_question_key(question), AN_ANSWER, functools.cache(current), here)
+        if found is None:
+            return None
+        files = found[0]
         try:
-            return None if found is None else Record(decoded(found[0][ANSWER]), "")
+            return Record(decoded(files.pop(ANSWER)), ""), files
         except ValueError:
             return None
 
-    def remember(self, question: Any, answer: Mapping[str, Any], later: Mapping[str, str]) -> None:
-        """Keep the answer to a question; see :class:`core.answers.Answers`."""
+    def remember(
+        self,
+        question: Any,
+        answer: Mapping[str, Any],
+        later: Mapping[str, str],
+        here: bool = False,
+        refers: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Keep the answer to a question; see :class:`core.answers.Answers`.
+
+        Arguments:
+            refers: entries of this cache that the answer is of no use without -> the names of their files. What the
+                remote cache gets has these files with it, by the names that :func:`file_with_answer` gives them, so
+                that one question is enough for all.
+        """
+        key = _question_key(question)
         # Not sorted: the order of a config's parameters counts.
-        self._keep(_question_key(question), {ANSWER: json.dumps(answer, separators=(",", ":")).encode()}, later)
+        self._keep(key, {ANSWER: json.dumps(answer, separators=(",", ":")).encode()}, later)
+        if not here:
+            self._share(key, later, refers or {})
+
+    def recall_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
+        """Have the remote cache look for the answers to questions that are going to be asked."""
+        self.look_ahead((_question_key(question), AN_ANSWER, current) for question in questions)
+
+    def fetch_ahead(
+        self, key: str, files: Sequence[str], current: Callable[[str], str], then: Callable[[Found], None]
+    ) -> None:
+        """Have the remote cache look for the outputs of a stage that is going to run.
+
+        Arguments:
+            then: called with what this cache has, now or when it has come, in any thread; not called if there is
+                nothing.
+        """
+        self.look_ahead([(key, Wanted(frozenset(files)), current)], then)
+
+    def look_ahead(
+        self,
+        wanted: Iterable[tuple[str, Wanted, Callable[[str], str]]],
+        then: Callable[[Found], None] = lambda found: None,
+    ) -> None:
+        """Have the remote cache look for what it is going to be asked for, unless it is here."""
+        remote = self.remote
+        if remote is None or remote.is_off:
+            return
+
+        def look(asked: _Asked, key: str, files: Wanted, digest: Callable[[str], str]) -> None:
+            try:
+                found = self._find(key, files, digest)
+                if found is None:
+                    found = self._find_far(remote, key, files, digest)
+                    self._hold(asked, found)
+            finally:
+                asked.done.set()
+            if found is not None:
+                then(found)
+
+        tasks = []
+        for key, files, current in wanted:
+            with self._lock:
+                if key in self._asked:
+                    continue
+                asked = self._asked[key] = _Asked()
+            tasks.append(functools.partial(look, asked, key, files, functools.cache(current)))
+        remote.ask_ahead(tasks)
 
     def entry_of(self, key: str, later: Mapping[str, str]) -> str:
         """Name of the entry with the outputs of a stage; ``later`` is what the stage turned out to depend on."""
@@ -134,25 +275,63 @@ class BuildCache:
 
     def contents(self, entry: str, files: Sequence[str]) -> dict[str, bytes] | None:
         """The files in an entry, which must have these names; None: it is missing, or damaged."""
-        contents = self._outputs(self._place(entry), files)
+        contents = self._outputs(self._place(entry), Wanted(frozenset(files)))
         if contents is not None:
             self._touch(self._place(entry))
         return contents
 
-    def _look_up(
-        self, key: str, files: Sequence[str], digest: Callable[[str], str]
-    ) -> tuple[dict[str, bytes], dict[str, str]] | None:
-        """The contents in an entry of this cache or of the one behind it, and the files that they depend on."""
+    def _look_up(self, key: str, files: Wanted, digest: Callable[[str], str], here: bool = False) -> Found | None:
+        """The contents in an entry of this cache or of those behind it, and the files that they depend on.
+
+        Arguments:
+            here: whether no other machine can have it.
+        """
+        asked = self._answered(key)
+        if asked is not None and asked.found is not None:
+            self._count(None, 0)
+            return asked.found
+        start = time.monotonic()
         found = self._find(key, files, digest)
+        self._count(found, time.monotonic() - start)
         if found is None and self.behind is not None:
             found = self.behind._look_up(key, files, digest)
             if found is not None:
                 self._keep(key, *found)
+                self._share(key, found[1])
+        if found is None and not here and self.remote is not None and (asked is None or asked.known):
+            found = self._find_far(self.remote, key, files, digest)
         return found
 
-    def _find(
-        self, key: str, files: Sequence[str], digest: Callable[[str], str]
-    ) -> tuple[dict[str, bytes], dict[str, str]] | None:
+    def _hold(self, asked: _Asked, found: Found | None) -> None:
+        """Note what a question has given, and have it at hand if there is room, or if it could not be kept here."""
+        asked.known = found is not None
+        if found is None:
+            return
+        asked.size = sum(map(len, found[0].values()))
+        with self._lock:
+            if self._held + asked.size <= MOST_HELD or not self._writable or self.problem is not None:
+                self._held += asked.size
+                asked.found = found
+
+    def _answered(self, key: str) -> _Asked | None:
+        """What the remote cache has given for a question that it was asked ahead; None: it was not."""
+        with self._lock:
+            asked = self._asked.pop(key, None)
+        if asked is not None:
+            asked.done.wait()
+            with self._lock:
+                self._held -= asked.size if asked.found is not None else 0
+        return asked
+
+    def _count(self, found: Found | None, seconds: float) -> None:
+        """Note how a question went."""
+        with self._lock:
+            self.counts.seconds += seconds
+            self.counts.hits += found is not None
+            self.counts.misses += found is None
+            self.counts.read += sum(map(len, found[0].values())) if found else 0
+
+    def _find(self, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of this cache."""
         for names in ([], *self._lists(key)):
             later = {name: digest(name) for name in names}
@@ -166,15 +345,60 @@ class BuildCache:
                 return contents, later
         return None
 
+    def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
+        """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
+        for slot in range(MOST_LISTS):
+            first = _fetched(remote, _slot_key(key, slot), _either)
+            later: dict[str, str] = {}
+            if isinstance(first, list):
+                later = {name: digest(name) for name in first}
+                first = _fetched(remote, _entry_key(key, later), _unpacked)
+            elif first is None:
+                return None
+            if first is not None:
+                try:
+                    files.require(first)
+                except ValueError as error:
+                    remote.damaged(_entry_key(key, later), str(error))
+                    return None
+                self._keep(key, first, later)
+                return first, later
+        return None
+
+    def _share(self, key: str, later: Mapping[str, str], refers: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Have an entry of this cache written to the remote one, if that may be written."""
+        if self._writable and self.remote is not None:
+            remote, kept = self.remote, dict(later)
+            remote.write_behind(lambda: self._send(remote, key, kept, refers or {}))
+
+    def _send(
+        self, remote: RemoteCache, key: str, later: Mapping[str, str], refers: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Write an entry to the remote cache, and behind it what leads to it."""
+        name = _entry_key(key, later)
+        try:
+            contents = _parsed(self._place(name), _unpacked)
+        except (OSError, ValueError):
+            return  # it was removed meanwhile
+        for entry, files in refers.items():
+            found = self.contents(entry, files)
+            if found is None:
+                return
+            contents |= {file_with_answer(entry, file): data for file, data in found.items()}
+        if sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+            return
+        if remote.put(name, _packed(name, contents)) is not None and later:
+            _send_list(remote, key, sorted(later))
+
     def _keep(self, key: str, contents: Mapping[str, bytes], later: Mapping[str, str]) -> None:
         """Add an entry, if entries may be added and it is not too large."""
         if not self._writable or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return
-        files = [{"name": name, "size": len(data), "sha256": _sha256(data)} for name, data in contents.items()]
         try:
             if not self._stored:
                 mark_own(self._folder)
-            self._write(_entry_key(key, later), {"files": files}, *contents.values())
+            name = _entry_key(key, later)
+            self._write(name, _packed(name, contents))
             if later:
                 self._add_list(key, sorted(later))
             self._stored = True
@@ -214,15 +438,15 @@ class BuildCache:
         if names in lists:
             self._touch(self._place(_list_key(key)))
         else:
-            self._write(_list_key(key), {"lists": [names, *lists][:MOST_LISTS]})
+            name = _list_key(key)
+            self._write(name, _with_line(name, {"lists": [names, *lists][:MOST_LISTS]}))
 
-    def _outputs(self, place: Path, files: Sequence[str]) -> dict[str, bytes] | None:
+    def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
 
         def parse(header: Record, data: bytes) -> dict[str, bytes]:
             contents = _unpacked(header, data)
-            if contents.keys() != set(files):
-                raise ValueError("the files of another stage")
+            files.require(contents)
             return contents
 
         return self._read(place, parse)
@@ -240,12 +464,12 @@ class BuildCache:
             pass
         return None
 
-    def _write(self, key: str, header: Mapping[str, Any], *contents: bytes) -> None:
+    def _write(self, key: str, entry: bytes) -> None:
         """Write an entry. Raises OSError if that is not possible."""
         place = self._place(key)
         if place.parent.is_symlink():
             raise OSError(f"{place.parent.name} in it is a symbolic link")
-        write_atomically(place, b"".join([sealed_object(SCHEMA, {"key": key, **header}), *contents]))
+        write_atomically(place, entry)
 
     def _touch(self, place: Path) -> None:
         """Note that an entry was used: those used least recently are removed first."""
@@ -298,6 +522,16 @@ def _list_key(key: str) -> str:
     return _digest([key, "lists"])
 
 
+def _slot_key(key: str, slot: int) -> str:
+    """Key of the remote entry that has the list of that number; the first may be the outputs themselves."""
+    return _digest([key, "lists", slot]) if slot else _entry_key(key, {})
+
+
+def file_with_answer(entry: str, name: str) -> str:
+    """Name of a file that comes with an answer: it is in another entry of the cache that has the answer."""
+    return f"{entry}-{name}"
+
+
 def _digest(value: Any) -> str:
     return _sha256(canonical_json(value).encode())
 
@@ -308,11 +542,60 @@ def _sha256(data: bytes) -> str:
 
 def _parsed(place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
     """What ``parse`` makes of the line and of the rest of an entry. Raises OSError or ValueError if it is damaged."""
-    line, newline, data = read_record(place).partition(b"\n")
+    return _opened(place.name, read_record(place), parse)
+
+
+def _opened(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+    """The same for an entry that was read. Raises ValueError if it is damaged."""
+    line, newline, data = entry.partition(b"\n")
     header = unsealed_object(line + newline, SCHEMA)
-    if header.text("key") != place.name:
+    if header.text("key") != key:
         raise ValueError("an entry of another key")
     return parse(header, data)
+
+
+def _fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
+    """What ``parse`` makes of an entry of the remote cache; None: there is none, or it is damaged, which is said."""
+    entry = remote.get(name)
+    if entry is None:
+        return None
+    try:
+        return _opened(name, entry, parse)
+    except ValueError as error:
+        remote.damaged(name, str(error))
+        return None
+
+
+def _send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
+    """Put a list of files into the first slot of a stage that is free, unless one has it."""
+    for slot in range(MOST_LISTS):
+        name = _slot_key(key, slot)
+        there = _fetched(remote, name, _either)
+        if there is None and remote.put(name, _with_line(name, {"lists": [names]})):
+            return
+        # Where another process was faster, it may have been with the same list.
+        if (there or _fetched(remote, name, _either)) == names:
+            return
+
+
+def _packed(name: str, contents: Mapping[str, bytes]) -> bytes:
+    """An entry with files."""
+    files = [{"name": file, "size": len(data), "sha256": _sha256(data)} for file, data in contents.items()]
+    return _with_line(name, {"files": files}, *contents.values())
+
+
+def _with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:
+    return b"".join([sealed_object(SCHEMA, {"key": name, **header}), *contents])
+
+
+def _either(header: Record, data: bytes) -> dict[str, bytes] | list[str]:
+    """The files of an entry, or its one list."""
+    if not header.has("lists"):
+        return _unpacked(header, data)
+    lists = _listed(header, data)
+    if len(lists) != 1 or not lists[0]:
+        raise ValueError("a slot has one list")
+    return lists[0]
 
 
 def _checked(header: Record, data: bytes) -> None:

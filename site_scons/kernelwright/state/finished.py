@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.files import SCRATCH, sha256_of
 from ..core.records import Record
-from .cache import ENTRY, BuildCache
+from .cache import ENTRY, BuildCache, file_with_answer
 from .settled import SettledKernel, inside, kernel_name, settled_kernel
 
 SCHEMA = "finished 1"
@@ -57,12 +57,14 @@ class Finished:
         notes: what a run says about them.
         kernels: the kernels, without the stamps of their outputs.
         stages: what makes them, in order.
+        files: contents of outputs that came with the answer, by the names of ``file_with_answer``.
     """
 
     names: tuple[str, ...]
     notes: tuple[str, ...]
     kernels: Mapping[str, SettledKernel]
     stages: tuple[FinishedStage, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def paths(self) -> Iterator[str]:
@@ -78,14 +80,17 @@ def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapp
     """
     of_here = {"outputs": {}, "checks": 0, "check_outputs": {}}
     kernels = {name: {**vars(kernel), **of_here} for name, kernel in finished.kernels.items()}
-    cache.remember(question, {**asdict(finished), "kernels": kernels}, digests)
+    answer = {**asdict(finished), "kernels": kernels}
+    del answer["files"]
+    refers = {stage.entry: list(stage.outputs) for stage in finished.stages}
+    cache.remember(question, answer, digests, refers=refers)
 
 
 def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> Finished | None:
     """The finished kernels of a definition file, if everything that they depend on is the same now."""
-    answer = cache.recall(question, current)
+    found = cache.recall_with_files(question, current)
     try:
-        return None if answer is None else _finished(answer)
+        return None if found is None else replace(_finished(found[0]), files=found[1])
     except ValueError:
         return None
 
@@ -108,7 +113,9 @@ def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection
     contents: dict[str, bytes] = {}
     stages = tuple(stage for stage in finished.stages if not _is_there(stage, work, shared))
     for stage in stages:
-        found = cache.contents(stage.entry, list(stage.outputs))
+        with_answer = {name: finished.files.get(file_with_answer(stage.entry, name)) for name in stage.outputs}
+        here = {name: data for name, data in with_answer.items() if data is not None}
+        found = here if len(here) == len(with_answer) else cache.contents(stage.entry, list(stage.outputs))
         if found is None:
             return None
         contents |= {stage.outputs[name]: data for name, data in found.items()}

@@ -214,14 +214,14 @@ def _is_program(path: Path) -> bool:
 def _digests(answers: Answers, parts: Sequence[Path]) -> list[str]:
     """SHA-256 of some files. It takes a quarter of a second for those of nvcc, so it is done once on a machine."""
     question = ["contents", [[str(part), *file_stamp(part)] for part in parts]]
-    known = answers.recall(question, lambda name: "")
+    known = answers.recall(question, lambda name: "", here=True)
     try:
         digests = [] if known is None else known.texts("sha256")
     except ValueError:
         digests = []
     if len(digests) != len(parts):
         digests = [content_digest(str(part), file_stamp(part)) for part in parts]
-        answers.remember(question, {"sha256": digests}, {})
+        answers.remember(question, {"sha256": digests}, {}, here=True)
     return digests
 
 

@@ -1,0 +1,1 @@
+"""A cache of finished stages that machines share over a network: stores of objects, and the client that uses one."""

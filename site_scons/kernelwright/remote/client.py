@@ -1,0 +1,267 @@
+"""The client of a remote cache. It makes a build faster or leaves it as it was, whatever happens to the store.
+
+Nothing is asked before something is needed. Whoever needs something asks in its own thread; what will be needed is
+asked for ahead, in threads of the client. What is written is written by others of its threads, behind the build. These
+are no threads of ``concurrent.futures``, because that waits at the end of the process until all work is done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .counts import Counts
+from .objects import Seal
+from .store import Refused, Store, Unknown, Unreachable
+
+Result = TypeVar("Result")
+
+READERS = 48
+"""Threads that ask ahead."""
+
+WRITERS = 8
+"""Threads that write."""
+
+MOST_WAITING = 20_000
+"""Writes that may wait; further ones are left out."""
+
+MOST_FAILURES = 3
+"""After so many failed requests in a row a store is off for the run."""
+
+SLOW_S = 3.0
+"""A request that takes longer than this, and than its size explains, counts as failed."""
+
+SLOW_RATE = 1_000_000
+"""Bytes per second that explain it."""
+
+RETRY_S = 1.0
+"""What failed sooner than this is tried once more."""
+
+
+@dataclass
+class _Line:
+    """One of the two ways to the store, for reading or for writing: how it fares, and why it is closed."""
+
+    failures: int = 0
+    closed: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class RemoteCache:
+    """A store of entries, behind a build cache. Called from several threads.
+
+    Arguments:
+        store: where the objects are.
+        seal: how they are signed.
+        writable: whether entries are written.
+        warn: shows a line to the user.
+    """
+
+    def __init__(self, store: Store, seal: Seal, writable: bool, warn: Callable[[str], None]) -> None:
+        self._store = store
+        self._seal = seal
+        self.writable = writable
+        self._warn = warn
+        self.counts = Counts()
+        self._lock = threading.Lock()
+        self._reading, self._writing = _Line(), _Line()
+        self._ahead = _Threads("ahead", READERS)
+        self._behind = _Threads("behind", WRITERS)
+        self._left_out = 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is read any more in this run."""
+        return self._reading.closed
+
+    def get(self, name: str) -> bytes | None:
+        """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
+        start = time.monotonic()
+        place = place_of(name)
+        content = self._attempt(self._reading, lambda: self._store.get(place))
+        entry = None
+        if content is not None:
+            try:
+                entry = self._seal.unpacked(name, content)
+            except ValueError as error:
+                self.damaged(name, str(error))
+        with self._lock:
+            self.counts.seconds += time.monotonic() - start
+            self.counts.hits += entry is not None
+            self.counts.misses += entry is None
+            self.counts.read += len(content or b"")
+        return entry
+
+    def damaged(self, name: str, why: str) -> None:
+        """Say that an entry does not count."""
+        self._warn(f"kernelwright: the remote cache has a damaged object, which counts as a miss: {name[:12]}: {why}")
+
+    def put(self, name: str, entry: bytes) -> bool | None:
+        """Write an entry that is not there; whether it was written. None: that failed. Never an error."""
+        data = self._seal.packed(name, entry)
+        place = place_of(name)
+        written = self._attempt(self._writing, lambda: self._store.put(place, data))
+        if written:
+            with self._lock:
+                self.counts.written += 1
+                self.counts.sent += len(data)
+        return written
+
+    def has(self, name: str) -> bool | None:
+        """Whether there is an entry of that name; None: nobody can say. Never an error."""
+        place = place_of(name)
+        return self._attempt(self._writing, lambda: self._store.has(place))
+
+    def ask_ahead(self, tasks: Iterable[Callable[[], None]]) -> None:
+        """Do some tasks that ask for entries, many at the same time, in threads of the client."""
+        if not self.is_off:
+            self._ahead.add(tasks)
+
+    def write_behind(self, task: Callable[[], None]) -> None:
+        """Do a task that writes entries when there is time for it; it is left out if too many wait already."""
+        if not self.writable or self._writing.closed:
+            return
+        if self._behind.waiting >= MOST_WAITING:
+            self._left_out += 1
+        else:
+            self._behind.add([task])
+
+    def close(self, patience_s: float) -> None:
+        """Wait until everything is written, and end. What is not written after so many seconds is left out."""
+        self._ahead.drop()
+        deadline = time.monotonic() + patience_s
+        self._behind.finish(deadline)
+        left_out = self._left_out + (0 if self._writing.closed else self._behind.waiting)
+        self._behind.drop()
+        if left_out:
+            self._warn(
+                f"kernelwright: {left_out} entries were not written to the remote cache: there was no time for it"
+            )
+        # A thread in the middle of a request cannot be left alone: the end of the interpreter would crash in it. Each
+        # request has its own limits of time.
+        self._ahead.join()
+        self._behind.join()
+
+    def _attempt(self, line: _Line, request: Callable[[], Result]) -> Result | None:
+        """What a request gives; None if it fails, or the line is closed."""
+        for attempt in (1, 2):
+            if line.closed:
+                return None
+            start = time.monotonic()
+            try:
+                result = request()
+            except Refused:
+                # S3 answers so for what is missing, if one may not list the bucket. Whoever may not write, never may.
+                self._count(line, None)
+                if line is self._writing:
+                    self._close(line, "does not let us write (403); nothing more is written in this run")
+                return None
+            except Unknown:
+                for one in (self._reading, self._writing):
+                    self._close(
+                        one, "does not know us (401: no token, a wrong one, or an old one); it is off for this run"
+                    )
+                return None
+            except Unreachable as error:
+                if attempt == 1 and time.monotonic() - start < RETRY_S:
+                    continue
+                self._count(line, str(error))
+                return None
+            size = len(result) if isinstance(result, bytes) else 0
+            slow = time.monotonic() - start > SLOW_S + size / SLOW_RATE
+            self._count(line, "it is too slow" if slow else None)
+            return result
+        return None
+
+    def _count(self, line: _Line, problem: str | None) -> None:
+        """Note how a request went."""
+        with line.lock:
+            line.failures = 0 if problem is None else line.failures + 1
+            too_many = line.failures >= MOST_FAILURES
+        if too_many:
+            self._close(line, f"is off for this run: {problem}", "cannot be written")
+
+    def _close(self, line: _Line, text: str, writing: str = "") -> None:
+        """Ask nothing more, and say so once."""
+        with self._lock:
+            first = not (line.closed or (self._reading.closed and self._writing.closed))
+            line.closed = True
+            told = first and not (line is self._writing and self._reading.closed)
+        if told:
+            prefix = f"{writing}, and " if writing and line is self._writing else ""
+            self._warn(f"kernelwright: the remote cache {prefix}{text}; the build goes on without it")
+
+
+class _Threads:
+    """A few threads that do tasks in their order. They are started when there is something to do.
+
+    Arguments:
+        name: of the threads.
+        most: how many there are at most.
+    """
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._ended = False
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks nobody has begun."""
+        return len(self._tasks)
+
+    def add(self, tasks: Iterable[Callable[[], None]]) -> None:
+        """Do some tasks."""
+        with self._changed:
+            self._tasks.extend(tasks)
+            for _ in range(min(len(self._tasks) - self._idle, self._most - len(self._threads))):
+                thread = threading.Thread(target=self._work, name=f"remote-{self._name}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify_all()
+
+    def drop(self) -> None:
+        """Begin no further task."""
+        with self._changed:
+            self._tasks.clear()
+            self._ended = True
+            self._changed.notify_all()
+
+    def finish(self, deadline: float) -> None:
+        """Wait until all tasks are done, or until a moment of ``time.monotonic``."""
+        with self._changed:
+            while self._tasks or self._idle < len(self._threads):
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    return
+
+    def join(self) -> None:
+        """Wait for the tasks that have begun."""
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                self._changed.notify_all()
+                while not self._tasks:
+                    if self._ended:
+                        return
+                    self._changed.wait()
+                task = self._tasks.popleft()
+                self._idle -= 1
+            task()
+
+
+def place_of(name: str) -> str:
+    """Where the object of an entry is in a store."""
+    return f"v1/{name[:2]}/{name}"

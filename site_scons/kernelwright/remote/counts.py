@@ -1,0 +1,28 @@
+"""What a cache has done in a run, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Counts:
+    """What one side of a cache has done.
+
+    Arguments:
+        hits, misses: questions for entries that it had, and that it lacked.
+        read: bytes that it gave.
+        seconds: time of all questions; some of them were asked at the same time.
+        written, sent: entries that were added, and their bytes.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    read: int = 0
+    seconds: float = 0.0
+    written: int = 0
+    sent: int = 0
+
+    def __str__(self) -> str:
+        asked = f"{self.hits} hits, {self.misses} misses, {self.read / 1e6:.1f} MB in {self.seconds:.1f} s of waiting"
+        return f"{asked}; {self.written} written, {self.sent / 1e6:.1f} MB" if self.written else asked

@@ -1,0 +1,113 @@
+"""What is in an object: an entry of the build cache, compressed, and perhaps signed."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.errors import SettingsError, Where
+from ..core.files import LARGEST_RECORD
+
+SIGNED = b"KWS1"
+"""What a signed object begins with; 64 bytes of signature follow. What zlib writes never begins so."""
+
+HEAD = len(SIGNED) + 64
+
+SIGNING_KEY = "KERNELWRIGHT_REMOTE_SIGNING_KEY"
+"""Variable of the environment with the private key: 32 bytes in base64."""
+
+
+@dataclass(frozen=True)
+class Seal:
+    """How objects are signed, and what signatures are asked for.
+
+    Arguments:
+        sign: gives the 64 bytes of the signature of a text; None: objects are not signed.
+        verify: whether a signature fits a text; None: none is asked for.
+    """
+
+    sign: Callable[[bytes], bytes] | None = None
+    verify: Callable[[bytes, bytes], bool] | None = None
+
+    def packed(self, name: str, entry: bytes) -> bytes:
+        """The object of an entry.
+
+        Arguments:
+            name: of the object; a signature covers it, so that an object counts under one name only.
+        """
+        data = zlib.compress(entry)
+        return data if self.sign is None else SIGNED + self.sign(name.encode() + data) + data
+
+    def unpacked(self, name: str, content: bytes) -> bytes:
+        """The entry of an object. Raises ValueError if it is damaged, or not signed as it has to be."""
+        signature, data = b"", content
+        if content.startswith(SIGNED):
+            signature, data = content[len(SIGNED) : HEAD], content[HEAD:]
+        if self.verify is not None and not self.verify(signature, name.encode() + data):
+            raise ValueError("it is not signed with the key of remote_key")
+        reader = zlib.decompressobj()
+        try:
+            entry = reader.decompress(data, LARGEST_RECORD)
+        except zlib.error as error:
+            raise ValueError("it cannot be unpacked") from error
+        if not reader.eof or reader.unused_data:
+            raise ValueError("it is cut off, too long, or larger than any entry")
+        return entry
+
+
+def seal_of(public: str, private: str) -> Seal:
+    """The seal of a public key, which signatures have to fit, and of a private key; each may be empty.
+
+    Raises:
+        SettingsError: one of them is no key, the package cryptography is missing, or they are not of one pair.
+    """
+    if not public and not private:
+        return Seal()
+    try:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    except ImportError:
+        remedy = "pip install 'kernelwright[signed]'"
+        message = "signatures of a remote cache need the package cryptography"
+        raise SettingsError(message, Where(stage="settings"), remedy) from None
+    signer = Ed25519PrivateKey.from_private_bytes(_key(private, SIGNING_KEY)) if private else None
+    if not public:
+        return Seal(signer.sign if signer else None)
+    raw = _key(public, "remote_key")
+    if signer is not None and signer.public_key().public_bytes_raw() != raw:
+        message = f"the key in {SIGNING_KEY} is not the private key of remote_key"
+        raise SettingsError(message, Where(stage="settings"), "kernelwright cache keys makes a pair")
+    known = Ed25519PublicKey.from_public_bytes(raw)
+
+    def verify(signature: bytes, text: bytes) -> bool:
+        try:
+            known.verify(signature, text)
+        except InvalidSignature:
+            return False
+        return True
+
+    return Seal(signer.sign if signer else None, verify)
+
+
+def new_keys() -> tuple[str, str]:
+    """A new pair of keys: the public and the private one, in base64."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    public, private = key.public_key().public_bytes_raw(), key.private_bytes_raw()
+    return base64.b64encode(public).decode(), base64.b64encode(private).decode()
+
+
+def _key(text: str, place: str) -> bytes:
+    """The 32 bytes of a key. The message of an error never has the key."""
+    try:
+        raw = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 32:
+        message = f"{place} is no key of Ed25519: 32 bytes in base64 are expected"
+        raise SettingsError(message, Where(stage="settings"), "kernelwright cache keys makes a pair")
+    return raw

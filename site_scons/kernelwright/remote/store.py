@@ -1,0 +1,209 @@
+"""Stores of objects: a folder, an HTTP server, S3, GCS or Azure. An object has a name and never changes.
+
+obstore does what is special about each of them. Errors become three of our own, and their texts say what happened in
+our words: those of obstore would show addresses, and for Azure what is signed in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..core.files import LARGEST_RECORD, read_record
+from ..define.remote_address import scheme_of
+
+CONNECT_S = 2
+"""Seconds that a connection may take."""
+
+READ_S = 10
+"""Seconds in which something has to come."""
+
+FIRST_READ_S = 3
+"""The same as long as a server has never answered: one that hangs must not cost more than a few seconds."""
+
+WHOLE_S = 30
+"""Seconds that a request may take, however much comes."""
+
+TOO_LARGE = "it is too large"
+
+
+class Unreachable(Exception):
+    """A request failed: no connection, no answer in time, an answer that broke off, or a server with a problem of its
+    own."""
+
+
+class Refused(Exception):
+    """A server does not let us do that (403)."""
+
+
+class Unknown(Exception):
+    """A server does not know us (401): no token, a wrong one, or one that has expired."""
+
+
+class Store(Protocol):
+    """A store of objects. Safe to use from several threads."""
+
+    def get(self, name: str) -> bytes | None:
+        """The content of an object; None: there is none. Raises Unreachable, Refused or Unknown."""
+
+    def put(self, name: str, data: bytes) -> bool:
+        """Write an object that is not there yet; whether it was written. Raises Unreachable, Refused or Unknown."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object of that name. Raises Unreachable, Refused or Unknown."""
+
+
+class FolderStore:
+    """A folder, perhaps of a network's file system. Nothing but objects is ever written into it.
+
+    Arguments:
+        folder: where the objects are; it is made when the first one is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, name: str) -> bytes | None:
+        """See :class:`Store`."""
+        try:
+            return read_record(self._folder / name)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _of_system(error) from error
+
+    def put(self, name: str, data: bytes) -> bool:
+        """See :class:`Store`."""
+        path = self._folder / name
+        scratch = path.with_name(f".scratch-{os.getpid()}-{os.urandom(8).hex()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                scratch.write_bytes(data)
+                os.link(scratch, path)
+            finally:
+                scratch.unlink(missing_ok=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _of_system(error) from error
+        return True
+
+    def has(self, name: str) -> bool:
+        """See :class:`Store`."""
+        return (self._folder / name).is_file()
+
+
+class ObjectStore:
+    """A store on a network, through obstore.
+
+    Arguments:
+        address: of the store; checked by ``check_address``.
+        headers: of each request to an HTTP server, such as ``authorization``.
+        certificates: a PEM text with further authorities that servers' certificates may be signed by; empty: none.
+    """
+
+    def __init__(self, address: str, headers: Mapping[str, str], certificates: str) -> None:
+        import obstore.store  # Imported here: only a build with a store on a network needs it.
+
+        self._is_http = scheme_of(address) in ("http", "https")
+        make = obstore.store.HTTPStore.from_url if self._is_http else obstore.store.from_url
+        options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "timeout": f"{WHOLE_S}s", "allow_http": True}
+        options |= {"root_certificate": certificates} if certificates else {}
+
+        def connected(read_s: int, more: Mapping[str, str]) -> Any:
+            given = {**options, "read_timeout": f"{read_s}s", "default_headers": {**headers, **more}}
+            return make(address, client_options=given, retry_config={"max_retries": 0})
+
+        # A server that knows no preconditions writes the object again, with the same meaning.
+        once = {"if-none-match": "*"} if self._is_http else {}
+        self._first = connected(FIRST_READ_S, {})
+        self._reader = connected(READ_S, {})
+        self._writer = connected(READ_S, once)
+        self._answered = False
+
+    def get(self, name: str) -> bytes | None:
+        """See :class:`Store`."""
+        with self._translated() as found:
+            result = (self._reader if self._answered else self._first).get(name)
+            if result.meta["size"] > LARGEST_RECORD:
+                raise Unreachable(TOO_LARGE)
+            found.data = bytes(result.bytes())
+        return found.data
+
+    def put(self, name: str, data: bytes) -> bool:
+        """See :class:`Store`."""
+        mode = {} if self._is_http else {"mode": "create"}
+        with self._translated() as found:
+            try:
+                self._writer.put(name, data, use_multipart=False, **mode)
+            except FileNotFoundError:
+                raise Unreachable("the server has no folder or bucket for it") from None
+            found.written = True
+        return found.written
+
+    def has(self, name: str) -> bool:
+        """See :class:`Store`."""
+        with self._translated() as found:
+            self._reader.head(name)
+            found.written = True
+        return found.written
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[_Found]:
+        """Turn the errors of obstore into ours; a missing object, and one that exists already, are none."""
+        from obstore import exceptions
+
+        try:
+            yield _Found()
+        except (FileNotFoundError, exceptions.NotFoundError):
+            pass
+        except (exceptions.AlreadyExistsError, exceptions.PreconditionError, exceptions.NotModifiedError):
+            pass
+        except exceptions.UnauthenticatedError as error:
+            raise Unknown from error
+        except exceptions.PermissionDeniedError as error:
+            raise Refused from error
+        except (exceptions.BaseError, OSError) as error:
+            raise Unreachable(_in_words(str(error))) from error
+        self._answered = True
+
+
+@dataclass
+class _Found:
+    """What a request found: the content; whether it wrote, or saw, the object."""
+
+    data: bytes | None = None
+    written: bool = False
+
+
+def _of_system(error: OSError) -> Exception:
+    return Refused() if isinstance(error, PermissionError) else Unreachable(error.strerror or "it cannot be used")
+
+
+def _in_words(text: str) -> str:
+    """What went wrong, without anything of the text that may be a secret."""
+    status = re.search(r"status code: (\d{3})", text)
+    if status:
+        return f"the server answers with status {status[1]}"
+    for sign, words in WORDS.items():
+        if sign in text:
+            return words
+    return "the connection fails"
+
+
+WORDS = {
+    "onnection refused": "nobody answers there",
+    "dns error": "the name of the server is not known",
+    "ertificate": "its certificate is not trusted; remote_ca names the authority that has signed it",
+    "TimedOut": "it does not answer in time",
+    "timed out": "it does not answer in time",
+    "Content-Length": "the server does not say how large its objects are",
+    "body error": "an answer broke off",
+}
+"""Part of an error of obstore -> what it means."""

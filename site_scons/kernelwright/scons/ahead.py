@@ -1,0 +1,75 @@
+"""Asks the remote cache for the outputs of stages before SCons gets to them, many at once whatever ``-j`` says.
+
+What comes tells the keys of the stages behind it, which are asked for at once. So the way through the graph takes as
+long as its longest path, and not as long as all requests one after the other. Nothing depends on what comes: when SCons
+runs a stage, it finds the outputs in the build cache or does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ..core.files import dependency_digest
+from ..stages.stage import Stage
+from ..state.cache import BuildCache, Found
+
+
+class Ahead:
+    """The stages of a package whose outputs this tree lacks.
+
+    Arguments:
+        cache: the build cache, with the remote one behind it.
+        top: the project's folder.
+        digest: gives the SHA-256 of a file that no stage makes.
+        stages: all stages of the package.
+    """
+
+    def __init__(self, cache: BuildCache, top: Path, digest: Callable[[str], str], stages: Iterable[Stage]) -> None:
+        self._cache = cache
+        self._top = top
+        self._lock = threading.Lock()
+        self._digests: dict[str, str] = {}
+        self._readers: dict[str, list[Stage]] = defaultdict(list)
+        lacking = [stage for stage in stages if stage.cacheable and not os.path.exists(stage.paths[0])]  # noqa: PTH110
+        made = {path for stage in lacking for path in stage.paths}
+        self._waits = {id(stage): len(made.intersection(stage.sources)) for stage in lacking}
+        for stage in lacking:
+            for source in set(stage.sources):
+                if source in made:
+                    self._readers[source].append(stage)
+                elif source not in self._digests and os.path.exists(source):  # noqa: PTH110
+                    self._digests[source] = digest(source)
+        for stage in lacking:
+            if not self._waits[id(stage)]:
+                self._ask(stage)
+
+    def _ask(self, stage: Stage) -> None:
+        """Ask for the outputs of a stage whose sources are known."""
+        if any(source not in self._digests for source in stage.sources):
+            return  # a stage that is kept nowhere makes one of them
+        key = stage.cache_key(self._digests.__getitem__)
+        names = list(stage.outputs)
+        self._cache.fetch_ahead(key, names, lambda name: dependency_digest(self._top, name), self._noting(stage))
+
+    def _noting(self, stage: Stage) -> Callable[[Found], None]:
+        """What is done when the outputs of a stage are there: the stages that read them are asked for."""
+
+        def note(found: Found) -> None:
+            digests = {stage.outputs[name]: hashlib.sha256(data).hexdigest() for name, data in found[0].items()}
+            ready = []
+            with self._lock:
+                self._digests |= digests
+                for path in digests:
+                    for reader in self._readers[path]:
+                        self._waits[id(reader)] -= 1
+                        if not self._waits[id(reader)]:
+                            ready.append(reader)
+            for reader in ready:
+                self._ask(reader)
+
+        return note

@@ -1,0 +1,439 @@
+"""The client of the remote cache: what it does to the build when the store does what it should not."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from kernelwright.define.settings import Settings
+from kernelwright.remote import client, store
+from kernelwright.remote.client import RemoteCache, place_of
+from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys
+from kernelwright.remote.opening import open_remote
+from kernelwright.state.cache import BuildCache, key_of
+
+from remote.servers import Faulty, faulty, status
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
+
+KEY = key_of("a stage", [("device.cu", "0" * 64)])
+OTHER = key_of("another stage", [])
+FILES = ["a.cubin", "b.json"]
+
+
+@pytest.fixture
+def server() -> Iterator[Faulty]:
+    with faulty() as made:
+        yield made
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """A folder with the outputs of a stage."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    (folder / "a.cubin").write_bytes(bytes(range(256)) * 64)
+    (folder / "b.json").write_text("{}")
+    return folder
+
+
+class Machine:
+    """A machine with a build cache of its own, and the remote cache of all."""
+
+    def __init__(self, folder: Path, address: str, **settings: str) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.environment = {name: settings.pop(name) for name in list(settings) if name.isupper()}
+        self.settings = Settings(**{"remote_cache": address, "remote_mode": "read-write", **settings})
+        self.remote = self.open()
+        self.cache = BuildCache(folder / "cache", 1 << 30, owned=True, remote=lambda: self.remote)
+
+    def open(self) -> RemoteCache:
+        opened = open_remote(self.settings, self.folder, self.environment, self.said.append)
+        assert opened is not None
+        return opened
+
+    def fetched(self, key: str = KEY, current: Callable[[str], str] = lambda name: "") -> dict[str, bytes] | None:
+        """The outputs of a stage, as a build gets them."""
+        out = self.folder / "out"
+        out.mkdir(exist_ok=True)
+        if self.cache.fetch(key, out, FILES, current) is None:
+            return None
+        return {name: (out / name).read_bytes() for name in FILES}
+
+    def end(self) -> None:
+        self.remote.close(10)
+
+
+@contextlib.contextmanager
+def machine(folder: Path, address: str, **settings: str) -> Iterator[Machine]:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Machine(folder, address, **settings)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def outputs(made: Path) -> dict[str, bytes]:
+    return {name: (made / name).read_bytes() for name in FILES}
+
+
+def fill(folder: Path, address: str, made: Path, later: dict[str, str] | None = None, **settings: str) -> None:
+    """Have another machine make what the tests ask for."""
+    with machine(folder, address, **settings) as writer:
+        writer.cache.store(KEY, made, FILES, later or {})
+
+
+@pytest.mark.parametrize("layout", ["plain", "bazel"])
+@pytest.mark.parametrize("later", [{}, {"helper.py": "now", "other.py": ""}])
+@pytest.mark.parametrize("kind", ["folder", "http"])
+def test_what_one_machine_has_made_another_one_has(
+    tmp_path: Path, server: Faulty, made: Path, kind: str, later: dict[str, str], layout: str
+) -> None:
+    address = server.address if kind == "http" else str(tmp_path / "shared")
+    fill(tmp_path / "one", address, made, later, remote_layout=layout)
+    with machine(tmp_path / "two", address, remote_mode="read", remote_layout=layout) as reader:
+        assert reader.fetched(current=lambda name: later[name]) == outputs(made)
+        assert (reader.remote.counts.hits, reader.remote.counts.misses) == (2 if later else 1, 0)
+        assert reader.fetched(OTHER) is None and not reader.said
+    asked = len(server.asked)
+    with machine(tmp_path / "two", address) as again:
+        assert again.fetched(current=lambda name: later[name]) == outputs(made)
+        assert again.cache.counts.hits == 1 and len(server.asked) == asked, "it is here now"
+
+
+def test_objects_have_the_documented_names(tmp_path: Path, made: Path) -> None:
+    fill(tmp_path / "one", str(tmp_path / "shared"), made, {"helper.py": "now"})
+    paths = [path.relative_to(tmp_path / "shared").as_posix() for path in (tmp_path / "shared").rglob("*/*/*")]
+    assert len(paths) == 2, "the outputs, and the list that leads to them"
+    for path in paths:
+        name = path.rpartition("/")[2]
+        assert path == f"v1/{name[:2]}/{name}" and len(name) == 64
+        assert Seal().unpacked(name, (tmp_path / "shared" / path).read_bytes()).startswith(b'["')
+
+
+def test_sets_of_files_of_several_branches_are_all_found(tmp_path: Path, server: Faulty, made: Path) -> None:
+    for number in range(4):
+        (made / "b.json").write_text(str(number))
+        fill(tmp_path / f"branch{number}", server.address, made, {f"helper{number}.py": "now"})
+        fill(tmp_path / f"again{number}", server.address, made, {f"helper{number}.py": "now"})
+    assert len(server.objects) == 8, "a list and the outputs for each"
+    for number in range(4):
+        present = {f"helper{number}.py": "now"}
+        with machine(tmp_path / f"reader{number}", server.address, remote_mode="read") as reader:
+            found = reader.fetched(current=lambda name, present=present: present.get(name, "absent"))
+            assert found is not None and found["b.json"] == str(number).encode()
+
+
+def test_writers_that_write_at_once_leave_what_all_can_read(tmp_path: Path, server: Faulty, made: Path) -> None:
+    names = [f"helper{number}.py" for number in range(6)]
+    threads = [
+        threading.Thread(target=fill, args=(tmp_path / name, server.address, made, {name: "now"})) for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in names:
+        with machine(tmp_path / f"reader-{name}", server.address, remote_mode="read") as reader:
+            assert reader.fetched(current={name: "now"}.get) == outputs(made)  # type: ignore[arg-type]
+
+
+def test_a_reader_writes_nothing(tmp_path: Path, server: Faulty, made: Path) -> None:
+    fill(tmp_path / "one", server.address, made, remote_mode="read")
+    assert not server.objects and not server.asked
+
+
+def test_nothing_is_asked_before_something_is_missing(tmp_path: Path, server: Faulty, made: Path) -> None:
+    with machine(tmp_path / "one", server.address, remote_mode="read") as reader:
+        reader.cache.store(KEY, made, FILES, {})
+        assert reader.fetched() == outputs(made)
+    assert not server.asked
+
+
+def damaged_in(server: Faulty, change: Callable[[bytes], bytes]) -> None:
+    server.objects = {path: change(data) for path, data in server.objects.items()}
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "one byte less": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "more at the end": lambda data: data + b"x",
+    "no object": lambda data: b"<html>404</html>",
+    "another entry": lambda data: Seal().packed("", Seal().unpacked("", data).replace(b'"key":"', b'"key":"0')),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_a_miss_and_is_said(tmp_path: Path, server: Faulty, made: Path, name: str) -> None:
+    fill(tmp_path / "one", server.address, made)
+    damaged_in(server, DAMAGES[name])
+    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+        assert reader.fetched() is None
+        assert len(reader.said) == 1 and "damaged object, which counts as a miss" in reader.said[0]
+        assert not list((reader.folder / "cache").glob("??/*"))
+
+
+def test_no_flipped_bit_gets_into_an_output(tmp_path: Path, made: Path) -> None:
+    fill(tmp_path / "one", str(tmp_path / "shared"), made)
+    (path,) = (tmp_path / "shared").rglob("*/*/*")
+    whole = path.read_bytes()
+    with machine(tmp_path / "two", str(tmp_path / "shared"), remote_mode="read") as reader:
+        for place in range(0, len(whole), 7):
+            path.write_bytes(bytes(byte ^ (1 << place % 8 if at == place else 0) for at, byte in enumerate(whole)))
+            found = reader.fetched()
+            assert found is None or found == outputs(made), place
+            for entry in (reader.folder / "cache").glob("??/*"):
+                entry.unlink()  # of a bit that means nothing to zlib
+
+
+def test_the_object_of_another_key_is_a_miss(tmp_path: Path, server: Faulty, made: Path) -> None:
+    fill(tmp_path / "one", server.address, made)
+    with machine(tmp_path / "three", server.address) as writer:
+        writer.cache.store(OTHER, made, FILES, {})
+    first, second = server.objects
+    server.objects = {first: server.objects[second], second: server.objects[first]}
+    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+        assert reader.fetched() is None and reader.fetched(OTHER) is None
+        assert len(reader.said) == 2 and "an entry of another key" in reader.said[0]
+
+
+def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
+    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "one", server.address, made)
+    monkeypatch.setattr("kernelwright.remote.objects.LARGEST_RECORD", 1000)
+    with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+        assert reader.fetched() is None and "larger than any entry" in reader.said[0]
+
+
+def hang(handler: BaseHTTPRequestHandler) -> bool:
+    time.sleep(30)
+    return True
+
+
+def die(handler: BaseHTTPRequestHandler) -> bool:
+    """Break off in the middle of an object."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "10000")
+    handler.end_headers()
+    handler.wfile.write(b"x" * 100)
+    handler.close_connection = True
+    return True
+
+
+def talk_nonsense(handler: BaseHTTPRequestHandler) -> bool:
+    handler.wfile.write(b"\0\1nonsense\n\n")
+    handler.close_connection = True
+    return True
+
+
+def ask_many(reader: Machine, count: int = 20) -> None:
+    """Ask for several stages ahead, and then for each, as a build does."""
+    keys = [key_of(str(number), []) for number in range(count)]
+    for key in keys:
+        reader.cache.fetch_ahead(key, FILES, lambda name: "", lambda found: None)
+    for key in keys:
+        assert reader.fetched(key) is None
+
+
+FAULTS = {"500": status(500), "503": status(503), "429": status(429), "dies": die, "nonsense": talk_nonsense}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_server_is_off_after_three_failures(tmp_path: Path, server: Faulty, made: Path, name: str) -> None:
+    server.answer = FAULTS[name]
+    with machine(tmp_path / "one", server.address) as one:
+        for number in range(10):
+            assert one.fetched(key_of(str(number), [])) is None
+        assert len(server.asked) == 2 * client.MOST_FAILURES, "each once more"
+        assert len(one.said) == 1 and "is off for this run" in one.said[0]
+        one.cache.store(KEY, made, FILES, {})
+        assert one.fetched() == outputs(made), "the build goes on"
+
+
+def test_a_server_that_is_down_is_off_at_once(tmp_path: Path) -> None:
+    with machine(tmp_path / "one", "http://127.0.0.1:1/cache") as one:
+        ask_many(one)
+        assert one.remote.is_off and len(one.said) == 1 and "nobody answers there" in one.said[0]
+
+
+def test_a_server_that_hangs_costs_one_wait(tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FIRST_READ_S", 1)
+    server.answer = hang
+    with machine(tmp_path / "one", server.address) as one:
+        ask_many(one)
+        assert one.remote.is_off and len(one.said) == 1 and "does not answer in time" in one.said[0]
+        # They were asked at the same time, and nobody was asked twice.
+        assert len(server.asked) == len(set(server.asked)) <= 20
+
+
+def test_a_server_that_answers_too_slowly_is_off(
+    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "two", server.address, made)
+    monkeypatch.setattr(client, "SLOW_S", 0.0)
+    monkeypatch.setattr(client, "SLOW_RATE", 1e12)
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        assert one.fetched() == outputs(made), "what has come is used"
+        for number in range(10):
+            one.fetched(key_of(str(number), []))
+        assert "it is too slow" in one.said[0] and one.remote.counts.misses == 10
+        assert len(server.asked) == 1 + client.MOST_FAILURES
+
+
+def test_one_failure_now_and_then_does_not_matter(tmp_path: Path, server: Faulty) -> None:
+    broken = iter([True, False] * 20)
+
+    def every_other(handler: BaseHTTPRequestHandler) -> bool:
+        return next(broken) and status(500)(handler)
+
+    server.answer = every_other
+    with machine(tmp_path / "one", server.address) as one:
+        for number in range(10):
+            assert one.fetched(key_of(str(number), [])) is None
+        assert not one.said and not one.remote.is_off
+
+
+def test_401_turns_the_cache_off_at_once(tmp_path: Path, server: Faulty, made: Path) -> None:
+    server.answer = status(401)
+    with machine(tmp_path / "one", server.address) as one:
+        assert one.fetched() is None and one.fetched(OTHER) is None
+        one.cache.store(KEY, made, FILES, {})
+    assert len(server.asked) == 1 and len(one.said) == 1 and "401" in one.said[0]
+
+
+def test_a_token_does_not_follow_to_another_server(tmp_path: Path, server: Faulty) -> None:
+    tokens = []
+
+    def redirect(handler: BaseHTTPRequestHandler) -> bool:
+        tokens.append(handler.headers.get("Authorization"))
+        handler.send_response(302)
+        handler.send_header("Location", f"{other.address}/v1/x")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    with faulty() as other, machine(tmp_path / "one", server.address, KERNELWRIGHT_REMOTE_TOKEN="s3cret") as one:
+        server.answer = redirect
+        other.answer = lambda handler: tokens.append(handler.headers.get("Authorization")) or False
+        assert one.fetched() is None
+    assert tokens == ["Bearer s3cret", None]
+
+
+def test_403_for_what_is_missing_is_a_miss(tmp_path: Path, server: Faulty) -> None:
+    server.answer = status(403)
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        for number in range(10):
+            assert one.fetched(key_of(str(number), [])) is None
+        assert not one.said and len(server.asked) == 10 and not one.remote.is_off
+
+
+@pytest.mark.parametrize("code", [403, 507, 500])
+def test_a_store_that_takes_nothing_is_read_on(tmp_path: Path, server: Faulty, made: Path, code: int) -> None:
+    fill(tmp_path / "two", server.address, made)
+    server.answer = lambda handler: handler.command == "PUT" and status(code)(handler)
+    with machine(tmp_path / "one", server.address) as one:
+        for number in range(30):
+            one.cache.store(key_of(str(number), []), made, FILES, {})
+        assert one.fetched() == outputs(made)
+    writes = [line for line in server.asked if line.startswith("PUT")][1:]
+    assert len(writes) <= 2 * client.MOST_FAILURES + client.WRITERS, "it was not asked again and again"
+    assert len(one.said) == 1 and ("403" if code == 403 else str(code)) in one.said[0]
+
+
+def test_what_exists_is_no_failure(tmp_path: Path, server: Faulty, made: Path) -> None:
+    for number in range(6):
+        fill(tmp_path / str(number), server.address, made)
+    assert len(server.objects) == 1
+    with machine(tmp_path / "one", server.address) as one:
+        one.cache.store(KEY, made, FILES, {})
+    assert not one.said and one.remote.counts.written == 0
+
+
+def test_the_end_does_not_wait_for_a_server_that_takes_its_time(tmp_path: Path, server: Faulty, made: Path) -> None:
+    slow = threading.Event()
+    server.answer = lambda handler: bool(handler.command == "PUT" and slow.wait(1))
+    one = Machine(tmp_path, server.address)
+    for number in range(200):
+        one.cache.store(key_of(str(number), []), made, FILES, {})
+    one.remote.close(0.1)
+    slow.set()
+    assert any("were not written to the remote cache" in line for line in one.said), one.said
+    assert len(server.asked) < 100
+
+
+def test_a_full_disk_here_does_not_lose_what_came(tmp_path: Path, server: Faulty, made: Path) -> None:
+    fill(tmp_path / "two", server.address, made)
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        (one.folder / "cache").write_text("no folder can be made here")
+        one.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: None)
+        assert one.fetched() == outputs(made) and one.cache.problem is not None
+        assert one.fetched() == outputs(made), "asked again, and not kept either"
+
+
+def test_what_is_asked_ahead_is_asked_once(tmp_path: Path, server: Faulty, made: Path) -> None:
+    fill(tmp_path / "two", server.address, made)
+    server.asked.clear()
+    came = threading.Event()
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        one.cache.fetch_ahead(KEY, FILES, lambda name: "", lambda found: came.set())
+        one.cache.fetch_ahead(OTHER, FILES, lambda name: "", lambda found: came.clear())
+        assert one.fetched() == outputs(made) and one.fetched(OTHER) is None and one.fetched() == outputs(made)
+        assert came.is_set() and len(server.asked) == 2
+
+
+def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty, made: Path) -> None:
+    with machine(tmp_path / "one", server.address) as one:
+        one.cache.store(KEY, made, FILES, {})
+        entry = one.cache.entry_of(KEY, {})
+        one.cache.remember(["what"], {"answer": 42}, {"x": "1"}, refers={entry: FILES})
+        one.cache.remember(["here"], {"answer": 43}, {}, here=True)
+        one.cache.remember(["gone"], {"answer": 44}, {}, refers={"0" * 64: FILES})
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        found = two.cache.recall_with_files(["what"], lambda name: "1")
+        assert found is not None and found[0].raw == {"answer": 42}
+        assert found[1] == {f"{entry}-{name}": data for name, data in outputs(made).items()}
+        assert two.cache.recall(["what"], lambda name: "2") is None
+        asked = len(server.asked)
+        assert two.cache.recall(["here"], lambda name: "", here=True) is None and len(server.asked) == asked
+        assert two.cache.recall(["gone"], lambda name: "") is None
+
+
+def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: Path) -> None:
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'kernelwright[signed]'")
+    (public, private), (strange, _) = new_keys(), new_keys()
+    fill(tmp_path / "one", server.address, made, remote_key=public, **{SIGNING_KEY: private})
+    with machine(tmp_path / "two", server.address, remote_mode="read", remote_key=public) as reader:
+        assert reader.fetched() == outputs(made) and not reader.said
+    with machine(tmp_path / "three", server.address, remote_mode="read") as careless:
+        assert careless.fetched() == outputs(made), "without a key signatures do not count"
+    with machine(tmp_path / "four", server.address, remote_mode="read", remote_key=strange) as reader:
+        assert reader.fetched() is None and "not signed with the key of remote_key" in reader.said[0]
+    ((path, signed),) = server.objects.items()
+    entry = Seal().unpacked("", signed)
+    name = path.rpartition("/")[2]
+    for forged in (Seal().packed(name, entry), Seal(lambda text: b"0" * 64).packed(name, entry), signed[:40]):
+        server.objects[path] = forged
+        with machine(tmp_path / "five", server.address, remote_mode="read", remote_key=public) as reader:
+            assert reader.fetched() is None and "not signed" in reader.said[0]
+    with machine(tmp_path / "six", server.address, remote_key=public) as unable:
+        unable.cache.store(OTHER, made, FILES, {})
+    assert len(server.objects) == 1 and SIGNING_KEY in unable.said[0], "nothing is written that nobody would take"
+
+
+def test_a_signature_is_that_of_one_name(tmp_path: Path) -> None:
+    seen = []
+    seal = Seal(lambda text: b"s" * 64, lambda signature, text: seen.append(text) is None)
+    assert seal.unpacked("name", seal.packed("name", b"entry")) == b"entry"
+    assert seen[0].startswith(b"name")
+
+
+def test_each_object_has_one_place() -> None:
+    assert place_of("ab" + "0" * 62) == "v1/ab/ab" + "0" * 62

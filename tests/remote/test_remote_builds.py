@@ -1,0 +1,98 @@
+"""Builds with a remote cache: a machine that starts empty takes what another one has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import SCONSTRUCT, Project, new_project
+from kernelwright.define.remote_address import TOKEN
+
+from remote.servers import READER, WRITER, Nginx, faulty, nginx, status
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
+
+REFUSE = """\
+import sys
+from kernelwright.processes import pool
+from kernelwright.toolchain import probe
+
+def refuse(*arguments, **options):
+    raise RuntimeError("a worker is started, or nvcc is probed")
+
+class NoTvm:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tvm":
+            raise RuntimeError("TVM is imported")
+
+sys.meta_path.insert(0, NoTvm())
+pool.ForkServer = probe.probe_nvcc = refuse
+"""
+"""The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
+
+
+def sharing(folder: Path, address: str) -> Project:
+    """A checkout of the project, with a remote cache."""
+    project = new_project(folder)
+    settings = project.folder / "pyproject.toml"
+    settings.write_text(settings.read_text() + f'remote_cache = "{address}"\n')
+    project.write("kernels/_helper.py", "X = 1\n")
+    project.replace("kernels/add_one.py", "from tvm import te", "import _helper\nfrom tvm import te")
+    return project
+
+
+def package(project: Project) -> dict[str, bytes]:
+    return {name.partition("build/demo/")[2]: data for name, data in project.files("build/demo").items()}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """A server that asks for a token, and that the build of one checkout has filled."""
+    folder = tmp_path_factory.mktemp("remote")
+    with nginx(folder / "nginx", closed=True) as made:
+        made.first = sharing(folder / "first", made.address)  # type: ignore[attr-defined]
+        variables = {"KERNELWRIGHT_REMOTE_MODE": "read-write", TOKEN: WRITER}
+        run = made.first.scons("-j2", env=variables, fresh=True)  # type: ignore[attr-defined]
+        assert "written" in run.output and WRITER not in run.output
+        yield made
+
+
+def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    project.write("SConstruct", REFUSE + SCONSTRUCT)
+    before = server.objects()
+    run = project.scons("-j2", env={TOKEN: READER}, fresh=True)
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
+    assert ", 0 misses," in run.output and server.objects() == before
+    text = b"".join(project.files(".").values())
+    assert READER.encode() not in text and READER not in run.output, "no secret is kept or shown"
+    asked = len(server.requests())
+    assert project.scons(env={TOKEN: READER}).counts[0] == 0
+    assert len(server.requests()) == asked, "nothing is asked before something is missing"
+
+
+def test_what_has_changed_is_made_and_the_rest_is_taken(server: Nginx, tmp_path: Path) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    project.write("kernels/_helper.py", "X = 2\n")
+    run = project.scons("-j2", env={TOKEN: READER})
+    assert [line for line in run.stages if not line.startswith("CACHED")] == [
+        "LOWER add_one/default cuda",
+        "LOWER add_one/default x86-64-v3",
+        "PACKAGE demo",
+    ]
+    assert package(project)["_lib/add_one.so"] == package(server.first)["_lib/add_one.so"]  # type: ignore[attr-defined]
+
+
+def test_a_target_is_taken_stage_by_stage(server: Nginx, tmp_path: Path) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    run = project.scons("-j1", "build", env={TOKEN: READER})
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
+
+
+def test_a_broken_server_leaves_the_build_as_it_was(server: Nginx, tmp_path: Path) -> None:
+    with faulty() as broken:
+        broken.answer = status(500)
+        project = sharing(tmp_path / "second", broken.address)
+        run = project.scons("-j2", "REMOTE_MODE=read-write")
+    assert "CACHED" not in run.labels and package(project) == package(server.first)  # type: ignore[attr-defined]
+    assert run.output.count("the remote cache is off for this run") == 1 and len(broken.asked) < 20

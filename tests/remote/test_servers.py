@@ -1,0 +1,118 @@
+"""The remote cache on real servers: nginx with tokens and with TLS, and S3 by rclone and by moto."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from kernelwright.core.errors import SettingsError
+from kernelwright.define.remote_address import TOKEN
+
+from remote.servers import READER, WRITER, moto, nginx, rclone
+from remote.test_client import FILES, KEY, OTHER, Machine, fill, machine, made, outputs
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
+__all__ = ["made"]
+
+
+def test_nginx_keeps_what_was_written_first(tmp_path: Path, made: Path) -> None:
+    with nginx(tmp_path / "nginx") as server:
+        fill(tmp_path / "one", server.address, made, {"helper.py": "now"})
+        before = {path: path.read_bytes() for path in server.objects()}
+        assert {path.parent.parent.name for path in before} == {"v1"} and len(before) == 2
+        with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+            assert reader.fetched(current=lambda name: "now") == outputs(made)
+            assert reader.fetched(OTHER) is None
+        (made / "b.json").write_text("something else under the same key")
+        fill(tmp_path / "three", server.address, made, {"helper.py": "now"})
+        assert {path: path.read_bytes() for path in server.objects()} == before
+        assert not any(" 5" in line.partition('" ')[2][:3] for line in server.requests())
+
+
+def test_nginx_tells_readers_from_writers(tmp_path: Path, made: Path) -> None:
+    with nginx(tmp_path / "nginx", closed=True) as server:
+        fill(tmp_path / "one", server.address, made, **{TOKEN: WRITER})
+        assert len(server.objects()) == 1
+        with machine(tmp_path / "two", server.address, remote_mode="read", **{TOKEN: READER}) as reader:
+            assert reader.fetched() == outputs(made) and not reader.said
+        with machine(tmp_path / "three", server.address, **{TOKEN: READER}) as ambitious:
+            ambitious.cache.store(OTHER, made, FILES, {})
+            assert ambitious.fetched() == outputs(made)
+        assert len(ambitious.said) == 1 and "does not let us write (403)" in ambitious.said[0]
+        for token in ({}, {TOKEN: "expired"}):
+            with machine(tmp_path / f"four{len(token)}", server.address, **token) as stranger:
+                assert stranger.fetched() is None and stranger.fetched() is None
+            assert len(stranger.said) == 1 and "401" in stranger.said[0]
+            assert "expired" not in stranger.said[0]
+        assert len(server.objects()) == 1
+
+
+def test_a_netrc_file_has_the_token(tmp_path: Path, made: Path) -> None:
+    (tmp_path / ".netrc").write_text(f"machine localhost login bearer password {WRITER}\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    with nginx(tmp_path / "nginx", closed=True) as server:
+        fill(tmp_path / "one", server.address, made, HOME=str(tmp_path))
+        fill(tmp_path / "two", server.address, made, NETRC=str(tmp_path / "none"))
+        assert len(server.objects()) == 1
+        (tmp_path / ".netrc").write_text("machines localhost\n")
+        with pytest.raises(SettingsError, match="netrc file cannot be read") as caught:
+            Machine(tmp_path / "three", server.address, HOME=str(tmp_path))
+        assert WRITER not in str(caught.value)
+
+
+def certificates(folder: Path) -> tuple[Path, tuple[Path, Path]]:
+    """The certificate of an authority that nobody knows; and one that it has signed for localhost, with its key."""
+    authority, key, leaf, of_leaf = (folder / name for name in ("ca.pem", "ca.key", "leaf.pem", "leaf.key"))
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    more = ["-CA", authority, "-CAkey", key, "-addext", "subjectAltName=DNS:localhost"]
+    more += ["-addext", "basicConstraints=critical,CA:FALSE"]
+    try:
+        for command in (
+            [*new, "-subj", "/CN=authority", "-out", authority, "-keyout", key],
+            [*new, "-subj", "/CN=localhost", "-out", leaf, "-keyout", of_leaf, *more],
+        ):
+            subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    return authority, (leaf, of_leaf)
+
+
+def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path, made: Path) -> None:
+    authority, files = certificates(tmp_path)
+    with nginx(tmp_path / "nginx", closed=True, certificate=files) as server:
+        fill(tmp_path / "one", server.address, made, remote_ca=str(authority), **{TOKEN: WRITER})
+        assert len(server.objects()) == 1
+        with machine(tmp_path / "two", server.address, remote_mode="read", **{TOKEN: READER}) as careful:
+            assert [careful.fetched() for _ in range(3)] == [None] * 3 and careful.remote.is_off
+            assert len(careful.said) == 1 and "certificate is not trusted" in careful.said[0]
+
+
+@pytest.mark.parametrize("kind", [rclone, moto])
+def test_s3(
+    tmp_path: Path,
+    made: Path,
+    kind: Callable[..., AbstractContextManager[dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with kind(tmp_path / "rclone") if kind is rclone else kind() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        address = "s3://cache/team/kernels"
+        for number in range(2):
+            fill(tmp_path / f"writer{number}", address, made, {"helper.py": "now"})
+        with machine(tmp_path / "reader", address, remote_mode="read") as reader:
+            assert reader.fetched(current=lambda name: "now") == outputs(made)
+            assert reader.fetched(OTHER) is None and not reader.said
+        if kind is rclone:
+            paths = [
+                path.relative_to(tmp_path / "rclone").as_posix() for path in (tmp_path / "rclone").rglob("*/*/*/*/*/*")
+            ]
+            assert len(paths) == 2 and all(path.startswith("cache/team/kernels/v1/") for path in paths)
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+            with machine(tmp_path / "stranger", address) as stranger:
+                assert stranger.fetched() is None
+                stranger.cache.store(KEY, made, FILES, {})
+            assert len(stranger.said) == 1 and "another-secret" not in stranger.said[0]
