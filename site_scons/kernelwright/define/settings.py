@@ -198,6 +198,11 @@ def affecting(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name, declared in SETTINGS.items() if declared.affects_output}
 
 
+def environment_layer(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings that variables of the environment give: name -> raw value, a layer of :func:`merge`."""
+    return {name: environment[variable] for variable, name in ENVIRONMENT.items() if variable in environment}
+
+
 def read_pyproject(path: Path) -> dict[str, Any]:
     """The settings in the table ``[tool.kernelwright]`` of a pyproject.toml; empty when there is no such file or table.
 

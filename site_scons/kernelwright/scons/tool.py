@@ -14,7 +14,7 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
-from ..define.settings import COMMAND_LINE, ENVIRONMENT, SETTINGS, Settings, merge, read_pyproject, reject_unknown
+from ..define.settings import COMMAND_LINE, SETTINGS, Settings, environment_layer, merge, read_pyproject, reject_unknown
 from . import compat
 from .graph import PackageGraph
 from .run import begun_run, current_run
@@ -153,10 +153,7 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
     layers = [
         *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
-        (
-            "environment",
-            {name: os.environ[variable] for variable, name in ENVIRONMENT.items() if variable in os.environ},
-        ),
+        ("environment", environment_layer(os.environ)),
         ("command line", given),
     ]
     merged = merge(layers, backends.choices())
