@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, SITE_SCONS, Project
+from conftest import ROOT, SCONSTRUCT, SITE_SCONS, Project
 from kernelwright.wheel.verify import device_archs
 from standin_calls import call, make_standin
 
@@ -43,8 +43,9 @@ namespace ffi = tvm::ffi;
 int launch_scaled(const float *x, float *y, long long n, void *stream);
 
 void scale(ffi::TensorView x, ffi::TensorView y, double most) {
-  TVM_FFI_CHECK(x.size(0) < most, ValueError) << "x has " << x.size(0) << " elements, expected less than " << most;
   void *stream = TVMFFIEnvGetStream(x.device().device_type, x.device().device_id);
+  TVM_FFI_CHECK(x.size(0) < most, ValueError)
+      << "x has " << x.size(0) << " elements, expected less than " << most << " in stream " << stream;
   int status = launch_scaled(static_cast<float *>(x.data_ptr()), static_cast<float *>(y.data_ptr()), x.size(0), stream);
   TVM_FFI_CHECK(!status, RuntimeError) << "CUDA error " << status;
 }
@@ -87,10 +88,15 @@ from kernelwright.cuda import Exported, Scalar, Tensor
 
 @kernel(frontend="cuda", sources=["csrc/scale.cu", "csrc/scale.cc"], includes=["include"], outputs=["y"])
 def scale():
-    return Exported("scale", x=Tensor("float32", "n"), y=Tensor("float32", "n"), most=Scalar("float64"))
+    return Exported("scale", x=Tensor("float32", "n"), y=Tensor("float32", "n"), alpha=Scalar("float64"))
 
 
-@kernel(frontend="cuda", sources=["csrc/packaged.cc"], includes=["package:numpy/_core/include"])
+@kernel(
+    frontend="cuda",
+    sources=["csrc/packaged.cc"],
+    includes=["package:numpy/_core/include"],
+    backends=["tvm_ffi"],
+)
 def halved():
     return Exported("halved")
 """
@@ -99,7 +105,7 @@ def halved():
 def new_project(folder: Path) -> Project:
     project = Project(folder)
     project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS)
+    project.write("pyproject.toml", SETTINGS + 'backends = ["tvm_ffi", "cython", "torch", "jax"]\n')
     project.write("kernels/own.py", DEFINITIONS)
     project.write("kernels/include/factor.h", "#define FACTOR 3\n")
     for name, text in (("scale.cu", DEVICE), ("scale.cc", HOST), ("plain.cc", PLAIN), ("packaged.cc", PACKAGED)):
@@ -114,13 +120,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     run = project.scons("-j2")
     assert run.labels == {
         "CC": 2,
+        "EXT": 1,
         "GLIBC": 1,
         "LAUNCHER": 1,
         "LINK": 2,
         "LOWER": 2,
         "OBJECT": 3,
         "PACKAGE": 1,
-        "WRAP": 2,
+        "WRAP": 4,
     }
     assert "as a whole" not in run.output
     make_standin(project)
@@ -165,7 +172,7 @@ print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
     printed, _ = call(built, code, capability=90)
     assert printed.startswith("3|2|2|ValueError: it is odd|ValueError: it takes one number\n")
     assert "its arguments are not declared frozenset({'cuda'}) frozenset({'cuda'})" in printed
-    own = "ValueError: Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than 2"
+    own = "ValueError: Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than 2 in stream 0"
     assert f"{own}|{own}" in printed
     assert "ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1" in printed
     assert "TypeError: kernel 'scale': Mismatched x.dtype on argument #0" in printed
@@ -175,6 +182,53 @@ print(message_of(demo.scale, np.ones(3, np.float32), 9.0))
     assert without.strip() == "-1"
     refused, _ = call(built, "print(message_of(demo.scale, on_cuda(3), 9.0))", capability=75)
     assert "cuda:0 is an sm_75, and variant default was built for sm_80, sm_90a" in refused
+
+
+OTHER_BACKENDS = """
+import ctypes
+from demo.backends import cython
+x, y = FakeTensor((3,), device=(2, 0), data=0x100), FakeTensor((3,), device=(2, 0), data=0x200)
+print("cython", message_of(lambda: cython.scale(x, y, 2.0, stream=0x42)))
+print("cython", message_of(cython.scale, x, FakeTensor((4,), device=(2, 0)), 9.0))
+
+import torch
+from demo.backends import torch as operators
+print("torch", message_of(operators.scale, torch.ones(3), 9.0))
+with torch._subclasses.fake_tensor.FakeTensorMode():
+    made = operators.scale(torch.empty(3, device="cuda"), 9.0)
+print("torch", made.device, list(made.shape))
+
+import jax
+import jax_tvm_ffi
+registered = []
+jax_tvm_ffi.register_ffi_target = lambda *given, **_: registered.append(given)
+import demo.backends.jax as calls
+program = jax.jit(lambda x: calls.scale(x, 9.0)).trace(jax.ShapeDtypeStruct((3,), "float32"))
+print("jax", program.lower(lowering_platforms=("cuda",)).as_text())
+((_, function, places, _),) = registered
+made = jax_tvm_ffi._LIB.register_tvm_ffi_handler(function, places, 2, 0, False, False)
+handler = ctypes.cast(made, ctypes.c_void_p)
+xla = ctypes.CDLL("./xla.so").call_handler
+xla.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int64]
+print("xla", xla(handler, 0x999, 0x100, 0x200, 3), flush=True)
+"""
+
+
+def test_other_backends_call_the_function_in_their_stream(built):
+    for name in ("Cython", "torch", "jax", "jax_tvm_ffi"):
+        pytest.importorskip(name)
+    import jax
+
+    command = ["gcc", "-shared", "-fPIC", f"-I{jax.ffi.include_dir()}", str(ROOT / "tests/standin/xla.c")]
+    subprocess.run([*command, "-o", str(built.folder / "xla.so")], check=True)
+    printed, _ = call(built, OTHER_BACKENDS, capability=90)
+    own = "Check failed: (x.size(0) < most) is false: x has 3 elements, expected less than"
+    assert f"cython ValueError: {own} 2 in stream 0x42" in printed
+    assert "cython ValueError: kernel 'scale': Mismatched y.shape[0] on argument #1" in printed
+    assert "torch ValueError: kernel 'scale': it cannot run on cpu: it was built for cuda" in printed
+    assert "torch cuda:0 [3]\n" in printed, "traced without a GPU"
+    assert "stablehlo.custom_call @demo_0.scale(%arg0)" in printed
+    assert f"{own} 1 in stream 0x999" in printed and "xla 1" in printed, "its error is one of XLA"
 
 
 def test_an_edit_compiles_what_has_it_and_a_comment_links_nothing(edited):
