@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import zipfile
 
 import pytest
 from conftest import SCONSTRUCT, Project
+from kernelwright.define.tuning import Rule, TableDevice, TunedConfig
+from kernelwright.wheel.verify import verify_together, verify_wheel
 from standin_calls import call, make_standin
+from tuned import table
 
 SETTINGS = """\
 [tool.kernelwright]
@@ -138,3 +142,94 @@ def test_sources_with_other_arguments_are_refused(built):
     assert told in run.output
     assert "; for sm_80, with x: float32[n], y: float32[n] (output)" in run.output
     assert "remedy: return programs with equal arguments for all CUDA archs" in run.output
+
+
+# ---- tables, and a wheel for each arch
+
+TUNED = """\
+from kernelwright import grid, kernel
+from tvm.script import tirx as T
+from tvm.tirx import Var
+
+
+@kernel(outputs=["y"], per_arch=True, tune=grid(threads=[32, 64, 128]))
+def add(target, threads):
+    n, blocks = Var("n", "int32"), 2 if target.attrs["arch"] == "sm_90a" else 1
+
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((n,), "float32"), y: T.Buffer((n,), "float32")):
+        for i in T.thread_binding((n + threads * blocks - 1) // (threads * blocks), thread="blockIdx.x"):
+            for j in T.thread_binding(threads * blocks, thread="threadIdx.x"):
+                if i * threads * blocks + j < n:
+                    y[i * threads * blocks + j] = x[i * threads * blocks + j] + T.float32(1)
+
+    return main
+"""
+
+WHEELS = """\
+[project]
+name = "demo-kernels"
+version = "1.0"
+
+[tool.kernelwright]
+package = "demo"
+split = "arch"
+targets = ["cuda"]
+archs = ["sm_80", "sm_90a", "compute_80"]
+backends = ["tvm_ffi", "nvrtc"]
+"""
+
+
+def chosen(arch: str, name: str, *points: tuple[int | None, int]) -> str:
+    """A table of a GPU: pairs of the end of a range and the threads there."""
+    rules = tuple(Rule({"threads": threads}, upto) for upto, threads in points)
+    return table(TunedConfig({}, ("n",), rules), device=TableDevice("cuda", arch, name, 100), kernel="add")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A package whose device code is in a wheel for each arch, and whose tables choose another point on each."""
+    project = Project(tmp_path_factory.mktemp("tuned_per_arch"))
+    project.write("SConstruct", SCONSTRUCT + 'env.KernelWheel("demo")\n')
+    project.write("pyproject.toml", WHEELS)
+    project.write("kernels/add.py", TUNED)
+    project.write("tuning/add.sm_80.json", chosen("sm_80", "A100", (100, 32), (None, 64)))
+    project.write("tuning/add.sm_90a.json", chosen("sm_90a", "H100", (None, 128)))
+    project.scons("-j2", ".", "wheel")
+    make_standin(project)
+    return project
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+@pytest.mark.parametrize(("capability", "name", "blocks"), [(80, "A100", [32, 64]), (90, "H100", [256, 256])])
+def test_a_table_of_an_arch_chooses_among_the_points_of_its_source(tuned, capability, name, blocks, nvrtc):
+    code = "for n in (100, 1000):\n    demo.add(on_cuda(n, data=0x100), on_cuda(n, data=0x200))"
+    _, log = call(tuned, code, parameters="ppi", capability=capability, name=name, nvrtc=nvrtc)
+    launched = [line for line in log if line.startswith("launch ")]
+    for line, of_block, n in zip(launched, blocks, (100, 1000), strict=True):
+        assert f" grid {-(-n // of_block)} 1 1 block {of_block} 1 1 " in line
+
+
+def test_the_wheel_of_an_arch_has_what_its_table_chooses_and_is_used_alone(tuned, tmp_path):
+    wheels = {path.name.split("-")[0].removeprefix("demo_kernels"): path for path in tuned.folder.glob("dist/*.whl")}
+    found = {}
+    for arch, path in wheels.items():
+        assert verify_wheel(path) == []
+        with zipfile.ZipFile(path) as wheel:
+            found[arch] = sorted(name for name in wheel.namelist() if name.endswith((".cubin", ".ptx")))
+            if arch in ("", "_sm_90a"):
+                wheel.extractall(tmp_path / "build")
+    assert verify_together(list(wheels.values())) == []
+    assert found == {
+        "": [],
+        "_sm_80": [f"demo_sm_80/add/threads-{threads}/cuda/sm_80/sm_80.cubin" for threads in (32, 64)],
+        "_sm_90a": [f"demo_sm_90a/add/threads-{threads}/cuda/sm_90a/sm_90a.cubin" for threads in (128, 32)],
+        "_compute_80": ["demo_compute_80/add/threads-32/cuda/sm_80/compute_80.ptx"],
+    }
+    installed = Project(tmp_path)
+    make_standin(installed)
+    code = "print(message_of(demo.add, on_cuda(1000)) if lacks else demo.add(on_cuda(1000), on_cuda(1000)))"
+    printed, log = call(installed, f"lacks = False\n{code}", capability=90, name="H100")
+    assert printed == "None" and [line[:16] for line in log if line.startswith("load ")] == ["load cubin sm_90"]
+    printed, _ = call(installed, f"lacks = True\n{code}", capability=80, name="A100")
+    assert "pip install 'demo-kernels-sm-80==1.0'" in printed
