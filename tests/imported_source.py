@@ -11,6 +11,7 @@ SOURCE = """\
 struct Params { int count; float scale; };
 struct Cell { float mass; int kind; };
 enum class Mode { add, subtract };
+namespace { struct Hidden { float mass; }; }
 
 __device__ float squared(float x) { return x * x; }
 
@@ -40,7 +41,7 @@ namespace { __global__ void moved(const float4 *from, float4 *to, Cell *cells, v
 } }
 
 static __global__ void kernel(float *x) { x[0] = 1; }
-static __global__ void kernel(double *x, bool lambda) { x[0] = lambda; }
+static __global__ void kernel(double *x, bool lambda, Hidden *) { x[0] = lambda; }
 template <typename T> __global__ void filled(T x[], T value) { x[threadIdx.x] = value; }
 template <> __global__ void filled<double>(double x[], double value) { x[0] = value; }
 __global__ void announced(int *x);

@@ -81,7 +81,7 @@ def test_functions_are_found_with_their_namespaces_templates_and_types(source: P
 @needs_libclang
 def test_functions_with_one_name_are_known_to_be(source: Path) -> None:
     overloaded: list[Function] = [f for f in functions_in(source).functions if f.is_overloaded]
-    assert [(f.name, len(f.parameters)) for f in overloaded[:2]] == [("kernel", 1), ("kernel", 2)]
+    assert [(f.name, len(f.parameters)) for f in overloaded[:2]] == [("kernel", 1), ("kernel", 3)]
     assert not any(f.is_overloaded and f.template for f in functions_in(source).functions)
 
 
@@ -113,7 +113,8 @@ def test_every_function_becomes_a_kernel_or_is_said_to_be_left_out(source: Path)
     assert [line.split()[2] for line in lines if line.startswith("left out: ")] == ["structured", "rows", "filled"]
     assert list(defined(source.with_suffix(".py"))) == KERNELS
     text = source.with_suffix(".py").read_text()
-    assert "# - structured (line 30): its parameter params is Params, which can be no argument\n" in text
+    assert "# - structured (line 31): its parameter params is Params, which can be no argument\n" in text
+    assert "# TODO: these functions are left out. Host code of your own can launch them:\n# - " in text
 
 
 @needs_libclang
@@ -136,7 +137,7 @@ def test_arguments_and_launches_follow_from_the_source(source: Path) -> None:
     moved = made["moved"].function().arguments
     assert list(moved) == ["from_", "to", "cells", "arg3", "mode", "kind"]
     assert (moved["from_"].alignment, moved["from_"].multiples, moved["cells"].dtype) == (16, {"from_size": 4}, "uint8")
-    assert made["kernel_3"].function().function == "*static_cast<void (*)(double *, bool)>(kernel)"
+    assert made["kernel_3"].function().function == "*static_cast<void (*)(double *, bool, Hidden *)>(kernel)"
 
 
 @needs_libclang

@@ -86,7 +86,8 @@ def _notes(found: Found, left_out: Sequence[str]) -> list[str]:
     if found.errors:
         lines += ["# TODO: Clang did not understand all of it:", *_listed(found.errors)]
     if left_out:
-        lines += ["# TODO: these functions are left out:", *_listed(left_out)]
+        lines += comment("TODO: these functions are left out. Host code of your own can launch them:")
+        lines += _listed(left_out)
     return [*lines, ""] if lines else []
 
 

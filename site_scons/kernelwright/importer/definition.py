@@ -39,6 +39,10 @@ WIDTH = 88
 """Columns of the code that is written: what formatters keep to unless they are told otherwise."""
 
 
+NAMELESS = "(anonymous namespace)::"
+"""What Clang writes before a type in a namespace without a name."""
+
+
 class LeftOut(Exception):
     """A function that cannot be a kernel, and why."""
 
@@ -226,7 +230,8 @@ def _instance(function: Function, axes: Sequence[Axis]) -> str:
             raise LeftOut("there are several templates of its name")
         return f"{function.name}<{', '.join(axis.text for axis in axes)}>"
     if function.is_overloaded:  # a cast chooses the one with these parameters
-        types = ", ".join(parameter.type for parameter in function.parameters)
+        # What is in a namespace without a name is found without one.
+        types = ", ".join(parameter.type.replace(NAMELESS, "") for parameter in function.parameters)
         return f"*static_cast<void (*)({types})>({function.name})"
     return function.name
 
