@@ -54,9 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_import(commands)
     check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
     check.add_argument("wheels", nargs="+", metavar="WHEEL", help="path of a wheel; several must also fit together")
+    add_merge(commands)
     own = "accept commands and other entry points, if they refer to the wheel's own package"
     check.add_argument("--entry-points", action="store_true", help=own)
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if words[:1] == ["merge"] and "--" in words else len(words)
+    options = parser.parse_args(words[:cut])
+    if options.command == "merge":
+        return merge(options, words[cut + 1 :])
     if options.command == "report":
         return report(options)
     if options.command == "cache":
@@ -212,6 +217,37 @@ def import_definitions(options: argparse.Namespace) -> int:
     # The name of a file may hold bytes that are not UTF-8.
     print(lines.encode("utf-8", "backslashreplace").decode())
     return 0
+
+
+def add_merge(commands: Any) -> None:
+    """Add the command ``merge``; argparse has no public name for the type of ``commands``."""
+    text = "assemble the packages of this folder's project from what shards have built (scons --shard 2/8)"
+    command = commands.add_parser("merge", help=text, epilog="What follows -- is for scons: -- wheel ARCHS=sm_90a")
+    command.add_argument(
+        "folders", nargs="+", metavar="FOLDER", help="build cache of a shard, as its cache_dir names it"
+    )
+    command.add_argument("--build-missing", action="store_true", help="compile here what the shards lack")
+
+
+def merge(options: argparse.Namespace, more: Sequence[str]) -> int:
+    """Assemble packages from the build caches of shards.
+
+    Arguments:
+        more: further arguments for scons.
+    """
+    # Imported here, because the other commands do not need it.
+    import subprocess
+
+    command = [
+        sys.executable,
+        "-m",
+        "SCons",
+        "-Q",
+        *(f"--merge={folder}" for folder in options.folders),
+    ]
+    command += [*(["--build-missing"] if options.build_missing else []), *more]
+    sys.stdout.flush()
+    return 1 if subprocess.run(command, check=False).returncode else 0
 
 
 MOST_PROBLEMS = 50

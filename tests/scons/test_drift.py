@@ -23,7 +23,7 @@ from kernelwright.define.triton_program import VERSION as TRITON
 from kernelwright.ondemand.options import INTERNAL, OTHERS, VARIABLES
 from kernelwright.report.timeline import COLOURS, colour_rules
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.scons.tool import OPTIONS
+from kernelwright.scons.tool import OPTIONS, VALUED
 from kernelwright.stages.code import code_of
 from kernelwright.worker.compare import TOLERANCES
 from packaging.requirements import Requirement
@@ -168,6 +168,7 @@ DECIDING_NOTHING = {
         "core/located.py",
         "wheel/sdist.py",
     ),
+    *("core/shard.py", "state/shards.py"),
     *("state/journal.py", "state/settled.py", "state/trace.py", "state/tuning_result.py", "worker/forkserver.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
@@ -219,6 +220,8 @@ def test_the_docs_list_every_option_command_and_tool():
     commands = section("reference.md", "## The command line of scons")
     for name in OPTIONS:
         assert f"| `scons --{name}` |" in commands
+    for name in VALUED:
+        assert re.search(rf"^\| `scons --{name}[ =]\S+` \|", commands, re.M), name
     tools = section("reference.md", "## The command kernelwright")
     parser = {call.args[0].value for call in calls("add_parser") if isinstance(call.args[0], ast.Constant)}
     assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == parser

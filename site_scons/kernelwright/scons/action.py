@@ -62,7 +62,7 @@ class StageAction(ActionBase):  # type: ignore[misc]
             run.journal.forget(stage.paths)
             return None
         start = time.monotonic()
-        problem = attempt(stage, run)
+        problem = attempt(stage, run) or run.not_shared(stage)
         run.trace_stage(stage, start, problem is not None)
         if problem is not None:
             return self._failed(problem)

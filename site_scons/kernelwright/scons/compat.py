@@ -42,6 +42,25 @@ def keep_going() -> None:
     SCons.Script.Main.OptionsParser.values.keep_going = True
 
 
+def restore_defaults() -> None:
+    """Have ``Default()`` count if the only target of the command line was the value of one of our options.
+
+    SCons takes ``2/8`` of ``--shard 2/8`` for a target until it knows the option, and then forgets the target, but not
+    that there was one.
+    """
+    if not SCons.Script.COMMAND_LINE_TARGETS:
+        for targets in (SCons.Script.BUILD_TARGETS, SCons.Script._build_plus_default):
+            vars(targets).pop("_add_Default", None)
+            vars(targets).pop("_clear", None)
+
+
+def ask_for(target: str) -> None:
+    """Have SCons build a target, and nothing else, as if it were on the command line."""
+    for targets in (SCons.Script.BUILD_TARGETS, SCons.Script._build_plus_default):
+        targets.clear()
+    SCons.Script._Add_Targets([target])
+
+
 def fail_at_the_end() -> None:
     """Have SCons end with status 2, though no target failed as far as it knows."""
     SCons.Script.Main.exit_status = SCons.Script.Main.this_build_status = 2

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,9 @@ import SCons.Util
 from .. import backends, lower
 from ..core.arch import image_file
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
-from ..core.files import canonical_json
+from ..core.files import canonical_json, dependency_digest
 from ..core.pipeline import LISTINGS
+from ..core.shard import shard_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
@@ -38,7 +39,7 @@ from ..stages.tools import Tools, find_tools
 from ..state.settled import Settled, SettledKernel, is_current, read_settled, stamps_of, trusted_stamps, write_settled
 from . import compat
 from .action import StageAction
-from .run import BuildRun
+from .run import SHARD, BuildRun
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -61,12 +62,14 @@ class Unsettled:
         kernels: the stages of those kernels that are built.
         notes: what is said of them.
         tables: the tuning tables of its kernels, with their digests.
+        elsewhere: the names of its kernels that are in other shards.
     """
 
     definition: DefinitionRecord
     kernels: dict[str, KernelBuild]
     notes: list[str]
     tables: dict[str, str] = field(default_factory=dict)
+    elsewhere: list[str] = field(default_factory=list)
 
 
 class PackageGraph:
@@ -88,6 +91,7 @@ class PackageGraph:
         self._looked_into: list[Unsettled] = []
         self._launcher: Future[CompiledLauncher] | None = None
         self._restored: RestoredKernels | None = None
+        self._assembly: Assembly | None = None
         # They show what is wrong with definition files, whatever is asked for.
         self._failing: list[Any] = []
         self._required: set[str] = set()
@@ -182,7 +186,8 @@ class PackageGraph:
             return self._clean()
         if not self._state.exists() and not self.run.discovery.exists() and not self.run.passive:
             self._begin()
-        settled = read_settled(self._state, self._key)
+        self.run.note_shard(self.settings.package, self._key)
+        settled = read_settled(self._state, self._settled_key)
         files, kept = self._split(settled)
         if files and self._may_restore:
             self._restored = restored = self._none_restored()
@@ -195,7 +200,9 @@ class PackageGraph:
             self._tell(self._configured.notes([*kept, *self.unsettled]))
         self.run.note_tables(self._tables, None if errors else {*kept, *self._discovered})
         self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
-        result = self._assemble(settled, kept)
+        if self.run.only_merged:
+            self._require_merged()
+        result = self._make_shard(kept) if self.run.shard else self._assemble(settled, kept)
         self._alias(kept, files)
         self._look_ahead()
         self.run.settle.append(lambda: self._settle(settled, kept))
@@ -225,6 +232,11 @@ class PackageGraph:
         identity = [VERSION, chosen, configs, tools, own_code(), places, self.has_gpu, self.run.strict]
         return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
+    @property
+    def _settled_key(self) -> str:
+        """The same for what is settled. A shard leaves kernels out, and its files are not settled for other runs."""
+        return f"{self._key} shard {self.run.shard}" if self.run.shard else self._key
+
     @cached_property
     def _configured(self) -> Configured | None:
         """The configs in the file that the setting names, if it names one."""
@@ -237,7 +249,8 @@ class PackageGraph:
     @cached_property
     def _tables(self) -> dict[str, tuple[str, ...]]:
         """The files of the tuning tables, by the name of the kernel."""
-        return tables_in(self.run.top, self.settings.tuning)
+        tables, shard = tables_in(self.run.top, self.settings.tuning), self.run.shard
+        return {name: files for name, files in tables.items() if shard is None or shard.has(name)}
 
     def _split(self, settled: Settled) -> tuple[list[str], dict[str, SettledKernel]]:
         """The definition files that have to be looked into, and the kernels that are settled."""
@@ -262,8 +275,11 @@ class PackageGraph:
         """Whether kernels can be left out: all targets are ours, no tree is shown, and no content is to be verified."""
         targets = SCons.Script.COMMAND_LINE_TARGETS
         plain = all(isinstance(target, str) and target.isidentifier() for target in targets)
+        # In which shard a kernel is does not tell whether there is one of that name.
+        named = self.run.shard is not None and not {*targets} <= {SHARD, "check"}
         return (
             plain
+            and not named
             and commands.NAME not in targets
             and not self._listings
             and not self._showing
@@ -288,12 +304,13 @@ class PackageGraph:
 
     @property
     def _shows_always(self) -> bool:
-        return self.settings.dump_ir == "yes" and self.run.partial is None
+        return self.settings.dump_ir == "yes" and self.run.partial is None and not self.run.only_merged
 
     @property
     def _may_restore(self) -> bool:
         """Whether kernels can come out of the build cache as a whole: all are wanted, and nothing else of them."""
-        plain = not SCons.Script.COMMAND_LINE_TARGETS and self.run.partial is None and not self.run.passive
+        targets = {*SCons.Script.COMMAND_LINE_TARGETS}
+        plain = targets <= {"wheel", SHARD} and self.run.partial is None and not self.run.passive
         return plain and self._may_settle
 
     def _none_restored(self) -> RestoredKernels:
@@ -324,7 +341,8 @@ class PackageGraph:
         identity = self._identity(self.run.toolchain.lowerer())
         if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
             self.run.pool.warm_up(len(self._files))
-            if not SCons.Script.COMMAND_LINE_TARGETS and any(b.library for b in named_backends(self.settings)):
+            wanted = not SCons.Script.COMMAND_LINE_TARGETS and not self.run.only_merged
+            if wanted and any(b.library for b in named_backends(self.settings)):
                 from ..stages import launcher
 
                 self._launcher = launcher.begin(self.context)
@@ -357,6 +375,9 @@ class PackageGraph:
             found, before = Unsettled(record, {}, []), len(errors)
             for kernel in record.kernels:
                 self._discovered.add(kernel.name)
+                if self.run.shard and not self.run.shard.has(kernel.name):
+                    found.elsewhere.append(kernel.name)
+                    continue
                 try:
                     built = self._configured.applied(kernel, record) if self._configured else kernel
                     selection = self._tuned(select(built, self.settings), kernel, found)
@@ -443,6 +464,33 @@ class PackageGraph:
         self.env.Requires(nodes, [self.run.node_of(stage) for shown in self._shown.values() for stage in shown])
         return SCons.Util.NodeList(nodes)
 
+    def _make_shard(self, kept: Mapping[str, SettledKernel]) -> Any:
+        """The target of a shard, which makes its kernels and no package."""
+        made = [path for build in self.unsettled.values() for path in (build.entry, *build.products.values())]
+        shown = [self.run.node_of(stage) for stages in self._shown.values() for stage in stages if self._shows_always]
+        count = len(kept) + len(self.unsettled)
+        noun = "1 kernel" if count == 1 else f"{count} kernels"
+        self._tell([f"kernelwright: shard {self.run.shard} of {self.settings.package} has {noun}"])
+        return self._user_env.Alias(SHARD, [*map(self.run.node, made), *shown, *self._failing])
+
+    def _require_merged(self) -> None:
+        """Raise a KernelwrightError that names the kernels that no shard has built, before anything is done."""
+        from ..state.shards import lacking
+
+        assert self.run.merged is not None
+        made = {path for stage in self.made for path in stage.paths}
+        missing = [n for n, b in self.unsettled.items() if not all(self._may_be_merged(s, made) for s in b.stages)]
+        if missing:
+            raise lacking(self.run.merged, self.settings.package, self._key, missing)
+
+    def _may_be_merged(self, stage: Stage, made: Collection[str]) -> bool:
+        """Whether a stage's outputs are in the tree or in the build cache, as far as can be told before the build."""
+        cache = None if self.run.has_remote else self.run.cache
+        if cache is None or any(path in made for path in stage.sources) or all(map(os.path.lexists, stage.paths)):
+            return True
+        key, top = stage.cache_key(self.run.digest), self.run.top
+        return bool(cache.has(key, lambda name: dependency_digest(top, name)))
+
     def _part(self, name: str, build: KernelBuild) -> Part:
         def built(path: str) -> Built:
             return Built(os.path.relpath(path, self.work.get_abspath()), path)
@@ -473,6 +521,8 @@ class PackageGraph:
                 self._user_env.Alias(name, self._failing)
             else:
                 compat.add_alias(name)
+        for found in self._looked_into:
+            self._alias_elsewhere(requested.intersection(found.elsewhere))
         nodes = [self.run.node_of(check) for kernel in self.unsettled.values() for check in kernel.checks]
         self._user_env.Alias("check", [*nodes, *self._failing])
         for node in nodes:
@@ -550,6 +600,13 @@ class PackageGraph:
             if name in words and not Path(self._top, name).exists():
                 self._user_env.Alias(name, self._failing)
 
+    def _alias_elsewhere(self, names: Iterable[str]) -> None:
+        """Make the names of kernels that other shards build targets that need nothing, and say so."""
+        count = self.run.shard.count if self.run.shard else 1
+        for name in sorted(names):
+            self._tell([f"kernelwright: {name} is in shard {shard_of(name, count)}"])
+            compat.add_alias(name)
+
     def _add_compile_commands(self) -> None:
         """Add the compiler runs to ``build/compile_commands.json``, which is made after the package's libraries."""
         run = self.run
@@ -584,7 +641,7 @@ class PackageGraph:
 
     def _settle(self, settled: Settled, kept: dict[str, SettledKernel]) -> None:
         """Write down which kernels are finished now."""
-        after = Settled(self._key, copies=self._assembly.copies)
+        after = Settled(self._settled_key, copies=self._assembly.copies if self._assembly else {})
         kept_files = {file for file in self._files if file in settled.files} - {
             u.definition.file for u in self._looked_into
         }
@@ -613,7 +670,8 @@ class PackageGraph:
     def _share(self, found: Unsettled, kernels: Mapping[str, SettledKernel | None]) -> None:
         """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
         whole = {name: kernel for name, kernel in kernels.items() if kernel is not None}
-        if whole and len(whole) == len(kernels) and found.definition.shared and self._restored:
+        all_here = len(whole) == len(kernels) and not found.elsewhere
+        if whole and all_here and found.definition.shared and self._restored:
             common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]
             stages = [*common, *(stage for build in found.kernels.values() for stage in build.stages)]
             digests = {**self._digests(found), **found.definition.surroundings}
@@ -673,6 +731,8 @@ class PackageGraph:
     def add_stage(self, stage: Stage) -> Stage:
         """Make a stage an SCons target."""
         self.made.append(stage)
+        if self.run.only_merged and stage.cacheable:
+            stage.make = self._not_merged(stage)
         stage.logs = Path(self.work.get_abspath(), stage.where.kernel or "not-discovered", "failed")
         self.run.add(stage)
         sources = list(map(self.run.node, stage.sources))
@@ -680,6 +740,17 @@ class PackageGraph:
         # SCons's own cache has a file for each output, and takes no notice of what a stage finds out while it runs.
         self.env.NoCache(nodes)
         return stage
+
+    def _not_merged(self, stage: Stage) -> Callable[[Path], None]:
+        """What takes the place of a compiler's run when packages are assembled from shards."""
+
+        from ..state.shards import REMEDY
+
+        def refuse(scratch: Path) -> None:
+            message = f"the build cache has no intact entry with what {stage.label} makes"
+            raise KernelwrightError(message, stage.where, REMEDY)
+
+        return refuse
 
     def _name(self, path: str) -> str:
         """A path relative to the top, with forward slashes, if it is below it."""

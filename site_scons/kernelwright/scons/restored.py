@@ -119,8 +119,10 @@ class RestoredKernels:
 
     def _may_take(self, found: Finished, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
         folders = {*found.kernels, *self.shared}
+        shard = self.run.shard
         return (
-            all(path.partition("/")[0] in folders for path in found.paths)
+            all(shard is None or shard.has(name) for name in found.kernels)
+            and all(path.partition("/")[0] in folders for path in found.paths)
             and not any(name in taken or os.path.lexists(f"{self.work}/{name}") for name in found.kernels)
             and all(table in found.names for name in found.kernels for table in tables.get(name, ()))
         )

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,6 +20,7 @@ import SCons.Script
 from ..core.errors import KernelwrightError, SettingsError, Where
 from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch
 from ..core.pipeline import KINDS
+from ..core.shard import Shard, parse_shard
 from ..define.settings import Settings
 from ..stages.stage import Stage
 from ..state.journal import Journal
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from ..remote.client import RemoteCache
     from ..stages.partial import Partial
     from ..state.cache import BuildCache
+    from ..state.shards import Merged
     from ..state.trace import Trace
 
 
@@ -84,6 +87,9 @@ class BuildRun:
         self.wheel_of: str | None = None
         self.strict = bool(compat.option("kernelwright_strict"))
         self.partial = _partial(top) if compat.option("kernelwright_partial") else None
+        self.shard = _shard()
+        self.merged: Merged | None = None
+        self.shard_keys: dict[str, str] = {}
         self.settled_stages = 0
         self.restored_stages = 0
         self.commands: list[Mapping[str, Any]] | None = None
@@ -158,6 +164,61 @@ class BuildRun:
         from ..ondemand.store import stages_behind
 
         return stages_behind(self.top, os.environ)
+
+    def merge(self) -> None:
+        """Take what the command line says out of the build caches of shards, once.
+
+        Raises:
+            KernelwrightError: a folder is no build cache of a shard, or there is no build cache here to take it into.
+        """
+        folders = compat.option("kernelwright_merge")
+        if not folders or self.passive or self.merged is not None:
+            return
+        from ..state.shards import merge
+
+        cache = _require_writable(self.cache, "a merge takes what shards have built by way of the build cache")
+        self.merged = merge(cache, [Path(os.path.normpath(self.top / folder)) for folder in folders])
+        if self.only_merged:
+            self._require_whole()
+            compat.keep_going()
+        shards = ", ".join(sorted({str(built.shard) for built in self.merged.shards}))
+        self.note(f"kernelwright: the build cache has the {self.merged.entries} entries of the shards {shards}")
+        for line in self.merged.damaged:
+            self.note(f"kernelwright: left out, because it is damaged: {line}")
+
+    def _require_whole(self) -> None:
+        if self.partial:
+            message = "--partial has to find out here what fails, and a merge compiles nothing"
+            raise SettingsError(message, Where(stage="settings"), "add --build-missing, or leave --partial out")
+
+    @property
+    def only_merged(self) -> bool:
+        """Whether all that a compiler makes has to be in the build cache, because it was merged from shards."""
+        return self.merged is not None and not compat.option("kernelwright_build_missing")
+
+    def note_shard(self, package: str, key: str) -> None:
+        """Have the build cache say which shard fills it.
+
+        Arguments:
+            key: digest of all that each kernel of the package depends on.
+
+        Raises:
+            KernelwrightError: there is no build cache, or it cannot be written, so that nobody could merge the shard.
+        """
+        if self.shard is None or self.passive:
+            return
+        from ..state.shards import BuiltShard, note_shard
+
+        cache = _require_writable(self.cache, "a shard gives what it builds to the merge by way of the build cache")
+        self.shard_keys[package] = key
+        note_shard(cache.folder, BuiltShard(self.shard, self.shard_keys))
+
+    def not_shared(self, stage: Stage) -> KernelwrightError | None:
+        """What is wrong if a shard could not put the outputs of a stage into the build cache."""
+        if self.shard is None or self.cache is None or not self.cache.problem:
+            return None
+        message = f"the merge would lack what this shard builds: {self.cache.problem}"
+        return KernelwrightError(message, replace(stage.where, stage="cache"), "mend that and run scons again")
 
     def _require_outside(self, place: Path) -> None:
         """Raise a SettingsError if the build cache is to be among the outputs of builds; its default place is not."""
@@ -494,6 +555,49 @@ class BuildRun:
         if self._avoidable and not self.partial and (listed or wheel):
             made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
+
+
+SHARD = "shard"
+"""The target that makes the kernels of a shard, and what is asked for with ``--shard`` if nothing else is."""
+
+
+def _shard() -> Shard | None:
+    """The shard that the command line asks for; None: it asks for all.
+
+    Raises:
+        SettingsError: there is no such shard, or something is asked for that needs all kernels.
+    """
+    text = compat.option("kernelwright_shard")
+    if not text:
+        return None
+    shard, targets = parse_shard(text), SCons.Script.COMMAND_LINE_TARGETS
+    merge = "build the shards without it, then run kernelwright merge FOLDER..."
+    if SCons.Script.GetOption("clean"):
+        raise _refused_shard("-c removes the outputs of all kernels", "leave --shard out")
+    if compat.option("kernelwright_merge"):
+        raise _refused_shard("--merge assembles packages, of all shards", "leave --shard out")
+    if compat.option("kernelwright_partial"):
+        remedy = "build the shards with -k, then run kernelwright merge --build-missing FOLDER... -- --partial"
+        raise _refused_shard("--partial assembles packages, and a shard makes none", remedy)
+    if "wheel" in targets:
+        raise _refused_shard("a wheel has all kernels", f"{merge} -- wheel")
+    if "tune" in targets:
+        raise _refused_shard("tuning goes by kernels", "leave --shard out, and name kernels: KERNELS=gemm")
+    if not targets:
+        compat.ask_for(SHARD)
+    return shard
+
+
+def _refused_shard(message: str, remedy: str) -> SettingsError:
+    return SettingsError(f"--shard does not fit here: {message}", Where(stage="settings"), remedy)
+
+
+def _require_writable(cache: BuildCache | None, message: str) -> BuildCache:
+    """The build cache. Raises a SettingsError if there is none in this run, or one that is not to be changed."""
+    if cache is None or SCons.Script.GetOption("cache_readonly"):
+        remedy = "leave --cache-disable and --cache-readonly out, and give cache_dir a folder"
+        raise SettingsError(f"{message}, which this run has not", Where(stage="settings"), remedy)
+    return cache
 
 
 def _partial(top: Path) -> Partial:

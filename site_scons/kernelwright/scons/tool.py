@@ -59,6 +59,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         merged = _settings(env, package, settings)
         run = current_run(env, merged)
         run.lock()
+        run.merge()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
         if not files:
             raise SettingsError(
@@ -174,6 +175,12 @@ def _add_options() -> None:
         key = "kernelwright_" + name.replace("-", "_")
         if compat.option(key) is None:
             SCons.Script.AddOption(f"--{name}", dest=key, action="store_true", default=False, help=text)
+    if compat.option("kernelwright_shard") is None:
+        for name, (how, metavar, default, text) in VALUED.items():
+            SCons.Script.AddOption(
+                f"--{name}", dest=f"kernelwright_{name}", action=how, metavar=metavar, default=default, help=text
+            )
+        compat.restore_defaults()
 
 
 class _Variables(SCons.Variables.Variables):  # type: ignore[misc]
@@ -213,8 +220,15 @@ OPTIONS = {
     "strict": "Refuse definitions that read what they do not declare, and verify all outputs by content.",
     "partial": "Make packages of what is well, as with -k; manifest.json lists the rest. Exit status 2 if any failed.",
     "no-wait": "Fail if another scons works in this tree, instead of waiting.",
+    "build-missing": "With --merge: compile what the shards lack.",
 }
 """Options of the command line, beside SCons's own."""
+
+VALUED: dict[str, tuple[str, str, Any, str]] = {
+    "shard": ("store", "2/8", "", "Build a fixed part of the kernels, here the second eighth, and no package."),
+    "merge": ("append", "FOLDER", [], "Take kernels from the build cache of a shard, and compile none."),
+}
+"""Options that have a value: how it is kept, a name for it in the help text, the default, and what it does."""
 
 TARGET_HELP = f"""
 Targets: the packages by default; a kernel's name builds that kernel; check runs every built variant against its

@@ -400,10 +400,47 @@ class BuildCache:
             name = _entry_key(key, later)
             self._write(name, _packed(name, contents))
             if later:
-                self._add_list(key, sorted(later))
+                self._add_list(_list_key(key), sorted(later))
             self._stored = True
         except OSError as error:
             self.problem = f"{error.strerror or error} ({self._folder})"
+
+    @property
+    def folder(self) -> Path:
+        """Where the entries are."""
+        return self._folder
+
+    def take(self, entry: Path) -> None:
+        """Add an entry of another cache. An intact one that is here already stays; lists of files are put together.
+
+        Arguments:
+            entry: its file.
+
+        Raises:
+            ValueError: it is damaged, or cannot be read.
+            OSError: it cannot be written here.
+        """
+        try:
+            data = read_record(entry)
+            lists = _opened(entry.name, data, _checked)
+        except OSError as error:
+            raise ValueError(f"it cannot be read: {error.strerror or error}") from error
+        if not self._stored:
+            mark_own(self._folder)
+            self._stored = True
+        # The oldest list first, because each is put in front of those that are here.
+        for names in reversed(lists or []):
+            self._add_list(entry.name, names)
+        if lists is None and self._read(self._place(entry.name), _unpacked) is None:
+            self._write(entry.name, data)
+        self._touch(self._place(entry.name))
+
+    def has(self, key: str, current: Callable[[str], str]) -> bool:
+        """Whether there is an entry for a stage, be it intact or not; ``current`` as for :func:`fetch`."""
+        present = functools.cache(current)
+        digests = ({name: present(name) for name in names} for names in ([], *self._lists(key)))
+        found = any(self._place(_entry_key(key, later)).is_file() for later in digests)
+        return found or (self.behind is not None and self.behind.has(key, present))
 
     def trim(self) -> None:
         """Remove the entries used least recently if this run has added some and they are too large together."""
@@ -432,14 +469,16 @@ class BuildCache:
         """The sets of files that a stage was seen to depend on, the newest first."""
         return self._read(self._place(_list_key(key)), _listed) or []
 
-    def _add_list(self, key: str, names: list[str]) -> None:
-        """Note a set of files. If two processes do so for one stage at once, one set is lost until it is met again."""
-        lists = self._lists(key)
+    def _add_list(self, entry: str, names: list[str]) -> None:
+        """Note a set of files in the entry of this name.
+
+        If two processes do so for one stage at once, one set is lost until it is met again.
+        """
+        lists = self._read(self._place(entry), _listed) or []
         if names in lists:
-            self._touch(self._place(_list_key(key)))
+            self._touch(self._place(entry))
         else:
-            name = _list_key(key)
-            self._write(name, _with_line(name, {"lists": [names, *lists][:MOST_LISTS]}))
+            self._write(entry, _with_line(entry, {"lists": [names, *lists][:MOST_LISTS]}))
 
     def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
@@ -598,12 +637,12 @@ def _either(header: Record, data: bytes) -> dict[str, bytes] | list[str]:
     return lists[0]
 
 
-def _checked(header: Record, data: bytes) -> None:
-    """Raise a ValueError if an entry of either kind does not fit its line."""
+def _checked(header: Record, data: bytes) -> list[list[str]] | None:
+    """The lists in an entry; None: it has outputs. Raises ValueError if either does not fit its line."""
     if header.has("lists"):
-        _listed(header, data)
-    else:
-        _unpacked(header, data)
+        return _listed(header, data)
+    _unpacked(header, data)
+    return None
 
 
 def _listed(header: Record, data: bytes) -> list[list[str]]:
