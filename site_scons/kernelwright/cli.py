@@ -14,7 +14,7 @@ from typing import Any
 from .compilers.fatbin import find_fatbinary
 from .core.errors import KernelwrightError, ToolchainError, Where, printable
 from .core.version import VERSION
-from .define.settings import read_pyproject
+from .define.settings import Settings, read_pyproject
 from .define.sources import IN_PACKAGE
 from .define.tilelang_program import REMEDY, SETTING
 from .library.launcher import LAUNCHER
@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_report(commands)
     add_cache(commands)
     add_tune(commands)
+    add_worker(commands)
     init = commands.add_parser("init", help="make a new project with a kernel, its test and a CI workflow")
     init.add_argument("name", help="name of the project, such as acme-kernels; a folder of that name is made here")
     add_import(commands)
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return cache(options)
     if options.command == "tune":
         return tune(options)
+    if options.command == "worker":
+        return worker(options)
     if options.command == "init":
         return init_project(options.name)
     if options.command == "import":
@@ -180,6 +183,32 @@ def tune(options: argparse.Namespace) -> int:
     from .tune.command import tune as run
 
     return run(options)
+
+
+def add_worker(commands: Any) -> None:
+    """Add the command ``worker``; argparse has no public name for the type of ``commands``."""
+    command = commands.add_parser("worker", help="do runs of compilers for builds elsewhere, as a worker of a cluster")
+    command.add_argument("address", metavar="ADDRESS", help="of a Dask scheduler: tls://host:8786")
+    command.add_argument("--threads", type=int, help="how many runs it does at once (default: one for each CPU)")
+    default = Settings().cluster_certificates
+    command.add_argument("--certificates", metavar="FOLDER", default=default, help=f"for TLS (default: {default})")
+    command.add_argument("--no-nanny", action="store_true", help="start no process that starts it again if it dies")
+
+
+def worker(options: argparse.Namespace) -> int:
+    """Run a worker until it is ended."""
+    # Imported here, because the other commands do not need it.
+    from .cluster.command import start_worker
+    from .define.cluster_address import check_address
+
+    threads = options.threads or len(os.sched_getaffinity(0))
+    try:
+        check_address(options.address, Where(stage="settings"))
+        folder = Path(options.certificates).expanduser()
+        return start_worker(options.address, threads, folder, not options.no_nanny)
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
 
 
 def init_project(name: str) -> int:

@@ -264,7 +264,14 @@ def test_the_same_ptx(name: str, arch: str, tmp_path: Path) -> None:
 
 def source_in(folder: Path, steps: Steps) -> TrimmedSource:
     """The device.cu in a folder, of whose headers nothing is known."""
-    return TrimmedSource(folder / "device.cu", steps, folder, lambda c: run(c, folder), lambda *given: given[-1]())
+    return TrimmedSource(
+        folder / "device.cu",
+        steps,
+        folder,
+        lambda c: run(c, folder),
+        lambda c: run(c, folder),
+        lambda *given: given[-1](),
+    )
 
 
 def steps_of(folder: Path, arch: str) -> Steps:

@@ -44,7 +44,7 @@ def test_the_commands_of_a_dry_run_are_moved_to_another_source():
     assert script.startswith("export PATH=/cuda/bin:/usr/bin; export CICC_PATH=/cuda/bin/../nvvm/bin; ")
     assert '--orig_src_path_name "/build/b/device.cu"' in script and "/t m" not in script and "/build/a" not in script
     assert script.endswith('-o "/other/compute_80.ptx"') and script.count(" && ") == 1
-    assert " -E -MD -x c++" in steps.front_end("-MD")[2]
+    assert " -E -MD -x c++" in steps.reading("-MD")[2]
 
 
 def test_a_cubin_is_assembled_from_another_ptx_file():
@@ -201,7 +201,7 @@ def test_the_dry_run_is_asked_for_once_and_holds_for_other_folders(bench, monkey
     bench.folder.mkdir()
     shutil.copy(bench.project / "build/moved/device.cu", bench.folder)
     assert bench.stepwise("compute_80", "-lineinfo")[1] == first
-    assert ["--dryrun" in command for command in ran] == [True, False, False]
+    assert ["--dryrun" in command for command in ran] == [True, *[False] * 4], "it is preprocessed, and made PTX of"
 
 
 def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
@@ -221,7 +221,7 @@ def test_headers_are_read_once_for_each_arch_and_flags(bench, monkeypatch):
 @pytest.mark.parametrize("flags", [(), ("-maxrregcount=32", "--use_fast_math", "-Xptxas", "-v")])
 def test_the_front_end_reads_few_declarations_of_headers(bench, monkeypatch, flags):
     whole = []
-    monkeypatch.setattr(Steps, "front_end", lambda *_, **__: whole.append(1))
+    monkeypatch.setattr(Steps, "reading", lambda *_, **__: whole.append(1))
     bench.stepwise("compute_80", *flags)
     assert not whole
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import KernelwrightError, ToolError
+from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult, together
 from ..toolchain.host_compiler import HostCompiler
@@ -23,7 +24,9 @@ from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_steps import Steps, read_steps
 from .headers import can_include
 from .nvcc import LISTING, CompiledCode, NvccJob, compile_device_code, headers_of, write_results
-from .trimmed import KnownHeaders, can_trim, compile_trimmed
+from .plain_flags import can_trim
+from .shared import shared_nvcc
+from .trimmed import KnownHeaders, compile_trimmed
 
 WITH_VALUE = {
     *("-D", "--define-macro", "-U", "--undefine-macro", "-I", "--include-path", "-isystem", "--system-include"),
@@ -118,7 +121,9 @@ def compile_by_steps(
     """
     try:
         steps = known.of(job, nvcc, host_compiler, scratch, tools)
-        result = _result(job, steps, known.headers, kept, scratch, tools, subject, shipped)
+        result = _result(
+            *(job, nvcc, host_compiler, steps, known.headers, kept, scratch, tools), subject, shipped=shipped
+        )
     except ValueError as error:
         reason = f"its dry run for {job.arch} cannot be read: {error}"
     except ToolError as error:
@@ -134,36 +139,52 @@ def compile_by_steps(
 
 def _result(
     job: NvccJob,
+    nvcc: Nvcc,
+    host_compiler: HostCompiler,
     steps: Steps,
     known: KnownHeaders,
     kept: KeptHeaders,
     scratch: Path,
     tools: RunsTools,
     subject: str,
+    *,
     shipped: bool,
 ) -> ToolResult:
     """Run what makes the output."""
 
-    def run(command: Sequence[str]) -> ToolResult:
-        return _run(job, command, scratch, tools, subject)
+    tool = shared_nvcc(nvcc, host_compiler)
 
-    trims = is_ptx(job.arch) and can_trim(job.flags)
-    results = compile_trimmed(job, steps, known, kept, scratch, run, checked=shipped) if trims else None
-    return together(results) if results else run(_command(job, steps, scratch, shipped))
+    def read(command: Sequence[str]) -> ToolResult:
+        return _run(job, command, scratch, tools, subject, None)
 
+    def translate(command: Sequence[str]) -> ToolResult:
+        # What was preprocessed has all that is read, so another machine can do it.
+        needs = Elsewhere(tool, (job.folder / steps.preprocessed,), (job.folder / steps.ptx,))
+        return _run(job, command, scratch, tools, subject, needs)
 
-def _command(job: NvccJob, steps: Steps, scratch: Path, shipped: bool) -> list[str]:
     if not is_ptx(job.arch):
-        return steps.assembling(f"{virtual_arch(job.arch)}.ptx")
+        ptx = f"{virtual_arch(job.arch)}.ptx"
+        needs = Elsewhere(tool, (job.folder / ptx,), (scratch / job.output,))
+        return _run(job, steps.assembling(ptx), scratch, tools, subject, needs)
+    if can_trim(job.flags):
+        results = compile_trimmed(job, steps, known, kept, scratch, read, translate, checked=shipped)
+        if results:
+            return together(results)
+    return together([read(_reading(job, steps, scratch)), translate(steps.translating(checked=shipped))])
+
+
+def _reading(job: NvccJob, steps: Steps, scratch: Path) -> list[str]:
     if not can_include(job.flags):
-        return steps.front_end(checked=shipped)
+        return steps.reading()
     listing = place_for_shell(scratch / LISTING, job.folder)
-    return steps.front_end(f"-MD -MF {shlex.quote(listing)} -MT device", checked=shipped)
+    return steps.reading(f"-MD -MF {shlex.quote(listing)} -MT device")
 
 
-def _run(job: NvccJob, command: Sequence[str], scratch: Path, tools: RunsTools, subject: str) -> ToolResult:
+def _run(
+    job: NvccJob, command: Sequence[str], scratch: Path, tools: RunsTools, subject: str, elsewhere: Elsewhere | None
+) -> ToolResult:
     try:
-        return tools.run(command, job.folder, scratch, job.where, "", kind="nvcc", subject=subject)
+        return tools.run(command, job.folder, scratch, job.where, "", kind="nvcc", subject=subject, elsewhere=elsewhere)
     except KernelwrightError as error:
         # It is a shell that was run, and the user has asked for nvcc.
         error.message = re.sub(r"^sh\b", "nvcc", error.message)

@@ -20,11 +20,14 @@ from pathlib import Path
 from ..core.arch import is_ptx
 from ..core.errors import KernelwrightError, SettingsError, ToolError, Where
 from ..core.files import canonical_json
+from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvrtc import Nvrtc, compiler_process, include_flags
 from ..toolchain.trimming import head_lines
 from .headers import can_include, included_files
 from .nvcc import CompiledCode, DeviceJob, as_dependencies, by_hand, shell_script, stand_in, write_usage
+from .plain_flags import can_trim
+from .shared import shared_nvrtc
 
 NOTE = "PCH"
 """As ``nvrtc_compile.NOTE``, which would have to be imported, with ctypes."""
@@ -176,11 +179,28 @@ def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: 
     command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
     try:
-        return tools.run(command, job.folder, scratch, job.where, remedy, kind="nvrtc", subject=subject)
+        return tools.run(
+            *(command, job.folder, scratch, job.where, remedy),
+            kind="nvrtc",
+            subject=subject,
+            elsewhere=_needs(job, nvrtc, scratch),
+        )
     except KernelwrightError as error:
         # The user has not asked for a Python.
         error.message = error.message.replace(Path(process[0]).name, "NVRTC", 1)
         raise
+
+
+def _needs(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path) -> Elsewhere | None:
+    """What a run on another machine needs, if the source includes headers of CUDA only.
+
+    A precompiled header is no use there: it counts for one interpreter on one machine.
+    """
+    if not can_trim(job.flags) or can_include(job.flags):
+        return None
+    output = scratch / job.output
+    command = job.arguments(compiler_process(), nvrtc.library, nvrtc.include, str(output), [])
+    return Elsewhere(shared_nvrtc(nvrtc), (job.folder / "device.cu",), (output,), tuple(command))
 
 
 def _remove(path: Path) -> None:

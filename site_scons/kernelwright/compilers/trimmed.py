@@ -14,33 +14,8 @@ from ..toolchain.trimmed_source import TrimmedSource
 from ..toolchain.trimming import Headers
 from .nvcc import NvccJob
 
-FLAGS = {
-    *("-use_fast_math", "--use_fast_math", "-w", "--disable-warnings", "-res-usage", "--resource-usage"),
-    *("-extra-device-vectorization", "--extra-device-vectorization"),
-}
-"""Flags of nvcc with which unused declarations leave no trace in PTX."""
-
-FLAGS_WITH_VALUE = {
-    *("-maxrregcount", "--maxrregcount", "-Xptxas", "--ptxas-options", "-ftz", "--ftz", "-prec-sqrt", "--prec-sqrt"),
-    *("-prec-div", "--prec-div", "-fmad", "--fmad", "-O", "--optimize"),
-}
-"""Such flags, with a value behind ``=`` or in the next word."""
-
-OPTIMIZE = ("-O0", "-O1", "-O2", "-O3")
-
 Run = Callable[[Sequence[str]], ToolResult]
 """Runs a command in the folder of the source."""
-
-
-def can_trim(flags: Sequence[str]) -> bool:
-    """Whether PTX that nvcc makes with these flags is the same without declarations that are not used."""
-    words = iter(flags)
-    for word in words:
-        if word in FLAGS_WITH_VALUE:
-            next(words, None)
-        elif word not in FLAGS and word not in OPTIMIZE and word.partition("=")[0] not in FLAGS_WITH_VALUE:
-            return False
-    return True
 
 
 @dataclass
@@ -61,12 +36,22 @@ class KnownHeaders:
 
 
 def compile_trimmed(
-    job: NvccJob, steps: Steps, known: KnownHeaders, kept: KeptHeaders, scratch: Path, run: Run, *, checked: bool
+    job: NvccJob,
+    steps: Steps,
+    known: KnownHeaders,
+    kept: KeptHeaders,
+    scratch: Path,
+    run: Run,
+    translate: Run,
+    *,
+    checked: bool,
 ) -> list[ToolResult]:
     """Make PTX; an empty list: it does not count, because the source needs all of its headers.
 
     Arguments:
         known, kept: headers that this build, and that builds before it have read.
+        run: runs the preprocessor.
+        translate: makes PTX of what was preprocessed.
         checked: as :meth:`Steps.front_end` has it.
 
     Raises:
@@ -79,8 +64,10 @@ def compile_trimmed(
     def headers_of(head: str, before: Headers | None, read: Callable[[], Headers]) -> Headers:
         return known.of((job.arch, *job.flags, *where, head), before, kept, read)
 
-    def run_and_keep(command: Sequence[str]) -> None:
-        results.append(run(command))
+    def kept_of(run: Run) -> Callable[[Sequence[str]], None]:
+        return lambda command: results.append(run(command))
 
-    source = TrimmedSource(job.folder / "device.cu", steps, scratch, run_and_keep, headers_of, job.headers is None)
+    source = TrimmedSource(
+        *(job.folder / "device.cu", steps, scratch, kept_of(run), kept_of(translate)), headers_of, job.headers is None
+    )
     return results if source.make_ptx(checked=checked) else []

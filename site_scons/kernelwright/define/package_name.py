@@ -12,7 +12,7 @@ BUILD_FOLDERS = ("kernels", "check", "wheels")
 
 TAKEN = frozenset(
     {"kernelwright", "SCons", "numpy", "ml_dtypes", "tvm", "tvm_ffi", "cutlass", "triton", "tilelang"}
-    | {"clang", "Cython", "obstore", "cryptography"}
+    | {"clang", "Cython", "obstore", "cryptography", "distributed"}
     | {"torch", "jax", "jaxlib", "jax_tvm_ffi", "cupy", "cuda"}
     | {"pip", "setuptools", "pkg_resources", "_distutils_hack", "sitecustomize", "usercustomize"}
     | {"auditwheel", "dunamai", "elftools", "lz4", "packaging", "pyproject_metadata", "tomli", "wheel"}

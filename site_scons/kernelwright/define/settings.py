@@ -49,6 +49,13 @@ def _check_tuning(folder: str, where: Where) -> None:
         raise SettingsError(f"tuning is {folder!r}, expected a folder below that of the SConstruct", where, remedy)
 
 
+def _check_cluster(address: str, where: Where) -> None:
+    if address:
+        from .cluster_address import check_address
+
+        check_address(address, where)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything that a user can choose about a kernel package.
@@ -153,6 +160,19 @@ class Settings:
         TEXT,
         "",
         "file with a certificate authority of the remote cache's server, in PEM; empty: those of the system",
+        affects_output=False,
+    )
+    cluster: str = _setting(
+        TEXT,
+        "",
+        "address of a Dask scheduler whose workers compile, such as tls://host:8786; empty: all is done here",
+        check=_check_cluster,
+        affects_output=False,
+    )
+    cluster_certificates: str = _setting(
+        TEXT,
+        "~/.config/kernelwright/cluster",
+        "folder with ca.pem, cert.pem and key.pem, for a cluster that tls:// leads to",
         affects_output=False,
     )
     # The words are the modes of fatbinary.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import Where
 from ..discover.discovery import DefinitionRecord, remember_dependencies
+from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
 from ..state.journal import Journal
 
@@ -115,10 +116,13 @@ class Shown:
         *,
         kind: str,
         subject: str,
+        elsewhere: Elsewhere | None = None,
     ) -> ToolResult:
         """Run a tool; see ``ToolRunner.run``."""
         self._note(f"$ cd {shlex.quote(str(folder))} && {shlex.join(command)}")
-        result = self._tools.run(command, folder, scratch, where, remedy, kind=kind, subject=subject)
+        result = self._tools.run(
+            command, folder, scratch, where, remedy, kind=kind, subject=subject, elsewhere=elsewhere
+        )
         if result.output.strip():
             self._note(result.output.rstrip())
         return result

@@ -11,13 +11,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..core.errors import KernelwrightError, ToolError, Where
 from . import tool_process as tools
+from .elsewhere import Elsewhere
 from .environment import place_for_shell, tool_environment
 from .memory import MemoryGovernor
 from .pool import OUT_OF_MEMORY, WorkerKind, WorkerPool
@@ -84,6 +85,7 @@ class RunsTools(Protocol):
         *,
         kind: str,
         subject: str,
+        elsewhere: Elsewhere | None = None,
     ) -> ToolResult:
         """Run a tool; see :meth:`ToolRunner.run`."""
 
@@ -127,6 +129,7 @@ class ToolRunner:
         *,
         kind: str,
         subject: str,
+        elsewhere: Elsewhere | None = None,
     ) -> ToolResult:
         """Run a compiler with a fixed environment, when there is memory for it.
 
@@ -138,6 +141,7 @@ class ToolRunner:
             remedy: what to do if it finds an error in its input.
             kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
             subject: what it makes; the same in every build.
+            elsewhere: what another machine would need for this run; None: it has to be here.
 
         Raises:
             ToolError: it ended with an error; the message has its command and its output.
@@ -146,18 +150,22 @@ class ToolRunner:
             WorkerError: the process that runs it died, or the build is ending.
         """
         environment = tool_environment() | {"TMPDIR": place_for_shell(scratch, folder)}
-        timeout_s = self.timeout_s
-        request = ToolRequest(list(command), str(folder), environment, timeout_s, where)
+        request = ToolRequest(list(command), str(folder), environment, self.timeout_s, where)
+        return judged(command, self.attempt(request, kind, subject), request.timeout_s, where, remedy)
+
+    def attempt(self, request: ToolRequest, kind: str, subject: str) -> dict[str, Any]:
+        """Run a tool when there is memory for it, and say how it ended: the result of a :class:`ToolRequest`.
+
+        Raises:
+            ToolchainError: it cannot be started.
+            WorkerError: the process that runs it died, or the build is ending.
+        """
         with self._governor.reserve(kind, subject):
             answer = self._pool.call(request)
-        if not answer["in_time"]:
-            raise _late(command, timeout_s, answer["output"], where)
-        if answer["status"] != 0:
-            raise _failure(command, answer, where, remedy)
-        result = ToolResult(answer["output"], answer["seconds"], answer["cpu_seconds"], answer["peak_kib"])
         # Only of a run that succeeded: one that found an error in its input ended early.
-        self._governor.learn(kind, subject, result.peak_kib, result.seconds, result.cpu_seconds)
-        return result
+        if answer["in_time"] and answer["status"] == 0:
+            self._governor.learn(kind, subject, answer["peak_kib"], answer["seconds"], answer["cpu_seconds"])
+        return answer
 
     def save(self) -> None:
         """Write what this build measured, for the next one."""
@@ -166,6 +174,22 @@ class ToolRunner:
     def close(self) -> None:
         """End all runs now, with everything that they started; these, and any later one, raise a WorkerError."""
         self._pool.close()
+
+
+def judged(
+    command: Sequence[str], answer: Mapping[str, Any], timeout_s: float, where: Where, remedy: str
+) -> ToolResult:
+    """What a run of a tool gave, or the error that it ended with; the arguments are those of :meth:`ToolRunner.run`.
+
+    Arguments:
+        answer: the result of a :class:`ToolRequest`.
+        timeout_s: seconds that the run had.
+    """
+    if not answer["in_time"]:
+        raise _late(command, timeout_s, answer["output"], where)
+    if answer["status"] != 0:
+        raise _failure(command, answer, where, remedy)
+    return ToolResult(answer["output"], answer["seconds"], answer["cpu_seconds"], answer["peak_kib"])
 
 
 def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -> KernelwrightError:
@@ -178,7 +202,7 @@ def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -
     )
 
 
-def _failure(command: Sequence[str], answer: dict[str, Any], where: Where, remedy: str) -> ToolError:
+def _failure(command: Sequence[str], answer: Mapping[str, Any], where: Where, remedy: str) -> ToolError:
     """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
     if answer["status"] == -9 or KILLED.search(answer["output"]):
         remedy = f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher"

@@ -30,6 +30,7 @@ from .journal import use_journal
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ..cluster.runner import ClusterRunner
     from ..core.answers import Answers
     from ..discover.discovery import DefinitionRecord
     from ..processes.pool import WorkerPool
@@ -249,17 +250,26 @@ class BuildRun:
         """The workers; none is started before the first request."""
         from ..processes.pool import WorkerPool
 
-        return WorkerPool(self.jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
+        return WorkerPool(self.local_jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
 
     @shared_property
-    def compilers(self) -> ToolRunner:
+    def compilers(self) -> ToolRunner | ClusterRunner:
         """What runs the compilers, with a limit for their time and their memory."""
         from ..processes.memory import governor_of
         from ..processes.runner import ToolRunner
 
         settings = self._settings
         governor = governor_of(settings.memory_limit, settings.nvcc_memory, self.state / "measurements.json")
-        return ToolRunner(self.jobs, self.top, self._timeouts["tool"], governor)
+        local = ToolRunner(self.local_jobs, self.top, self._timeouts["tool"], governor)
+        if not settings.cluster:
+            return local
+        # Imported here, because few builds use a cluster.
+        from ..cluster.messages import versions
+        from ..cluster.runner import ClusterRunner
+        from ..cluster.start import connect
+
+        certificates = self.top / Path(settings.cluster_certificates).expanduser()
+        return ClusterRunner(local, lambda: connect(settings.cluster, certificates), versions(), self.note_once)
 
     @shared_property
     def trace(self) -> Trace:
@@ -272,6 +282,11 @@ class BuildRun:
     def jobs(self) -> int:
         """How many stages run at once."""
         return int(SCons.Script.GetOption("num_jobs"))
+
+    @property
+    def local_jobs(self) -> int:
+        """How many processes work on this machine at once. With a cluster, most stages only wait for others."""
+        return min(self.jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else self.jobs
 
     def allow(self, settings: Settings) -> None:
         """Give requests the time that a package asks for; packages share the workers, and none is cut shorter."""

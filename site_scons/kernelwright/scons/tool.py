@@ -151,6 +151,8 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         for variable, name in COMMAND_LINE.items()
         if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
     }
+    if cluster := compat.option("kernelwright_cluster"):
+        given["cluster"] = cluster
     layers = [
         *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
@@ -226,6 +228,7 @@ OPTIONS = {
 
 VALUED: dict[str, tuple[str, str, Any, str]] = {
     "shard": ("store", "2/8", "", "Build a fixed part of the kernels, here the second eighth, and no package."),
+    "cluster": ("store", "ADDRESS", "", "Have the workers of a Dask cluster run compilers, as the setting cluster."),
     "merge": ("append", "FOLDER", [], "Take kernels from the build cache of a shard, and compile none."),
 }
 """Options that have a value: how it is kept, a name for it in the help text, the default, and what it does."""

@@ -98,7 +98,7 @@ class _Probe:
                 return "what it would run makes another cubin"
             (self.folder / "steps.ptx").rename(self.folder / "probe.ptx")
             source = TrimmedSource(
-                self.folder / "probe.cu", front, self.folder, self._run, lambda head, before, read: read()
+                self.folder / "probe.cu", front, self.folder, self._run, self._run, lambda head, before, read: read()
             )
             if not source.make_ptx(checked=False) or not self._are_equal("probe.ptx", "steps.ptx"):
                 return "it makes other PTX without declarations that are not used"

@@ -61,17 +61,20 @@ class Steps:
         commands = (SOURCE_PATH.sub(lambda match: place, line.replace(self.scratch, scratch)) for line in self.commands)
         return Steps(scratch, self.variables, tuple(commands))
 
-    def front_end(self, preprocessor_flags: str = "", *, checked: bool = False) -> list[str]:
-        """The command that makes PTX.
+    def front_end(self) -> list[str]:
+        """The command that makes PTX."""
+        return self._by_shell(" && ".join(self.commands[:2]))
+
+    def reading(self, preprocessor_flags: str = "") -> list[str]:
+        """The command that preprocesses the source.
 
         Arguments:
             preprocessor_flags: what the host compiler gets besides, as a shell takes it.
-            checked: whether ptxas looks for errors, if it would with nvcc.
         """
-        preprocess, *others = self.commands if checked else self.commands[:2]
+        command = self.commands[0]
         if preprocessor_flags:
-            preprocess = preprocess.replace(" -E ", f" -E {preprocessor_flags} ", 1)
-        return self._by_shell(" && ".join([preprocess, *others]))
+            command = command.replace(" -E ", f" -E {preprocessor_flags} ", 1)
+        return self._by_shell(command)
 
     @property
     def preprocessed(self) -> str:
@@ -102,7 +105,11 @@ class Steps:
         return self._by_shell(command.replace(" -E ", " -E -dD ", 1) if macros else command)
 
     def translating(self, *, checked: bool) -> list[str]:
-        """The command that makes PTX of what was preprocessed; see :meth:`front_end`."""
+        """The command that makes PTX of what was preprocessed.
+
+        Arguments:
+            checked: whether ptxas looks for errors, if it would with nvcc.
+        """
         return self._by_shell(" && ".join(self.commands[1:] if checked else self.commands[1:2]))
 
     def assembling(self, ptx: str) -> list[str]:

@@ -20,6 +20,7 @@ class TrimmedSource:
         steps: what nvcc would run for it.
         scratch: a folder for what the programs pass on.
         run: runs a command in the folder of the source.
+        translate: likewise, for the one that makes PTX of what was preprocessed.
         headers_of: what is known of some headers, by their text and by what those before them leave, or else what the
             function gives that it gets.
         in_parts: whether its headers are read in parts, which other sources may have, too. Those with ``#pragma once``
@@ -30,6 +31,7 @@ class TrimmedSource:
     steps: Steps
     scratch: Path
     run: Callable[[Sequence[str]], None]
+    translate: Callable[[Sequence[str]], None]
     headers_of: Callable[[str, Headers | None, Callable[[], Headers]], Headers]
     in_parts: bool = True
 
@@ -52,7 +54,7 @@ class TrimmedSource:
         if text is None:
             return False
         _write(self.path.parent / self.steps.preprocessed, text)
-        self.run(self.steps.translating(checked=checked))
+        self.translate(self.steps.translating(checked=checked))
         return not has_numbers((self.path.parent / self.steps.ptx).read_text(encoding="utf-8", errors="replace"))
 
     def _headers(self, parts: Sequence[str]) -> Headers:

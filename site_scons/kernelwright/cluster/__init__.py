@@ -1,0 +1,1 @@
+"""Builds on a cluster: runs of compilers happen on other machines, everything else stays here."""

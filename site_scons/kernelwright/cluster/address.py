@@ -1,0 +1,40 @@
+"""Where a cluster is: the checked address, and the certificates that belong to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import SettingsError, Where
+
+WHERE = Where(stage="settings")
+
+FILES = ("ca.pem", "cert.pem", "key.pem")
+"""Files of the folder with certificates: who signs, our own certificate, and its key."""
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Paths of the files for TLS: who signs certificates, our own one, and its key."""
+
+    ca: str
+    cert: str
+    key: str
+
+
+def find_certificates(address: str, folder: Path) -> Certificates | None:
+    """The certificates for an address; None: it needs none, because it is that of this machine.
+
+    Raises:
+        SettingsError: it needs some, and they are not there.
+    """
+    if not address.startswith("tls://"):
+        return None
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
+        raise SettingsError(
+            f"{address} needs certificates, and {folder} has no {', '.join(missing)}",
+            WHERE,
+            f"set cluster_certificates to a folder with {', '.join(FILES)}",
+        )
+    return Certificates(*(str(folder / name) for name in FILES))

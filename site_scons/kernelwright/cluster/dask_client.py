@@ -1,0 +1,190 @@
+"""The build's side of a Dask cluster.
+
+Dask's client unpickles what workers send: exceptions, and the types of results. Whoever unpickles a stranger's bytes
+executes what is in them. So in this process Dask's ``pickle`` is replaced by one that only writes: our function is sent
+by it. Of what comes back it knows one pickle by its bytes, that of the type ``bytes``, and refuses all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import threading
+import time
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import distributed
+import distributed.protocol.pickle
+from distributed.security import Security
+
+from ..core.errors import ToolchainError, WorkerError
+from .address import WHERE, Certificates
+from .dask_worker import INFORMATION, execute, resource
+from .runner import ClusterGone, NotDone, Offer
+
+CONNECT_S = 10
+"""Seconds that the scheduler may take to answer."""
+
+LOOK_S = 2.0
+"""Seconds between two looks whether a run can still be done, and the age of what is known of workers."""
+
+KILLED = b"KilledWorker"
+"""In the pickled exception of a run that its workers did not survive. It is looked for, and not unpickled."""
+
+
+def connect(address: str, certificates: Certificates | None) -> DaskEngine:
+    """Connect to a cluster.
+
+    Raises:
+        ToolchainError: nobody answers there, or a certificate is refused.
+    """
+    refuse_pickles()
+    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # what goes wrong is told by us
+    try:
+        with warnings.catch_warnings(record=True):
+            client = distributed.Client(
+                address,
+                security=_security(certificates),
+                timeout=CONNECT_S,
+                set_as_default=False,
+                deserializers=["dask", "error"],
+            )
+    except (OSError, ValueError) as error:
+        raise ToolchainError(
+            f"the cluster {address} cannot be used: {_reason(error)}",
+            WHERE,
+            "see that its scheduler runs there, and that both have certificates of one authority; or build without it",
+        ) from error
+    return DaskEngine(client, address)
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no connection: the first cause."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__
+
+
+def _security(certificates: Certificates | None) -> Security | None:
+    if certificates is None:
+        return None
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificates.ca,
+        tls_client_cert=certificates.cert,
+        tls_client_key=certificates.key,
+    )
+
+
+def refuse_pickles() -> None:
+    """Have Dask unpickle nothing in this process, whoever sent it."""
+    writing = types.SimpleNamespace(**{name: value for name, value in vars(pickle).items() if name != "loads"})
+    writing.loads = _type_of_bytes
+    distributed.protocol.pickle.pickle = writing
+
+
+BYTES = frozenset(pickle.dumps(bytes, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))
+"""The pickles of the type ``bytes``, which Dask sends with bytes."""
+
+
+def _type_of_bytes(data: Any, **more: object) -> type[bytes]:
+    if bytes(data) not in BYTES:
+        raise ValueError("a cluster sent a pickle, which is not read")
+    return bytes
+
+
+class DaskEngine:
+    """A Dask cluster; see ``Engine``.
+
+    Arguments:
+        client: a client of its scheduler, which this owns from now on.
+        address: where the scheduler is.
+    """
+
+    def __init__(self, client: Any, address: str) -> None:
+        self.address = address
+        self._client = client
+        self._lock = threading.Lock()
+        self._offers: tuple[float, Sequence[Offer]] = (0.0, [])
+        self._number = 0
+        self._is_closed = False
+
+    def offers(self) -> Sequence[Offer]:
+        """Its workers, as they were at most some seconds ago."""
+        with self._lock:
+            at, offers = self._offers
+            if time.monotonic() - at > LOOK_S:
+                offers = [_offer(address, said) for address, said in self._ask().items()]
+                self._offers = time.monotonic(), offers
+            return offers
+
+    def _ask(self) -> dict[str, Any]:
+        with self._gone_if_closed():
+            said: dict[str, Any] = self._client.sync(
+                self._client.scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S
+            )
+            return dict(said["workers"])
+
+    def execute(self, request: bytes, tool: str) -> bytes:
+        """Have a worker do a request; see ``Engine``."""
+        with self._gone_if_closed():
+            future = self._submit(request, tool)
+            while True:
+                try:
+                    answer = future.result(timeout=LOOK_S)
+                    break
+                except TimeoutError:
+                    if not any(tool in offer.tools for offer in self.offers()):
+                        future.cancel()
+                        raise NotDone("no worker of the cluster has the tool any more") from None
+        if not isinstance(answer, bytes):
+            raise NotDone(f"a worker answered with {type(answer).__name__}")
+        return answer
+
+    def _submit(self, request: bytes, tool: str) -> Any:
+        with self._lock:
+            self._number += 1
+            key = f"{self._client.id}-{self._number}"
+        needs = {resource(tool): 1}
+        return self._client.submit(execute, request, key, key=key, pure=False, resources=needs)
+
+    @contextlib.contextmanager
+    def _gone_if_closed(self) -> Iterator[None]:
+        """Tell apart how a call of Dask can fail."""
+        try:
+            yield
+        except (NotDone, ClusterGone, TimeoutError):
+            raise
+        except Exception as error:
+            # Dask raises what the cluster sent: here that is always an Exception with the bytes of a pickle.
+            if self._is_closed:
+                raise WorkerError("the build is ending, so the cluster does nothing for it any more") from None
+            sent = error.args[0] if error.args else b""
+            if isinstance(sent, bytes):
+                what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
+                raise NotDone(what) from None
+            raise ClusterGone(str(error)) from None
+
+    def close(self) -> None:
+        """Cancel what is in flight, and leave."""
+        self._is_closed = True
+        with contextlib.suppress(Exception):
+            self._client.cancel(list(self._client.futures), force=True)
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=CONNECT_S)
+
+
+def _offer(address: str, said: Mapping[str, Any]) -> Offer:
+    """What a worker says of itself; what is not in our form counts as nothing."""
+    information = said.get(INFORMATION)
+    parts = [information.get(name) if isinstance(information, dict) else None for name in ("versions", "tools")]
+    versions, tools = (part if isinstance(part, dict) else {} for part in parts)
+    return Offer(address, _texts(versions), _texts(tools))
+
+
+def _texts(mapping: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(name)[:100]: str(value)[:100] for name, value in mapping.items()}

@@ -1,0 +1,81 @@
+"""The worker's side of a Dask cluster. Dask loads this module into a worker (``--preload``) and calls ``dask_setup``.
+
+A worker does what the clients of its scheduler tell it: Dask sends functions, and a worker executes them. See
+docs/security.md for who has to be trusted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import distributed
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from ..core.version import VERSION
+from ..toolchain.probe import Toolchain
+from .machine import Machine, shared_tools
+from .messages import versions
+
+INFORMATION = "kernelwright"
+"""Where a worker's own words are among what the scheduler knows of it, and our plugin among the worker's."""
+
+LOGGER = logging.getLogger("distributed.worker.kernelwright")
+"""Dask prints what is for a part of its own."""
+
+ENDED = ("cancelled", "released", "forgotten", "error")
+"""States of a task that nobody waits for."""
+
+
+def resource(tool: str) -> str:
+    """The name of the resource of Dask that a worker with a tool has."""
+    return f"toolchain-{tool}"
+
+
+def execute(request: bytes, key: str) -> bytes:
+    """Do a request on this worker: the one function that builds send."""
+    machine: Machine = distributed.get_worker().plugins[INFORMATION].machine
+    return machine.execute(request, key)
+
+
+class MachinePlugin(WorkerPlugin):  # type: ignore[misc]
+    """Gives a worker of Dask its machine.
+
+    Arguments:
+        machine: does the runs.
+    """
+
+    name = INFORMATION
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def transition(self, key: Any, start: str, finish: str, **more: Any) -> None:
+        """End a run that nobody waits for any more; Dask only forgets it."""
+        if start in ("executing", "long-running") and finish in ENDED:
+            self.machine.cancel(str(key))
+
+    def teardown(self, worker: Any) -> None:
+        """End all runs with the worker."""
+        self.machine.close()
+
+
+async def dask_setup(worker: Any) -> None:
+    """Find the tools of this machine, and have a worker offer them. Dask calls this before it joins its scheduler."""
+    folder = Path(tempfile.mkdtemp(prefix="kernelwright-", dir=worker.local_directory))
+    toolchain = Toolchain(folder / "toolchain.json", dict(os.environ))
+    tools, problems = shared_tools(toolchain)
+    said = {"versions": versions(), "tools": {tool.identity: f"{tool.name} {tool.version}" for tool in tools}}
+    worker.startup_information[INFORMATION] = lambda worker: said
+    for tool in tools:
+        # It says who can do a run. How many run at once is for the worker's threads to say.
+        for resources in (worker.state.total_resources, worker.state.available_resources):
+            resources[resource(tool.identity)] = worker.state.nthreads
+    await worker.plugin_add(MachinePlugin(Machine(tools, folder, LOGGER.info)), name=INFORMATION)
+    for tool in tools:
+        LOGGER.info("Kernelwright %s has %s %s (%s)", VERSION, tool.name, tool.version, tool.identity[:16])
+    for problem in problems:
+        LOGGER.info("Kernelwright %s has %s", VERSION, problem)

@@ -1,0 +1,170 @@
+"""A machine of a cluster: it knows its tools, and does runs for builds elsewhere. What connects it is above this."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..compilers.shared import shared_compiler, shared_nvcc, shared_nvrtc
+from ..core.errors import KernelwrightError, ToolchainError, Where
+from ..core.files import digest_of
+from ..library.launcher import LAUNCHER, interface_sources
+from ..processes.elsewhere import SharedTool
+from ..processes.environment import tool_environment
+from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
+from ..processes.protocol import ToolRequest
+from ..processes.runner import ToolRunner
+from ..toolchain.probe import Toolchain
+from ..toolchain.tvm import tvm_ffi_includes
+from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
+
+PLAIN = re.compile(r"[\w@%+=:,./-]+")
+"""A path that a shell takes as it is. Commands of a build may have a stand-in for it without quotes."""
+
+
+def shared_tools(toolchain: Toolchain) -> tuple[list[SharedTool], list[str]]:
+    """The tools of this machine that builds elsewhere can use, and what there is to say about the others."""
+    finds: dict[str, Callable[[], SharedTool]] = {
+        "cc": lambda: _compiler(toolchain),
+        "nvcc": lambda: _nvcc(toolchain),
+        "nvrtc": lambda: shared_nvrtc(toolchain.nvrtc()),
+    }
+    found, problems = [], []
+    for name, find in finds.items():
+        try:
+            found.append(_plain(find()))
+        except KernelwrightError as error:
+            problems.append(f"no {name}: {error.message}")
+    return found, problems
+
+
+def _nvcc(toolchain: Toolchain) -> SharedTool:
+    compiler = toolchain.host_compiler("")
+    return shared_nvcc(toolchain.nvcc("", compiler), compiler)
+
+
+def _compiler(toolchain: Toolchain) -> SharedTool:
+    headers, folders = digest_of(interface_sources()), map(str, tvm_ffi_includes())
+    tvm_ffi = toolchain.lowerer().tvm_ffi
+    return shared_compiler(toolchain.host_compiler(""), headers, tvm_ffi, str(LAUNCHER), folders)
+
+
+def _plain(tool: SharedTool) -> SharedTool:
+    """A tool whose paths a shell takes as they are; raises a ToolchainError for another one."""
+    for path in tool.places.values():
+        if not PLAIN.fullmatch(path):
+            raise ToolchainError(f"a shell would not take the path {path!r} as it is", Where())
+    return tool
+
+
+@dataclass
+class _Running:
+    """A run, and whether nobody wants it any more."""
+
+    runner: ToolRunner
+    cancelled: bool = False
+
+
+class Machine:
+    """Does runs, several at a time. Safe to use from several threads.
+
+    Arguments:
+        tools: what it can run.
+        folder: where it has its files while a run lasts.
+        note: is told of each run.
+    """
+
+    def __init__(self, tools: list[SharedTool], folder: Path, note: Callable[[str], None]) -> None:
+        self._tools = {tool.identity: tool for tool in tools}
+        self._folder = folder
+        self._note = note
+        self._governor = MemoryGovernor(default_budget_kib(), Measurements(folder / "measurements.json"))
+        self._lock = threading.Lock()
+        self._idle: list[ToolRunner] = []
+        self._running: dict[str, _Running] = {}
+
+    def execute(self, data: bytes, key: str) -> bytes:
+        """Do the run that a request asks for.
+
+        Arguments:
+            data: the request.
+            key: what :meth:`cancel` knows it by.
+
+        Returns:
+            the answer. Whatever goes wrong is in it, and nothing is raised.
+        """
+        try:
+            answer = self._answer(Request.decode(data), key)
+        except ValueError as error:
+            answer = Answer(None, {}, f"the request does not fit: {error}")
+        except KernelwrightError as error:
+            answer = Answer(None, {}, error.message)
+        except OSError as error:
+            answer = Answer(None, {}, f"the operating system said: {error.strerror or error}")
+        return answer.encode()
+
+    def cancel(self, key: str) -> None:
+        """End a run that nobody waits for any more, with all that it has started."""
+        with self._lock:
+            running = self._running.get(key)
+            if running is not None:
+                running.cancelled = True
+                running.runner.close()
+
+    def close(self) -> None:
+        """End all runs."""
+        with self._lock:
+            for runner in (*self._idle, *(running.runner for running in self._running.values())):
+                runner.close()
+
+    def _answer(self, request: Request, key: str) -> Answer:
+        tool = self._tools.get(request.tool)
+        if tool is None:
+            return Answer(None, {}, f"this worker has no tool with the identity {request.tool}")
+        with tempfile.TemporaryDirectory(prefix="kw-", dir=self._folder) as top:
+            places = {**tool.places, "SCRATCH": f"{top}/{SCRATCH}"}
+            _write(Path(top), request.inputs)
+            stand_ins = StandIns(places)
+            command = [stand_ins.undo(word) for word in request.command]
+            environment = tool_environment() | {"TMPDIR": places["SCRATCH"]}
+            run = ToolRequest(command, f"{top}/{FOLDER}", environment, request.timeout_s, Where())
+            with self._runner(key) as runner:
+                result = runner.attempt(run, request.kind, request.subject)
+            files = _made(Path(top), request.outputs)
+        ended = f"status {result['status']}" if result["in_time"] else "too late"
+        self._note(f"{request.kind} of {request.subject}: {ended} in {result['seconds']:.2f} s")
+        return Answer({**result, "output": stand_ins.put(result["output"])}, files)
+
+    @contextmanager
+    def _runner(self, key: str) -> Iterator[ToolRunner]:
+        """What runs one tool; cancelled, it cannot be used again."""
+        with self._lock:
+            runner = self._idle.pop() if self._idle else ToolRunner(1, self._folder, 0.0, self._governor)
+            running = self._running[key] = _Running(runner)
+        try:
+            yield runner
+        finally:
+            with self._lock:
+                del self._running[key]
+                if not running.cancelled:
+                    self._idle.append(runner)
+
+
+def _write(top: Path, inputs: Mapping[str, bytes]) -> None:
+    for name in (FOLDER, SCRATCH):
+        (top / name).mkdir()
+    for name, content in inputs.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _made(top: Path, outputs: tuple[str, ...]) -> dict[str, bytes]:
+    """The outputs that are there."""
+    return {name: (top / name).read_bytes() for name in outputs if os.path.isfile(top / name)}  # noqa: PTH113

@@ -1,0 +1,30 @@
+"""Flags of nvcc that put nothing into PTX of where sources and headers are, nor of declarations that are not used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+FLAGS = {
+    *("-use_fast_math", "--use_fast_math", "-w", "--disable-warnings", "-res-usage", "--resource-usage"),
+    *("-extra-device-vectorization", "--extra-device-vectorization"),
+}
+"""Flags of nvcc with which unused declarations leave no trace in PTX."""
+
+FLAGS_WITH_VALUE = {
+    *("-maxrregcount", "--maxrregcount", "-Xptxas", "--ptxas-options", "-ftz", "--ftz", "-prec-sqrt", "--prec-sqrt"),
+    *("-prec-div", "--prec-div", "-fmad", "--fmad", "-O", "--optimize"),
+}
+"""Such flags, with a value behind ``=`` or in the next word."""
+
+OPTIMIZE = ("-O0", "-O1", "-O2", "-O3")
+
+
+def can_trim(flags: Sequence[str]) -> bool:
+    """Whether PTX that nvcc makes with these flags is the same without declarations that are not used."""
+    words = iter(flags)
+    for word in words:
+        if word in FLAGS_WITH_VALUE:
+            next(words, None)
+        elif word not in FLAGS and word not in OPTIMIZE and word.partition("=")[0] not in FLAGS_WITH_VALUE:
+            return False
+    return True

@@ -1,0 +1,260 @@
+"""Runs of tools on a cluster whose machine is in this process: what goes there, what stays, and what may go wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from kernelwright.cluster.machine import Machine
+from kernelwright.cluster.messages import Answer
+from kernelwright.cluster.runner import ClusterGone, ClusterRunner, NotDone, Offer
+from kernelwright.core.errors import SettingsError, ToolchainError, ToolError, Where, WorkerError
+from kernelwright.define.cluster_address import check_address
+from kernelwright.processes.elsewhere import Elsewhere, SharedTool
+from kernelwright.processes.memory import Measurements, MemoryGovernor
+from kernelwright.processes.runner import ToolResult, ToolRunner
+from moments import Gate, wait_until_gone
+
+VERSIONS = {"kernelwright": "1", "python": "3"}
+WHERE = Where("gemm", "m-64", "compile", "kernels/gemm.py:3")
+COPY = """\
+#!/bin/sh
+echo "$0: $1 to $2"
+case "$1" in wrong*) exit 3;; esac
+echo "made by $(basename "$(dirname "$0")")" > "$2"
+cat "$1" >> "$2"
+"""
+
+
+class OneMachine:
+    """A cluster of one machine.
+
+    Arguments:
+        do: does a request, in place of the machine.
+    """
+
+    address = "tls://head:8786"
+
+    def __init__(self, machine: Machine, tool: SharedTool) -> None:
+        self.said: Sequence[Offer] = [Offer("a", VERSIONS, {tool.identity: "cc 12"})]
+        self.requests: list[bytes] = []
+        self.do: Callable[[bytes], bytes] = lambda request: machine.execute(request, "key")
+        self.is_closed = False
+
+    def offers(self) -> Sequence[Offer]:
+        return self.said
+
+    def execute(self, request: bytes, tool: str) -> bytes:
+        self.requests.append(request)
+        return self.do(request)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Build:
+    """A build in one folder, and a cluster in another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tools = {}
+        for side in ("here", "there"):
+            path = folder / side / "cc"
+            path.parent.mkdir()
+            path.write_text(COPY)
+            path.chmod(0o755)
+            self.tools[side] = SharedTool("cc", "12", "f00d", {"CC": str(path)})
+        self.folder, self.scratch = folder / "build", folder / "build/scratch"
+        self.scratch.mkdir(parents=True)
+        (self.folder / "in").write_text("text\n")
+        (self.folder / "wrong").write_text("wrong\n")
+        (folder / "files").mkdir()
+        self.notes: list[str] = []
+        self.machine = Machine([self.tools["there"]], folder / "files", self.notes.append)
+        self.engine = OneMachine(self.machine, self.tools["there"])
+        governor = MemoryGovernor(1 << 20, Measurements(folder / "m.json"))
+        self.runner = ClusterRunner(
+            ToolRunner(2, folder, 60.0, governor), lambda: self.engine, VERSIONS, self.notes.append
+        )
+
+    def run(self, source: str = "in", inputs: Sequence[Path] | None = None, declared: bool = True) -> ToolResult:
+        tool, output = self.tools["here"], self.scratch / "out"
+        given = [self.folder / source] if inputs is None else inputs
+        needs = Elsewhere(tool, tuple(given), (output,)) if declared else None
+        command = [tool.places["CC"], source, str(output)]
+        return self.runner.run(
+            command, self.folder, self.scratch, WHERE, "mend it", kind="cc", subject="gemm", elsewhere=needs
+        )
+
+    @property
+    def made(self) -> str:
+        return (self.scratch / "out").read_text()
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Iterator[Build]:
+    made = Build(tmp_path)
+    yield made
+    made.runner.close()
+    made.machine.close()
+
+
+def test_a_run_that_says_what_it_needs_goes_to_the_cluster_and_prints_paths_of_this_machine(build: Build):
+    result = build.run()
+    assert build.made == "made by there\ntext\n"
+    assert result.output == f"{build.tools['here'].places['CC']}: in to {build.scratch}/out\n"
+    assert result.seconds > 0 and result.peak_kib > 0
+    assert str(build.folder).encode() not in build.engine.requests[0]
+    assert not list(build.machine._folder.glob("kw-*"))
+
+
+def test_a_run_that_does_not_say_so_or_has_files_elsewhere_stays_here(build: Build, tmp_path: Path):
+    build.run(declared=False)
+    assert build.made == "made by here\ntext\n"
+    (tmp_path / "in").write_text("other\n")
+    build.run(inputs=[tmp_path / "in"])
+    assert build.made == "made by here\ntext\n" and not build.engine.requests
+
+
+def test_an_error_of_the_compiler_is_shown_as_if_it_were_here_and_is_not_tried_again(build: Build):
+    with pytest.raises(ToolError, match="cc ended with exit status 3") as raised:
+        build.run("wrong")
+    assert raised.value.where == WHERE and f"$ {build.tools['here'].places['CC']} wrong" in str(raised.value)
+    assert len(build.engine.requests) == 1
+
+
+@pytest.mark.parametrize("source", ["in", "wrong"])
+def test_what_the_cluster_gives_up_is_run_once_here_and_an_error_names_the_kernel(build: Build, source: str):
+    def lose(request: bytes) -> bytes:
+        raise NotDone("those workers were lost that tried")
+
+    build.engine.do = lose
+    if source == "in":
+        build.run()
+        assert build.made == "made by here\ntext\n"
+    else:
+        with pytest.raises(ToolError, match=r"exit status 3 \(before that, those workers were lost") as raised:
+            build.run(source)
+        assert raised.value.where.kernel == "gemm"
+    assert any("gemm/m-64 [compile]: those workers were lost that tried: running it here" in n for n in build.notes)
+    assert len(build.engine.requests) == 1
+
+
+def test_without_its_scheduler_the_build_goes_on_here_and_says_so(build: Build):
+    def vanish(request: bytes) -> bytes:
+        raise ClusterGone("connection closed")
+
+    build.engine.do = vanish
+    for _ in range(2):
+        build.run()
+        assert build.made == "made by here\ntext\n"
+    assert len(build.engine.requests) == 1
+    assert build.notes.count("kernelwright: the cluster does not answer any more: going on without it") == 1
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        ([], "the cluster has no workers"),
+        (
+            [Offer("a", VERSIONS, {"beef": "cc 11", "d00f": "nvcc 12.8"})] * 2,
+            "2 workers: kernelwright 1, python 3, cc 11",
+        ),
+        ([Offer("a", VERSIONS, {"d00f": "nvcc 12.8"})], "1 workers: kernelwright 1, python 3, no cc"),
+        (
+            [Offer("a", {"kernelwright": "0", "python": "3"}, {"f00d": "cc 12"})],
+            "kernelwright 0, python 3, cc 12 (f00d)",
+        ),
+        ([Offer("a", {}, {})], "not started by kernelwright worker"),
+    ],
+)
+def test_a_cluster_without_the_tool_is_an_error_that_names_both(build: Build, offers: list[Offer], said: str):
+    build.engine.said = offers
+    with pytest.raises(ToolchainError, match="no worker of the cluster tls://head:8786 has this cc") as raised:
+        build.run()
+    assert "needed: kernelwright 1, python 3, cc 12 (f00d)" in str(raised.value) and said in str(raised.value)
+    assert not build.engine.requests and not (build.scratch / "out").exists()
+
+
+def test_a_cluster_that_refuses_to_be_used_is_asked_once(build: Build):
+    asked = []
+
+    def refuse() -> OneMachine:
+        asked.append(1)
+        raise ToolchainError("nobody answers")
+
+    build.runner._connect = refuse
+    for _ in range(2):
+        with pytest.raises(ToolchainError, match="nobody answers"):
+            build.run()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"{}", b"\x80\x04.", Answer({"status": 0, "in_time": True, "output": "", "seconds": 0, "cpu_seconds": 0,
+     "peak_kib": 0}, {}).encode(), Answer(None, {}, "its disk is full").encode()],
+    ids=["no schema", "a pickle", "a file is missing", "a problem"],
+)  # fmt: skip
+def test_an_answer_that_makes_no_sense_is_an_error_of_its_run(build: Build, answer: bytes):
+    build.engine.do = lambda request: answer
+    with pytest.raises(ToolchainError, match=r"makes no sense|could not run cc: its disk is full") as raised:
+        build.run()
+    assert raised.value.where == WHERE and not (build.scratch / "out").exists()
+
+
+def test_a_request_that_does_not_fit_is_answered_with_the_reason(build: Build):
+    for request in (b"{}", b"\x80\x04.", b'{"schema": "kernelwright action 0"}'):
+        assert Answer.decode(build.machine.execute(request, "key"), []).problem.startswith("the request does not fit: ")
+    build.run()
+    other = build.engine.requests[0].replace(b"f00d", b"beef")
+    assert "no tool with the identity beef" in Answer.decode(build.machine.execute(other, "key"), []).problem
+
+
+def test_a_cancelled_run_is_ended_and_the_machine_goes_on(build: Build, tmp_path: Path):
+    gate = Gate(tmp_path / "gate")
+    Path(build.tools["there"].places["CC"]).write_text(f"#!/bin/sh\necho $$ > {tmp_path}/tool\n{gate.shell}\n")
+    problems: list[bytes] = []
+    build.engine.do = lambda request: problems.append(build.machine.execute(request, "key")) or problems[-1]
+    with pytest.raises(ToolchainError, match="could not run cc: the build is ending"):
+        thread = threading.Thread(target=lambda: (gate.wait(), build.machine.cancel("key")))
+        thread.start()
+        build.run()
+    thread.join()
+    wait_until_gone(int((tmp_path / "tool").read_text()))
+    Path(build.tools["there"].places["CC"]).write_text(COPY)
+    build.run()
+    assert build.made == "made by there\ntext\n"
+
+
+def test_nothing_is_sent_any_more_when_the_build_ends(build: Build):
+    build.run()
+    build.runner.close()
+    assert build.engine.is_closed
+    with pytest.raises(WorkerError, match="the build is ending"):
+        build.run()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("head:8786", "begins with one of tls://, tcp://"),
+        ("grpcs://head:8786", "begins with one of tls://, tcp://"),
+        ("tls://me:secret@head:8786", "has a name or a password in it"),
+        ("tls://head", "no host with a port"),
+        ("tls://head:8786/path", "no host with a port"),
+        ("tls://head:99999", "no host with a port"),
+        ("tcp://head:8786", "is another machine"),
+        ("tcp://10.0.0.1:8786", "is another machine"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused_and_shows_no_password(address: str, message: str):
+    with pytest.raises(SettingsError, match=message) as raised:
+        check_address(address, Where(stage="settings"))
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("address", ["tls://head:8786", "tls://[2001:db8::1]:1", "tcp://127.0.0.1:1", "tcp://[::1]:1"])
+def test_addresses_that_can_be_used(address: str):
+    check_address(address, Where(stage="settings"))
