@@ -404,16 +404,20 @@ class Project:
     def python(self, code: str, *, env: dict[str, str] | None = None) -> str:
         """Run Python with the build folder as the only addition to its path; its output.
 
-        It is a fork of a process that has imported NumPy and tvm-ffi, unless its start or what is imported matters.
-        tvm-ffi imports PyTorch where that is installed, which takes two seconds: only for those who use it.
+        It is a fork of a process that has imported NumPy, tvm-ffi and, if the program uses it, PyTorch, unless its
+        start or what is imported matters. tvm-ffi imports PyTorch where that is installed, which takes two seconds:
+        only for those who use it.
         """
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"PYTHONPATH": "build"} | (env or {})
         program = textwrap.dedent(code)
-        if not read_at_start(env or ()) and not re.search(r"torch|jax|sys\.m|subprocess|fork", program):
-            done = starter(*CALLING).run(program, env=variables, path=["", "build"], cwd=self.folder, merged=True)
+        first = ("torch",) if "torch" in program else ()
+        if not read_at_start(env or ()) and not re.search(r"jax|sys\.m|subprocess|fork", program):
+            done = starter(*first, *CALLING).run(
+                program, env=variables, path=["", "build"], cwd=self.folder, merged=True
+            )
         else:
             done = subprocess.run(
-                [sys.executable, "-c", program if "torch" in program else WITHOUT_TORCH + program],
+                [sys.executable, "-c", program if first else WITHOUT_TORCH + program],
                 cwd=self.folder,
                 env=variables,
                 stdout=subprocess.PIPE,

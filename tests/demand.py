@@ -14,6 +14,15 @@ from pathlib import Path
 from conftest import WITHOUT_TORCH, Project, once_in
 from forked import starter
 
+READY = "import tvm_ready; tvm_ready.prepare(2)\n"
+"""The beginning of every fork."""
+
+WITHOUT_TVM = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "tvm"]:
+    del sys.modules[name]
+"""
+
 BEGIN = """
 import os, sys
 import numpy as np, pytest
@@ -76,17 +85,17 @@ class Demand:
         return kept | own | dict(more or {})
 
     def run(
-        self, code: str, *, env: Mapping[str, str] | None = None, tvm: bool = False, ok: bool = True
+        self, code: str, *, env: Mapping[str, str] | None = None, tvm: bool = True, ok: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in a fork of a process that has imported NumPy and tvm-ffi; what it wrote to both streams.
+        """Run a program in a fork of a process that has imported NumPy and TVM; what it wrote to both streams.
 
         Arguments:
             env: variables that it has besides.
-            tvm: whether that process has imported TVM, too.
+            tvm: whether the program may import TVM itself. Its workers, and what measures, have it in any case.
             ok: whether it is expected to succeed.
         """
-        modules = ("numpy", "pytest", "tvm_ffi_ready", *(("tvm.s_tir",) if tvm else ()))
-        program = f"{BEGIN}\n{textwrap.dedent(code)}"
+        program = f"{READY}{'' if tvm else WITHOUT_TVM}{BEGIN}\n{textwrap.dedent(code)}"
+        modules = ("tvm_ready", "numpy", "pytest", "tvm_ffi_ready")
         done = starter(*modules).run(program, env=self.environment(env), cwd=self.project.folder)
         text = f"{numbered(program)}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert (done.returncode == 0) == ok, text

@@ -27,7 +27,8 @@ class Starter:
     """A process whose forks run programs, one at a time.
 
     Arguments:
-        modules: what it imports. PyTorch, which tvm-ffi imports where it is installed, is left to the programs.
+        modules: what it imports. Without ``torch`` among them, which tvm-ffi imports where it is installed, PyTorch is
+            left to the programs.
         library_path: its ``LD_LIBRARY_PATH``.
     """
 
@@ -89,12 +90,13 @@ def starter(*modules: str, library_path: str = "") -> Starter:
 
 def serve() -> None:
     """Import the modules of the command line, and fork for each request; a fork returns and ends after its program."""
-    torch = sys.modules.get("torch")
-    sys.modules["torch"] = None  # type: ignore[assignment]  # tvm-ffi does without
-    for module in sys.argv[2:]:
+    modules = sys.argv[2:]
+    if "torch" not in modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # tvm-ffi does without
+    for module in modules:
         importlib.import_module(module)
-    del sys.modules["torch"]
-    assert torch is None
+    if "torch" not in modules:
+        del sys.modules["torch"]
     gc.freeze()  # the end of a fork does not look for garbage among what was imported
     answer = int(sys.argv[1])
     for line in sys.stdin.buffer:
@@ -120,6 +122,7 @@ def run(request: Mapping[str, object]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # what was imported may have asked for it
     sys.argv = request["arguments"]
     sys.path[:0] = request["path"]
     importlib.invalidate_caches()

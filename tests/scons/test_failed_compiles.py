@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 from conftest import SITE_SCONS, Project
+from demand import READY
+from forked import starter
 
 BROKEN = """#!/bin/sh
 case "$*" in *wrapper.c*) echo broken >&2; exit 1;; esac
@@ -32,8 +33,9 @@ def compile_on_demand(project: Project, cache: Path, **variables: str) -> str:
 
 def started(project: Project, cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KERNELWRIGHT_CACHE_DIR": str(cache), "PYTHONPATH": str(SITE_SCONS), **variables}
-    command = [sys.executable, "-c", COMPILE]
-    return subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, check=True)
+    done = starter("tvm_ready").run(f"{READY}{COMPILE}", env=environment, cwd=project.folder)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_a_failed_compile_leaves_its_sources_and_its_log_where_the_error_says(

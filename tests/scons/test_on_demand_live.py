@@ -89,7 +89,6 @@ def doubled(dtype):
 """)
 assert (array(names["doubled"](x[0])) == 2).all()
 ''',
-        tvm=True,
     )
 
 
@@ -127,7 +126,6 @@ for wrong in ([1], {"a": 1}, np.ones(3), object()):
     with pytest.raises(kw.KernelwrightError, match="from the function around it"):
         make(2, wrong)(x)
 """,
-        tvm=True,
     )
 
 
@@ -160,7 +158,6 @@ go_on.set()
 thread.join()
 assert (array(slow(x)) == 2).all()
 """,
-        tvm=True,
     )
 
 

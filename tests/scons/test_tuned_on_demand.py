@@ -171,5 +171,4 @@ def test_a_kernel_of_a_notebook_has_its_first_point(demand: Demand) -> None:
         assert array(times.compile(factor=3)(x)).max() == 3
         assert list(times.compile().variants) == [{"dtype": "float32", "factor": 2}]
     """,
-        tvm=True,
     )

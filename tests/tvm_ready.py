@@ -1,0 +1,169 @@
+"""Imports TVM, and forks ahead what a program starts to lower and to measure kernels: that import is most of its start.
+
+For `forked.starter`: a program that calls `prepare` has children that wait. The first processes of `FORKED` that it
+starts are these children; later ones, and everything else that it starts, are started as always.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import select
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO, Any, NoReturn
+
+from kernelwright.processes import children
+from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
+from kernelwright.worker import forkserver, server  # noqa: F401
+
+FORKED = ("kernelwright.worker.forkserver", "kernelwright.tune.measure")
+"""What imports TVM before it does anything else."""
+
+assert not isinstance(server.load(), Exception), server.load()
+
+
+def _lower_once() -> None:
+    """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
+    from kernelwright.lower.tir import Tir
+    from kernelwright.lower.unit import Unit
+    from tvm import te
+    from tvm.script import tirx as T
+
+    @T.prim_func(s_tir=True)
+    def parsed(x_handle: T.handle, y_handle: T.handle):  # type: ignore[no-untyped-def]
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float32")
+        y = T.match_buffer(y_handle, (n,), "float32")
+        for i in T.parallel(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = x[j] * T.cast(2.0, "float32")
+
+    x = te.placeholder((te.var("n"), 4), "float32", name="x")
+    made = te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name="y")])
+    for target, arch in (("llvm", "x86-64-v3"), ("cuda", "sm_80")):
+        unit = Unit("once", "default", ("default",), {}, (), target, arch, __file__)
+        for function in (parsed, made):
+            Tir().lower(function, unit, lambda doing: None)
+
+
+_lower_once()
+READY = frozenset(sys.modules)
+ONLY_TVM = frozenset(
+    name
+    for name in READY
+    if (top := name.partition(".")[0]) not in sys.stdlib_module_names
+    and top not in ("kernelwright", "forked", __name__)
+)
+
+
+class _Prepared:
+    """A child that waits for what it is to do; afterwards like ``subprocess.Popen``."""
+
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
+
+    def __init__(self) -> None:
+        self._work, theirs = socket.socketpair()
+        self.pid = os.fork()
+        self.returncode: int | None = None
+        if not self.pid:
+            self._work.close()
+            _wait_for_work(theirs)
+        theirs.close()
+
+    def start(self, command: Sequence[str], options: dict[str, Any]) -> None:
+        """Have it do what a command would, with these options of ``Popen``."""
+        streams, pipes = [], []
+        for name in ("stdin", "stdout", "stderr"):
+            file = options[name]
+            if file == subprocess.PIPE:
+                reading, writing = os.pipe()
+                file, ours, mode = (reading, writing, "wb") if name == "stdin" else (writing, reading, "rb")
+                setattr(self, name, os.fdopen(ours, mode, 0))
+                pipes.append(file)
+            streams.append(file if isinstance(file, int) else file.fileno())
+        request = {"command": command[2:], "cwd": str(options["cwd"]), "env": options["env"]}
+        socket.send_fds(self._work, [json.dumps(request).encode()], streams)
+        self._work.close()
+        for pipe in pipes:
+            os.close(pipe)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # asked by a fork of the program
+                pid, status = self.pid, 0
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            ends = os.pidfd_open(self.pid)
+            ended = select.select([ends], [], [], timeout)[0]
+            os.close(ends)
+            if not ended:
+                raise subprocess.TimeoutExpired("the fork server", timeout or 0)
+        return self.poll() or 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, 9)
+
+
+def prepare(count: int) -> None:
+    """Fork children that wait for the start of something of `FORKED`; the program is then no worker to Kernelwright."""
+    prepared, program = [_Prepared() for _ in range(count)], os.getpid()
+
+    def start(command: Sequence[str], **options: Any) -> Any:
+        is_known = list(command[:2]) == [sys.executable, "-m"] and command[2] in FORKED
+        if not prepared or not is_known or os.getpid() != program:
+            return subprocess.Popen(command, **options)
+        process = prepared.pop()
+        process.start(command, options)
+        return process
+
+    del sys.modules[server.__name__]
+    children.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": start})  # type: ignore[attr-defined]
+
+
+def _wait_for_work(work: socket.socket) -> NoReturn:
+    """Wait for the order to start; end if the program ends without it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    message, streams, _, _ = socket.recv_fds(work, 1 << 20, 3)
+    if not message:
+        os._exit(0)
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+    work.close()
+    request = json.loads(message)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    module, *arguments = request["command"]
+    sys.argv = [str(sys.modules[module].__file__), *arguments]
+    sys.dont_write_bytecode = True
+    for name in sys.modules.keys() - READY:
+        del sys.modules[name]
+    # TVM looks up its callers' lines, and a strict worker refuses to read these files, which are of no package.
+    for name in ("forked", "scons_start", __name__):
+        linecache.getlines(str(Path(__file__).with_name(f"{name}.py")))
+    try:
+        sys.modules[module].main()
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
