@@ -9,6 +9,7 @@ speed. Of the instructions of PTX it knows those in ``PTX``; other ones cannot b
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import importlib
 import json
@@ -148,10 +149,19 @@ class Emulation:
     """
 
     def __init__(self, signature: Mapping[str, Any], source: str, folder: Path) -> None:
+        self._describe(signature)
+        self._library = ctypes.CDLL(str(self._compiled(source, folder)))
+
+    def described(self, signature: Mapping[str, Any]) -> Emulation:
+        """The same code with another ``signature.json``."""
+        other = copy.copy(self)
+        other._describe(signature)
+        return other
+
+    def _describe(self, signature: Mapping[str, Any]) -> None:
         self.unit = LoweredUnit.from_json(signature, "host.c")
         assert self.unit.host_plan is not None, self.unit.host_logic
         self._plan = self.unit.host_plan
-        self._library = ctypes.CDLL(str(self._compiled(source, folder)))
 
     def _compiled(self, source: str, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)

@@ -115,6 +115,12 @@ def test_mistakes_are_found(name: str, folder: Path) -> None:
     assert any(message in text if message else text for text in found), found
 
 
+@pytest.fixture(scope="module")
+def mapped(folder: Path) -> Emulation:
+    code = code_of(64, 128, 320)
+    return Emulation(code.signature, code.source, folder / "maps")
+
+
 @needs_compiler
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -127,12 +133,11 @@ def test_mistakes_are_found(name: str, folder: Path) -> None:
         ({"sizes": [320, "m + 3"]}, ""),
     ],
 )
-def test_tensor_maps_of_another_form_are_found(change: dict[str, Any], message: str, folder: Path) -> None:
-    code = code_of(64, 128, 320)
-    signature = json.loads(json.dumps(code.signature))
+def test_tensor_maps_of_another_form_are_found(change: dict[str, Any], message: str, mapped: Emulation) -> None:
+    signature = json.loads(json.dumps(code_of(64, 128, 320).signature))
     map_of_a = next(one for one in signature["tensor_maps"] if one["tensor"] == "a")
     map_of_a.update(change)
-    emulation = Emulation(signature, code.source, folder / "maps")
+    emulation = mapped.described(signature)
     values = {
         "a": np.ones((5, 320), "float16"),
         "b": np.eye(320, 128, dtype="float16"),

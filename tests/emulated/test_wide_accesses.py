@@ -16,13 +16,13 @@ from kernelwright.toolchain.nvdisasm import find_nvdisasm
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "softmax": [{"columns": 1000, "dtype": "float16"}, {"columns": 4096, "dtype": "float32"}],
-    "rms_norm": [{"hidden": 8192, "dtype": "float16"}, {"hidden": 4096, "dtype": "bfloat16"}],
-    "layer_norm": [{"hidden": 1280, "dtype": "float16"}, {"hidden": 1280, "dtype": "float32"}],
-    "swiglu": [{"hidden": 11008, "dtype": "float16"}, {"hidden": 14336, "dtype": "bfloat16"}],
+    "rms_norm": [{"hidden": 4096, "dtype": "bfloat16"}],
+    "layer_norm": [{"hidden": 1280, "dtype": "float32"}],
+    "swiglu": [{"hidden": 11008, "dtype": "float16"}],
 }
 """Kernel -> some of its configs. All memory accesses have 16 bytes."""
 
-TILES: dict[str, list[dict[str, Any]]] = {"transpose": [{"dtype": "float16"}, {"dtype": "int8"}]}
+TILES: dict[str, list[dict[str, Any]]] = {"transpose": [{"dtype": "int8"}]}
 """The same, where rows of some sizes need narrower accesses, so that both kinds are there."""
 
 EVERYTHING = [(name, config) for name, configs in [*ROWS.items(), *TILES.items()] for config in configs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from mutants.run import ROOT, Mutant, all_mutants
 
 
+@functools.cache
 def names_of_tests(path: Path) -> set[str]:
     """The test functions of a file."""
     return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}

@@ -1,4 +1,4 @@
-"""Calls every kernel of a package through one backend: ``run_cases.py PACKAGE BACKEND CASES``.
+"""Calls the kernels of a package that a backend has through it: ``run_cases.py PACKAGE BACKEND CASES``.
 
 The cases are those of ``tests/gpu/make_cases.py``. Prints how many calls there were, and each one that went wrong.
 """
@@ -110,9 +110,11 @@ def main() -> None:
     folder, backend, cases = Path(sys.argv[1]), sys.argv[2], sorted(Path(sys.argv[3]).glob("*.npz"))
     sys.path.insert(0, str(folder.parent))
     package = importlib.import_module(folder.name)
-    names = {path.stem.rpartition("-")[0].rpartition("-")[0] for path in cases}
+    entries = package.manifest()["kernels"]
+    names = {path: path.stem.rsplit("-", 2)[0] for path in cases}
+    names = {path: name for path, name in names.items() if backend in entries[name]["backends"]}
     count = 0
-    for path in cases:
+    for path in names:
         for leave_out in (True,) if backend == "jax" else (False, True):
             count += 1
             try:
@@ -121,7 +123,7 @@ def main() -> None:
                 problem = f"{type(error).__name__}: {error}"
             if problem is not None:
                 print(f"{path.stem} {'allocated' if leave_out else 'in place'}: {problem}")
-    print(f"{count} calls of {len(names)} kernels")
+    print(f"{count} calls of {len(set(names.values()))} kernels")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from conftest import ADD, SCONSTRUCT
 from moments import HANGS_AFTER_S
@@ -63,6 +65,7 @@ DEFINITIONS = {
 @pytest.mark.parametrize("case", DEFINITIONS)
 def test_bad_definition(cpu_project, case):
     text, expected = DEFINITIONS[case]
+    shutil.rmtree(cpu_project.folder / "kernels")
     cpu_project.write("kernels/bad.py", "")
     (cpu_project.folder / "kernels/bad.py").write_text(text)
     # How a worker has died is known only once the system says so, however late that is.

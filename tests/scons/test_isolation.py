@@ -89,8 +89,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, in
     return files
 
 
-@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
-@pytest.mark.parametrize("first", ["a", "z"])
+@pytest.mark.parametrize(("first", "jobs"), [("a", "-j1"), ("z", "-j2")])
 def test_one_definition_does_not_change_what_is_built_of_another(
     tmp_path: Path, alone: dict[str, tuple[bytes, int]], first: str, jobs: str
 ) -> None:
