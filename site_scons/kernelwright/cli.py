@@ -13,16 +13,17 @@ from typing import Any
 
 from .compilers.fatbin import find_fatbinary
 from .core.errors import KernelwrightError, ToolchainError, Where, printable
+from .core.own_environment import OwnEnvironment
 from .core.version import VERSION
+from .define import tilelang_program, triton_program
 from .define.settings import Settings, read_pyproject
 from .define.sources import IN_PACKAGE
-from .define.tilelang_program import REMEDY, SETTING
 from .library.launcher import LAUNCHER
 from .library.own_code import cuda_runtime
+from .toolchain.elsewhere import Elsewhere
 from .toolchain.nvrtc import PROGRAM
 from .toolchain.package_folder import package_folder
 from .toolchain.probe import Toolchain
-from .toolchain.tilelang import TileLang
 from .toolchain.tvm import tvm_ffi_includes
 
 TOOLS = (
@@ -33,7 +34,8 @@ TOOLS = (
 
 OPTIONAL = {
     "nvrtc": "only cuda_compiler = nvrtc needs it: pip install 'kernelwright[nvrtc]'",
-    "tilelang": f"only definitions in TileLang need it: {REMEDY}",
+    "tilelang": f"only definitions in TileLang need it: {tilelang_program.ENVIRONMENT.remedy}",
+    "triton": f"only definitions in Triton need it: {triton_program.ENVIRONMENT.remedy}",
 }
 """Tools that only a setting asks for, and which; that one is missing is nothing wrong."""
 
@@ -329,6 +331,7 @@ def doctor(toolchain: Toolchain) -> int:
         "nvcc": lambda: "{0.version} at {0.path}".format(toolchain.nvcc("", toolchain.host_compiler(""))),
         "nvrtc": lambda: "{0.version} at {0.library}".format(toolchain.nvrtc()),
         "tilelang": lambda: "{0.version} at {0.python}".format(found_tilelang(toolchain)),
+        "triton": lambda: found_triton(toolchain),
     }
     for name, probe in probes.items():
         try:
@@ -342,24 +345,44 @@ def doctor(toolchain: Toolchain) -> int:
     return status
 
 
-def found_tilelang(toolchain: Toolchain) -> TileLang:
+def found_tilelang(toolchain: Toolchain) -> Elsewhere:
     """TileLang in the environment that the settings of this folder's project name.
 
     Raises:
-        ToolchainError: there is none.
+        ToolchainError: there is none, or it is of another release.
     """
-    setting = tilelang_setting(Path.cwd())
-    found = toolchain.tilelang(setting)
-    if not found.path:
-        message = f"{setting}, the setting {SETTING}, has none" if setting else f"the setting {SETTING} is empty"
-        raise ToolchainError(message, Where(stage="settings"), REMEDY)
+    environment = tilelang_program.ENVIRONMENT
+    found = toolchain.tilelang(setting_of(environment.setting, Path.cwd()))
+    _require_known(found.version, environment)
     return found
 
 
-def tilelang_setting(folder: Path) -> str:
-    """The setting of the project that a folder belongs to; a path in it is relative to the project's folder."""
+def found_triton(toolchain: Toolchain) -> str:
+    """Triton and where it is: in the environment that these settings name, or in this one; raises the same."""
+    environment = triton_program.ENVIRONMENT
+    found = toolchain.triton(setting_of(environment.setting, Path.cwd()))
+    _require_known(found.version, environment)
+    return f"{found.version} at {found.python or sys.executable}"
+
+
+def _require_known(version: str, environment: OwnEnvironment) -> None:
+    """Raise a ToolchainError for a compiler that is absent, or of another release."""
+    setting, where = setting_of(environment.setting, Path.cwd()), Where(stage="settings")
+    if version == "absent":
+        empty = (
+            f"the setting {environment.setting} is empty{', and it is not installed here' * bool(environment.shared)}"
+        )
+        message = f"{setting}, the setting {environment.setting}, has none" if setting else empty
+        raise ToolchainError(message, where, environment.remedy)
+    if not all(map(environment.knows, version.split(" and "))):
+        message = f"there is {version}, and Kernelwright knows the launches of {environment.version}"
+        raise ToolchainError(message, where, environment.remedy)
+
+
+def setting_of(name: str, folder: Path) -> str:
+    """A setting of the project that a folder belongs to; a path in it is relative to the project's folder."""
     top = next((place for place in (folder, *folder.parents) if (place / "pyproject.toml").is_file()), folder)
-    setting = str(read_pyproject(top / "pyproject.toml").get(SETTING, ""))
+    setting = str(read_pyproject(top / "pyproject.toml").get(name, ""))
     return str(top / setting) if "/" in setting and not setting.startswith("~") else setting
 
 

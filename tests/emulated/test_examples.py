@@ -18,7 +18,7 @@ from conftest import ROOT, SITE_SCONS, Project
 from emulation import Emulation
 from environments import NEEDED, environment
 from kernelwright.define.program import NEED as CUTEDSL
-from kernelwright.define.tilelang_program import REQUIREMENT
+from kernelwright.define.tilelang_program import NEED as TILELANG
 from kernelwright.define.triton_program import INTERPRETER
 from kernelwright.define.triton_program import NEED as TRITON
 
@@ -126,7 +126,7 @@ def test_the_kernels_in_triton_agree_with_their_references_in_the_interpreter(tm
 
 def test_one_wheel_has_kernels_of_all_languages(tmp_path: Path) -> None:
     if not (python := os.environ.get("KERNELWRIGHT_TILELANG_PYTHON")):
-        pytest.skip(f"KERNELWRIGHT_TILELANG_PYTHON names no interpreter of an environment with {REQUIREMENT}")
+        pytest.skip(f"KERNELWRIGHT_TILELANG_PYTHON names no interpreter of an environment with {TILELANG.requirement}")
     for module, need in (("triton", TRITON), ("cutlass", CUTEDSL)):
         pytest.importorskip(module, reason=f"{module} is not installed: {need.install}")
     project, _ = example("mixed", tmp_path, f"TILELANG_PYTHON={python}")

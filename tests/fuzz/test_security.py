@@ -61,7 +61,9 @@ ALLOWED = {
     ("__init__.py", "import_module"): "imports our own modules by the names that are written there",
     ("ondemand/files.py", "exec_module"): "executes a definition file, for lower(), which gives an object of TVM",
     ("ondemand/loaded.py", "import_module"): "imports our own modules of the runtime that a manifest lists",
-    ("lower/tilelang_worker.py", "exec_module"): "executes a source of TileLang, as the worker does with a definition",
+    ("lower/serving.py", "exec_module"): "executes a source of a definition, as the worker does with that",
+    ("lower/start_worker.py", "exec_module"): "executes our own package, in another environment",
+    ("lower/start_worker.py", "import_module"): "imports one of our own modules, which our own code names",
     ("lower/tir_lowering.py", "import_module"): "a module of TVM that an attribute of the same name hides",
 }
 """What looks like the execution of data, and why it is not, or is the module's job: (file, function) -> reason."""

@@ -137,8 +137,8 @@ DECIDING_NOTHING = {
     # Their results are in the options: who the tools are, and our version.
     *(
         "toolchain/distribution.py",
+        "toolchain/elsewhere.py",
         "toolchain/probe.py",
-        "toolchain/tilelang.py",
         "core/answers.py",
         "state/finished.py",
         "core/version.py",

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, SCONSTRUCT, Project
-from kernelwright.define.tilelang_program import REQUIREMENT, VERSION
+from kernelwright.define.tilelang_program import NEED, VERSION
 from ptx import Kernel
 from standin_calls import call, launches, make_standin, started
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 if not PYTHON:
-    reason = f"KERNELWRIGHT_TILELANG_PYTHON names no interpreter of an environment with {REQUIREMENT}"
+    reason = f"KERNELWRIGHT_TILELANG_PYTHON names no interpreter of an environment with {NEED.requirement}"
     pytest.skip(reason, allow_module_level=True)
 
 KERNELS = Path(__file__).parent / "kernels"

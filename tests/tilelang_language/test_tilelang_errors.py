@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError
-from kernelwright.define.tilelang_program import REQUIREMENT, Program
+from kernelwright.define.tilelang_program import NEED, Program
 from kernelwright.lower.tilelang_lowering import lower
 from kernelwright.lower.unit import Unit
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
-needs_tilelang = pytest.mark.skipif(not PYTHON, reason=f"no KERNELWRIGHT_TILELANG_PYTHON with {REQUIREMENT}")
+needs_tilelang = pytest.mark.skipif(not PYTHON, reason=f"no KERNELWRIGHT_TILELANG_PYTHON with {NEED.requirement}")
 SOURCE = Path(__file__).with_name("faults.py")
 KINDS = {error.__name__: error for error in (DefinitionError, LoweringError, ToolchainError)}
 
@@ -39,9 +39,14 @@ def message_of(
 @pytest.mark.parametrize(
     ("program", "python", "kind", "words"),
     [
-        (Program("faults.py", "large"), "", "ToolchainError", ("no environment", f"pip install {REQUIREMENT}")),
+        (Program("faults.py", "large"), "", "ToolchainError", ("no environment", f"pip install {NEED.requirement}")),
         (Program("faults.py", "large"), "/nowhere/python", "ToolchainError", ("'/nowhere/python'", "tilelang_python")),
-        (Program("faults.py", "large"), sys.executable, "ToolchainError", ("No module named 'tilelang'", REQUIREMENT)),
+        (
+            Program("faults.py", "large"),
+            sys.executable,
+            "ToolchainError",
+            ("No module named 'tilelang'", NEED.requirement),
+        ),
         (Program("fault.py", "large"), "python", "DefinitionError", ("there is no file 'fault.py'", "kernels")),
         (Program(len, "large"), "python", "DefinitionError", ('Program("matmul.py", "matmul", M=1024)',)),
         (Program("faults.py", "a b"), "python", "DefinitionError", ("'a b'", "name of a function")),

@@ -12,6 +12,7 @@ from kernelwright import cli
 from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main, print_tool
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from kernelwright.init import HIDDEN, TEMPLATE, make_project
+from kernelwright.toolchain.distribution import Distribution
 from kernelwright.wheel import verify as verify_module
 
 if sys.version_info >= (3, 11):
@@ -36,6 +37,7 @@ def toolchain(**replaced: Any) -> Any:
         ),
     }
     found["tilelang"] = lambda setting: SimpleNamespace(version="0.1.15", python="/tl/bin/python", path="/tl/tilelang")
+    found["triton"] = lambda setting: Distribution("3.9.0", "")
     return SimpleNamespace(**{**found, **replaced})
 
 
@@ -51,6 +53,7 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         "nvcc: 13.0.88 at /cuda/bin/nvcc",
         "nvrtc: 13.0.88 at /cuda/lib/libnvrtc.so.13",
         "tilelang: 0.1.15 at /tl/bin/python",
+        f"triton: 3.9.0 at {sys.executable}",
     ]
 
 

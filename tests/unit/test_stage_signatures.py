@@ -36,6 +36,7 @@ from kernelwright.stages.check import not_checked
 from kernelwright.stages.code import PACKAGE, code_digest, code_of, imported
 from kernelwright.stages.stage import Stage
 from kernelwright.toolchain.distribution import Distribution
+from kernelwright.toolchain.elsewhere import Elsewhere
 from scons_tree import ARCHS, FILE, GEMM, NVRTC, TOOLS, Inputs, graph_of, new_graph, stages_of
 
 # Two backends and compressed device code, so that there are stages of nearly all kinds.
@@ -208,8 +209,12 @@ def test_without_a_gpu_a_check_depends_on_the_interpreter_and_not_on_the_library
     assert stage.fingerprint == checks("1")[name].fingerprint != checks("2")[name].fingerprint
     monkeypatch.setattr(Need, "is_installed", property(lambda need: need.module != "torch"))
     assert checks("1") == {}
-    assert not_checked(lower.get("triton")).endswith("; Triton's interpreter can run it: pip install torch")
-    assert not_checked(lower.get("cutedsl")).endswith("so it is not checked")
+    (tmp_path / "site/numpy").mkdir(parents=True)
+    here, there = Distribution("3.9.0", "1"), Elsewhere("3.9.0", "1", "tri/bin/python", str(tmp_path / "site/triton"))
+    what = {"here": not_checked(lower.get("triton"), here), "there": not_checked(lower.get("triton"), there)}
+    assert what["here"].endswith("; Triton's interpreter can run it: pip install torch")
+    assert what["there"].endswith("can run it: tri/bin/python -m pip install 'triton==3.9.*' torch")
+    assert not_checked(lower.get("cutedsl"), None).endswith("so it is not checked")
 
 
 def test_another_nvrtc_compiles_device_code_again(tmp_path, monkeypatch):

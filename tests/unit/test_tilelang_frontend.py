@@ -8,16 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelwright.cli import tilelang_setting
+from kernelwright.cli import setting_of
 from kernelwright.compilers.nvcc import NvccJob, ToolHeaders, script
 from kernelwright.core.errors import Where
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size
 from kernelwright.lower.declared_launch import DeclaredLaunch, EncodedMap, Given, lower_launches
 from kernelwright.lower.unit import Unit
+from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.probe import Toolchain
-from kernelwright.toolchain.tilelang import TEMPLATES, TileLang
+
+TEMPLATES = TILELANG.headers
 
 
 def new_environment(folder: Path) -> Path:
@@ -34,7 +36,7 @@ def new_environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def probed(folder: Path, python: Path | str) -> TileLang:
+def probed(folder: Path, python: Path | str) -> Elsewhere:
     return Toolchain(folder / "toolchain.json", {}).tilelang(str(python))
 
 
@@ -66,9 +68,9 @@ def test_without_an_environment_it_is_absent_and_the_setting_is_kept_for_the_err
 def test_the_setting_of_a_project_is_relative_to_its_folder(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\ntilelang_python = "tilelang/bin/python"\n')
     (tmp_path / "build/kernels").mkdir(parents=True)
-    assert tilelang_setting(tmp_path / "build/kernels") == str(tmp_path / "tilelang/bin/python")
+    assert setting_of("tilelang_python", tmp_path / "build/kernels") == str(tmp_path / "tilelang/bin/python")
     (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\ntilelang_python = "~/tl/python"\n')
-    assert tilelang_setting(tmp_path) == "~/tl/python"
+    assert setting_of("tilelang_python", tmp_path) == "~/tl/python"
 
 
 def test_headers_of_a_tool_are_found_and_no_script_names_their_folder():

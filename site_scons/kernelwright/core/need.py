@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 
@@ -15,10 +15,12 @@ class Need:
     Arguments:
         module: what is imported of it.
         requirement: what pip installs, such as ``torch>=2.4``.
+        otherwise: how to do without it here, for messages; empty: there is no way.
     """
 
     module: str
     requirement: str
+    otherwise: str = ""
 
     @property
     def name(self) -> str:
@@ -59,3 +61,15 @@ class Interpreter:
     def missing(self) -> str:
         """The command line that installs what is missing; empty: nothing is."""
         return " && ".join(need.install for need in self.needs if not need.is_installed)
+
+    def missing_in(self, python: str, has: Callable[[Need], bool]) -> str:
+        """The same in another environment.
+
+        Arguments:
+            python: its interpreter.
+            has: whether something is installed there.
+        """
+        import shlex
+
+        absent = [shlex.quote(need.requirement) for need in self.needs if not has(need)]
+        return f"{python} -m pip install {' '.join(absent)}" if absent else ""

@@ -105,6 +105,12 @@ class Settings:
         "Python interpreter of an environment with TileLang, a path or a name; empty: there is none",
         affects_output=False,
     )
+    triton_python: str = _setting(
+        TEXT,
+        "",
+        "Python interpreter of an environment with Triton, a path or a name; empty: Triton is beside TVM",
+        affects_output=False,
+    )
     glibc: str = _setting(
         TEXT,
         "2.28",

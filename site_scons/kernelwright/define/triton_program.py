@@ -6,21 +6,37 @@ Nothing here imports Triton, so that its absence can be explained.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 from ..core.errors import DefinitionError, Where, shown
 from ..core.need import Interpreter, Need
+from ..core.own_environment import OwnEnvironment
 from .arguments import Declared, Scalar, Tensor, check_arguments
+from .named_source import check_source
 from .sizes import Size, Sizes, check_axes, check_size, names_in, on_axes, text_of
 
 VERSION = "3.9"
 """The releases of Triton that the front end is written for: hidden parameters and the launch are not documented."""
 
-NEED = Need("triton", f"triton=={VERSION}.*")
-"""What definitions in Triton import."""
+EXAMPLE = 'Program("softmax.py", "softmax_kernel", x=Tensor(...), ..., grid=...)'
+"""How a definition is written that does not import Triton."""
 
-INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch")), {"TRITON_INTERPRET": "1"})
+SETTING = "triton_python"
+
+NEED = Need(
+    "triton",
+    f"triton=={VERSION}.*",
+    f"if Triton is in the environment that {SETTING} names, leave the import out and name the source and the "
+    f"function: {EXAMPLE}",
+)
+"""What definitions in Triton import, unless they name a source."""
+
+ENVIRONMENT = OwnEnvironment("Triton", NEED, VERSION, SETTING, f"{NEED.install}, or ")
+"""Where it is installed, if not beside TVM."""
+
+INTERPRETER = Interpreter("Triton", (NEED, Need("torch", "torch"), Need("numpy", "numpy")), {"TRITON_INTERPRET": "1"})
 """Triton's own. It wants tensors of PyTorch, on the CPU."""
 
 DTYPES = {
@@ -45,6 +61,9 @@ DTYPES = {
 OPTIONAL = {"num_ctas": 1, "maxnreg": None}
 """Options in configs of ``@triton.autotune`` that most leave alone, and what they are then."""
 
+PLAIN = (bool, int, float, str, type(None))
+"""The types of constants that a process can be told."""
+
 MOST_WARPS = 32
 """Warps in a block, of which CUDA has 1024 threads."""
 
@@ -57,7 +76,9 @@ class Program(Declared):
 
     Arguments:
         function: a function decorated with ``@triton.jit``. It may have ``@triton.autotune``, too, whose configs count
-            only where :func:`configs_of` asks for them.
+            only where :func:`configs_of` asks for them. Or the path of the Python file that has the function, relative
+            to the file of the definition: a process imports it, in the environment of ``triton_python`` if that is set.
+        name: that of the function in the file; only with a path.
         grid: how many programs are launched: a size, or up to three for x, y and z.
         num_warps, num_stages, num_ctas, maxnreg, enable_fp_fusion: as Triton has them.
         launch_cooperative_grid: whether all programs run at once.
@@ -70,7 +91,8 @@ class Program(Declared):
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | str | PathLike[str],
+        name: str | None = None,
         /,
         *,
         grid: Sizes | Sequence[Sizes],
@@ -83,7 +105,9 @@ class Program(Declared):
         launch_pdl: bool = False,
         **arguments: Tensor | Scalar | Size | Any,
     ) -> None:
-        self.function = function
+        self.source = function if isinstance(function, (str, PathLike)) else None
+        self.function: Any = function if self.source is None else name
+        self._name = name
         self.grid = grid
         self.num_ctas = num_ctas
         self.options: dict[str, Any] = {
@@ -102,6 +126,11 @@ class Program(Declared):
     def passed(self) -> dict[str, Tensor | Scalar | Size]:
         """What the device function gets; the other arguments are constants in its code."""
         return {name: value for name, value in self.arguments.items() if isinstance(value, (Tensor, Scalar, Size))}
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What the code is compiled for."""
+        return {name: value for name, value in self.arguments.items() if name not in self.passed}
 
     def specialized(self, step: int, outputs: Sequence[str]) -> Program:
         """The same for data that is aligned to a number of bytes, and rows whose length is a multiple of it.
@@ -130,12 +159,17 @@ class Program(Declared):
 
     def with_value(self, name: str, value: Any) -> Program:
         """The same with one more constant, or another option of the launch."""
-        made = copy.copy(self)
         if name in self.options:
-            made.options = {**self.options, name: value}
-            made.num_ctas = made.options["num_ctas"]
-        else:
-            made.arguments = {**self.arguments, name: value}
+            return self.with_options({**self.options, name: value})
+        made = copy.copy(self)
+        made.arguments = {**self.arguments, name: value}
+        return made
+
+    def with_options(self, options: Mapping[str, Any]) -> Program:
+        """The same with other options."""
+        made = copy.copy(self)
+        made.options = dict(options)
+        made.num_ctas = made.options["num_ctas"]
         return made
 
     @property
@@ -158,6 +192,7 @@ class Program(Declared):
 
     def check(self, outputs: Sequence[str], where: Where) -> None:
         """Raise a DefinitionError for what cannot be."""
+        self._check_function(where)
         check_arguments(self.declared, outputs, tuple(DTYPES), where)
         check_axes(self.grid, self.told_sizes, "grid", where)
         for name, value in self.arguments.items():
@@ -168,12 +203,34 @@ class Program(Declared):
         if self.options["maxnreg"] is not None:
             _check_number("maxnreg", self.options["maxnreg"], None, where)
 
+    def _check_function(self, where: Where) -> None:
+        """Raise a DefinitionError for a source without a name, or what a process cannot be told."""
+        for name, value in self.arguments.items():
+            if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
+                message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
+                remedy = "pass a Tensor, and call tl.make_tensor_descriptor in the function"
+                raise DefinitionError(message, where, remedy)
+        if self.source is None:
+            if self._name is not None:
+                message = f"the Program gets the name {shown(self._name)} besides a function"
+                raise DefinitionError(message, where, f"leave it out, or name a source: {EXAMPLE}")
+            return
+        check_source(self.source, self.function, EXAMPLE, where)
+        for name, value in self.constants.items():
+            if type(value) not in PLAIN:
+                message = f"argument {name!r} of the Program is {shown(value)}, which cannot be passed to a process"
+                remedy = (
+                    "use a number, a text or None; for a dtype or a function, put a function with @triton.jit into "
+                    "the source that calls the other one with it"
+                )
+                raise DefinitionError(message, where, remedy)
+
 
 def _is_one(value: Any) -> bool:
     return isinstance(value, Size) and text_of(value) == "1"
 
 
-def configs_of(function: Any) -> list[dict[str, Any]]:
+def configs_of(function: Any, name: str | None = None, /) -> list[dict[str, Any]]:
     """The configs of a function with ``@triton.autotune``, as points for ``tune=`` of ``@kernel``: each once, in order.
 
     A point has the values of a config, ``num_warps`` and ``num_stages``; ``num_ctas`` and ``maxnreg`` where one config
@@ -183,6 +240,10 @@ def configs_of(function: Any) -> list[dict[str, Any]]:
         DefinitionError: the function has no configs, or one of them has a hook or IR of its own.
     """
     where, inner = Where(stage="discover"), function
+    if isinstance(function, (str, PathLike)):
+        message = f"configs_of got {shown(function)}, and only a process of Triton's imports a source"
+        remedy = "write the points into a file of their own, which the source and the definition import, for tune="
+        raise DefinitionError(message, where, remedy)
     while not hasattr(inner, "configs") and hasattr(inner, "fn"):
         inner = inner.fn  # other decorators may be outside
     configs = getattr(inner, "configs", None)

@@ -12,12 +12,13 @@ from ..core.need import Interpreter, Need
 from ..define.sources import check_includes, check_sources
 
 if TYPE_CHECKING:
+    from ..core.own_environment import OwnEnvironment
     from ..define.kernel import Kernel
     from ..define.pass_configs import PassConfigs
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.probe import Toolchain
-    from ..toolchain.tilelang import TileLang
     from .unit import LoweredKernel, Unit
 
 SIGNATURE = "signature.json"
@@ -95,8 +96,8 @@ class FrontEnd:
     header_folders: ClassVar[HeaderFolders | None] = None
     """The headers of its tool that the CUDA source includes."""
 
-    calls_definition: ClassVar[bool] = False
-    """Whether lowering calls functions of the definition: what they raise and read is then the definition's."""
+    own_environment: ClassVar[OwnEnvironment | None] = None
+    """The environment that its compiler has for itself, or may have."""
 
     has_host_code: ClassVar[bool] = False
     """Whether the kernel's sources have host code of their own: a compiler makes objects of them, which are linked."""
@@ -113,7 +114,7 @@ class FrontEnd:
     remedy: ClassVar[str]
     """How to return that, for messages."""
 
-    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | TileLang | None:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere | None:
         """The tool that lowering runs besides TVM: its version, and the identity that goes into fingerprints."""
         return None
 
@@ -183,6 +184,11 @@ class FrontEnd:
         """
         return unit.arch if unit.per_arch else unit.target
 
+    def calls_definition(self, returned: Any) -> bool:
+        """Whether lowering and interpreting call functions of the definition in this process: what they raise and read
+        is then the definition's."""
+        return False
+
     def argument_names(self, returned: Any, unit: Unit) -> list[str]:
         """The names of the kernel's arguments.
 
@@ -194,10 +200,11 @@ class FrontEnd:
         """
         raise NotImplementedError
 
-    def interpreted(self, returned: Any, unit: Unit) -> Callable[..., None]:
+    def interpreted(self, returned: Any, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
         """A function that runs what the definition returned in the interpreter, and gets all arguments of a call.
 
-        Those are NumPy arrays, numbers, and tensors of tvm-ffi with dtypes that NumPy lacks, all on the CPU.
+        Those are NumPy arrays, numbers, and tensors of tvm-ffi with dtypes that NumPy lacks, all on the CPU. It returns
+        the files that another process used for it, as ``LoweredKernel.read`` has them.
 
         Raises:
             DefinitionError: the definition is wrong.

@@ -22,7 +22,6 @@ class CuteDslProgram(FrontEnd):
     targets = ("cuda",)
     needs = (NEED,)
     compiles_device_code = True
-    calls_definition = True
     expects = "a Program"
     remedy = "return kernelwright.cutedsl.Program(host_function, x=Tensor(...), ...)"
 
@@ -41,6 +40,10 @@ class CuteDslProgram(FrontEnd):
     def recognizes(self, returned: Any) -> bool:
         """See :meth:`FrontEnd.recognizes`."""
         return isinstance(returned, Program)
+
+    def calls_definition(self, returned: Program) -> bool:
+        """See :meth:`FrontEnd.calls_definition`."""
+        return True
 
     def argument_names(self, returned: Program, unit: Unit) -> list[str]:
         """See :meth:`FrontEnd.argument_names`."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..define.tilelang_program import Program
+from ..define.tilelang_program import ENVIRONMENT, Program
 from .base import FrontEnd, HeaderFolders, LoweredFiles
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
+    from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.probe import Toolchain
-    from ..toolchain.tilelang import TileLang
     from .unit import LoweredKernel, Unit
 
 
@@ -19,12 +19,13 @@ class TileLangProgram(FrontEnd):
     """A function of TileLang with its values. TVM makes the host code, and a CUDA compiler the device code."""
 
     name = "tilelang"
+    own_environment = ENVIRONMENT
     targets = ("cuda",)
     header_folders = HeaderFolders(("src", "3rdparty/cutlass/include"), "c++20")
     expects = "a Program"
     remedy = 'return kernelwright.tilelang.Program("file.py", "function", M=1024, ...)'
 
-    def tool(self, toolchain: Toolchain, settings: Settings) -> TileLang:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Elsewhere:
         """See :meth:`FrontEnd.tool`."""
         return toolchain.tilelang(settings.tilelang_python)
 

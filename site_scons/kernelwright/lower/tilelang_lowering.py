@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..core.arch import SHARED_MEMORY
-from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
+from ..core.errors import DefinitionError, LoweringError, Where
 from ..define.arguments import Scalar, Tensor, check_arguments
 from ..define.sizes import Size
-from ..define.tilelang_program import DTYPES, REMEDY, SETTING, VERSION, Program
+from ..define.tilelang_program import DTYPES, ENVIRONMENT, Program
 from .declared_launch import DeclaredLaunch, EncodedMap, Given, Passed, lower_launches
-from .tilelang_process import process_of
+from .other_process import asked, source_of
 from .unit import LoweredKernel, Unit
 
 ALIGNMENT = 16
 """Bytes that tensors are aligned to: TileLang's code loads as many at once, and asks no one."""
-
-Result = TypeVar("Result")
 
 WIDE = ("longlong4", "load_global_256", "store_global_256", "_global_256")
 """What is in source whose code loads 32 bytes at once."""
@@ -36,27 +32,11 @@ def lowered_by_tilelang(program: Program, unit: Unit) -> dict[str, Any]:
         ToolchainError: there is no environment with TileLang.
     """
     program.check(unit.where)
-    if not unit.python:
-        raise ToolchainError("TileLang has no environment", unit.where, REMEDY)
-    root, file = os.getcwd(), _file_of(program, unit)  # noqa: PTH109
-    process = _placed(unit, lambda: process_of(unit.python))
-    if process.version.split("+")[0] != VERSION:
-        message = f"{SETTING} has TileLang {process.version}; Kernelwright knows the launches of {VERSION}"
-        raise ToolchainError(message, unit.where, REMEDY)
-    request = {"root": root, "file": str(file), "function": program.function, "arguments": program.arguments}
-    answer = _placed(unit, lambda: process.ask({**request, "arch": unit.arch}))
+    request = {"function": program.function, "arguments": program.arguments, "arch": unit.arch}
+    answer = asked(ENVIRONMENT, "tilelang_worker", request | source_of(program.source, unit), unit).values
     if "error" in answer:
         raise _error(answer["error"], program, unit)
-    return {**answer["lowered"], "files": answer["files"]}
-
-
-def _placed(unit: Unit, function: Callable[[], Result]) -> Result:
-    """What a function returns; an error of the environment gets the place of the unit."""
-    try:
-        return function()
-    except ToolchainError as error:
-        error.where = unit.where
-        raise
+    return {**answer["result"], "files": answer["files"]}
 
 
 def argument_names(program: Program, unit: Unit) -> list[str]:
@@ -95,21 +75,6 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
         "flags.json": (json.dumps(data["flags"]) + "\n").encode(),
     }
     return replace(lowered, files=files, read=data["files"])
-
-
-def _file_of(program: Program, unit: Unit) -> Path:
-    """The source.
-
-    Raises:
-        DefinitionError: there is no such file.
-    """
-    folder = Path(unit.location.rpartition(":")[0]).parent
-    path = Path(os.path.normpath(Path.cwd() / folder / os.fspath(program.source)))
-    if not path.is_file():
-        name = os.fspath(program.source)
-        remedy = f"give the path of a Python file, relative to {folder.as_posix()}"
-        raise DefinitionError(f"there is no file {name!r} beside the definition", unit.where, remedy)
-    return path
 
 
 def _arguments(data: Mapping[str, Any]) -> Iterator[tuple[str, Tensor | Scalar]]:

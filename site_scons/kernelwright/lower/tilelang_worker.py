@@ -1,42 +1,17 @@
-"""Lowers functions of TileLang: a program that runs in an environment which has TileLang, and not Kernelwright.
+"""Lowers functions of TileLang: a module that runs in an environment which has TileLang, and not Kernelwright.
 
-It reads requests from stdin and answers on stdout, one JSON object in a line each, until stdin ends. Each request is
-answered by a fork, so that sources are executed anew, and an error that ends the process is an answer, too::
-
-    < {"version": "0.1.15"}
-    > {"root": "/project", "file": "/project/kernels/tile/matmul.py", "function": "matmul", "arguments": {"M": 1024},
-       "arch": "sm_90a"}
-    < {"lowered": {"arguments": [...], "maps": [...], "launches": [...], "source": "...", ...}, "files": {...}}
-    < {"error": {"kind": "...", "message": "...", "location": "...", "detail": "..."}, "files": {...}}
-
-``files`` are those of the project that it used, as :class:`Reads` has them.
-
-Written for TileLang 0.1.15. Nothing here imports a module of ours.
+What it is asked and answers is in :mod:`.serving`. Written for TileLang 0.1.15.
 """
-
-# ruff: noqa: E402
 
 from __future__ import annotations
 
-import sys
-
-# The folder of this program has modules with the names of others, such as "triton".
-sys.path[:] = [folder for folder in sys.path if folder != __file__.rpartition("/")[0]]
-
-import hashlib
-import importlib.util
-import itertools
-import json
-import os
 import re
 import shlex
-import signal
 import traceback
 from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from pathlib import Path
-from types import CodeType
 from typing import Any
+
+from .serving import Failure, Message, executed, require_function, serve
 
 INFIX = {
     **{"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"},
@@ -65,149 +40,15 @@ FEATURES = {
 """What host code calls for features that launches of Kernelwright do not have."""
 
 
-class Failure(Exception):
-    """Why a function cannot be lowered, in words for its author.
-
-    Arguments:
-        kind: ``function``: the file has no such function; ``values``: it takes others; ``unsupported``: TileLang can do
-            more than a launch of ours; ``source``: the author's code raised an error; ``tilelang``: TileLang did.
-        message: what is wrong.
-        location: ``path:line``, if it is known.
-        detail: more about it.
-    """
-
-    def __init__(self, kind: str, message: str, location: str = "", detail: str = "") -> None:
-        super().__init__(message)
-        self.answer = {"kind": kind, "message": message, "location": location, "detail": detail}
-
-
 def main() -> None:
     """Serve requests until stdin ends."""
-    outgoing = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what others print is no answer
-    try:
-        import tilelang
-    except Exception as error:  # a broken installation fails in many ways
-        _send(outgoing, {"error": f"{type(error).__name__}: {error}"})
-        return
-    _send(outgoing, {"version": tilelang.__version__})
-    for line in sys.stdin:
-        _send(outgoing, _answered(json.loads(line)))
+    serve(_load, lambda request: Message(_lower(dict(request.values))))
 
 
-def _send(stream: Any, answer: dict[str, Any]) -> None:
-    stream.write(json.dumps(answer) + "\n")
-    stream.flush()
+def _load() -> str:
+    import tilelang
 
-
-def _answered(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a fork."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(reading)
-        with os.fdopen(writing, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(_answer(request)))
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as stream:
-        text = stream.read()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status == 0 and text:
-        answer: dict[str, Any] = json.loads(text)
-        return answer
-    how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-    return {"error": Failure("tilelang", f"the process {how}").answer, "files": {}}
-
-
-def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    root = request["root"]
-    reads = Reads(root)
-    reads.install()
-    try:
-        answer = {"lowered": _lower(request)}
-    except Failure as failure:
-        answer = {"error": failure.answer}
-    except BaseException as error:  # it runs the author's code, and TileLang's errors have many types
-        answer = {"error": _failure(error, root).answer}
-    for file in _project_files(root):
-        reads.note(file)
-    return {**answer, "files": dict(sorted(reads.files.items()))}
-
-
-class Reads:
-    """Notes what a process uses of the project, from :meth:`install` on: also the files that it asks for in vain.
-
-    Python itself would load a module from bytecode, which may be of another source.
-
-    Arguments:
-        root: the project's folder.
-
-    Attributes:
-        files: path -> the digest of the content when it was first used; empty: there is no such file. A path with a
-            slash at the end is that of a folder whose names were listed; it has no digest here.
-    """
-
-    def __init__(self, root: str) -> None:
-        self.files: dict[str, str | None] = {}
-        self._root = root
-        self._made: set[str] = set()
-        self._is_busy = False
-
-    def install(self) -> None:
-        """Have Python tell what it opens and lists, and ask here first for modules. There is no way back."""
-        sys.addaudithook(self._hook)
-        sys.meta_path.insert(0, self)
-
-    def note(self, path: str) -> bool:
-        """Note a file; returns whether it is there."""
-        if path not in self.files:
-            self._is_busy = True
-            try:
-                self.files[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            except (OSError, ValueError):
-                self.files[path] = ""
-            self._is_busy = False
-        return bool(self.files[path])
-
-    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._is_busy or event not in ("open", "os.listdir", "os.scandir"):
-            return
-        try:
-            path = os.path.abspath(os.fsdecode(arguments[0] or "."))  # noqa: PTH100
-        except TypeError:  # the number of an open file
-            return
-        if not _is_inside(path, self._root) or path.endswith(".pyc"):
-            return
-        if event != "open":
-            # Python's own finder lists folders; what it is asked for is noted one by one.
-            if sys._getframe(1).f_code.co_name != "_fill_cache":
-                self.files.setdefault(f"{path}/", None)
-        elif arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-            self._made.add(path)
-        elif path not in self._made and not os.path.isdir(path):  # noqa: PTH112
-            self.note(path)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module of the project, as far as its folders come first; None for any other."""
-        folders = map(os.path.abspath, sys.path if path is None else path)
-        for folder in itertools.takewhile(lambda folder: _is_inside(f"{folder}/", self._root), folders):
-            base = f"{folder}/{name.rpartition('.')[2]}"
-            for file, inside in ((f"{base}/__init__.py", [base]), (f"{base}.py", None)):
-                if self.note(file):
-                    loader = _FromSource(name, file)
-                    return importlib.util.spec_from_file_location(
-                        name, file, loader=loader, submodule_search_locations=inside
-                    )
-        return None
-
-
-class _FromSource(SourceFileLoader):
-    """Loads a module from its source and never from bytecode."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
+    return str(tilelang.__version__)
 
 
 def _lower(request: dict[str, Any]) -> dict[str, Any]:
@@ -231,27 +72,14 @@ def _lower(request: dict[str, Any]) -> dict[str, Any]:
 
 def _function_of(request: dict[str, Any]) -> Any:
     """The function that a request names, in its source, which is executed."""
-    file, name, root = request["file"], request["function"], request["root"]
-    sys.path[:0] = [str(Path(file).parent), root]
-    sys.dont_write_bytecode = True
-    stem = Path(file).stem
-    own = f"_{stem}" if stem in sys.modules else stem  # it must not take the place of a module such as "math"
-    spec = importlib.util.spec_from_file_location(own, file, loader=_FromSource(own, file))
-    if spec is None or spec.loader is None:
-        raise Failure("function", f"{_short(file, root)} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # TileLang looks for the source of its functions through their module
-    spec.loader.exec_module(module)
-    function = getattr(module, name, None)
     from tilelang.jit import JITImpl
 
-    function = getattr(function, "jit_impl", function)  # with @tilelang.autotune
-    if isinstance(function, JITImpl):
-        return function
-    known = ", ".join(n for n, value in vars(module).items() if isinstance(getattr(value, "jit_impl", value), JITImpl))
-    what = f"has no {name!r}" if function is None else f"has {name!r}, which is no function with @tilelang.jit"
-    line = getattr(getattr(function, "__code__", None), "co_firstlineno", 1)
-    raise Failure("function", f"{_short(file, root)} {what}; such functions are {known or 'none'}", f"{file}:{line}")
+    def is_jit(value: Any) -> bool:
+        return isinstance(getattr(value, "jit_impl", value), JITImpl)  # with @tilelang.autotune
+
+    module = executed(request["file"], request["root"])
+    function = require_function(module, request["function"], is_jit, "@tilelang.jit", request["root"])
+    return getattr(function, "jit_impl", function)
 
 
 class _Function:
@@ -547,43 +375,3 @@ def _name_of(call: Any) -> str:
 def _first_line(node: Any) -> str:
     lines = [line for line in str(node).strip().splitlines() if not line.startswith("#")]
     return (lines or [type(node).__name__])[0].strip()[:200]
-
-
-def _failure(error: BaseException, root: str) -> Failure:
-    """What an exception of the author's code, or of TileLang in it, says: at the innermost line of the project."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_project(frame.filename, root)]
-    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    text = str(error).strip()
-    if isinstance(error, SyntaxError) and error.filename:
-        location, text = f"{error.filename}:{error.lineno}", error.msg
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    message = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    shown = "".join([*traceback.format_list(frames), f"{type(error).__name__}: {text}"])
-    return Failure("source" if frames else "tilelang", _short(message, root), location, _short(shown, root))
-
-
-def _is_of_project(path: str, root: str) -> bool:
-    return _is_inside(path, root) and os.path.isfile(path)  # noqa: PTH113
-
-
-def _is_inside(path: str, root: str) -> bool:
-    """Whether a path is one of the project, and not of an environment in its folder."""
-    foreign = path.startswith(sys.prefix + os.sep) or "site-packages" in Path(path).parts
-    return path.startswith(root + os.sep) and not foreign
-
-
-def _project_files(root: str) -> Iterator[str]:
-    """The files of the project that were imported."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and _is_of_project(file, root) and file != __file__:
-            yield file
-
-
-def _short(text: str, root: str) -> str:
-    """Text without the root in paths."""
-    return text.replace(root + os.sep, "")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..define.triton_program import INTERPRETER, NEED, Program
+from ..define.triton_program import ENVIRONMENT, INTERPRETER, NEED, Program
 from .base import FrontEnd, LoweredFiles
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.probe import Toolchain
     from .unit import LoweredKernel, Unit
 
@@ -21,15 +22,15 @@ class TritonProgram(FrontEnd):
     name = "triton"
     targets = ("cuda",)
     needs = (NEED,)
+    own_environment = ENVIRONMENT
     compiles_device_code = True
-    calls_definition = True
     interpreter = INTERPRETER
     expects = "a Program"
     remedy = "return kernelwright.triton.Program(function, x=Tensor(...), grid=..., ...)"
 
-    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution:
+    def tool(self, toolchain: Toolchain, settings: Settings) -> Distribution | Elsewhere:
         """See :meth:`FrontEnd.tool`."""
-        return toolchain.distribution("triton")
+        return toolchain.triton(settings.triton_python)
 
     def files(self, target: str, archs: tuple[str, ...]) -> LoweredFiles:
         """See :meth:`FrontEnd.files`."""
@@ -37,7 +38,7 @@ class TritonProgram(FrontEnd):
 
     def load(self) -> None:
         """See :meth:`FrontEnd.load`; Triton itself is imported by the definitions that use it."""
-        from . import triton_compiler  # noqa: F401
+        from . import triton_lowering  # noqa: F401
 
     def recognizes(self, returned: Any) -> bool:
         """See :meth:`FrontEnd.recognizes`."""
@@ -47,14 +48,31 @@ class TritonProgram(FrontEnd):
         """See :meth:`FrontEnd.argument_names`."""
         return list(returned.declared)
 
-    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., None]:
+    def calls_definition(self, returned: Program) -> bool:
+        """See :meth:`FrontEnd.calls_definition`; a source that is only named is executed by another process."""
+        return returned.source is None
+
+    def interpreted(self, returned: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
         """See :meth:`FrontEnd.interpreted`."""
+        if returned.source is not None:
+            from .triton_elsewhere import interpreted_elsewhere
+
+            return interpreted_elsewhere(returned, unit)
+        if INTERPRETER.missing:
+            return _not_interpreted
         from .triton_interpreter import interpreted
 
         return interpreted(returned, unit)
 
     def lower(self, returned: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
         """See :meth:`FrontEnd.lower`."""
-        from .triton_compiler import lower
+        from .triton_lowering import lower
 
         return lower(returned, unit, progress)
+
+
+def _not_interpreted(*_: Any) -> NoReturn:
+    """With an environment of Triton's own, the build looks there for what the interpreter needs."""
+    raise NotImplementedError(
+        f"the function is one of this environment, where the interpreter lacks {INTERPRETER.missing}"
+    )

@@ -1,6 +1,6 @@
-"""Lowers a Program: Triton makes device code for each arch, and TVM the host code that launches it.
+"""Compiles a Program with Triton, in a worker or in a process of an environment that has nothing of ours or TVM's.
 
-Written for Triton 3.9. What its launcher passes and sets besides the arguments is in its ``backends/nvidia/driver.c``.
+Written for Triton 3.9.
 """
 
 from __future__ import annotations
@@ -9,32 +9,23 @@ import contextlib
 import io
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.arch import SHARED_MEMORY, arch_order, image_file, is_ptx, real_arch
+from ..core.arch import SHARED_MEMORY, arch_order, real_arch
 from ..core.errors import DefinitionError, LoweringError, ToolchainError, Where
-from ..core.files import pretty_json
 from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.divisible import ALL
 from ..define.divisible import SPECIALIZED as DIVISIBILITY
-from ..define.sizes import Size, Sizes
-from ..define.triton_program import DTYPES, NEED, VERSION, Program
-from .cubin import usage_of, with_spills
-from .declared_launch import DeclaredLaunch, Workspace, lower_launch
+from ..define.sizes import Size
+from ..define.triton_program import DTYPES, ENVIRONMENT, NEED, VERSION, Program
 from .raised import line_of
 from .triton_heuristics import divisor_of, resolved
-from .unit import LoweredKernel, Unit
+from .unit import Unit
 
 ARCHS = tuple(SHARED_MEMORY)
 """The archs that Triton makes code for: from 9.0 on with the suffix ``a`` only. For others, LLVM ends the process."""
-
-GLOBAL_SCRATCH, PROFILE_SCRATCH = "global scratch", "profile scratch"
-"""The parameters of each device function behind the visible ones: pointers to memory, if it asks for some."""
-
-NULL = Size(0, "uint64")
-"""A pointer to no memory."""
 
 SCRATCH_ALIGNMENT = 256
 """Alignment in bytes of memory that the driver gives."""
@@ -47,7 +38,7 @@ MAX_MESSAGE = 6000
 
 
 @dataclass(frozen=True)
-class _Compiled:
+class Compiled:
     """What Triton made for one arch.
 
     Arguments:
@@ -72,92 +63,30 @@ class _Compiled:
     report: str
 
 
-def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> LoweredKernel:
-    """Compile what a definition returned, for all archs of ``unit``.
+def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> tuple[dict[str, Any], list[Compiled]]:
+    """The options that a Program has with its heuristics, and what Triton makes of it for each arch, in order.
 
     Arguments:
-        program: what the definition returned.
-        unit: what is being lowered.
+        program: what the definition returned, with a function.
+        unit: what is being lowered, with the names of the outputs.
         progress: called with what is about to be done.
 
     Raises:
-        DefinitionError: its arguments do not fit.
+        DefinitionError: its function is none of Triton's, or its arguments do not fit.
         LoweringError: Triton cannot compile it, or it needs what a launch of ours does not have.
         ToolchainError: Triton is not installed, or another release of it.
     """
     outputs = unit.named(list(program.declared))
-    program.check(outputs, unit.where)
     program = resolved(program, unit, outputs)
     program.check(outputs, unit.where)  # a heuristic may have chosen an option
-    # What is left are multiples of sizes.
-    unit = replace(unit, outputs=outputs, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
+    unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
     compiler = _Compiler(program, unit)
     compiler.require_written()
-    results: dict[str, _Compiled] = {}
+    results = []
     for arch in sorted({real_arch(arch) for arch in unit.archs}, key=arch_order):
         progress(f"compiling for {arch} (Triton)")
-        results[arch] = compiler.compile(arch)
-    progress("making host code")
-    lowered = lower_launch(_launch(program, list(results.values()), unit), unit)
-    files = {name: lowered.files[name] for name in ("signature.json", "host.c")}
-    return replace(lowered, files=files | _files(unit, results))
-
-
-def _launch(program: Program, results: Sequence[_Compiled], unit: Unit) -> DeclaredLaunch:
-    """The launch, which has to be one for all archs; shared memory is that of the arch that needs the most.
-
-    Raises:
-        LoweringError: it differs, or there is too little shared memory.
-    """
-    main = results[0]
-    for other in results:
-        if (other.name, other.threads) != (main.name, main.threads):
-            message = f"Triton launches {other.threads} threads for {other.arch}, {main.threads} for {main.arch}"
-            remedy = "give each arch a launch of its own: @kernel(per_arch=True)"
-            raise LoweringError(message, unit.where, remedy)
-    most = max(results, key=lambda result: result.shared)
-    for result in results:
-        if most.shared > SHARED_MEMORY[result.arch] * 1024:
-            raise LoweringError(
-                f"the code for {most.arch} needs {most.shared} bytes of shared memory in a block, and {result.arch} "
-                f"has {SHARED_MEMORY[result.arch] * 1024}; there is one launch for all archs",
-                unit.where,
-                "make num_stages or the blocks smaller, or give each arch a launch of its own: @kernel(per_arch=True)",
-            )
-    options, sizes = program.options, list(program.launch(main.threads))
-    return DeclaredLaunch(
-        main.name,
-        {**program.passed, GLOBAL_SCRATCH: _scratch(sizes, results), PROFILE_SCRATCH: NULL},
-        sizes,
-        most.shared,
-        options["launch_cooperative_grid"],
-        options["launch_pdl"],
-    )
-
-
-def _scratch(sizes: Sequence[tuple[str, Sizes]], results: Sequence[_Compiled]) -> Size | Workspace:
-    """What the device function gets as global memory for its blocks: as much as the arch needs that needs the most."""
-    most = max(result.scratch for result in results)
-    return Workspace([*(size for name, size in sizes if name.startswith("blockIdx")), most]) if most else NULL
-
-
-def _files(unit: Unit, results: Mapping[str, _Compiled]) -> dict[str, bytes]:
-    files = {"module.ttir": _source(results.values()).encode()}
-    for arch in unit.archs:
-        result = results[real_arch(arch)]
-        files[image_file(arch)] = result.ptx.encode() if is_ptx(arch) else result.cubin
-        if not is_ptx(arch):
-            usage = with_spills(usage_of(result.cubin, arch_order(arch)[0]), result.report)
-            files[f"{arch}.json"] = pretty_json({"schema": 1, "arch": arch, "kernels": usage}).encode()
-    return files
-
-
-def _source(results: Iterable[_Compiled]) -> str:
-    """Triton's IR, once for all archs that have the same."""
-    archs: dict[str, list[str]] = {}
-    for result in results:
-        archs.setdefault(result.source, []).append(result.arch)
-    return "".join(f"// ---- for {', '.join(names)} ----\n{source}" for source, names in archs.items())
+        results.append(compiler.compile(arch))
+    return program.options, results
 
 
 class _Compiler:
@@ -176,7 +105,7 @@ class _Compiler:
         self._arguments = _arguments_of(program, self._function, unit.where)
         self._options = {**program.options, "debug": bool(self._function.debug)}
 
-    def compile(self, arch: str) -> _Compiled:
+    def compile(self, arch: str) -> Compiled:
         """Compile for one arch.
 
         Raises:
@@ -194,7 +123,7 @@ class _Compiler:
         source = re.sub(r" loc\((?:[^()\"]|\"[^\"]*\"|\([^()]*\))*\)|^#loc.*\n", "", compiled.asm["ttir"], flags=re.M)
         code = compiled.asm["cubin"], compiled.asm["ptx"]
         launch = 32 * metadata.num_warps, metadata.shared, metadata.global_scratch_size
-        return _Compiled(arch, metadata.name, *code, source, *launch, printed)
+        return Compiled(arch, metadata.name, *code, source, *launch, printed)
 
     def _compile(self, arch: str) -> tuple[Any, str]:
         """What Triton returns, and what ptxas has printed."""
@@ -307,14 +236,12 @@ def _constants_told_apart() -> Iterator[None]:
 
 def _require_release(where: Where) -> None:
     """Raise a ToolchainError unless Triton of the releases that this module is written for is installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        found = version("triton")
-    except PackageNotFoundError as error:
-        raise ToolchainError("Triton is not installed", where, NEED.install) from error
-    if found.split(".")[:2] != VERSION.split("."):
-        message = f"Triton {found} is installed, and the launches of Triton {VERSION} are known"
+        import triton
+    except ImportError as error:
+        raise ToolchainError(f"Triton cannot be imported: {error}", where, ENVIRONMENT.remedy) from error
+    if not ENVIRONMENT.knows(triton.__version__):
+        message = f"Triton {triton.__version__} is installed, and the launches of Triton {VERSION} are known"
         raise ToolchainError(message, where, NEED.install)
 
 
@@ -351,10 +278,6 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
             kind = type(given[parameter.name]).__name__
             message = f"the parameter {parameter.name!r} of {function.__name__} is a constexpr, and gets a {kind}"
             raise DefinitionError(message, where, "give it a plain value")
-    for name, value in given.items():
-        if type(value).__name__ in ("TensorDescriptor", "TensorMap"):  # Triton's, or that of CUDA C++
-            message = f"the argument {name!r} is a tensor descriptor (TMA), which launches here cannot pass"
-            raise DefinitionError(message, where, "pass a Tensor, and call tl.make_tensor_descriptor in the function")
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
 
 

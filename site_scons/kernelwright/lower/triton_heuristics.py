@@ -128,6 +128,12 @@ class _Known:
         return _Unknown(f"the argument {name}") if isinstance(value, (Tensor, Scalar)) else value
 
 
+def specialized(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
+    """A program as a variant of ``specialize="auto"`` has it: for aligned data and whole rows, or as it is."""
+    step = unit.multiples.get(ALL, 1)
+    return program if step == 1 else program.specialized(step, outputs)
+
+
 def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
     """A program whose function has no heuristics, with the values that they compute where it gives none itself.
 
@@ -141,8 +147,7 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
     """
     from triton.runtime.autotuner import Autotuner, Heuristics
 
-    made = program if unit.multiples.get(ALL, 1) == 1 else program.specialized(unit.multiples[ALL], outputs)
-    made = copy.copy(made)
+    made = copy.copy(specialized(program, unit, outputs))
     heuristics: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     while isinstance(made.function, (Autotuner, Heuristics)):
         if isinstance(made.function, Heuristics):

@@ -7,7 +7,7 @@ before the definition is executed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,8 +28,10 @@ from .triton_heuristics import resolved
 from .unit import Unit
 
 
-def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
+def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str | None]]:
     """A function that runs a program, and gets NumPy arrays, tensors of tvm-ffi and numbers: all arguments, in order.
+
+    It may get tensors of PyTorch, too. It returns the files that another process used, of which there are none.
 
     Arguments:
         program: what the definition returned.
@@ -44,7 +46,7 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
         _mend_bfloat16(operation)
     _mend_libdevice()
 
-    def run(*arguments: Any) -> None:
+    def run(*arguments: Any) -> Mapping[str, str | None]:
         given = dict(zip(program.declared, arguments, strict=True))
         symbols = _symbols(program, given)
         passed = {name: _passed(value, given.get(name), symbols) for name, value in program.arguments.items()}
@@ -56,6 +58,7 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., None]:
             executor(**passed)
         except InterpreterError as error:
             raise _origin(error) from None
+        return {}
 
     return run
 
@@ -136,8 +139,16 @@ def _passed(value: Any, given: Any, symbols: Mapping[str, int]) -> Any:
     return _number(given, value.dtype) if isinstance(value, Scalar) else value
 
 
+def tensor_of(memory: bytearray | bytes, dtype: str, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor in some memory."""
+    kind = getattr(torch, dtype)
+    return torch.frombuffer(memory, dtype=kind).reshape(shape) if memory else torch.empty(shape, dtype=kind)
+
+
 def _tensor(array: Any) -> torch.Tensor:
     """A tensor in the memory of an array; those of dtypes that NumPy lacks come as tensors of tvm-ffi."""
+    if isinstance(array, torch.Tensor):
+        return array
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
 
 

@@ -110,6 +110,7 @@ class CheckRequest:
         config: that of the variant, if it is not listed.
         archs: with commas, those that device code was made for, if that is not for all archs of the kernel: on a
             device that can run none of them nothing is compared. For the interpreter, the arch of the definition.
+        python: the interpreter of the front end's own environment, if the definition is interpreted.
     """
 
     op: ClassVar[str] = "check"
@@ -125,6 +126,7 @@ class CheckRequest:
     listed: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
     archs: str = ""
+    python: str = ""
 
     @property
     def where(self) -> Where:

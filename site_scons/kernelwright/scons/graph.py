@@ -543,7 +543,9 @@ class PackageGraph:
                 elif not kernel.checks:
                     from ..stages.check import not_checked
 
-                    self._tell([f"kernelwright: {name} {not_checked(lower.get(kernel.record.frontend))}"])
+                    written = kernel.record.frontend
+                    why = not_checked(lower.get(written), self.tools.of_front_ends.get(written))
+                    self._tell([f"kernelwright: {name} {why}"])
 
     def _add_listing(self, ending: str) -> None:
         """Make ``sass`` or ``ptx``, the ending of the files that are wanted, a target of the command line."""

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.files import pretty_json
+from ..core.need import Interpreter
 from ..library.files import UnitFiles, VariantFiles
 from ..lower.base import FrontEnd
 from ..processes.protocol import INTERPRETED, CheckRequest
 from .context import KernelContext
 from .stage import Stage, files_in
+
+if TYPE_CHECKING:
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
 
 
 def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
@@ -28,21 +33,32 @@ def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library:
             checks.append(make(kernel, variants, number, units["llvm"], library, "cpu"))
         if "cuda" in units and kernel.package.has_gpu:
             checks.append(make(kernel, variants, number, units["cuda"], library, "cuda:0"))
-        elif cuda and can_interpret(kernel.front_end):
+        elif cuda and can_interpret(kernel.front_end, kernel.own_tool):
             checks += [make(kernel, variants, number, unit, None, INTERPRETED) for unit in cuda]
     return checks
 
 
-def can_interpret(front_end: FrontEnd) -> bool:
-    """Whether definitions can be checked without a GPU."""
-    return front_end.interpreter is not None and not front_end.interpreter.missing
+def can_interpret(front_end: FrontEnd, tool: Distribution | Elsewhere | None) -> bool:
+    """Whether definitions can be checked without a GPU.
+
+    Arguments:
+        tool: what the front end runs besides TVM.
+    """
+    return front_end.interpreter is not None and not _missing(front_end.interpreter, tool)
 
 
-def not_checked(front_end: FrontEnd) -> str:
+def not_checked(front_end: FrontEnd, tool: Distribution | Elsewhere | None) -> str:
     """Why no variant of a kernel with a reference is checked, in a sentence without its beginning."""
     interpreter = front_end.interpreter
-    missing = f"; {interpreter.name}'s interpreter can run it: {interpreter.missing}" if interpreter else ""
-    return f"has nothing that can run on this machine, so it is not checked{missing}"
+    remedy = f"; {interpreter.name}'s interpreter can run it: {_missing(interpreter, tool)}" if interpreter else ""
+    return f"has nothing that can run on this machine, so it is not checked{remedy}"
+
+
+def _missing(interpreter: Interpreter, tool: Distribution | Elsewhere | None) -> str:
+    """The command line that installs what an interpreter lacks, here or in the front end's own environment."""
+    if tool is None or not tool.python:
+        return interpreter.missing
+    return interpreter.missing_in(tool.python, tool.has)
 
 
 def make(
@@ -79,6 +95,7 @@ def make(
             *(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict, listed),
             {} if listed else dict(variants[number].config),
             archs,
+            "" if library else kernel.python,
         )
         result = kernel.call(request, where)
         remember(result.pop("dependencies"))

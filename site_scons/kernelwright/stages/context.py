@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import DefinitionError, Where
+from ..core.errors import DefinitionError, ToolchainError, Where
 from ..core.files import dependency_digest
 from ..define.sources import IN_PACKAGE
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ..processes.runner import RunsTools
     from ..state.cache import BuildCache
     from ..state.journal import Journal
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.package_folder import PackageFolder
     from .partial import Partial
     from .tools import Tools
@@ -160,9 +162,24 @@ class KernelContext:
         return {self.front_end.name: data} if data else {}
 
     @property
+    def own_tool(self) -> Distribution | Elsewhere | None:
+        """The tool that only kernels in its front end are made with."""
+        return self.tools.of_front_ends.get(self.front_end.name)
+
+    @property
     def python(self) -> str:
-        """The interpreter of the environment that its front end has for itself; empty: it has none."""
-        return getattr(self.tools.of_front_ends.get(self.front_end.name), "python", "")
+        """The interpreter of the environment that its front end has for itself; empty: it has none.
+
+        Raises:
+            ToolchainError: pip has not installed the front end's compiler there, so nobody would notice another one.
+        """
+        tool, environment = self.own_tool, self.front_end.own_environment
+        if tool is None or environment is None:
+            return ""
+        if tool.python and not tool.path:
+            message = f"{environment.setting} is {tool.python!r}, where pip has not installed {environment.title}"
+            raise ToolchainError(message, self.where("lower"), environment.remedy)
+        return tool.python
 
     @property
     def flags(self) -> tuple[str, ...]:

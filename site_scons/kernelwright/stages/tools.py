@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from ..compilers.nvcc_steps import KnownSteps
     from ..define.settings import Settings
     from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
     from ..toolchain.host_compiler import HostCompiler
     from ..toolchain.nvcc import Nvcc
     from ..toolchain.nvdisasm import Nvdisasm
     from ..toolchain.nvrtc import Nvrtc
     from ..toolchain.probe import Toolchain
-    from ..toolchain.tilelang import TileLang
     from ..toolchain.tvm import Lowerer
 
 
@@ -43,12 +43,12 @@ class Tools:
         return self.nvrtc or self.nvcc
 
     @cached_property
-    def of_front_ends(self) -> dict[str, Distribution | TileLang]:
+    def of_front_ends(self) -> dict[str, Distribution | Elsewhere]:
         """The tools that front ends run besides TVM, by the name of the front end."""
         tools = {name: self.of_front_end(name) for name in lower.names()}
         return {name: tool for name, tool in tools.items() if tool is not None}
 
-    def of_front_end(self, name: str) -> Distribution | TileLang | None:
+    def of_front_end(self, name: str) -> Distribution | Elsewhere | None:
         """The tool that a front end runs besides TVM; None: it runs none."""
         if self.chain is None or self.settings is None:
             raise ToolchainError("the tools of front ends were not looked for", Where(stage="settings"))

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from ..core.need import Need
 from .ask import identity
 
 CONTENT = re.compile(r"(\.(so|py|a|h|hpp|cuh|inl|bc)(\.\d+)*|/bin/[^/,]+),")
@@ -20,10 +22,20 @@ Scripts that pip makes begin with ``..``; they differ between installs.
 
 @dataclass(frozen=True)
 class Distribution:
-    """A compiler as pip has installed it: its version, and a digest of its files' hashes; or absent."""
+    """A compiler as pip has installed it here: its version, and a digest of its files' hashes; or absent.
+
+    Attributes:
+        python, path: empty: it has no environment of its own, unlike one that is elsewhere.
+    """
 
     version: str
     identity: str
+    python: ClassVar[str] = ""
+    path: ClassVar[str] = ""
+
+    def has(self, need: Need) -> bool:
+        """Whether a Python package is installed beside it."""
+        return need.is_installed
 
 
 def distribution_records(name: str, parts: str = "") -> list[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -24,9 +24,9 @@ from .tvm import Lowerer, probe_tvm, tvm_records
 
 if TYPE_CHECKING:
     from ..core.answers import Answers
+    from .elsewhere import Elsewhere, Parts
     from .nvdisasm import Nvdisasm
     from .nvrtc import Nvrtc
-    from .tilelang import TileLang
 
 SCHEMA = "toolchain 3"
 """Schema of the sealed file of kept results."""
@@ -141,21 +141,46 @@ class Toolchain:
         records = distribution_records(name, parts)
         return self._probe(Distribution, name, "", records, lambda: probe_distribution(name, records))
 
-    def tilelang(self, setting: str) -> TileLang:
+    def tilelang(self, setting: str) -> Elsewhere:
         """TileLang in the environment of an interpreter; its version is "absent" where there is none.
 
         Arguments:
-            setting: as :func:`find_tilelang` has it.
+            setting: as :func:`find_elsewhere` has it.
         """
+        from .elsewhere import TILELANG
+
+        return self._elsewhere(setting, TILELANG)
+
+    def triton(self, setting: str) -> Distribution | Elsewhere:
+        """Triton in the environment of an interpreter, or in this one if the setting is empty.
+
+        If both have it, definitions may use either, and the identity is that of both.
+
+        Arguments:
+            setting: as :func:`find_elsewhere` has it.
+        """
+        here = self.distribution("triton")
+        if not setting:
+            return here
+        from .ask import identity
+        from .elsewhere import TRITON
+
+        found = self._elsewhere(setting, TRITON)
+        if here.version == "absent":
+            return found
+        versions = [version for version in dict.fromkeys((found.version, here.version)) if version != "absent"]
+        both = identity([[found.identity, here.identity]])
+        return replace(found, version=" and ".join(versions), identity=both)
+
+    def _elsewhere(self, setting: str, parts: Parts) -> Elsewhere:
         # Imported here, because few builds use it.
-        from .tilelang import TileLang, find_tilelang, parts_of, probe_tilelang
+        from .elsewhere import ABSENT, Elsewhere, find_elsewhere, probe_elsewhere
 
         if not setting:
-            return TileLang("absent", "absent", "", "")
-        python, records = find_tilelang(setting)
-        return self._probe(
-            TileLang, "tilelang", python or setting, parts_of(records), lambda: probe_tilelang(python, records)
-        )
+            return ABSENT
+        python, records = find_elsewhere(setting, parts)
+        name, files = parts.distributions[0], parts.files(records)
+        return self._probe(Elsewhere, name, python, files, lambda: probe_elsewhere(python, records, parts))
 
     def _probe(self, form: type[Tool], name: str, path: str, files: Iterable[Path], probe: Callable[[], Tool]) -> Tool:
         place = f"{name} {path}".rstrip()

@@ -374,7 +374,8 @@ def _remedy(error: BaseException) -> str | None:
         for name in lower.names():
             for need in lower.get(name).needs:
                 if need.module == absent:
-                    return f"definitions in {name} need it: {need.install}"
+                    otherwise = f"; {need.otherwise}" if need.otherwise else ""
+                    return f"definitions in {name} need it: {need.install}{otherwise}"
     return None
 
 

@@ -204,7 +204,7 @@ class Server:
         def run() -> LoweredKernel:
             return front_end.lower(returned, unit, progress)
 
-        if front_end.calls_definition:
+        if front_end.calls_definition(returned):
             lowered: LoweredKernel = self._definitions.call(definition, kernel, "definition", run)
             return lowered
         return run()
@@ -253,10 +253,14 @@ class Server:
 
     def _interpreted(self, definition: Definition, kernel: Kernel, unit: Unit) -> Callable[..., None]:
         """A function that runs a variant in the interpreter of its language. Errors are those of the definition."""
-        run = lower.get(kernel.frontend).interpreted(self._returned(definition, kernel, unit), unit)
+        front_end, returned = lower.get(kernel.frontend), self._returned(definition, kernel, unit)
+        run = front_end.interpreted(returned, unit)
 
         def call(*arguments: Any) -> None:
-            self._definitions.call(definition, kernel, "interpreted function", lambda: run(*arguments))
+            if front_end.calls_definition(returned):
+                self._definitions.call(definition, kernel, "interpreted function", lambda: run(*arguments))
+            else:
+                self._definitions.note_read(definition, run(*arguments))
 
         return call
 
@@ -266,6 +270,7 @@ class Server:
             *(kernel.name, variant.slug, tuple(slugs), variant.config, kernel.outputs, "cuda", request.archs, location),
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
+            python=request.python,
             per_arch=kernel.per_arch,
         )
 

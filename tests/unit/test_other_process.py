@@ -1,0 +1,146 @@
+"""A process in another environment: what it uses of a project, its messages, and its end; here without a compiler."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernelwright.core.errors import ToolchainError
+from kernelwright.define import tilelang_program, triton_program
+from kernelwright.define.triton_program import Program, Size, Tensor
+from kernelwright.lower import other_process, triton_elsewhere
+from kernelwright.lower.other_process import process_of
+from kernelwright.lower.serving import Message, read_message, write_message
+from kernelwright.lower.unit import Unit
+
+USE = """
+import json, sys
+from kernelwright.lower.serving import Reads, executed
+root, file = sys.argv[1:]
+reads = Reads(root)
+reads.install()
+executed(file, root)
+print(json.dumps([reads.files, sys.modules["kernelwright_source_math"].ANSWER]))
+"""
+
+SOURCE = """\
+import os
+import values
+from parts import one
+try:
+    import fast
+except ImportError:
+    pass
+ANSWER = [values.VALUE, one.VALUE, open(os.path.dirname(__file__) + "/data.txt").read(), os.listdir("sizes")]
+open("made.txt", "w").close()
+open("made.txt").close()
+"""
+
+
+def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path: Path):
+    files = {
+        "kernels/math.py": SOURCE,  # Python's own module of that name stays
+        "kernels/data.txt": "data",
+        "values.py": "VALUE = 3",
+        "parts/__init__.py": "",
+        "parts/one.py": "VALUE = 1",
+        "sizes/128": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    # Bytecode of another source, with the time and the size of this one.
+    values = tmp_path / "values.py"
+    values.write_text("VALUE = 2")
+    subprocess.run([sys.executable, "-c", "import values"], cwd=tmp_path, check=True)
+    stat = values.stat()
+    values.write_text("VALUE = 3")
+    os.utime(values, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    # Isolated, as nothing may come from the folder that the process runs in but by its own doing.
+    command = [sys.executable, "-I", "-c", USE, str(tmp_path)]
+    done = subprocess.run(
+        [*command, str(tmp_path / "kernels/math.py")], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    found, answer = json.loads(done.stdout)
+
+    assert answer == [3, 1, "data", ["128"]]
+    assert found.pop(f"{tmp_path}/sizes/") is None
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items() if name != "sizes/128"}
+    names = {os.path.relpath(path, tmp_path): digest for path, digest in found.items()}
+    assert {name: digest for name, digest in names.items() if digest} == digests
+    absent = {name for name, digest in names.items() if not digest}
+    assert {"kernels/values.py", "kernels/parts/__init__.py", "kernels/fast.py", "fast.py"} <= absent
+    assert "made.txt" not in names
+
+
+def test_messages_have_bytes_and_one_that_is_cut_is_none():
+    stream = io.BytesIO()
+    write_message(stream, Message({"a": "\u2028\n"}, [b"\n{}", b"", bytearray(3)]))
+    write_message(stream, Message({"b": 1}))
+    whole = stream.getvalue()
+    stream.seek(0)
+    assert read_message(stream) == Message({"a": "\u2028\n"}, [b"\n{}", b"", b"\0\0\0"])
+    assert read_message(stream) == Message({"b": 1}, [])
+    assert read_message(stream) is None
+    for length in range(whole.index(b'{"b"')):
+        assert read_message(io.BytesIO(whole[:length])) is None
+
+
+def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh
+test -e "$0.begun" || { touch "$0.begun"; echo '{"version": "0.1.15"}'; echo "out of memory" >&2; exit 9; }
+echo '{"version": "0.1.15+cu13"}'
+read request
+echo '{"result": {}}'
+""")
+    python.chmod(0o755)
+
+    def process() -> other_process.OtherProcess:
+        return process_of(tilelang_program.ENVIRONMENT, str(python), "tilelang_worker")
+
+    first = process()
+    with pytest.raises(ToolchainError, match="the process of TileLang ended with exit status 9") as caught:
+        first.ask({"text": "x" * 100_000})
+    assert caught.value.detail == "out of memory"
+    assert process().ask({}) == Message({"result": {}}, [])
+
+
+def stand_in(folder: Path, version: str) -> Path:
+    """An environment with a distribution of that name and version, in which nothing of Triton is."""
+    site = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    (site / "triton").mkdir(parents=True)
+    (site / "triton/__init__.py").write_text(f"__version__ = {version!r}\n")
+    (site / f"triton-{version}.dist-info").mkdir()
+    (site / f"triton-{version}.dist-info/METADATA").write_text(f"Name: triton\nVersion: {version}\n")
+    (folder / "bin").mkdir()
+    (folder / "bin/python").symlink_to(Path(sys.executable).resolve())
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    return folder / "bin/python"
+
+
+@pytest.mark.parametrize(("version", "known"), [("3.9.0", True), ("3.9.12", True), ("3.10.0", False), ("3.90", False)])
+def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_path, monkeypatch, version, known):
+    """The process is a real one, and imports nothing of this environment."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "k.py").write_text("raise ValueError('executed')\n")
+    python = stand_in(tmp_path / "env", version)
+    unit = Unit("k", "s", ("s",), {}, ("x",), "cuda", "sm_80", "d.py:3", ("sm_80",), python=str(python))
+    program = Program("k.py", "f", x=Tensor("float32", "n"), n=Size("n"), grid="n")
+    with pytest.raises(Exception) as caught:
+        triton_elsewhere.asked_for(program, unit)
+    text = str(caught.value)
+    if known:
+        # It came as far as Triton's own modules, of which there are none.
+        assert "No module named 'triton.runtime'" in text, text
+    else:
+        known_ones = f"which has Triton {version}; Kernelwright knows the launches of 3.9"
+        assert f"d.py:3 k/s [lower]: triton_python is '{python}', {known_ones}" in text
+        assert f"triton/bin/pip install '{triton_program.NEED.requirement}'" in text
