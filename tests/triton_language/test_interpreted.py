@@ -76,7 +76,7 @@ def doubled_kernel(x, y, n, BLOCK: tl.constexpr, STEP: tl.constexpr, EVEN: tl.co
         tl.store(y + at, twice(tl.load(x + at, mask=at < n)), mask=at < n)
 
 
-@kernel(frontend="triton", specialize="auto", outputs=["y"])
+@kernel(frontend="triton", specialize="auto", divisible={"n": [16, 1]}, outputs=["y"])
 def doubled():
     vector = Tensor("float32", "n")
     return Program(doubled_kernel, x=vector, y=vector, n=Size("n"), BLOCK=64, grid=ceildiv("n", 16))
@@ -120,7 +120,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("helpers.py", HELPERS)
     project.write("kernels/checked.py", CHECKED)
     run = project.scons("check", "-j2")
-    assert run.labels["CHECK"] == 7
+    assert run.labels["CHECK"] == 9
     assert "[ CHECK ] numbers/dtype-bfloat16 interpreted\n" in run.output
     for name in ("assembly", "library"):
         assert f"lacking/function-{name} is not checked, as the interpreter cannot run it" in run.output
@@ -141,7 +141,8 @@ def test_all_variants_are_compared_at_sizes_of_their_class(checked):
     }
     cases = {name: result["cases"] for name, result in found.items()}
     numbers = {f"numbers/dtype-{dtype}.interpreted.json": 6 for dtype in ("bfloat16", "float8_e5m2", "uint16")}
-    doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in ("all_multiple_of-16", "default")}
+    classes = ("all_multiple_of-16", "all_multiple_of-16_n_multiple_of-16", "n_multiple_of-16", "default")
+    doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in classes}
     lacking = {f"lacking/function-{name}.interpreted.json": 0 for name in ("assembly", "library")}
     assert cases == {**numbers, **doubled, **lacking}
     assert {result["device"] for result in found.values()} == {"interpreted"}
@@ -153,7 +154,7 @@ def test_an_edit_checks_again_what_it_changes_and_says_what_is_wrong_where(proje
     assert project.scons("check").stages == []
     project.replace("kernels/checked.py", "return 2 * x", "return 2 * x + (x > 99)")
     run = project.scons("check", "-j2")
-    assert run.labels["CHECK"] == 7, "it is the text of the definition of all"
+    assert run.labels["CHECK"] == 9, "it is the text of the definition of all"
     project.replace("helpers.py", "a + a", "a + a + (a > 1)")
     run = project.scons("check", "-k", "-j2", ok=False)
     wrong = r"kernels/checked\.py:\d+ doubled/default \[check\]: y differs from the reference at n=33 on interpreted: "

@@ -213,9 +213,18 @@ def test_heuristics_of_what_a_variant_knows_are_constants(monkeypatch):
             "TWICE": 128,
         }
         assert found.options["num_warps"] == 8
-    for multiples, even in (({ALL: 16}, True), ({}, False)):
-        unit = replace(UNIT, multiples=multiples, divisible={ALL: (16, 1)})
+    both = {ALL: (16, 1), "n": (16, 1)}
+    for multiples, even in (({ALL: 16}, True), ({"n": 16}, True), ({}, False)):
+        unit = replace(UNIT, multiples=multiples, divisible=both)
         assert ruled(monkeypatch, unit, {"BLOCK": 16}, EVEN=rules["EVEN"]).arguments["EVEN"] == even
+
+
+def test_the_general_variant_of_specialize_knows_nothing_of_rows(monkeypatch):
+    unit = replace(UNIT, divisible={ALL: (16, 1), "n": (64, 1)})
+    for number in (16, 32):
+        with pytest.raises(DefinitionError, match=f"needs whether n is a multiple of {number}, which only") as caught:
+            ruled(monkeypatch, unit, {}, EVEN=lambda args, number=number: args["n"] % number == 0)
+        assert f'divisible={{"n": [{number}, 1]}}' in (caught.value.remedy or "")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..core.errors import DefinitionError, Where
 from ..define.arguments import Scalar, Tensor, multiples_of
-from ..define.divisible import ALL, SPECIALIZED
+from ..define.divisible import ALL
 from ..define.sizes import Size, text_of
 from ..define.triton_program import Program
 from ..runtime.size import translate
@@ -154,7 +154,7 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
             heuristics |= {name: rule for name, rule in made.function.values.items() if name not in heuristics}
         made.function = made.function.fn
     if heuristics:
-        known = _known(made, unit, outputs)
+        known = _known(made, unit)
         values = _defaults(made.function) | {name: known.of(name, value) for name, value in made.arguments.items()}
         for name, rule in heuristics.items():
             if name not in made.arguments:
@@ -163,12 +163,10 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
     return made
 
 
-def _known(program: Program, unit: Unit, outputs: Sequence[str]) -> _Known:
+def _known(program: Program, unit: Unit) -> _Known:
     multiples = multiples_of(program.declared.values(), unit.multiples)
-    classes = {**unit.divisible}
-    if ALL in classes:
-        del classes[ALL]
-        classes |= {name: (*classes.get(name, ()), SPECIALIZED) for name in program.rows(outputs)}
+    # The general variant of ``specialize`` is none of these: it also gets multiples of 16, if data is not aligned.
+    classes = {name: numbers for name, numbers in unit.divisible.items() if name != ALL}
     others = {name: [n for n in numbers if n > multiples.get(name, 1)] for name, numbers in classes.items()}
     return _Known(multiples, others)
 
