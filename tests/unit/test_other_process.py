@@ -6,18 +6,21 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from kernelwright.core.errors import ToolchainError
+from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.define import tilelang_program, triton_program
 from kernelwright.define.triton_program import Program, Size, Tensor
 from kernelwright.lower import other_process, triton_elsewhere
 from kernelwright.lower.other_process import process_of
+from kernelwright.lower.raised import line_of
 from kernelwright.lower.serving import Message, read_message, write_message
 from kernelwright.lower.unit import Unit
+from kernelwright.worker.definitions import _remedy
 
 USE = """
 import json, sys
@@ -144,3 +147,43 @@ def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_p
         known_ones = f"which has Triton {version}; Kernelwright knows the launches of 3.9"
         assert f"d.py:3 k/s [lower]: triton_python is '{python}', {known_ones}" in text
         assert f"triton/bin/pip install '{triton_program.NEED.requirement}'" in text
+
+
+def test_a_definition_that_imports_triton_where_it_is_not_is_told_to_name_the_source():
+    remedy = str(_remedy(ModuleNotFoundError("No module named 'triton'", name="triton")))
+    assert "pip install 'triton==3.9.*'; if Triton is in the environment that triton_python names" in remedy
+    assert 'name the source and the function: Program("softmax.py", "softmax_kernel"' in remedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("k.py",), "the Program's function is None, expected the name of a function"),
+        (("k.py", "f.g"), "the Program's function is 'f.g', expected the name of a function"),
+        ((len, "f"), "the Program gets the name 'f' besides a function"),
+    ],
+)
+def test_a_source_and_a_function_are_named_together(arguments, words):
+    program = Program(*arguments, x=Tensor("float32", "n"), grid="n")
+    with pytest.raises(DefinitionError, match=re.escape(words)):
+        program.check(("x",), Where())
+
+
+@pytest.mark.parametrize("value", [len, (1, 2), b"x", 2.5j])
+def test_constants_that_a_process_cannot_be_told_are_errors(value):
+    program = Program("k.py", "f", x=Tensor("float32", "n"), C=value, grid="n")
+    with pytest.raises(
+        DefinitionError, match=r"argument 'C' of the Program is .*, which cannot be passed to a process"
+    ):
+        program.check(("x",), Where())
+
+
+@pytest.mark.parametrize(
+    ("file", "is_of_the_author"),
+    [("/p/triton/k.py", True), ("/p/triton/lib/python3.11/site-packages/triton/language/core.py", False)],
+)
+def test_a_folder_of_the_project_may_have_the_name_of_a_compiler(file, is_of_the_author):
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(compile("\n1 // 0", file, "exec"))
+    # The frames before it are those of this test.
+    assert (line_of(caught.value, "triton") == f"{file}:2") == is_of_the_author

@@ -212,6 +212,7 @@ def test_what_is_built_depends_on_all_settings_but_these():
     without = {"worker_timeout", "tool_timeout", "memory_limit", "nvcc_memory"}
     without |= {"pch_size", "cache_dir", "cache_size", "max_wheel_size", "dump_ir", "tilelang_python", "triton_python"}
     without |= {"remote_cache", "remote_mode", "remote_layout", "remote_key", "remote_ca"}
+    without |= {"cluster", "cluster_certificates"}
     chosen = settings({"package": "demo", "glibc": "2.31"})
     assert affecting(chosen) == {name: value for name, value in asdict(chosen).items() if name not in without}
 

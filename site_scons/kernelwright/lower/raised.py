@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -14,5 +15,7 @@ def line_of(error: BaseException, compiler: str) -> str | None:
     """
     ours = str(Path(__file__).resolve().parent.parent)
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith((ours, "<")) and f"/{compiler}/" not in f.filename]
+    # A folder of the project may have the compiler's name, too.
+    installed = re.compile(rf"-packages/(.*/)?{compiler}/")
+    theirs = [f for f in frames if not f.filename.startswith((ours, "<")) and not installed.search(f.filename)]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None

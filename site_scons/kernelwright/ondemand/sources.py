@@ -12,7 +12,7 @@ from ..core.errors import KernelwrightError, Where
 if TYPE_CHECKING:
     from .build import Job
 
-FILES = {"tir": ("module.tir", "module.mlir"), "cuda": ("device.cu",), "host": ("host.c",)}
+FILES = {"tir": ("module.tir", "module.mlir", "module.ttir"), "cuda": ("device.cu",), "host": ("host.c",)}
 """Kind of source -> the names of the files that it may be in."""
 
 KINDS = (*FILES, "ptx", "sass")
@@ -69,6 +69,10 @@ def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
     ptx = folder / f"{virtual_arch(arch)}.ptx"
     if kind == "ptx" and ptx.is_file():
         return ptx.read_text(encoding="utf-8")
+    if kind == "ptx" and not (folder / "device.cu").is_file():
+        where = Where(job.record.name, job.slug, "source", job.record.location)
+        message = f"this kernel has no PTX: {job.record.frontend} compiles its device code itself"
+        raise KernelwrightError(message, where, f"compile it for PTX, too: using(archs=[..., {virtual_arch(arch)!r}])")
     with job.session.store.scratch(job.record.name) as scratch:
         kernel = kernel_context(job, OnDemandRun(job.session, lambda text: None), scratch)
         # The cache may be read-only, and its folders have what their manifests list.
