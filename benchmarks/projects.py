@@ -192,7 +192,7 @@ def generated(bench: Bench, count: int) -> Project:
     state = _digest(sources_of(bench.site_scons))
     if not _is_ready(project.folder, state):
         bench.say(f"building a project of {count} kernels, with stand-ins for the compilers")
-        _write_generated(project.folder, count, standin)
+        write_generated(project.folder, count, standin)
         project.build(bench.jobs)
         project.scons()  # where a second run has something left to do, it is not what is measured
         (project.folder / "ready").write_text(state)
@@ -210,7 +210,8 @@ def write_definition(project: Project, number: int, constant: float) -> None:
     definition(project, number).write_text(DEFINITION.format(name=name, constant=constant))
 
 
-def _write_generated(folder: Path, count: int, standin: Path) -> None:
+def write_generated(folder: Path, count: int, standin: Path) -> None:
+    """Write a project of that many different small kernels, which stand-in compilers build."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     (folder / "SConstruct").write_text(SCONSTRUCT)
     (folder / "pyproject.toml").write_text(

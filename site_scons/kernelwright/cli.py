@@ -122,28 +122,41 @@ CACHE_ACTIONS = {
     "clear": "remove everything that can be made again",
     "verify": "check every file; the exit status is 1 if one is damaged",
 }
-"""What ``kernelwright cache`` can do -> what that is."""
+"""What ``kernelwright cache`` can do with the cache of compile on demand -> what that is."""
+
+SHARED_ACTIONS = {
+    "push": "write what the build cache has to the remote cache",
+    "pull": "read all finished kernels of the project out of the remote cache, and build nothing",
+    "stats": "say what the build cache has, and what the last build took from it and from the remote cache",
+    "keys": "make a pair of keys, to sign what is in the remote cache",
+}
+"""What it can do with the build cache and the remote cache of the project in the working folder -> what that is."""
 
 
 def add_cache(commands: Any) -> None:
     """Add the command ``cache`` with what it can do."""
     folder = argparse.ArgumentParser(add_help=False)
     folder.add_argument("--dir", metavar="FOLDER", help="the cache (default: the one that is used in this folder)")
-    command = commands.add_parser("cache", help="look at the cache of compile on demand, or remove something from it")
+    command = commands.add_parser("cache", help="look at caches, remove something, or share it")
     actions = command.add_subparsers(dest="action", required=True)
     parsers = {name: actions.add_parser(name, help=text, parents=[folder]) for name, text in CACHE_ACTIONS.items()}
+    for name, text in SHARED_ACTIONS.items():
+        actions.add_parser(name, help=text)
     parsers["show"].add_argument("key", metavar="KEY", help="a key as in the list, or its first digits")
     parsers["prune"].add_argument("--to", metavar="SIZE", default="2G", help="what is kept at most (default: 2G)")
     parsers["verify"].add_argument("--remove", action="store_true", help="remove what is damaged")
 
 
 def cache(options: argparse.Namespace) -> int:
-    """Do something with the cache of compile on demand."""
+    """Do something with a cache."""
     # Imported here, because the other commands do not need it.
     from .ondemand.listing import run
+    from .state import shared
 
     more = {name: getattr(options, name) for name in ("key", "to", "remove") if hasattr(options, name)}
     try:
+        if options.action in SHARED_ACTIONS:
+            return shared.run(options.action)
         return run(options.action, options.dir, **more)
     except KernelwrightError as error:
         print(f"kernelwright: {error}", file=sys.stderr)

@@ -122,7 +122,7 @@ S3_VARIABLES = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "its-sec
 @contextlib.contextmanager
 def rclone(folder: Path) -> Iterator[dict[str, str]]:
     """``rclone serve s3`` with the bucket ``cache``; the variables that a client needs. It checks signatures."""
-    program = shutil.which("rclone")
+    program = shutil.which("rclone") or shutil.which("rclone", path=str(Path(sys.executable).parent))
     if (
         program is None
         or "serve s3" not in subprocess.run([program, "serve", "s3", "-h"], capture_output=True, text=True).stdout

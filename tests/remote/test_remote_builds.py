@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, Project, new_project
+from conftest import SCONSTRUCT, SITE_SCONS, Project, new_project
 from kernelwright.define.remote_address import TOKEN
 
 from remote.servers import READER, WRITER, Nginx, faulty, nginx, status
@@ -69,6 +73,9 @@ def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, t
     asked = len(server.requests())
     assert project.scons(env={TOKEN: READER}).counts[0] == 0
     assert len(server.requests()) == asked, "nothing is asked before something is missing"
+    caches = json.loads((project.folder / "build/trace.json").read_text())["otherData"]["caches"]
+    assert caches["remote"]["hits"] > 0 == caches["remote"]["misses"] and caches["remote"]["read"] > 1000
+    assert caches["local"]["hits"] == 0
 
 
 def test_what_has_changed_is_made_and_the_rest_is_taken(server: Nginx, tmp_path: Path) -> None:
@@ -87,6 +94,33 @@ def test_a_target_is_taken_stage_by_stage(server: Nginx, tmp_path: Path) -> None
     project = sharing(tmp_path / "second", server.address)
     run = project.scons("-j1", "build", env={TOKEN: READER})
     assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
+
+
+def command(project: Project, *arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """``kernelwright cache`` in the project."""
+    words = [sys.executable, "-m", "kernelwright", "cache", *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "PATH": f"{project.shared}/bin:{os.environ['PATH']}"}
+    return subprocess.run(words, cwd=project.folder, env=variables | (env or {}), capture_output=True, text=True)
+
+
+def test_pushing_and_pulling_by_hand(server: Nginx, tmp_path: Path) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    pulled = command(project, "pull", env={TOKEN: READER})
+    assert "2 of 2 definition files of demo are in the build cache" in pulled.stdout, pulled.stdout + pulled.stderr
+    assert not (project.folder / "build/demo").exists() and not (project.folder / "build/kernels").exists()
+    run = project.scons("REMOTE_CACHE=")
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
+    said = command(project, "stats").stdout
+    assert "last build, local: " in said and "last build, remote" not in said and f"{server.address}, read" in said
+    folder = {"KERNELWRIGHT_REMOTE_CACHE": "shared"}
+    pushed = command(server.first, "push", env=folder)  # type: ignore[attr-defined]
+    assert pushed.returncode == 0 and not pushed.stderr and "entries are new in the remote cache" in pushed.stdout
+    assert command(server.first, "push", env=folder).stdout.startswith("0 entries are new")  # type: ignore[attr-defined]
+    third = sharing(tmp_path / "third", str(server.first.folder / "shared"))  # type: ignore[attr-defined]
+    assert set(third.scons().labels) == {"CACHED", "PACKAGE"}
+    assert command(project, "push").returncode == 1, "without a token"
+    nowhere = command(project, "push", env={"KERNELWRIGHT_REMOTE_CACHE": ""})
+    assert nowhere.returncode == 1 and "remote_cache is empty" in nowhere.stderr
 
 
 def test_a_broken_server_leaves_the_build_as_it_was(server: Nginx, tmp_path: Path) -> None:

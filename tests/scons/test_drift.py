@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from kernelwright import backends, kernel
-from kernelwright.cli import CACHE_ACTIONS, TOOLS
+from kernelwright.cli import CACHE_ACTIONS, SHARED_ACTIONS, TOOLS
 from kernelwright.core.pipeline import KINDS, MEMORY_KIB, STAGES, docs_table
 from kernelwright.define.kernel import RESERVED
 from kernelwright.define.program import VERSION as CUTEDSL
@@ -168,8 +168,8 @@ DECIDING_NOTHING = {
         "core/located.py",
         "wheel/sdist.py",
     ),
-    *("core/shard.py", "state/shards.py"),
-    *("state/journal.py", "state/settled.py", "state/trace.py", "state/tuning_result.py", "worker/forkserver.py"),
+    *("core/shard.py", "state/shards.py", "worker/forkserver.py"),
+    *("state/journal.py", "state/settled.py", "state/shared.py", "state/trace.py", "state/tuning_result.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
     *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),
@@ -225,7 +225,7 @@ def test_the_docs_list_every_option_command_and_tool():
     tools = section("reference.md", "## The command kernelwright")
     parser = {call.args[0].value for call in calls("add_parser") if isinstance(call.args[0], ast.Constant)}
     assert set(re.findall(r"^\| `kernelwright (\w+)", tools, re.M)) == parser
-    assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == list(CACHE_ACTIONS)
+    assert re.findall(r"^\| `kernelwright cache (\w+)", tools, re.M) == [*CACHE_ACTIONS, *SHARED_ACTIONS]
     row = re.search(r"^\| `kernelwright tool NAME`.*$", tools, re.M)
     assert row and set(re.findall(r"`(\w+)`", row[0])) == set(TOOLS)
 

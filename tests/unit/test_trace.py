@@ -126,7 +126,7 @@ def test_format_is_that_of_chrome(written: Path):
 def test_file_tells_nothing_about_who_built_where(written: Path):
     text = written.read_text()
     other = json.loads(text)["otherData"]
-    known = {"schema", "kernelwright", "jobs", "cores", "built", "reused", "cached", "failed", "seconds"}
+    known = {"schema", "kernelwright", "jobs", "cores", "built", "reused", "cached", "failed", "seconds", "caches"}
     assert set(other) == known
     words = {getpass.getuser(), socket.gethostname(), str(Path.home()), str(written.parent)}
     assert not [word for word in words if f'"{word}' in text or f"/{word.lstrip('/')}/" in text]

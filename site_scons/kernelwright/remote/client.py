@@ -72,14 +72,22 @@ class RemoteCache:
         self._ahead = _Threads("ahead", READERS)
         self._behind = _Threads("behind", WRITERS)
         self._left_out = 0
+        self.is_closed = False
 
     @property
     def is_off(self) -> bool:
         """Whether nothing is read any more in this run."""
         return self._reading.closed
 
+    @property
+    def writes_nothing(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._writing.closed
+
     def get(self, name: str) -> bytes | None:
         """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
+        if self.is_off:
+            return None
         start = time.monotonic()
         place = place_of(name)
         content = self._attempt(self._reading, lambda: self._store.get(place))
@@ -132,6 +140,7 @@ class RemoteCache:
 
     def close(self, patience_s: float) -> None:
         """Wait until everything is written, and end. What is not written after so many seconds is left out."""
+        self.is_closed = True
         self._ahead.drop()
         deadline = time.monotonic() + patience_s
         self._behind.finish(deadline)

@@ -50,7 +50,7 @@ def timeline_data(run: RecordedRun) -> dict[str, Any]:
 def run_sections(run: RecordedRun) -> str:
     """The sections of one run."""
     palette = colours(run.spans)
-    parts = [_numbers(run), _timeline(run), _slowest(run.spans, palette), _stages(run.spans, palette)]
+    parts = [_numbers(run), _timeline(run), _slowest(run.spans, palette), _stages(run, palette)]
     return "\n".join(parts)
 
 
@@ -151,7 +151,8 @@ def _bar(share: float, colour: int) -> str:
     return f'<td class="share"><svg aria-hidden="true">{rectangle}</svg></td>'
 
 
-def _stages(spans: Sequence[Span], palette: Mapping[str, int]) -> str:
+def _stages(run: RecordedRun, palette: Mapping[str, int]) -> str:
+    spans = run.spans
     columns = [
         Column("Stage"),
         Column("Steps", True),
@@ -166,6 +167,8 @@ def _stages(spans: Sequence[Span], palette: Mapping[str, int]) -> str:
     rows = [_stage_row(label, [span for span in spans if span.label == label], palette) for label in palette]
     hits = sum(span.cached for span in spans)
     note = f"{plural(hits, 'step')} of {len(spans):,} came out of the build cache."
+    for name, counts in run.summary.caches.items():
+        note += f" The {name} cache: {counts}."
     heading = f'<h2>Stages and build cache</h2>\n<p class="note">{note}</p>'
     return f"<section>\n{heading}\n{table('Stages and build cache', columns, rows)}\n</section>"
 

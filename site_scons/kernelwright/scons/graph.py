@@ -184,6 +184,8 @@ class PackageGraph:
             return self.env.File([str(self.folder.File("manifest.json"))])
         if SCons.Script.GetOption("clean"):
             return self._clean()
+        if PULL in SCons.Script.COMMAND_LINE_TARGETS:
+            return self._pull()
         if not self._state.exists() and not self.run.discovery.exists() and not self.run.passive:
             self._begin()
         self.run.note_shard(self.settings.package, self._key)
@@ -207,6 +209,15 @@ class PackageGraph:
         self._look_ahead()
         self.run.settle.append(lambda: self._settle(settled, kept))
         return result
+
+    def _pull(self) -> Any:
+        """Have the build cache get all finished kernels of the package that the remote cache has, and build nothing."""
+        there = self._none_restored().pull(self._files)
+        self.run.progress.note(
+            f"kernelwright: {there} of {len(self._files)} definition files of {self.settings.package} are in the build "
+            "cache with all that their kernels consist of"
+        )
+        return self._user_env.Alias(PULL, [], self.env.Action(lambda target, source, env: None, None))
 
     def _look_ahead(self) -> None:
         """Ask the remote cache, if there is one, for the outputs of all kernels that this tree lacks."""
@@ -817,6 +828,9 @@ def _notes(selection: KernelSelection) -> list[str]:
     notes = [f"kernelwright: {name} is not built for {t}: none of its archs is" for t in selection.left_out]
     return notes + [f"kernelwright: {name} has no target that backend {b} can call" for b in selection.unused]
 
+
+PULL = "cache-pull"
+"""Name of the target that builds nothing and takes everything out of the remote cache."""
 
 TUNE = "tune"
 """The target that tunes."""

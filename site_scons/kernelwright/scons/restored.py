@@ -61,6 +61,16 @@ class RestoredKernels:
             left += [file for file in group if not self.take(file, taken, tables)]
         return left
 
+    def pull(self, files: Sequence[str]) -> int:
+        """Have the build cache get the finished kernels of definition files; how many files it has them of."""
+        cache, there = self.run.cache, 0
+        for begin in range(0, len(files) if cache is not None else 0, AT_ONCE):
+            group = files[begin : begin + AT_ONCE]
+            self._ask_ahead(group)
+            found = [finished.recall(cache, self._question(file), _present(self.run.top)) for file in group]
+            there += len(found) - found.count(None)
+        return there
+
     def _ask_ahead(self, files: Sequence[str]) -> None:
         if self.run.cache is not None and self.run.has_remote:
             self.run.cache.recall_ahead(map(self._question, files), _present(self.run.top))

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..processes.protocol import Request
     from ..processes.runner import ToolRunner
     from ..remote.client import RemoteCache
+    from ..remote.counts import Counts
     from ..stages.partial import Partial
     from ..state.cache import BuildCache
     from ..state.shards import Merged
@@ -499,6 +500,7 @@ class BuildRun:
         """End the run: no process stays, and what was found out is kept for the next one."""
         self.end_children()
         if self.passive or not (self.stages or self.settled_stages):
+            self._end_remote()
             return
         try:
             self._keep()
@@ -535,11 +537,17 @@ class BuildRun:
             counts = self._counts()
             counts["built"] -= counts["cached"]
             cores = len(os.sched_getaffinity(0))
-            self.trace.write(self.top / "build" / "trace.json", RunSummary(jobs=self.jobs, cores=cores, **counts))
+            summary = RunSummary(jobs=self.jobs, cores=cores, caches=self._cache_counts(), **counts)
+            self.trace.write(self.top / "build" / "trace.json", summary)
+
+    def _cache_counts(self) -> dict[str, Counts]:
+        """What the caches have done that this run has used."""
+        used = {"local": self.__dict__.get("cache"), "remote": self.__dict__.get("remote")}
+        return {name: cache.counts for name, cache in used.items() if cache is not None}
 
     def _end_remote(self) -> None:
         """Have the remote cache write what is still to be written, and say what it did."""
-        if "remote" not in self.__dict__ or self.remote is None:
+        if "remote" not in self.__dict__ or self.remote is None or self.remote.is_closed:
             return
         self.remote.close(INTERRUPTED_S if self._interrupted else FLUSH_S)
         counts = self.remote.counts

@@ -220,9 +220,10 @@ class BuildCache:
         """
         key = _question_key(question)
         # Not sorted: the order of a config's parameters counts.
-        self._keep(key, {ANSWER: json.dumps(answer, separators=(",", ":")).encode()}, later)
+        text = json.dumps(answer, separators=(",", ":")).encode()
+        self._keep(key, {ANSWER: text}, later, {"here": True} if here else {"refers": refers} if refers else {})
         if not here:
-            self._share(key, later, refers or {})
+            self._share(key, later)
 
     def recall_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
         """Have the remote cache look for the answers to questions that are going to be asked."""
@@ -275,9 +276,11 @@ class BuildCache:
 
     def contents(self, entry: str, files: Sequence[str]) -> dict[str, bytes] | None:
         """The files in an entry, which must have these names; None: it is missing, or damaged."""
+        start = time.monotonic()
         contents = self._outputs(self._place(entry), Wanted(frozenset(files)))
         if contents is not None:
             self._touch(self._place(entry))
+        self._count(None if contents is None else (contents, {}), time.monotonic() - start)
         return contents
 
     def _look_up(self, key: str, files: Wanted, digest: Callable[[str], str], here: bool = False) -> Found | None:
@@ -365,42 +368,67 @@ class BuildCache:
                 return first, later
         return None
 
-    def _share(self, key: str, later: Mapping[str, str], refers: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Have an entry of this cache written to the remote one, if that may be written."""
-        if self._writable and self.remote is not None:
-            remote, kept = self.remote, dict(later)
-            remote.write_behind(lambda: self._send(remote, key, kept, refers or {}))
+    def push(self, remote: RemoteCache) -> None:
+        """Write everything that is here to a remote cache, as far as it is not there."""
 
-    def _send(
-        self, remote: RemoteCache, key: str, later: Mapping[str, str], refers: Mapping[str, Sequence[str]]
-    ) -> None:
-        """Write an entry to the remote cache, and behind it what leads to it."""
-        name = _entry_key(key, later)
-        try:
-            contents = _parsed(self._place(name), _unpacked)
-        except (OSError, ValueError):
-            return  # it was removed meanwhile
-        for entry, files in refers.items():
-            found = self.contents(entry, files)
-            if found is None:
-                return
-            contents |= {file_with_answer(entry, file): data for file, data in found.items()}
-        if sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+        def push(path: Path) -> None:
+            with contextlib.suppress(OSError, ValueError):  # it is damaged, or somebody has removed it
+                header = _parsed(path, lambda header, data: header)
+                if not header.has("lists"):
+                    if not remote.has(path.name):
+                        self._send(remote, path.name)
+                elif header.has("of"):
+                    for names in reversed(header.lists_of_texts("lists")):
+                        _send_list(remote, header.text("of"), names)
+
+        for _, _, path in self.entries():
+            remote.write_behind(functools.partial(push, path))
+
+    def _share(self, key: str, later: Mapping[str, str]) -> None:
+        """Have an entry of this cache written to the remote one, if that may be written, and what leads to it."""
+        if not self._writable or self.remote is None:
             return
-        if remote.put(name, _packed(name, contents)) is not None and later:
-            _send_list(remote, key, sorted(later))
+        remote, name, names = self.remote, _entry_key(key, later), sorted(later)
 
-    def _keep(self, key: str, contents: Mapping[str, bytes], later: Mapping[str, str]) -> None:
-        """Add an entry, if entries may be added and it is not too large."""
+        def send() -> None:
+            if self._send(remote, name) and names:
+                _send_list(remote, key, names)
+
+        remote.write_behind(send)
+
+    def _send(self, remote: RemoteCache, name: str) -> bool:
+        """Write an entry to the remote cache; whether it is there now. An answer takes with it what it refers to."""
+        try:
+            header, contents = _parsed(self._place(name), lambda header, data: (header, _unpacked(header, data)))
+            refers = header.record("refers") if header.has("refers") else Record({}, "")
+            for entry in refers.raw:
+                found = self._outputs(self._place(entry), Wanted(frozenset(refers.texts(entry))))
+                if found is None:
+                    return False
+                contents |= {file_with_answer(entry, file): data for file, data in found.items()}
+        except (OSError, ValueError):
+            return False  # it was removed, or damaged, meanwhile
+        if header.has("here") or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+            return False
+        return remote.put(name, _packed(name, contents)) is not None
+
+    def _keep(
+        self, key: str, contents: Mapping[str, bytes], later: Mapping[str, str], more: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add an entry, if entries may be added and it is not too large.
+
+        Arguments:
+            more: what the line says besides.
+        """
         if not self._writable or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return
         try:
             if not self._stored:
                 mark_own(self._folder)
             name = _entry_key(key, later)
-            self._write(name, _packed(name, contents))
+            self._write(name, _packed(name, contents, more or {}))
             if later:
-                self._add_list(_list_key(key), sorted(later))
+                self._add_list(_list_key(key), sorted(later), key)
             self._stored = True
         except OSError as error:
             self.problem = f"{error.strerror or error} ({self._folder})"
@@ -429,8 +457,9 @@ class BuildCache:
             mark_own(self._folder)
             self._stored = True
         # The oldest list first, because each is put in front of those that are here.
+        of = _opened(entry.name, data, lambda header, data: header.optional(header.text, "of"))
         for names in reversed(lists or []):
-            self._add_list(entry.name, names)
+            self._add_list(entry.name, names, of)
         if lists is None and self._read(self._place(entry.name), _unpacked) is None:
             self._write(entry.name, data)
         self._touch(self._place(entry.name))
@@ -469,8 +498,8 @@ class BuildCache:
         """The sets of files that a stage was seen to depend on, the newest first."""
         return self._read(self._place(_list_key(key)), _listed) or []
 
-    def _add_list(self, entry: str, names: list[str]) -> None:
-        """Note a set of files in the entry of this name.
+    def _add_list(self, entry: str, names: list[str], of: str | None) -> None:
+        """Note a set of files in the entry of this name; ``of`` is the key of the stage, if it is known.
 
         If two processes do so for one stage at once, one set is lost until it is met again.
         """
@@ -478,7 +507,7 @@ class BuildCache:
         if names in lists:
             self._touch(self._place(entry))
         else:
-            self._write(entry, _with_line(entry, {"lists": [names, *lists][:MOST_LISTS]}))
+            self._write(entry, _with_line(entry, {"of": of, "lists": [names, *lists][:MOST_LISTS]}))
 
     def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
@@ -617,10 +646,10 @@ def _send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
             return
 
 
-def _packed(name: str, contents: Mapping[str, bytes]) -> bytes:
-    """An entry with files."""
+def _packed(name: str, contents: Mapping[str, bytes], more: Mapping[str, Any] | None = None) -> bytes:
+    """An entry with files; ``more`` is what its line says besides."""
     files = [{"name": file, "size": len(data), "sha256": _sha256(data)} for file, data in contents.items()]
-    return _with_line(name, {"files": files}, *contents.values())
+    return _with_line(name, {"files": files, **(more or {})}, *contents.values())
 
 
 def _with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:

@@ -13,13 +13,14 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..core.files import write_atomically
 from ..core.records import Record, read_json
 from ..core.version import VERSION
+from ..remote.counts import Counts
 
 SCHEMA = 1
 """Revision of what ``otherData`` and the events' ``args`` hold."""
@@ -28,6 +29,9 @@ PROCESS = 1
 """The one process of a trace; its real number would differ from run to run and tell nothing."""
 
 REMEDY = "remove it; the next run of scons that builds something writes it again"
+CACHES = ("local", "remote")
+"""What caches a summary may have."""
+
 OPTIONAL = ("cpu_seconds", "peak_kib", "kernel", "variant", "arch")
 """Attributes of a span that are left out of the file where nothing is known."""
 
@@ -79,6 +83,7 @@ class RunSummary:
         cached: steps whose outputs came out of the build cache.
         failed: steps that ended with an error.
         seconds: duration of the whole run.
+        caches: what the build cache, ``local``, and the one behind it on a network, ``remote``, have done.
     """
 
     jobs: int
@@ -88,6 +93,7 @@ class RunSummary:
     cached: int
     failed: int
     seconds: float
+    caches: Mapping[str, Counts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -223,10 +229,17 @@ def _recorded_run(document: Record) -> RecordedRun:
     if other.count("schema") != SCHEMA:
         raise ValueError(f"it has schema {other.count('schema')}, expected {SCHEMA}")
     counts = {name: other.count(name) for name in ("jobs", "cores", "built", "reused", "cached", "failed")}
-    summary = RunSummary(**counts, seconds=other.number("seconds"))
+    listed = other.record("caches") if other.has("caches") else Record({}, "")
+    caches = {name: _counts(listed.record(name)) for name in CACHES if listed.has(name)}
+    summary = RunSummary(**counts, seconds=other.number("seconds"), caches=caches)
     events = [event for event in document.records("traceEvents") if event.text("ph") != "M"]
     spans = [_span(event, len(events)) for event in events]
     return RecordedRun(other.text("kernelwright"), summary, tuple(sorted(spans, key=lambda span: span.start)))
+
+
+def _counts(value: Record) -> Counts:
+    numbers = {name: value.count(name) for name in ("hits", "misses", "read", "written", "sent")}
+    return Counts(**numbers, seconds=value.number("seconds"))
 
 
 def _span(event: Record, count: int) -> Span:

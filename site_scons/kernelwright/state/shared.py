@@ -1,0 +1,97 @@
+"""``kernelwright cache push``, ``pull``, ``stats`` and ``keys``: the caches of a project, for people and for CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from .. import backends
+from ..core.errors import KernelwrightError, SettingsError, Where, printable
+from ..core.quantity import parse_size
+from ..define.settings import Settings, environment_layer, merge, read_pyproject
+from ..remote.opening import open_remote
+from .cache import BuildCache
+from .trace import CACHES, read_trace
+
+PUSH_S = 3600.0
+"""Seconds that ``push`` may take: it has nothing else to do, and is not in the way of a build."""
+
+
+def run(action: str) -> int:
+    """Do one of them for the project of the working folder; the exit status.
+
+    Raises:
+        KernelwrightError: the settings are wrong, or name no remote cache.
+    """
+    if action == "keys":
+        return _keys()
+    here = Path.cwd()
+    top = next((place for place in (here, *here.parents) if (place / "pyproject.toml").is_file()), here)
+    table = read_pyproject(top / "pyproject.toml")
+    layers = [("pyproject.toml", table), ("environment", environment_layer(os.environ))]
+    settings = merge([("defaults", {"archs": Settings().archs}), *layers], backends.choices())
+    if action == "stats":
+        return _stats(top, settings)
+    if not settings.remote_cache or not settings.cache_dir:
+        lacking = "remote_cache" if settings.cache_dir else "cache_dir"
+        message = f"there is nothing to {action}: {lacking} is empty"
+        raise SettingsError(message, Where(stage="settings"), f"set {lacking}, in pyproject.toml or the environment")
+    return _push(top, settings) if action == "push" else _pull(top)
+
+
+def _push(top: Path, settings: Settings) -> int:
+    # Who calls this wants to write, whatever builds do.
+    writing = replace(settings, remote_mode="read-write")
+    remote = open_remote(writing, top, os.environ, lambda text: print(text, file=sys.stderr))
+    if remote is None or not remote.writable:
+        return 1
+    _cache(top, settings).push(remote)
+    remote.close(PUSH_S)
+    print(f"{remote.counts.written} entries are new in the remote cache, {remote.counts.sent / 1e6:.1f} MB")
+    return 1 if remote.writes_nothing else 0
+
+
+def _pull(top: Path) -> int:
+    """Have scons do it: what a project needs is known when its build file is read."""
+    return subprocess.call([sys.executable, "-m", "SCons", "-Q", "cache-pull"], cwd=top)
+
+
+def _stats(top: Path, settings: Settings) -> int:
+    if settings.cache_dir:
+        sizes = [size for size, _, _ in _cache(top, settings).entries()]
+        print(f"build cache: {len(sizes)} entries, {sum(sizes) / 1e6:.1f} MB in {printable(settings.cache_dir)}")
+    else:
+        print("build cache: none, cache_dir is empty")
+    where = f"{printable(settings.remote_cache)}, {settings.remote_mode}" if settings.remote_cache else "none"
+    print(f"remote cache: {where}")
+    try:
+        caches = read_trace(top / "build" / "trace.json").summary.caches
+    except KernelwrightError:
+        print("no build is known that used them")
+        return 0
+    for name in CACHES:
+        if name in caches:
+            print(f"last build, {name}: {caches[name]}")
+    return 0
+
+
+def _keys() -> int:
+    from ..remote.objects import SIGNING_KEY, new_keys
+
+    try:
+        public, private = new_keys()
+    except ImportError:
+        remedy = "pip install 'kernelwright[signed]'"
+        raise SettingsError("keys need the package cryptography", Where(stage="settings"), remedy) from None
+    print(f'remote_key = "{public}"  # for [tool.kernelwright] in pyproject.toml')
+    print(f"{SIGNING_KEY}={private}  # a secret: for the environment of the CI job that writes, and nobody else")
+    return 0
+
+
+def _cache(top: Path, settings: Settings) -> BuildCache:
+    place = top / settings.cache_dir
+    owned = settings.cache_dir == Settings().cache_dir
+    return BuildCache(place, parse_size(settings.cache_size or "1T") * 1024, writable=False, owned=owned)
