@@ -20,7 +20,7 @@ from .projects import Project, built_library
 def measure(bench: Bench) -> Result:
     """Lower through pools and in a process each, and all in one process for the lowerings' own times."""
     project = built_library(bench)
-    lowerings = lowerings_of(project)[: 4 if bench.small else None]
+    lowerings = lowerings_of(project)[: 2 if bench.small else None]
     folder = bench.work / "requests"
     folder.mkdir(exist_ok=True)
     everything = folder / "all.jsonl"

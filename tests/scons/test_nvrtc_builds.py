@@ -294,13 +294,11 @@ def test_kernels_of_the_library_have_the_code_and_registers_of_nvcc(project: Pro
     code, usage = {}, {}
     for compiler in ("nvrtc", "nvcc"):
         same = "NVCC_FLAGS=-Xcudafe --sharedmem32=0"
-        project.scons(
-            "-j2", "--cache-disable", "ARCHS=sm_80,sm_90a", "BACKENDS=nvrtc", same, f"CUDA_COMPILER={compiler}"
-        )
+        project.scons("-j2", "--cache-disable", "ARCHS=sm_90a", "BACKENDS=nvrtc", same, f"CUDA_COMPILER={compiler}")
         code[compiler] = machine_code(project)
         files = project.files("build/kernels").items()
         usage[compiler] = {name: json.loads(data) for name, data in files if "/sm_" in name and name.endswith(".json")}
-    assert len(code["nvrtc"]) == len(usage["nvrtc"]) >= 14 and all(code["nvrtc"].values())
+    assert len(code["nvrtc"]) == len(usage["nvrtc"]) >= 7 and all(code["nvrtc"].values())
     assert code["nvrtc"] == code["nvcc"]
     registers = {
         compiler: {name: {f: used["registers"] for f, used in u["kernels"].items()} for name, u in found.items()}

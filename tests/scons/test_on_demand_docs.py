@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CALLING, ROOT, Project
+from demand import READY
 from environments import install, linked, needed, run
 from forked import starter
 from kernelwright.ondemand.options import Options
@@ -116,7 +117,9 @@ class Session(Project):
         known = {name: value for name, value in os.environ.items() if not name.startswith("KERNELWRIGHT_")}
         here = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
         environment = {**known, **here, **(variables or {})}
-        done = starter(*CALLING, "tvm", "tvm.te").run(code, env=environment, path=[""], cwd=self.folder, merged=True)
+        done = starter("tvm_ready", *CALLING).run(
+            READY + code, env=environment, path=[""], cwd=self.folder, merged=True
+        )
         return done.returncode, done.stdout
 
 
