@@ -150,7 +150,10 @@ def test_without_its_scheduler_the_build_goes_on_here_and_says_so(build: Build):
         build.run()
         assert build.made == "made by here\ntext\n"
     assert len(build.engine.requests) == 1
-    assert build.notes.count("kernelwright: the cluster does not answer any more: going on without it") == 1
+    assert (
+        build.notes.count("kernelwright: the cluster does not answer any more (connection closed): going on without it")
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import SITE_SCONS, Project
-from moments import wait_for
+from kernelwright.cluster.messages import Answer, Request
+from kernelwright.cluster.runner import ClusterGone, NotDone
+from kernelwright.core.errors import WorkerError
+from moments import Gate, wait_for, wait_until_gone
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
+from kernelwright.cluster.dask_client import connect
 
 
 class Process:
@@ -27,7 +32,14 @@ class Process:
         self.log = folder / "log"
         # The same compiler as the builds of the tests have.
         path = f"{Project.shared}/bin:{os.environ['PATH']}"
-        variables = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "PATH": path, "TMPDIR": str(folder)}
+        # Two workers are lost before a run is given up.
+        variables = {
+            **os.environ,
+            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
+            "PYTHONPATH": str(SITE_SCONS),
+            "PATH": path,
+            "TMPDIR": str(folder),
+        }
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *command], cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log,
@@ -55,12 +67,19 @@ class Cluster:
             port = str(free.getsockname()[1])
         self.address = f"tcp://127.0.0.1:{port}"
         options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        self.folder = folder
         self.scheduler = Process(folder / "scheduler", "distributed.cli.dask_scheduler", *options)
         self.scheduler.wait_for("Scheduler at:")
+        self.workers: list[Process] = []
+        self.start("a", "b")
+
+    def start(self, *names: str) -> None:
         own = ["--threads", "2", "--no-nanny"]
-        self.workers = [Process(folder / name, "kernelwright", "worker", self.address, *own) for name in ("a", "b")]
-        for worker in self.workers:
+        command = ["kernelwright", "worker", self.address, *own]
+        started = [Process(self.folder / name, *command) for name in names]
+        for worker in started:
             worker.wait_for("Registered to:")
+        self.workers += started
 
     def close(self) -> None:
         for process in (*self.workers, self.scheduler):
@@ -93,3 +112,95 @@ def test_a_build_on_a_cluster_has_the_bytes_of_one_here(project: Project, cluste
         assert re.search(r"nvcc of \w+/\S+ (compute|sm)_\w+: status 0 in", worker.log.read_text())
     caches = [{Path(name).name for name in side.files("build/.kernelwright/cache")} for side in (here, project)]
     assert caches[0] == caches[1]
+
+
+class Engine:
+    """The cluster as a build has it, and a shell as the tool that it runs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.engine = connect(cluster.address, None)
+        offered = [item for offer in self.engine.offers() for item in offer.tools.items()]
+        self.tool = next((identity for identity, text in offered if text.startswith("cc ")), "none")
+
+    def run(self, script: str) -> Answer:
+        request = Request(("/bin/sh", "-c", script), {}, ("scratch/out",), 600.0, self.tool, "cc", "gemm")
+        return Answer.decode(self.engine.execute(request.encode(), self.tool), ["scratch/out"])
+
+
+@pytest.fixture
+def engine(cluster: Cluster) -> Iterator[Engine]:
+    made = Engine(cluster)
+    yield made
+    made.engine.close()
+
+
+EVIL = """
+import os
+class Evil(Exception):
+    def __reduce__(self):
+        return exec, ("open({path!r}, 'a').write(str(__import__('os').getpid()) + ' ')",)
+"""
+
+
+@pytest.mark.parametrize("how", ["raise Evil()", "made = Evil()"])
+def test_what_a_worker_sends_is_never_unpickled_here(engine: Engine, tmp_path: Path, how: str):
+    """A worker may run any code itself. Here nothing of it runs, neither by an exception nor by a result."""
+    path, client = tmp_path / "who", engine.engine._client
+    if how.startswith("raise"):
+        future = client.submit(exec, EVIL.format(path=str(path)) + how, pure=False)
+    else:
+        code = EVIL.format(path=str(path)) + how
+        future = client.submit(eval, f"(lambda space: exec({code!r}, space) or space['made'])({{}})", pure=False)
+    with pytest.raises(Exception, match=r"Evil|pickle"):
+        future.result(timeout=60)
+    # Dask's worker looks whether an exception can be read again, and refuses to pickle a result for us.
+    assert path.exists() == how.startswith("raise")
+    assert not path.exists() or str(os.getpid()) not in path.read_text().split()
+    engine.run("true")
+
+
+def test_leaving_the_cluster_ends_what_runs_there(cluster: Cluster, tmp_path: Path):
+    mine, problems = Engine(cluster), []
+    with Gate(tmp_path / "gate") as gate:
+
+        def run() -> None:
+            try:
+                mine.run(f"echo $$ > {tmp_path}/tool; {gate.shell}")
+            except WorkerError as error:
+                problems.append(error.message)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        gate.wait()
+        mine.engine.close()
+        thread.join()
+        wait_until_gone(int((tmp_path / "tool").read_text()))
+    assert problems == ["the build is ending, so the cluster does nothing for it any more"]
+
+
+KILL = "read -r _ _ _ worker _ < /proc/$PPID/stat; kill -9 $worker; sleep 60"
+
+
+def test_a_run_whose_worker_is_lost_is_done_by_another_one(cluster: Cluster, engine: Engine, tmp_path: Path):
+    answer = engine.run(f"mkdir {tmp_path}/first && {{ {KILL}; }}; echo text > $TMPDIR/out")
+    assert answer.files == {"scratch/out": b"text\n"}
+    assert sum(worker.process.poll() is not None for worker in cluster.workers) == 1
+
+
+def test_a_run_that_kills_its_workers_is_given_up(cluster: Cluster, engine: Engine):
+    cluster.start("c")
+    with pytest.raises(NotDone, match="those workers were lost that tried"):
+        engine.run(KILL)
+
+
+def test_a_cluster_without_workers_and_one_without_a_scheduler(cluster: Cluster, engine: Engine, project: Project):
+    with pytest.raises(NotDone, match="no worker of the cluster has the tool any more"):
+        engine.run("true")
+    run = project.scons("--cluster", cluster.address, ok=False)
+    assert "no worker of the cluster" in run.output and "the cluster has no workers" in run.output
+    cluster.scheduler.kill()
+    with pytest.raises(ClusterGone):
+        engine.run("true")
+    run = project.scons("--cluster", cluster.address, ok=False)
+    assert f"the cluster {cluster.address} cannot be used" in run.output
+    project.scons()

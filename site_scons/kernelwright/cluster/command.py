@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..core.errors import ToolchainError
@@ -23,6 +24,8 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
         SettingsError: there are no certificates.
     """
     found = find_certificates(address, certificates)
+    # Dask looks a hundred times a second where each thread is; ours only wait for compilers.
+    os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
     try:
         from distributed.cli.dask_worker import main
     except ImportError as error:

@@ -7,6 +7,8 @@ by it. Of what comes back it knows one pickle by its bytes, that of the type ``b
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import pickle
@@ -93,7 +95,8 @@ BYTES = frozenset(pickle.dumps(bytes, protocol) for protocol in range(pickle.HIG
 
 def _type_of_bytes(data: Any, **more: object) -> type[bytes]:
     if bytes(data) not in BYTES:
-        raise ValueError("a cluster sent a pickle, which is not read")
+        # Of this class Dask takes it for an exception, or a traceback, that it cannot show.
+        raise TypeError("a cluster sent a pickle, which is not read")
     return bytes
 
 
@@ -115,35 +118,45 @@ class DaskEngine:
 
     def offers(self) -> Sequence[Offer]:
         """Its workers, as they were at most some seconds ago."""
-        with self._lock:
+        with self._lock, self._gone_if_closed():
             at, offers = self._offers
             if time.monotonic() - at > LOOK_S:
-                offers = [_offer(address, said) for address, said in self._ask().items()]
+                # One that is busy is asked again later.
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    asked = self._soon(self._client.scheduler.identity(n_workers=-1))
+                    said = asked.result(timeout=CONNECT_S)["workers"]
+                    offers = [_offer(address, worker) for address, worker in said.items()]
                 self._offers = time.monotonic(), offers
             return offers
 
-    def _ask(self) -> dict[str, Any]:
-        with self._gone_if_closed():
-            said: dict[str, Any] = self._client.sync(
-                self._client.scheduler.identity, n_workers=-1, callback_timeout=CONNECT_S
-            )
-            return dict(said["workers"])
+    def _soon(self, coroutine: Any) -> concurrent.futures.Future[Any]:
+        """Have Dask's own thread wait for something.
+
+        Its ``sync`` and ``result`` (2026.8) may lose what comes in the moment in which their time is over.
+        """
+        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
 
     def execute(self, request: bytes, tool: str) -> bytes:
         """Have a worker do a request; see ``Engine``."""
         with self._gone_if_closed():
             future = self._submit(request, tool)
+            waiting = self._soon(future._result())
             while True:
                 try:
-                    answer = future.result(timeout=LOOK_S)
+                    answer = waiting.result(timeout=LOOK_S)
                     break
-                except TimeoutError:
-                    if not any(tool in offer.tools for offer in self.offers()):
-                        future.cancel()
-                        raise NotDone("no worker of the cluster has the tool any more") from None
+                except concurrent.futures.TimeoutError:
+                    self._require_hope(tool)
         if not isinstance(answer, bytes):
             raise NotDone(f"a worker answered with {type(answer).__name__}")
         return answer
+
+    def _require_hope(self, tool: str) -> None:
+        """Raise ClusterGone or NotDone if a run can never be done."""
+        if self._client.status == "closed" or self._client._handle_report_task.done():
+            raise ClusterGone("there is no connection any more")
+        if not any(tool in offer.tools for offer in self.offers()):
+            raise NotDone("no worker of the cluster has the tool any more")
 
     def _submit(self, request: bytes, tool: str) -> Any:
         with self._lock:
@@ -157,9 +170,9 @@ class DaskEngine:
         """Tell apart how a call of Dask can fail."""
         try:
             yield
-        except (NotDone, ClusterGone, TimeoutError):
+        except (NotDone, ClusterGone, concurrent.futures.TimeoutError):
             raise
-        except Exception as error:
+        except (Exception, concurrent.futures.CancelledError) as error:
             # Dask raises what the cluster sent: here that is always an Exception with the bytes of a pickle.
             if self._is_closed:
                 raise WorkerError("the build is ending, so the cluster does nothing for it any more") from None
@@ -167,7 +180,7 @@ class DaskEngine:
             if isinstance(sent, bytes):
                 what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
                 raise NotDone(what) from None
-            raise ClusterGone(str(error)) from None
+            raise ClusterGone(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
         """Cancel what is in flight, and leave."""

@@ -134,9 +134,11 @@ class ClusterRunner:
         except NotDone as problem:
             self._note(f"kernelwright: {where}: {problem}: running it here")
             return _blaming(here, problem)
-        except ClusterGone:
-            self._is_gone = True
-            self._note("kernelwright: the cluster does not answer any more: going on without it")
+        except ClusterGone as problem:
+            with self._lock:
+                is_new, self._is_gone = not self._is_gone, True
+            if is_new:
+                self._note(f"kernelwright: the cluster does not answer any more ({problem}): going on without it")
             return here()
         return judged(command, answer, action.request.timeout_s, where, remedy)
 

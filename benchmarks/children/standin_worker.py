@@ -1,0 +1,24 @@
+"""Loaded into a worker of Dask (``--preload``): a worker whose only tool is a shell, which stands in for compilers."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kernelwright.cluster.dask_worker import INFORMATION, MachinePlugin, resource
+from kernelwright.cluster.machine import Machine
+from kernelwright.cluster.messages import versions
+from kernelwright.processes.elsewhere import SharedTool
+
+TOOL = SharedTool("shell", "1", "5e11", {"SHELL": "/bin/sh"})
+
+
+async def dask_setup(worker: Any) -> None:
+    """Have a worker offer the shell."""
+    said = {"versions": versions(), "tools": {TOOL.identity: "shell 1"}}
+    worker.startup_information[INFORMATION] = lambda worker: said
+    for resources in (worker.state.total_resources, worker.state.available_resources):
+        resources[resource(TOOL.identity)] = worker.state.nthreads
+    folder = Path(tempfile.mkdtemp(dir=worker.local_directory))
+    await worker.plugin_add(MachinePlugin(Machine([TOOL], folder, lambda line: None)), name=INFORMATION)
