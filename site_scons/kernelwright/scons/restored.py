@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +137,14 @@ class RestoredKernels:
             and all(table in found.names for name in found.kernels for table in tables.get(name, ()))
         )
 
+    @cached_property
+    def _surroundings(self) -> list[Any]:
+        """What all questions have: it is read from files of installed distributions, once for all definition files."""
+        return interpreter()
+
     def _question(self, file: str) -> list[Any]:
         digest = dependency_digest(self.run.top, file)
-        return ["finished", finished.SCHEMA, self.key, interpreter(), file, digest]
+        return ["finished", finished.SCHEMA, self.key, self._surroundings, file, digest]
 
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None
