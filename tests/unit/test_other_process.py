@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
+from kernelwright.core.need import Need
 from kernelwright.define import tilelang_program, triton_program
 from kernelwright.define.triton_program import Program, Size, Tensor
 from kernelwright.lower import other_process, triton_elsewhere
@@ -20,6 +21,9 @@ from kernelwright.lower.other_process import process_of
 from kernelwright.lower.raised import line_of
 from kernelwright.lower.serving import Message, read_message, write_message
 from kernelwright.lower.unit import Unit
+from kernelwright.toolchain.distribution import Distribution
+from kernelwright.toolchain.elsewhere import Elsewhere
+from kernelwright.toolchain.probe import Toolchain
 from kernelwright.worker.definitions import _remedy
 
 USE = """
@@ -187,3 +191,26 @@ def test_a_folder_of_the_project_may_have_the_name_of_a_compiler(file, is_of_the
         exec(compile("\n1 // 0", file, "exec"))
     # The frames before it are those of this test.
     assert (line_of(caught.value, "triton") == f"{file}:2") == is_of_the_author
+
+
+def test_triton_is_that_of_its_environment_and_of_this_one_where_both_have_it(tmp_path, monkeypatch):
+    python = stand_in(tmp_path / "env", "3.9.1")
+    (tmp_path / "env/lib").rename(tmp_path / "env/kept")
+    toolchain = Toolchain(tmp_path / "toolchain.json", {})
+    monkeypatch.setattr(toolchain, "distribution", lambda name: Distribution("absent", "absent"))
+    assert toolchain.triton(str(python)).version == "absent"
+    (tmp_path / "env/kept").rename(tmp_path / "env/lib")
+    (record,) = (tmp_path / "env/lib").glob("*/*/triton-3.9.1.dist-info")
+    (record / "RECORD").write_text("triton/a.so,sha256=abc,1\n")
+    alone = toolchain.triton(str(python))
+    assert (alone.version, alone.python, alone.has(Need("triton", ""))) == ("3.9.1", str(python), True)
+    assert not alone.has(Need("torch", ""))
+
+    def beside(here: Distribution) -> Elsewhere:
+        monkeypatch.setattr(toolchain, "distribution", lambda name: here)
+        assert toolchain.triton("") == here
+        return toolchain.triton(str(python))
+
+    found = [beside(Distribution("3.9.0", identity)) for identity in "ab"]
+    assert {one.version for one in found} == {"3.9.1 and 3.9.0"}
+    assert len({alone.identity, *(one.identity for one in found)}) == 3
