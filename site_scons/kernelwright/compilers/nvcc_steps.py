@@ -24,7 +24,7 @@ from ..toolchain.nvcc import Nvcc
 from ..toolchain.nvcc_steps import Steps, read_steps
 from .headers import can_include
 from .nvcc import LISTING, CompiledCode, NvccJob, compile_device_code, headers_of, write_results
-from .plain_flags import can_trim
+from .plain_flags import can_trim, has_debug_information
 from .shared import shared_nvcc
 from .trimmed import KnownHeaders, compile_trimmed
 
@@ -159,7 +159,8 @@ def _result(
 
     def translate(command: Sequence[str]) -> ToolResult:
         # What was preprocessed has all that is read, so another machine can do it.
-        needs = Elsewhere(tool, (job.folder / steps.preprocessed,), (job.folder / steps.ptx,))
+        files = (job.folder / steps.preprocessed,), (job.folder / steps.ptx,)
+        needs = None if has_debug_information(job.flags) else Elsewhere(tool, *files)
         return _run(job, command, scratch, tools, subject, needs)
 
     if not is_ptx(job.arch):

@@ -28,3 +28,12 @@ def can_trim(flags: Sequence[str]) -> bool:
         elif word not in FLAGS and word not in OPTIMIZE and word.partition("=")[0] not in FLAGS_WITH_VALUE:
             return False
     return True
+
+
+DEBUG = ("-G", "--device-debug", "-g", "--debug", "-lineinfo", "--generate-line-info")
+"""Flags that have cicc write folders and times of sources into PTX, which are others on another machine."""
+
+
+def has_debug_information(flags: Sequence[str]) -> bool:
+    """Whether nvcc puts where sources are into what it makes."""
+    return any(word.startswith(DEBUG) for word in flags)
