@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_import(commands)
     check = commands.add_parser("verify", help="check a wheel: what it installs, its digests, archs, paths and tag")
     check.add_argument("wheels", nargs="+", metavar="WHEEL", help="path of a wheel; several must also fit together")
+    add_diff(commands)
     add_merge(commands)
     own = "accept commands and other entry points, if they refer to the wheel's own package"
     check.add_argument("--entry-points", action="store_true", help=own)
@@ -65,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words[:cut])
     if options.command == "merge":
         return merge(options, words[cut + 1 :])
+    if options.command == "diff":
+        return diff(options)
     if options.command == "report":
         return report(options)
     if options.command == "cache":
@@ -261,6 +265,52 @@ def import_definitions(options: argparse.Namespace) -> int:
     # The name of a file may hold bytes that are not UTF-8.
     print(lines.encode("utf-8", "backslashreplace").decode())
     return 0
+
+
+def add_diff(commands: Any) -> None:
+    """Add the command ``diff``; argparse has no public name for the type of ``commands``."""
+    command = commands.add_parser("diff", help="say what differs between two wheels: kernels, registers, spills, sizes")
+    command.add_argument("old", metavar="OLD", help="a wheel, or the folder of a built package")
+    command.add_argument("new", metavar="NEW", help="another one of the same package")
+    grown = "exit status 1 if a device function uses so many more %s"
+    command.add_argument("--max-register-growth", metavar="N", type=_count, help=grown % "registers")
+    command.add_argument("--max-spill-growth", metavar="BYTES", type=_count, help=grown % "bytes of spills")
+    command.add_argument("--max-size-growth", metavar="PERCENT", type=_percent, help="likewise, if a kernel grows: 5%%")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return int(text)
+
+
+def _percent(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)%", text, re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no percentage, such as 5% or 2.5%")
+    return float(found[1])
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Print what differs between two wheels, or packages; exit status 1 if a limit is exceeded."""
+    # Imported here, because the other commands do not need it.
+    from .wheel.diff import Limits, compare, read_package
+
+    try:
+        old, new = (read_package(Path(place)) for place in (options.old, options.new))
+        limits = Limits(options.max_register_growth, options.max_spill_growth, options.max_size_growth)
+        found = compare(old, new, limits)
+    except KernelwrightError as error:
+        print(f"kernelwright: {error}", file=sys.stderr)
+        return 1
+    for line in found.lines:
+        print(line)
+    for place, package in ((options.old, old), (options.new, new)):
+        if package.partial:
+            print(f"{printable(place)} was built partially: what it lacks counts as removed")
+    for line in found.exceeded:
+        print(f"kernelwright: {line}", file=sys.stderr)
+    return 1 if found.exceeded else 0
 
 
 def add_merge(commands: Any) -> None:

@@ -168,7 +168,7 @@ DECIDING_NOTHING = {
         "core/located.py",
         "wheel/sdist.py",
     ),
-    *("core/shard.py", "state/shards.py", "worker/forkserver.py"),
+    *("core/shard.py", "state/shards.py", "wheel/diff.py", "worker/forkserver.py"),
     *("state/journal.py", "state/settled.py", "state/shared.py", "state/trace.py", "state/tuning_result.py"),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),

@@ -106,7 +106,9 @@ def caches(built: Path, *numbers: int) -> list[str]:
     return [str(built / f"shard-{number}") for number in numbers]
 
 
-def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(built: Path, tmp_path: Path) -> None:
+def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     project = write(tmp_path / "merged")
     project.write("SConstruct", REFUSE + (project.folder / "SConstruct").read_text())
     run = merged(project, *caches(built, 1, 2, 3), "--", "wheel")
@@ -116,6 +118,11 @@ def test_merged_shards_give_the_bytes_of_one_build_and_start_no_compiler(built: 
     assert len(one.files("dist")) == 2, "the package, and its device code"
     for folder in ("build/demo", "build/kernels", "dist"):
         assert project.files(folder) == one.files(folder), folder
+    wheels = sorted(map(str, (project.folder / "dist").iterdir()))
+    assert [cli.main(["diff", str(one.folder / "dist" / Path(wheel).name), wheel]) for wheel in wheels] == [0, 0]
+    assert cli.main(["diff", wheels[0], str(one.folder / "build/demo")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"kernels: 0 added, 0 removed, 0 changed, {number} as before" for number in (5, 1, 5)]
     again = merged(project, *caches(built, 1))
     assert again.counts[0] == 0, "what is there already needs no shard"
 
@@ -151,7 +158,8 @@ def test_shards_of_other_settings_and_sources_are_told(built: Path, tmp_path: Pa
     assert "shard 3/3, which was built with other settings, tools or Kernelwright: cube_backward" in run.output
     project.replace("kernels/add_one.py", "+ 1.0", "+ 2.0")
     run = merged(project, *caches(built, 1, 2, 3), ok=False)
-    assert "shard 2/3, in which they failed, or are made of other sources: add_one" in run.output
+    assert "shard 2/3, whose cache lacks them: they failed, were up to date before, or have" in run.output
+    assert "other sources: add_one\n" in run.output
     assert "LOWER" not in run.labels
 
 

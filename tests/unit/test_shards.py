@@ -134,5 +134,5 @@ def test_the_error_names_the_kernels_and_where_they_are(tmp_path: Path) -> None:
     text = str(lacking(merged, "demo", "key", ["saxpy", "softmax", "gemm"]))
     assert "the shards lack 3 kernels of demo" in text and "--build-missing" in text
     assert "shard 5/8, which was not merged: gemm" in text
-    assert "shard 3/8, in which they failed, or are made of other sources: softmax" in text
+    assert "shard 3/8, whose cache lacks them: they failed, were up to date before, or have other sources" in text
     assert "shard 3/8, which was built with other settings" in str(lacking(merged, "demo", "other", ["softmax"]))

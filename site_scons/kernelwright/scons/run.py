@@ -185,8 +185,10 @@ class BuildRun:
             compat.keep_going()
         shards = ", ".join(sorted({str(built.shard) for built in self.merged.shards}))
         self.note(f"kernelwright: the build cache has the {self.merged.entries} entries of the shards {shards}")
-        for line in self.merged.damaged:
+        for line in self.merged.damaged[:MOST_DAMAGED]:
             self.note(f"kernelwright: left out, because it is damaged: {line}")
+        if len(self.merged.damaged) > MOST_DAMAGED:
+            self.note(f"kernelwright: and {len(self.merged.damaged) - MOST_DAMAGED} more that are damaged")
 
     def _require_whole(self) -> None:
         if self.partial:
@@ -579,6 +581,9 @@ class BuildRun:
             made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
 
+
+MOST_DAMAGED = 20
+"""Damaged entries of shards that are listed."""
 
 SHARD = "shard"
 """The target that makes the kernels of a shard, and what is asked for with ``--shard`` if nothing else is."""

@@ -138,4 +138,4 @@ def _why(merged: Merged, shard: Shard, package: str, key: str) -> str:
         return ", which was not merged"
     if all(one.keys.get(package) != key for one in built):
         return ", which was built with other settings, tools or Kernelwright"
-    return ", in which they failed, or are made of other sources"
+    return ", whose cache lacks them: they failed, were up to date before, or have other sources"

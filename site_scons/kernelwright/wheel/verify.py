@@ -77,6 +77,25 @@ def verify_wheel(wheel: Path, private: Sequence[str] = (), own_points: bool = Fa
     return problems or _tag_problems(wheel, files)
 
 
+def manifest_of(wheel: Path) -> Record:
+    """The manifest of a wheel, whatever the name of the file, if the content is what it says.
+
+    Raises:
+        KernelwrightError: it is no wheel of a kernel package, or it is damaged.
+    """
+    files = _read(wheel)
+    problems, manifests = (files, []) if isinstance(files, list) else (list(_record_problems(files)), _manifests(files))
+    if not problems and len(manifests) != 1:
+        problems = [f"it has {len(manifests)} {MANIFEST}, so it is no wheel of a kernel package"]
+    if not isinstance(files, list) and not problems:
+        problems = list(_manifest_problems(manifests[0], files))
+    if isinstance(files, list) or problems:
+        more = f", and {len(problems) - 1} problems more" if len(problems) > 1 else ""
+        where = Where(stage="verify", location=str(wheel))
+        raise KernelwrightError(f"{problems[0]}{more}", where, "get the wheel again; kernelwright verify lists all")
+    return Record(decoded(files[manifests[0]]), "")
+
+
 def verify_together(wheels: Sequence[Path]) -> list[str]:
     """What does not fit among wheels that are right by themselves: packages, and the device code that belongs to them.
 

@@ -1,0 +1,245 @@
+"""What differs between two wheels of a package, for people and for CI: kernels, registers, spills and sizes.
+
+All of it is in the manifests. A wheel is read as a stranger's file: its digests are compared, and nothing of it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from ..core.errors import KernelwrightError, Where, printable
+from ..core.files import canonical_json
+from ..core.records import Record
+from ..runtime.loader import read_manifest
+from .verify import manifest_of
+
+WHERE = Where(stage="diff")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a device function uses: registers of a thread, and bytes of spill stores and loads together."""
+
+    registers: int
+    spills: int
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """What a manifest says of a kernel.
+
+    Arguments:
+        content: equal for equal kernels: all that the manifest says of it, but for its docstring.
+        size: bytes of its library, its device code and what backends have compiled for it.
+        archs: slug of a variant -> what it has code for.
+        functions: slug and arch -> device function -> what it uses.
+    """
+
+    content: str
+    size: int
+    archs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    functions: Mapping[tuple[str, str], Mapping[str, Usage]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PackageFacts:
+    """What a manifest says of a package.
+
+    Arguments:
+        name: its import name, with the arch if it has the device code of one.
+        partial: whether it lacks something because its build had errors.
+        kernels: by name.
+    """
+
+    name: str
+    partial: bool
+    kernels: Mapping[str, KernelFacts]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much more a new package may use; None: there is no limit.
+
+    Arguments:
+        registers: of a thread, in any device function.
+        spills: bytes, in any device function.
+        size: of the bytes of any kernel, in percent.
+    """
+
+    registers: int | None = None
+    spills: int | None = None
+    size: float | None = None
+
+
+@dataclass
+class Difference:
+    """The difference between two packages.
+
+    Arguments:
+        rows: what changed, the kernel or the part of it that did, and how.
+        exceeded: the limits that are exceeded, a line for each.
+        added, removed, changed, same: how many kernels are.
+    """
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+    exceeded: list[str] = field(default_factory=list)
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    same: int = 0
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The rows, aligned, and a line with the numbers of kernels."""
+        rows = [tuple(map(printable, row)) for row in self.rows]
+        width = max((len(row[1]) for row in rows), default=0)
+        for word, subject, text in rows:
+            yield f"{word:8} {subject:{width}}  {text}".rstrip()
+        numbers = f"{self.added} added, {self.removed} removed, {self.changed} changed, {self.same} as before"
+        yield f"kernels: {numbers}"
+
+
+def read_package(place: Path) -> PackageFacts:
+    """What the manifest of a wheel, or of the folder of a built package, says.
+
+    Raises:
+        KernelwrightError: it is neither, or it is damaged.
+    """
+    try:
+        document = Record(read_manifest(place / "manifest.json"), "") if place.is_dir() else manifest_of(place)
+        return _package(document)
+    except ImportError as error:
+        raise KernelwrightError(str(error), WHERE, "name a wheel, or the folder of a built package") from error
+    except ValueError as error:
+        where = Where(stage="diff", location=str(place))
+        raise KernelwrightError(f"its manifest is damaged: {error}", where, "get it again") from error
+
+
+def compare(old: PackageFacts, new: PackageFacts, limits: Limits) -> Difference:
+    """The difference between two packages.
+
+    Raises:
+        KernelwrightError: they are of different packages, or the device code of different archs.
+    """
+    if old.name != new.name:
+        message = f"the one is of {printable(old.name)}, and the other of {printable(new.name)}"
+        raise KernelwrightError(message, WHERE, "compare wheels of one package")
+    found = Difference()
+    for name in sorted({*old.kernels, *new.kernels}):
+        before, after = old.kernels.get(name), new.kernels.get(name)
+        if before is None or after is None:
+            _add_one(found, name, before, after)
+        elif before.content == after.content:
+            found.same += 1
+        else:
+            found.changed += 1
+            found.rows += _changes(name, before, after)
+            found.exceeded += map(printable, _exceeded(name, before, after, limits))
+    return found
+
+
+def _add_one(found: Difference, name: str, before: KernelFacts | None, after: KernelFacts | None) -> None:
+    """Note a kernel that only one of the packages has."""
+    found.added += before is None
+    found.removed += after is None
+    kernel, word = (after, "added") if after else (before, "removed")
+    found.rows.append((word, name, f"{kernel.size:,} bytes" if kernel else ""))
+
+
+def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
+    """The rows about a kernel that both packages have."""
+    same = f"{after.size:,} bytes, as before"
+    yield "changed", name, same if before.size == after.size else f"{_step(before.size, after.size)} bytes"
+    for slug in sorted({*before.archs, *after.archs}):
+        old, new = before.archs.get(slug, ()), after.archs.get(slug, ())
+        for word, archs in (("removed", [a for a in old if a not in new]), ("added", [a for a in new if a not in old])):
+            if archs:
+                yield word, f"{name}/{slug}", ", ".join(archs)
+    for subject, one, other in _functions(name, before, after):
+        steps = []
+        if one.registers != other.registers:
+            steps.append(f"{_step(one.registers, other.registers)} registers")
+        if one.spills != other.spills:
+            steps.append(f"{_step(one.spills, other.spills)} bytes of spills")
+        if steps:
+            yield "changed", subject, ", ".join(steps)
+
+
+def _functions(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, Usage, Usage]]:
+    """The device functions that both packages have, with what they use."""
+    for slug, arch in sorted(before.functions.keys() & after.functions.keys()):
+        old, new = before.functions[slug, arch], after.functions[slug, arch]
+        if len(old) == len(new) == 1:  # a single function may have another name
+            old = {next(iter(new)): next(iter(old.values()))}
+        for function in sorted(old.keys() & new.keys()):
+            yield f"{name}/{slug} {arch} {function}", old[function], new[function]
+
+
+def _exceeded(name: str, before: KernelFacts, after: KernelFacts, limits: Limits) -> Iterator[str]:
+    """What of a kernel has grown by more than it may."""
+    for subject, old, new in _functions(name, before, after):
+        for what, limit in (("registers", limits.registers), ("spills", limits.spills)):
+            grown = getattr(new, what) - getattr(old, what)
+            if limit is not None and grown > limit:
+                yield f"{subject}: {what} grew by {grown}, and may grow by {limit}"
+    if limits.size is not None and (after.size - before.size) * 100 > limits.size * before.size:
+        yield f"{name}: its size grew from {_step(before.size, after.size)} bytes, and may grow by {limits.size:g}%"
+
+
+def _step(before: int, after: int) -> str:
+    """A number before and after, and by how much it changed."""
+    return f"{before:,} -> {after:,} ({after - before:+,})"
+
+
+def _package(document: Record) -> PackageFacts:
+    name = document.text("package")
+    if document.has("arch"):
+        return PackageFacts(f"{name} for {document.text('arch')}", False, _device_code(document.record("files")))
+    files, kernels = document.record("files"), document.members("kernels")
+    return PackageFacts(name, document.has("missing"), {name: _kernel(name, kernel, files) for name, kernel in kernels})
+
+
+def _device_code(files: Record) -> dict[str, KernelFacts]:
+    """The kernels of a wheel with the device code of one arch; each has a folder."""
+    found: dict[str, KernelFacts] = {}
+    for path in sorted(files.raw):
+        name, slash, _ = path.partition("/")
+        if slash:
+            file, before = files.record(path), found.get(name, KernelFacts("", 0))
+            content = f"{before.content}{path} {file.text('sha256')}\n"
+            found[name] = KernelFacts(content, before.size + _bytes(file))
+    return found
+
+
+def _kernel(name: str, kernel: Record, files: Record) -> KernelFacts:
+    own = [kernel.text("library")] if kernel.has("library") else []
+    own += [path for path in sorted(files.raw) if _compiled_for(path) == name]
+    size = sum(_bytes(files.record(path)) for path in own)
+    digests = [[path, files.record(path).text("sha256")] for path in own]
+    archs: dict[str, tuple[str, ...]] = {}
+    functions: dict[tuple[str, str], dict[str, Usage]] = {}
+    for variant in kernel.records("variants"):
+        slug = variant.text("slug")
+        archs[slug] = tuple(variant.texts("archs"))
+        for unit in variant.records("units"):
+            size += sum(_bytes(image) for _, image in unit.members("images")) if unit.has("images") else 0
+            used = unit.record("resources")
+            for arch in used.raw:
+                functions.setdefault((slug, arch), {}).update({n: _usage(u) for n, u in used.members(arch)})
+    said = {key: value for key, value in kernel.raw.items() if key != "doc"}
+    return KernelFacts(canonical_json([said, digests]), size, archs, functions)
+
+
+def _compiled_for(path: str) -> str:
+    """The kernel that a backend has compiled a file for; empty: the file is none of these."""
+    return PurePosixPath(path).name.partition(".")[0].removeprefix("_") if path.startswith("backends/") else ""
+
+
+def _bytes(file: Record) -> int:
+    return file.count("size")
+
+
+def _usage(used: Record) -> Usage:
+    return Usage(used.count("registers"), used.count("spill_store_bytes") + used.count("spill_load_bytes"))

@@ -1,0 +1,124 @@
+"""``kernelwright diff``: what differs between two packages, and the limits that CI sets for it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.cli import main
+from kernelwright.package.manifest import sealed_document
+from kernelwright.runtime.loader import SCHEMA
+from test_verify import provider_wheel
+
+USED = ("registers", "spill_store_bytes", "spill_load_bytes")
+
+
+def kernel(registers: int = 32, spills: int = 0, name: str = "main_kernel", **changes: Any) -> dict[str, Any]:
+    """A kernel's part of a manifest."""
+    used = dict(zip(USED, (registers, spills, spills), strict=True))
+    unit = {"target": "cuda", "resources": {"sm_80": {name: used}}, "images": {"sm_80": {"size": 100}}}
+    variant = {"slug": "default", "archs": ["x86-64-v3", "sm_80"], "units": [unit]}
+    return {"doc": "text", "variants": [variant], **changes}
+
+
+def package(folder: Path, kernels: Mapping[str, Any], sizes: Mapping[str, int] | None = None, **more: Any) -> str:
+    """A folder with the manifest of a built package."""
+    files = {f"_lib/{name}.so": {"sha256": "a" * 64, "size": (sizes or {}).get(name, 900)} for name in kernels}
+    listed = {name: {"library": f"_lib/{name}.so", **told} for name, told in kernels.items()}
+    document = {"schema": SCHEMA, "package": "demo", "kernels": listed, "files": files, **more}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").write_text(sealed_document(document))
+    return str(folder)
+
+
+def test_what_changed_is_listed_and_the_rest_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = kernel()
+    other["variants"][0]["archs"] = ["x86-64-v3", "sm_90a"]
+    old = {"gemm": kernel(120), "gone": kernel(), "same": kernel(), "text": kernel(doc="a"), "arch": kernel()}
+    new = {"gemm": kernel(132, 8), "more": kernel(), "same": kernel(), "text": kernel(doc="b"), "arch": other}
+    words = ["diff", package(tmp_path / "old", old), package(tmp_path / "new", new, {"gemm": 1000})]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "changed  arch                            1,000 bytes, as before",
+        "removed  arch/default                    sm_80",
+        "added    arch/default                    sm_90a",
+        "changed  gemm                            1,000 -> 1,100 (+100) bytes",
+        "changed  gemm/default sm_80 main_kernel  120 -> 132 (+12) registers, 0 -> 16 (+16) bytes of spills",
+        "removed  gone                            1,000 bytes",
+        "added    more                            1,000 bytes",
+        "kernels: 1 added, 1 removed, 2 changed, 2 as before",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (("--max-register-growth", "11"), "gemm/default sm_80 main_kernel: registers grew by 12, and may grow by 11"),
+        (("--max-register-growth", "12"), ""),
+        (("--max-spill-growth", "0"), "gemm/default sm_80 main_kernel: spills grew by 16, and may grow by 0"),
+        (("--max-spill-growth", "16"), ""),
+        (("--max-size-growth", "9.9%"), "gemm: its size grew from 1,000 -> 1,100 (+100) bytes, and may grow by 9.9%"),
+        (("--max-size-growth", "10%"), ""),
+    ],
+)
+def test_a_limit_that_is_exceeded_gives_exit_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], limit: tuple[str, ...], said: str
+) -> None:
+    old = package(tmp_path / "old", {"gemm": kernel(120)})
+    new = package(tmp_path / "new", {"gemm": kernel(132, 8, "renamed_kernel"), "new": kernel(255, 99)}, {"gemm": 1000})
+    assert main(["diff", *limit, old, new]) == (1 if said else 0)
+    assert capsys.readouterr().err.replace("renamed", "main") == (f"kernelwright: {said}\n" if said else "")
+    assert main(["diff", *limit, new, old]) == 0, "what shrinks exceeds nothing"
+
+
+@pytest.mark.parametrize(
+    "words", [("--max-register-growth", "x"), ("--max-size-growth", "5"), ("--max-spill-growth", "-1")]
+)
+def test_wrong_limits_are_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["diff", *words, "old", "new"])
+    assert end.value.code == 2 and "is no " in capsys.readouterr().err
+
+
+def test_wheels_of_device_code_are_compared_by_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel = provider_wheel(tmp_path / "first")
+    again = Path(shutil.copyfile(provider_wheel(tmp_path / "second", version="2.0"), tmp_path / "new.whl"))
+    assert main(["diff", str(wheel), str(again)]) == 0
+    assert capsys.readouterr().out == "kernels: 0 added, 0 removed, 0 changed, 1 as before\n"
+    other = provider_wheel(tmp_path / "third", arch="sm_90")
+    assert main(["diff", str(wheel), str(other)]) == 1
+    assert "the one is of demo for sm_80, and the other of demo for sm_90" in capsys.readouterr().err
+
+
+def test_what_is_no_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    well, empty = package(tmp_path / "well", {"gemm": kernel()}), tmp_path / "empty"
+    empty.mkdir()
+    wheel = provider_wheel(tmp_path / "wheel")
+    data = wheel.read_bytes()
+    wheel.write_bytes(data.replace(b"demo_sm_80/", b"demo_sm_81/", 1))
+    damaged = package(tmp_path / "damaged", {"gemm": {"variants": "none"}})
+    altered = Path(package(tmp_path / "altered", {"gemm": kernel()})) / "manifest.json"
+    altered.write_text(altered.read_text().replace("main_kernel", "hind_kernel"))
+    for place, said in (
+        (str(empty), "cannot be read"),
+        (str(tmp_path / "missing.whl"), "cannot be read"),
+        (str(wheel), str(wheel)),
+        (damaged, "its manifest is damaged"),
+        (str(altered.parent), "was altered"),
+    ):
+        assert main(["diff", well, place]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and said in err and "remedy" in err
+
+
+def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = package(tmp_path / "old", {"gemm": kernel(), "bad\x1b[2J": kernel()})
+    new = package(tmp_path / "new", {"gemm": kernel()}, missing=[{"kernel": "bad"}])
+    assert main(["diff", old, new]) == 0
+    out = capsys.readouterr().out
+    assert f"{new} was built partially" in out and "\x1b" not in out and r"bad\x1b[2J" in out
