@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernelwright.cluster.dask_worker import INFORMATION, MachinePlugin, resource
+from kernelwright.cluster.dask_worker import INFORMATION, MachinePlugin
 from kernelwright.cluster.machine import Machine
-from kernelwright.cluster.messages import versions
+from kernelwright.cluster.messages import resource, versions
 from kernelwright.processes.elsewhere import SharedTool
 
 TOOL = SharedTool("shell", "1", "5e11", {"SHELL": "/bin/sh"})
@@ -21,4 +21,5 @@ async def dask_setup(worker: Any) -> None:
     for resources in (worker.state.total_resources, worker.state.available_resources):
         resources[resource(TOOL.identity)] = worker.state.nthreads
     folder = Path(tempfile.mkdtemp(dir=worker.local_directory))
-    await worker.plugin_add(MachinePlugin(Machine([TOOL], folder, lambda line: None)), name=INFORMATION)
+    machine = Machine({TOOL.name: lambda: TOOL}, folder, lambda line: None)
+    await worker.plugin_add(MachinePlugin(machine), name=INFORMATION)

@@ -9,7 +9,8 @@ import zlib
 from typing import Any
 
 import pytest
-from kernelwright.cluster.messages import ANSWER, REQUEST, Answer, Request, StandIns
+from kernelwright.cluster.messages import ANSWER, REQUEST, Answer, Request, StandIns, resource
+from kernelwright.core.version import VERSION
 
 RUN = {"status": 0, "in_time": True, "output": "well", "seconds": 0.1, "cpu_seconds": 0.1, "peak_kib": 5}
 REQUESTED = Request(("@CC@", "-c", "a.c"), {"folder/a.c": b"int a;"}, ("scratch/a.o",), 60.0, "f00d", "cc", "add_one")
@@ -29,6 +30,14 @@ def test_messages_come_back_as_they_were():
     said = Answer(RUN, {"scratch/a.o": bytes(range(256))})
     assert Answer.decode(said.encode(), ["scratch/a.o"]) == said
     assert Answer.decode(json.dumps(answer()).encode(), ["scratch/a.o"]).files == {"scratch/a.o": b"ELF"}
+
+
+def test_a_worker_of_another_kernelwright_or_python_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch):
+    ours = resource("f00d")
+    assert ours.startswith("toolchain-f00d-")
+    for other in ({"kernelwright": "0", "python": "3.11"}, {"kernelwright": VERSION, "python": "3.0"}):
+        monkeypatch.setattr("kernelwright.cluster.messages.versions", lambda other=other: other)
+        assert resource("f00d") != ours
 
 
 @pytest.mark.parametrize(

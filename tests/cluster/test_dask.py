@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import filecmp
+import math
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -193,14 +195,42 @@ def test_a_run_that_kills_its_workers_is_given_up(cluster: Cluster, engine: Engi
         engine.run(KILL)
 
 
-def test_a_cluster_without_workers_and_one_without_a_scheduler(cluster: Cluster, engine: Engine, project: Project):
+def test_a_cluster_without_workers(cluster: Cluster, engine: Engine, project: Project):
     with pytest.raises(NotDone, match="no worker of the cluster has the tool any more"):
         engine.run("true")
     run = project.scons("--cluster", cluster.address, ok=False)
     assert "no worker of the cluster" in run.output and "the cluster has no workers" in run.output
-    cluster.scheduler.kill()
-    with pytest.raises(ClusterGone):
-        engine.run("true")
+
+
+def test_a_scheduler_that_says_nothing_and_one_that_is_gone(
+    cluster: Cluster, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What is in flight is given up at once, with one reason, and nothing waits for ever."""
+    cluster.start("d")
+    first, second, problems = Engine(cluster), Engine(cluster), []
+
+    def run(engine: Engine) -> None:
+        try:
+            engine.run(gate.shell)
+        except ClusterGone as problem:
+            problems.append(str(problem))
+
+    with Gate(tmp_path / "gate") as gate:
+        threads = [threading.Thread(target=run, args=[engine]) for engine in (first, second)]
+        for thread in threads:
+            thread.start()
+        gate.wait(2)
+        cluster.scheduler.process.send_signal(signal.SIGSTOP)
+        # The second one has been asked just now, and says so for ever.
+        second.engine._offers = math.inf, second.engine.offers()
+        with monkeypatch.context() as patience:
+            patience.setattr("kernelwright.cluster.dask_client.CONNECT_S", 0.1)
+            threads[0].join()
+            first.engine.close()
+        cluster.scheduler.kill()
+        threads[1].join()
+        second.engine.close()
+    assert problems == ["it has not answered 3 questions", "the connection was lost"]
     run = project.scons("--cluster", cluster.address, ok=False)
     assert f"the cluster {cluster.address} cannot be used" in run.output
     project.scons()

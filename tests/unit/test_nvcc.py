@@ -92,6 +92,7 @@ def test_nvcc_is_run_in_the_folder_of_the_source_and_its_report_and_script_are_l
     assert command == [*fixed, "-arch=sm_80", "--use_fast_math", "-o", output, "device.cu"]
     assert (call["folder"], call["kind"], call["subject"]) == (tmp_path, "nvcc", "gemm/m-64 sm_80")
     assert str(tmp_path / "device.cu") in call["remedy"]
+    assert "elsewhere" not in call  # it makes names of the folder that it runs in
     assert '"registers": 255' in (tmp_path / "sm_80.json").read_text()
     assert "--use_fast_math" in (tmp_path / "compile_sm_80.sh").read_text()
 

@@ -25,11 +25,15 @@ from distributed.security import Security
 
 from ..core.errors import ToolchainError, WorkerError
 from .address import WHERE, Certificates
-from .dask_worker import INFORMATION, execute, resource
+from .dask_worker import INFORMATION, execute
+from .messages import resource, versions
 from .runner import ClusterGone, NotDone, Offer
 
 CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""
+
+MOST_SILENT = 3
+"""So many questions without an answer, one after the other, and the scheduler is taken for gone."""
 
 LOOK_S = 2.0
 """Seconds between two looks whether a run can still be done, and the age of what is known of workers."""
@@ -113,21 +117,30 @@ class DaskEngine:
         self._client = client
         self._lock = threading.Lock()
         self._offers: tuple[float, Sequence[Offer]] = (0.0, [])
+        self._silent = 0
         self._number = 0
         self._is_closed = False
 
     def offers(self) -> Sequence[Offer]:
         """Its workers, as they were at most some seconds ago."""
         with self._lock, self._gone_if_closed():
-            at, offers = self._offers
-            if time.monotonic() - at > LOOK_S:
-                # One that is busy is asked again later.
-                with contextlib.suppress(concurrent.futures.TimeoutError):
-                    asked = self._soon(self._client.scheduler.identity(n_workers=-1))
-                    said = asked.result(timeout=CONNECT_S)["workers"]
-                    offers = [_offer(address, worker) for address, worker in said.items()]
-                self._offers = time.monotonic(), offers
-            return offers
+            while self._silent < MOST_SILENT:
+                at, offers = self._offers
+                if time.monotonic() - at <= LOOK_S:
+                    return offers
+                self._ask()
+        raise ClusterGone(f"it has not answered {MOST_SILENT} questions")
+
+    def _ask(self) -> None:
+        """Ask the scheduler for its workers. One that is busy, and says nothing, is asked again."""
+        asked = self._soon(self._client.scheduler.identity(n_workers=-1))
+        try:
+            said = asked.result(timeout=CONNECT_S)["workers"]
+        except concurrent.futures.TimeoutError:
+            self._silent += 1
+        else:
+            self._silent = 0
+            self._offers = time.monotonic(), [_offer(address, worker) for address, worker in said.items()]
 
     def _soon(self, coroutine: Any) -> concurrent.futures.Future[Any]:
         """Have Dask's own thread wait for something.
@@ -155,7 +168,7 @@ class DaskEngine:
         """Raise ClusterGone or NotDone if a run can never be done."""
         if self._client.status == "closed" or self._client._handle_report_task.done():
             raise ClusterGone("there is no connection any more")
-        if not any(tool in offer.tools for offer in self.offers()):
+        if not any(tool in offer.tools and offer.versions == versions() for offer in self.offers()):
             raise NotDone("no worker of the cluster has the tool any more")
 
     def _submit(self, request: bytes, tool: str) -> Any:
@@ -173,10 +186,13 @@ class DaskEngine:
         except (NotDone, ClusterGone, concurrent.futures.TimeoutError):
             raise
         except (Exception, concurrent.futures.CancelledError) as error:
-            # Dask raises what the cluster sent: here that is always an Exception with the bytes of a pickle.
             if self._is_closed:
                 raise WorkerError("the build is ending, so the cluster does nothing for it any more") from None
-            sent = error.args[0] if error.args else b""
+            if isinstance(error, concurrent.futures.CancelledError):
+                # All runs end like this at once when the scheduler's connection is closed, also if it comes back.
+                raise ClusterGone("the connection was lost") from None
+            # Dask raises what the cluster sent: here that is always an Exception with the bytes of a pickle.
+            sent = error.args[0] if error.args else None
             if isinstance(sent, bytes):
                 what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
                 raise NotDone(what) from None

@@ -17,8 +17,8 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from ..core.version import VERSION
 from ..toolchain.probe import Toolchain
-from .machine import Machine, shared_tools
-from .messages import versions
+from .machine import Machine, finders
+from .messages import resource, versions
 
 INFORMATION = "kernelwright"
 """Where a worker's own words are among what the scheduler knows of it, and our plugin among the worker's."""
@@ -28,11 +28,6 @@ LOGGER = logging.getLogger("distributed.worker.kernelwright")
 
 ENDED = ("cancelled", "released", "forgotten", "error")
 """States of a task that nobody waits for."""
-
-
-def resource(tool: str) -> str:
-    """The name of the resource of Dask that a worker with a tool has."""
-    return f"toolchain-{tool}"
 
 
 def execute(request: bytes, key: str) -> bytes:
@@ -67,15 +62,21 @@ async def dask_setup(worker: Any) -> None:
     """Find the tools of this machine, and have a worker offer them. Dask calls this before it joins its scheduler."""
     folder = Path(tempfile.mkdtemp(prefix="kernelwright-", dir=worker.local_directory))
     toolchain = Toolchain(folder / "toolchain.json", dict(os.environ))
-    tools, problems = shared_tools(toolchain)
-    said = {"versions": versions(), "tools": {tool.identity: f"{tool.name} {tool.version}" for tool in tools}}
+
+    def leave() -> None:
+        LOGGER.info("Kernelwright %s ends this worker: a tool has changed since it was started", VERSION)
+        # What it said of itself cannot be taken back. If it has a nanny, that starts it again.
+        worker.loop.add_callback(worker.close_gracefully, restart=True)
+
+    machine = Machine(finders(toolchain), folder, LOGGER.info, leave)
+    said = {"versions": versions(), "tools": {tool.identity: f"{tool.name} {tool.version}" for tool in machine.tools}}
     worker.startup_information[INFORMATION] = lambda worker: said
-    for tool in tools:
+    for tool in machine.tools:
         # It says who can do a run. How many run at once is for the worker's threads to say.
         for resources in (worker.state.total_resources, worker.state.available_resources):
             resources[resource(tool.identity)] = worker.state.nthreads
-    await worker.plugin_add(MachinePlugin(Machine(tools, folder, LOGGER.info)), name=INFORMATION)
-    for tool in tools:
+    await worker.plugin_add(MachinePlugin(machine), name=INFORMATION)
+    for tool in machine.tools:
         LOGGER.info("Kernelwright %s has %s %s (%s)", VERSION, tool.name, tool.version, tool.identity[:16])
-    for problem in problems:
+    for problem in machine.problems:
         LOGGER.info("Kernelwright %s has %s", VERSION, problem)

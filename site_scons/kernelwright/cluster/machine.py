@@ -28,20 +28,17 @@ PLAIN = re.compile(r"[\w@%+=:,./-]+")
 """A path that a shell takes as it is. Commands of a build may have a stand-in for it without quotes."""
 
 
-def shared_tools(toolchain: Toolchain) -> tuple[list[SharedTool], list[str]]:
-    """The tools of this machine that builds elsewhere can use, and what there is to say about the others."""
-    finds: dict[str, Callable[[], SharedTool]] = {
+Finders = Mapping[str, Callable[[], SharedTool]]
+"""Name of a tool -> finds it as it is now, or raises a KernelwrightError. One is called at a time."""
+
+
+def finders(toolchain: Toolchain) -> Finders:
+    """What finds the tools of this machine that builds elsewhere can use."""
+    return {
         "cc": lambda: _compiler(toolchain),
         "nvcc": lambda: _nvcc(toolchain),
         "nvrtc": lambda: shared_nvrtc(toolchain.nvrtc()),
     }
-    found, problems = [], []
-    for name, find in finds.items():
-        try:
-            found.append(_plain(find()))
-        except KernelwrightError as error:
-            problems.append(f"no {name}: {error.message}")
-    return found, problems
 
 
 def _nvcc(toolchain: Toolchain) -> SharedTool:
@@ -75,19 +72,42 @@ class Machine:
     """Does runs, several at a time. Safe to use from several threads.
 
     Arguments:
-        tools: what it can run.
+        finders: find what it can run. They are called before and after each run, because a tool may be upgraded while
+            this machine offers it.
         folder: where it has its files while a run lasts.
         note: is told of each run.
+        leave: called once, when a tool is another one than it was: what this machine offers is not true any more.
+
+    Attributes:
+        tools: what it offers: the tools as they were at the start.
+        problems: what there is to say about the others.
     """
 
-    def __init__(self, tools: list[SharedTool], folder: Path, note: Callable[[str], None]) -> None:
-        self._tools = {tool.identity: tool for tool in tools}
+    def __init__(
+        self,
+        finders: Finders,
+        folder: Path,
+        note: Callable[[str], None],
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._finders = finders
+        self._finding = threading.Lock()
         self._folder = folder
         self._note = note
+        self._leave = leave
+        self._has_left = False
         self._governor = MemoryGovernor(default_budget_kib(), Measurements(folder / "measurements.json"))
         self._lock = threading.Lock()
         self._idle: list[ToolRunner] = []
         self._running: dict[str, _Running] = {}
+        self.tools: list[SharedTool] = []
+        self.problems: list[str] = []
+        for name in finders:
+            try:
+                self.tools.append(self._find(name))
+            except ToolchainError as error:
+                self.problems.append(f"no {name}: {error.message}")
+        self._names = {tool.identity: tool.name for tool in self.tools}
 
     def execute(self, data: bytes, key: str) -> bytes:
         """Do the run that a request asks for.
@@ -124,9 +144,7 @@ class Machine:
                 runner.close()
 
     def _answer(self, request: Request, key: str) -> Answer:
-        tool = self._tools.get(request.tool)
-        if tool is None:
-            return Answer(None, {}, f"this worker has no tool with the identity {request.tool}")
+        tool = self._tool(request.tool)
         with tempfile.TemporaryDirectory(prefix="kw-", dir=self._folder) as top:
             places = {**tool.places, "SCRATCH": f"{top}/{SCRATCH}"}
             _write(Path(top), request.inputs)
@@ -135,11 +153,40 @@ class Machine:
             environment = tool_environment() | {"TMPDIR": places["SCRATCH"]}
             run = ToolRequest(command, f"{top}/{FOLDER}", environment, request.timeout_s, Where())
             with self._runner(key) as runner:
+                runner.timeout_s = request.timeout_s
                 result = runner.attempt(run, request.kind, request.subject)
             files = _made(Path(top), request.outputs)
+        self._tool(request.tool)  # it may have been upgraded while it ran
         ended = f"status {result['status']}" if result["in_time"] else "too late"
         self._note(f"{request.kind} of {request.subject}: {ended} in {result['seconds']:.2f} s")
         return Answer({**result, "output": stand_ins.put(result["output"])}, files)
+
+    def _tool(self, identity: str) -> SharedTool:
+        """A tool as it is now; raises a ToolchainError if it is not the one with this identity any more."""
+        if identity not in self._names:
+            raise ToolchainError(f"this worker has no tool with the identity {identity}")
+        try:
+            tool = self._find(self._names[identity])
+            if tool.identity == identity:
+                return tool
+            error = ToolchainError(f"its {tool.name} has changed since it was started; it is {tool.version} now")
+        except ToolchainError as problem:
+            error = problem
+        with self._lock:
+            is_first, self._has_left = not self._has_left, True
+        if is_first:
+            self._leave()
+        raise error
+
+    def _find(self, name: str) -> SharedTool:
+        """A tool as it is now; raises a ToolchainError if there is none."""
+        try:
+            with self._finding:
+                return _plain(self._finders[name]())
+        except KernelwrightError as error:
+            raise ToolchainError(error.message) from error
+        except OSError as error:
+            raise ToolchainError(f"its files cannot be read: {error.strerror or error}") from error
 
     @contextmanager
     def _runner(self, key: str) -> Iterator[ToolRunner]:

@@ -51,6 +51,11 @@ def versions() -> dict[str, str]:
     return {"kernelwright": VERSION, "python": ".".join(map(str, sys.version_info[:2]))}
 
 
+def resource(tool: str) -> str:
+    """What a worker must offer to do a run: the tool with this identity, and our versions."""
+    return "-".join(("toolchain", tool, *versions().values()))
+
+
 @dataclass(frozen=True)
 class Request:
     """A run of a tool.

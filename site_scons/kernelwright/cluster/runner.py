@@ -240,7 +240,8 @@ class _Action:
         """Write the files of an answer, and say how the run ended.
 
         Raises:
-            ToolchainError: it makes no sense, or the worker could not run the tool.
+            ToolchainError: it makes no sense.
+            NotDone: the worker could not run the tool.
         """
         try:
             answer = Answer.decode(data, self.request.outputs)
@@ -254,8 +255,7 @@ class _Action:
                 "see that all workers have this version of Kernelwright, and who runs them",
             ) from error
         if run is None:
-            message = f"a worker of the cluster could not run {self.tool.name}: {answer.problem}"
-            raise ToolchainError(message, where, "see the worker's log and its disk, or build without the cluster")
+            raise NotDone(f"a worker of the cluster could not run {self.tool.name}: {answer.problem}")
         for name, content in answer.files.items():
             self.places[name].write_bytes(content)
         return run

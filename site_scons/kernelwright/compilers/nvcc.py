@@ -13,14 +13,11 @@ from ..core.arch import image_file, is_ptx
 from ..core.errors import Where
 from ..core.files import pretty_json
 from ..define.sources import IN_PACKAGE
-from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.nvcc import Nvcc
 from .headers import can_include, headers_in, options_files
-from .plain_flags import can_trim
-from .shared import shared_nvcc
 
 __all__ = [
     "LISTING",
@@ -171,20 +168,11 @@ def compile_device_code(
         # The target's name is given because nvcc would write the path of the output there without quoting it.
         command += ["-MD", "-MF", place_for_shell(scratch / LISTING, job.folder), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
-    # The headers of others are on this machine only, and so are the paths of which other flags may tell in the code.
-    plain = job.headers is None and can_trim(job.flags) and not can_include(job.flags)
-    elsewhere = _needs(job, nvcc, host_compiler, scratch) if plain else None
-    result = tools.run(
-        command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject, elsewhere=elsewhere
-    )
+    # Never on another machine: nvcc makes names of the folder that it runs in.
+    result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
     write_results(job, nvcc, result.output, scratch)
     headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
     return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
-
-
-def _needs(job: NvccJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> Elsewhere:
-    """What a run on another machine needs, if the source includes headers of CUDA only."""
-    return Elsewhere(shared_nvcc(nvcc, host_compiler), (job.folder / "device.cu",), (scratch / job.output,))
 
 
 def write_results(job: NvccJob, nvcc: Nvcc, output: str, scratch: Path) -> None:

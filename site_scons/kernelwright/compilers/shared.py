@@ -24,11 +24,10 @@ SYSTEM = ("/", "/usr", "/usr/local", "/opt")
 
 
 def shared_nvcc(nvcc: Nvcc, host_compiler: HostCompiler) -> SharedTool:
-    """nvcc, with the programs that it runs. Its identity covers the host compiler."""
+    """The programs that nvcc runs: those are run elsewhere, and never nvcc. Its identity covers the host compiler."""
+    tops = {"CUDA": Path(nvcc.path).parent.parent, "REAL_CUDA": Path(nvcc.path).resolve().parent.parent}
     places = {"NVCC": nvcc.path, "CC": host_compiler.path}
-    if not nvcc.obstacle:  # what a script runs may be anywhere
-        tops = {"CUDA": Path(nvcc.path).parent.parent, "REAL_CUDA": Path(nvcc.path).resolve().parent.parent}
-        places |= {name: str(top) for name, top in tops.items() if str(top) not in SYSTEM}
+    places |= {name: str(top) for name, top in tops.items() if str(top) not in SYSTEM}
     return _tool("nvcc", nvcc.version, [nvcc.identity], places)
 
 
