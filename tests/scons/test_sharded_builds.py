@@ -14,6 +14,7 @@ import tuned
 from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project, Run, new_project, once
 from kernelwright import cli
 from kernelwright.core.shard import Shard
+from kernelwright.define.recorded import text_of
 from kernelwright.state.cache import BuildCache
 
 SETTINGS = """\
@@ -202,8 +203,10 @@ def test_what_does_not_fit_a_shard_is_refused_with_a_remedy(tmp_path: Path) -> N
 
 def test_without_kernels_a_shard_is_well_and_failures_are_those_of_its_own(cpu_project: Project) -> None:
     empty = next(s for s in (Shard(n, 9) for n in range(1, 10)) if not any(map(s.has, ("scale", "add_one"))))
-    run = cpu_project.scons("--shard", str(empty))
+    cpu_project.write("configs.json", text_of({"scale": [{"dtype": "float32"}]}))
+    run = cpu_project.scons("--shard", str(empty), "CONFIGS=configs.json")
     assert f"shard {empty} of demo has 0 kernels" in run.output and "Nothing to be done" in run.output
+    assert "configs.json names" not in run.output, "another shard builds that kernel"
     cpu_project.replace("kernels/scale.py", "T.cast(2.0, dtype)", "T.cast(2.0, 'nothing')")
     well = next(s for s in (Shard(n, 9) for n in range(1, 10)) if s.has("add_one"))
     failing = next(s for s in (Shard(n, 9) for n in range(1, 10)) if s.has("scale"))

@@ -25,7 +25,7 @@ from kernelwright.scons.run import BuildRun
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
 from kernelwright.toolchain.distribution import Distribution
-from scons_tree import FILE, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
+from scons_tree import FILE, GEMM, TOOLS, Inputs, graph_of, make_all, new_graph, new_run, stages_of
 
 
 @pytest.fixture
@@ -404,3 +404,19 @@ def test_records_of_definitions_are_of_the_code_that_makes_them_of_tvm_and_of_st
     found.append(identity(Inputs()))
     assert len(set(found)) == 4 and "new code of DISCOVER" in found[-1]
     assert {str(others) for _, others in asked} == {"{'other': 'kernels/other.py'}"}
+
+
+def test_a_file_with_a_kernel_that_another_file_has_is_not_settled_without_it(tmp_path, monkeypatch):
+    """The error is among those of discovery, and ``-k`` goes on. The next run has to say it again."""
+    first, second = Inputs().definition, replace(Inputs(others=(replace(GEMM, name="add"),)).definition, file="b.py")
+    error = KernelwrightError("a kernel named 'gemm' is also defined")
+    graph = new_graph(tmp_path, monkeypatch, Inputs())
+    monkeypatch.setattr(discovery, "discover", lambda *arguments: discovery.Discovery([first, second], [error]))
+    assert graph._discover([FILE, "b.py"], {}) == [error]
+    assert [found.definition for found in graph._looked_into] == [first]
+    assert graph.unsettled.keys() == {"gemm", "add"}
+
+    graph = new_graph(tmp_path / "settled", monkeypatch, Inputs())
+    monkeypatch.setattr(discovery, "discover", lambda *arguments: discovery.Discovery([second], [error]))
+    graph._discover(["b.py"], {"gemm": SimpleNamespace(file=FILE)})
+    assert graph._looked_into == [] and graph.unsettled.keys() == {"add"}

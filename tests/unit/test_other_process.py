@@ -30,6 +30,7 @@ USE = """
 import json, sys
 from kernelwright.lower.serving import Reads, executed
 root, file = sys.argv[1:]
+sys.prefix = root.rpartition("/")[0]  # as that of an image whose Python is in /usr and whose project is in /usr/src
 reads = Reads(root)
 reads.install()
 executed(file, root)
@@ -47,6 +48,7 @@ except ImportError:
 ANSWER = [values.VALUE, one.VALUE, open(os.path.dirname(__file__) + "/data.txt").read(), os.listdir("sizes")]
 open("made.txt", "w").close()
 open("made.txt").close()
+open("env/dist-packages/installed.py").close()
 """
 
 
@@ -58,9 +60,10 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
         "parts/__init__.py": "",
         "parts/one.py": "VALUE = 1",
         "sizes/128": "",
+        "env/dist-packages/installed.py": "",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     # Bytecode of another source, with the time and the size of this one.
     values = tmp_path / "values.py"
@@ -79,7 +82,8 @@ def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path
 
     assert answer == [3, 1, "data", ["128"]]
     assert found.pop(f"{tmp_path}/sizes/") is None
-    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items() if name != "sizes/128"}
+    used = {name: text for name, text in files.items() if name not in ("sizes/128", "env/dist-packages/installed.py")}
+    digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in used.items()}
     names = {os.path.relpath(path, tmp_path): digest for path, digest in found.items()}
     assert {name: digest for name, digest in names.items() if digest} == digests
     absent = {name for name, digest in names.items() if not digest}

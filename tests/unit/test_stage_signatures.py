@@ -293,7 +293,7 @@ def test_a_library_is_linked_again_if_any_file_changes_that_is_in_it_or_that_its
 # --- The code of a stage
 
 
-EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns worker/project worker/reads"
+EXECUTION = "define/kernel core/files worker/definitions worker/imports worker/patterns core/project worker/reads"
 EXECUTION += " worker/server worker/strict"
 DEVICE_COMPILERS = "compilers/headers compilers/nvcc compilers/nvrtc processes/environment stages/device"
 DEVICE_COMPILERS += " compilers/nvcc_steps toolchain/ask toolchain/cuda toolchain/nvcc toolchain/nvcc_steps"

@@ -13,6 +13,7 @@ from kernelwright.core.errors import ToolchainError
 from kernelwright.core.files import sha256_of
 from kernelwright.core.records import Record
 from kernelwright.core.sealed import sealed, unsealed_object, write_sealed
+from kernelwright.core.surroundings import installed_record
 from kernelwright.processes.environment import tool_environment
 from kernelwright.state.cache import BuildCache
 from kernelwright.toolchain import nvcc as nvcc_module
@@ -260,6 +261,15 @@ def test_identity_of_nvcc_covers_each_of_its_parts(tmp_path, part):
     before = probe(tmp_path, nvcc)
     (tmp_path / "cuda" / part).write_text("another one")
     assert probe(tmp_path, nvcc).identity != before.identity
+
+
+@pytest.mark.parametrize("wheel", ["nvcc", "runtime", "crt", "cccl"])
+def test_a_part_of_nvcc_is_of_each_wheel_that_it_compiles_with(wheel):
+    nvcc, record = next(iter(in_wheels("bin/nvcc")), None), installed_record(f"nvidia_cuda_{wheel}")
+    if nvcc is None or record is None:
+        pytest.skip("the nvcc wheels are not installed")
+    files = {str(record.parent.parent / line.partition(",")[0]) for line in record.read_text().splitlines()}
+    assert files.intersection(map(str, nvcc_parts(str(nvcc))))
 
 
 def test_identity_of_nvcc_covers_the_compiler_that_it_calls(tmp_path):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kernelwright.core.errors import DefinitionError
 from kernelwright.core.files import dependency_digest
+from kernelwright.core.project import Project as Files
 from kernelwright.worker.patterns import pattern_files
-from kernelwright.worker.project import Project as Files
 from workers_project import COPY, Project
 
 

@@ -18,6 +18,7 @@ A module of ours that is run like this (:mod:`.start_worker`) imports no more of
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -34,9 +35,8 @@ from types import CodeType, ModuleType
 from typing import IO, Any, NamedTuple
 
 from ..core.errors import KernelwrightError
+from ..core.project import Project
 from ..processes.protocol import error_to_json
-
-OWN_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class Message(NamedTuple):
@@ -276,8 +276,12 @@ def _is_of_project(path: str, root: str) -> bool:
 
 def _is_inside(path: str, root: str) -> bool:
     """Whether a path is one of the project, and not of an environment in its folder."""
-    foreign = path.startswith((sys.prefix + os.sep, OWN_PACKAGE)) or "site-packages" in Path(path).parts
-    return path.startswith(root + os.sep) and not foreign
+    return _project(root).relative(path) is not None
+
+
+@functools.cache
+def _project(root: str) -> Project:
+    return Project(Path(root))
 
 
 def _project_files(root: str) -> Iterator[str]:

@@ -198,7 +198,8 @@ class PackageGraph:
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
-        if self._configured and not errors:
+        # A shard does not know the kernels of others; what is told of them is told where the package is made.
+        if self._configured and not errors and self.run.shard is None:
             self._tell(self._configured.notes([*kept, *self.unsettled]))
         self.run.note_tables(self._tables, None if errors else {*kept, *self._discovered})
         self._failing = [self._failure(number, error) for number, error in enumerate(errors)]
@@ -384,7 +385,11 @@ class PackageGraph:
         )
         for record in records:
             found, before = Unsettled(record, {}, []), len(errors)
+            # Kernels whose names other files have taken: they are among the errors already.
+            twice = {kernel.name for kernel in record.kernels if kernel.name in kept or kernel.name in self._discovered}
             for kernel in record.kernels:
+                if kernel.name in twice:
+                    continue
                 self._discovered.add(kernel.name)
                 if self.run.shard and not self.run.shard.has(kernel.name):
                     found.elsewhere.append(kernel.name)
@@ -400,11 +405,10 @@ class PackageGraph:
                 # What is missing for a backend is no error of one definition: it ends the run, and is said once.
                 self._require(selection.backends)
                 found.notes.extend(_notes(selection))
-                # A name that is defined twice is among the errors already.
-                if selection.archs and kernel.name not in self.unsettled:
+                if selection.archs:
                     with _noted(errors):
                         found.kernels[kernel.name] = self.add_kernel(record, selection)
-            if len(errors) == before:
+            if len(errors) == before and not twice:
                 self._looked_into.append(found)
             self._tell(found.notes)
         return errors

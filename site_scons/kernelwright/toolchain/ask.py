@@ -19,7 +19,7 @@ from ..processes.environment import tool_environment
 
 WHERE = Where(stage="settings")
 
-REVISION = 6
+REVISION = 7
 """Raise when a probe reads something else, so that kept results are not used."""
 
 TIMEOUT_S = 120

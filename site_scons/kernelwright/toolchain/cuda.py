@@ -9,8 +9,12 @@ from pathlib import Path
 
 RELEASE = re.compile(rb"Cuda compilation tools, release ([0-9.]+), V([0-9.]+)")
 
-HEADERS = ("cuda_runtime_api.h", "cuda_fp16.hpp", "cuda_bf16.hpp", "cuda_fp8.hpp")
-"""Headers whose content tells the versions of nvidia-cuda-runtime and of the half-precision types."""
+HEADERS = (
+    *("cuda_runtime_api.h", "cuda_fp16.hpp", "cuda_bf16.hpp", "cuda_fp8.hpp", "crt/mma.h"),
+    *("cccl/cuda/std/__cccl/version.h", "cuda/std/__cccl/version.h"),
+)
+"""Headers whose content tells the versions of nvidia-cuda-runtime, of the half-precision types, of nvidia-cuda-crt, and
+of nvidia-cuda-cccl, which has a folder of its own since CUDA 13."""
 
 
 def in_wheels(name: str) -> list[Path]:

@@ -110,8 +110,8 @@ def probe_nvcc(path: str, parts: Sequence[Path], host_compiler: HostCompiler) ->
     archs = [name for kind in ("code", "arch") for name in answer([path, f"--list-gpu-{kind}"], INSTALL_CUDA).split()]
     real = next(arch for arch in archs if not is_ptx(arch))
     obstacle = compile_probe(path, version, host_compiler.path, real, INSTALL_CUDA)
-    digests = {part.name: content_digest(str(part), file_stamp(part)) for part in parts}
-    contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests.items())
+    digests = ((part.name, content_digest(str(part), file_stamp(part))) for part in parts)
+    contents = (name.encode() + b"\0" + bytes.fromhex(digest) for name, digest in digests)
     return Nvcc(path, version, identity([version, host_compiler.identity], contents), with_suffixes(archs), obstacle)
 
 

@@ -25,9 +25,6 @@ INSTALL_NVRTC = "pip install 'kernelwright[nvrtc]', or set cuda_compiler to nvcc
 FIRST_RELEASE = (12, 8)
 """The first CUDA release with precompiled headers."""
 
-MORE_HEADERS = ("crt/mma.h", "cccl/cuda/std/__cccl/version.h")
-"""Headers besides those of nvcc that tell the versions of nvidia-cuda-crt and nvidia-cuda-cccl."""
-
 CUDART_VERSION = re.compile(r"^#define CUDART_VERSION\s+([0-9]+)", re.M)
 
 PROBE_SOURCE = """\
@@ -82,7 +79,7 @@ def nvrtc_parts(library: Path) -> list[Path]:
     """The files that decide what NVRTC makes: the library, what it loads, and headers that tell the versions."""
     include = include_beside(library)
     builtins = sorted(library.parent.glob("libnvrtc-builtins.so.*"))
-    return [library, *builtins, *(include / name for name in (*HEADERS, *MORE_HEADERS) if (include / name).is_file())]
+    return [library, *builtins, *(include / name for name in HEADERS if (include / name).is_file())]
 
 
 def include_beside(library: Path) -> Path:

@@ -30,10 +30,10 @@ from typing import Any
 from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import dependency_digest
+from ..core.project import Installation, Project
 from ..core.surroundings import INSTALLED, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
 from .imports import ProjectFinder, ProjectLoader
-from .project import Installation, Project
 from .reads import ReadRecorder, Reads
 from .strict import Strict
 

@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
-from .project import Installation, Project
+from ..core.project import Installation, Project
 from .reads import ReadRecorder
 
 

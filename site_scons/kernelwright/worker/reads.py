@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import OUTPUT_FOLDERS, dependency_digest
+from ..core.project import Project
 from ..define import recorded
 from .environment import watch_environment
 from .patterns import pattern_files
-from .project import Project
 from .strict import FORBIDDEN_EVENTS, Findings, Strict
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.errors import DefinitionError, Where
-from .project import Installation, Project
+from ..core.project import Installation, Project
 
 MAX_TEXT = 200
 """Longest text in characters that an error shows of a command."""
