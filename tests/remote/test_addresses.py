@@ -50,6 +50,8 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         ("gs://s3cret@bucket", "GOOGLE_APPLICATION_CREDENTIALS"),
         ("az://container/x?sig=s3cret", "AZURE_STORAGE_ACCOUNT_KEY"),
         ("https://host/x#s3cret", TOKEN),
+        ("https://user:of/s3cret@host/x", TOKEN),
+        ("s3cret@host://x", TOKEN),
     ],
 )
 def test_credentials_in_an_address_are_refused_and_not_shown(address: str, place: str) -> None:

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from kernelwright.define.settings import Settings
 from kernelwright.remote import client, store
+from kernelwright.remote.bazel import action_result, digest_in
 from kernelwright.remote.client import RemoteCache, place_of
 from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys
 from kernelwright.remote.opening import open_remote
-from kernelwright.state.cache import BuildCache, key_of
+from kernelwright.state import shared
+from kernelwright.state.cache import BuildCache, Wanted, key_of
 
-from remote.servers import Faulty, faulty, status
+from remote.servers import Faulty, faulty, reply, status
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
 
@@ -201,7 +203,8 @@ def test_the_object_of_another_key_is_a_miss(tmp_path: Path, server: Faulty, mad
     server.objects = {first: server.objects[second], second: server.objects[first]}
     with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
         assert reader.fetched() is None and reader.fetched(OTHER) is None
-        assert len(reader.said) == 2 and "an entry of another key" in reader.said[0]
+        assert len(reader.said) == 1 and "an entry of another key" in reader.said[0], "the first one is named"
+    assert reader.said[1:] == ["kernelwright: 2 objects of the remote cache were damaged"]
 
 
 def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
@@ -215,6 +218,18 @@ def test_an_object_that_unpacks_to_more_than_any_entry_is_a_miss(
 
 def hang(handler: BaseHTTPRequestHandler) -> bool:
     time.sleep(30)
+    return True
+
+
+def trickle(handler: BaseHTTPRequestHandler) -> bool:
+    """Send a byte now and then, each of them in time."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "30")
+    handler.end_headers()
+    with contextlib.suppress(OSError):
+        for _ in range(30):
+            handler.wfile.write(b"x")
+            time.sleep(0.15)
     return True
 
 
@@ -264,9 +279,12 @@ def test_a_server_that_is_down_is_off_at_once(tmp_path: Path) -> None:
         assert one.remote.is_off and len(one.said) == 1 and "nobody answers there" in one.said[0]
 
 
-def test_a_server_that_hangs_costs_one_wait(tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", [hang, trickle])
+def test_a_server_that_hangs_costs_one_wait(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, answer: Callable[[BaseHTTPRequestHandler], bool]
+) -> None:
     monkeypatch.setattr(store, "FIRST_READ_S", 1)
-    server.answer = hang
+    server.answer = answer
     with machine(tmp_path / "one", server.address) as one:
         ask_many(one)
         assert one.remote.is_off and len(one.said) == 1 and "does not answer in time" in one.said[0]
@@ -286,6 +304,15 @@ def test_a_server_that_answers_too_slowly_is_off(
             one.fetched(key_of(str(number), []))
         assert "it is too slow" in one.said[0] and one.remote.counts.misses == client.MOST_FAILURES - 1
         assert len(server.asked) == 1 + client.MOST_FAILURES
+
+
+def test_a_server_that_answers_all_with_a_page_is_off(tmp_path: Path, server: Faulty) -> None:
+    server.answer = lambda handler: reply(handler, 200, b"<html>log in</html>") is None
+    with machine(tmp_path / "one", server.address) as one:
+        for number in range(3 * client.MOST_DAMAGED):
+            assert one.fetched(key_of(str(number), [])) is None
+        assert len(server.asked) == client.MOST_DAMAGED and one.remote.is_off
+    assert len(one.said) == 2 and "damaged object" in one.said[0] and "off for this run: 10 of its" in one.said[1]
 
 
 def test_one_failure_now_and_then_does_not_matter(tmp_path: Path, server: Faulty) -> None:
@@ -387,6 +414,68 @@ def test_what_is_asked_ahead_is_asked_once(tmp_path: Path, server: Faulty, made:
         one.cache.fetch_ahead(OTHER, FILES, lambda name: "", lambda found: came.clear())
         assert one.fetched() == outputs(made) and one.fetched(OTHER) is None and one.fetched() == outputs(made)
         assert came.is_set() and len(server.asked) == 2
+
+
+def test_what_was_asked_ahead_counts_only_as_long_as_it_fits(tmp_path: Path, server: Faulty, made: Path) -> None:
+    fill(tmp_path / "now", server.address, made, {"helper.py": "now"})
+    now = outputs(made)
+    (made / "b.json").write_text("later")
+    fill(tmp_path / "later", server.address, made, {"helper.py": "later"})
+    came = threading.Event()
+    with machine(tmp_path / "one", server.address, remote_mode="read") as one:
+        one.cache.fetch_ahead(KEY, FILES, lambda name: "now", lambda found: came.set())
+        assert came.wait(60) and one.fetched(current=lambda name: "later") == outputs(made) != now
+
+
+def test_nobody_waits_for_a_cache_that_went_off_before_it_was_asked(tmp_path: Path, server: Faulty) -> None:
+    server.answer = status(401)
+    found: list[object] = []
+    with machine(tmp_path / "one", server.address) as one:
+
+        def wanted() -> Iterator[tuple[str, Wanted, Callable[[str], str]]]:
+            yield KEY, Wanted(frozenset(FILES)), lambda name: ""
+            one.fetched(OTHER)
+
+        one.cache.look_ahead(wanted())
+        assert one.remote.is_off
+        asking = threading.Thread(target=lambda: found.append(one.fetched()), daemon=True)
+        asking.start()
+        asking.join(20)
+    assert found == [None]
+
+
+def test_a_push_leaves_nothing_out_or_says_so(
+    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "MOST_WAITING", 2)
+    monkeypatch.setattr(client, "WRITERS", 1)
+    monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
+    monkeypatch.chdir(tmp_path)
+    cache = BuildCache(tmp_path / Settings().cache_dir, 1 << 30, owned=True)
+    for number in range(30):
+        cache.store(key_of(str(number), []), made, FILES, {})
+    failing: list[str] = []
+
+    def one_fails(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.command == "PUT" and handler.path in (failing or [handler.path]):
+            failing.append(handler.path)
+            return status(507)(handler)
+        return False
+
+    server.answer = one_fails
+    assert shared.run("push") == 1 and "push again" in capsys.readouterr().err
+    assert len(set(failing)) == 1 and len(server.objects) == 29
+    server.answer = lambda handler: False
+    assert shared.run("push") == 0 and len(server.objects) == 30
+    said = capsys.readouterr()
+    assert said.out == "1 entries are new in the remote cache, 0.0 MB\n" and "push again" not in said.err
+
+
+def test_a_number_of_a_result_has_64_bits() -> None:
+    result = action_result("a" * 64, 1 << 63)
+    assert digest_in(result) == "a" * 64
+    with pytest.raises(store.Unreachable, match="no ActionResult"):
+        digest_in(result + b"\x18" + b"\x80" * 10 + b"\x01")
 
 
 def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty, made: Path) -> None:

@@ -35,6 +35,32 @@ pool.ForkServer = probe.probe_nvcc = refuse
 """The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
 
 
+DISTURB = """\
+import time
+from pathlib import Path
+from kernelwright.remote import client
+from kernelwright.state import finished, journal
+
+restore, finish = finished.restore, client._Threads.finish
+
+def edit_and_restore(*arguments):
+    Path("kernels/_helper.py").write_text("X = 2\\n")
+    time.sleep(0.1)
+    return restore(*arguments)
+
+def fail(self):
+    raise OSError(28, "No space left on device")
+
+def interrupt(self, deadline):
+    client._Threads.finish = finish
+    raise KeyboardInterrupt
+
+finished.restore, journal.Journal.close, client._Threads.finish = edit_and_restore, fail, interrupt
+"""
+"""The begin of a build file: a file is edited when kernels have been found; at the end the disk is full, and the user
+interrupts the writing."""
+
+
 def sharing(folder: Path, address: str) -> Project:
     """A checkout of the project, with a remote cache."""
     project = new_project(folder)
@@ -88,6 +114,18 @@ def test_what_has_changed_is_made_and_the_rest_is_taken(server: Nginx, tmp_path:
         "PACKAGE demo",
     ]
     assert package(project)["_lib/add_one.so"] == package(server.first)["_lib/add_one.so"]  # type: ignore[attr-defined]
+
+
+def test_a_change_while_kernels_are_taken_counts_and_the_end_is_orderly(server: Nginx, tmp_path: Path) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    project.write("SConstruct", DISTURB + SCONSTRUCT)
+    run = project.scons("-j2", env={TOKEN: READER})
+    assert set(run.labels) == {"CACHED", "PACKAGE"}
+    assert "Traceback" not in run.output and "kernelwright: remote cache: " in run.output
+    assert "No space left on device" in run.output
+    (settled,) = (project.folder / "build/.kernelwright/settled").iterdir()
+    trusted = json.loads(settled.read_text())[2]["files"]
+    assert trusted.keys() == {"kernels/scale.py"}, "the next run looks at the other one"
 
 
 def test_a_target_is_taken_stage_by_stage(server: Nginx, tmp_path: Path) -> None:

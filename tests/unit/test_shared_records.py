@@ -221,6 +221,15 @@ def test_distributions_are_found_by_their_files() -> None:
     assert surroundings.surrounding_digest("kernels/numpy.py") is None
 
 
+@pytest.mark.parametrize("name", ["", "/numpy", "**", "n*", "[", "..", "../numpy", "numpy\0", "numpy\n", "numpy-"])
+def test_only_what_definitions_can_depend_on_is_looked_at(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "1234")
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert surroundings.surrounding_digest("/environment/HOME") and surroundings.surrounding_digest("/installed/numpy")
+    assert surroundings.surrounding_digest("/environment/SECRET") == ""
+    assert surroundings.surrounding_digest(f"/installed/{name}") == ""
+
+
 def test_without_a_cache_nothing_is_asked(tree: Tree) -> None:
     file = tree.copy("one")
     paths = [tree.folder / file]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -22,16 +23,27 @@ VARIABLE = "/environment/"
 INSTALLED = "/installed/"
 """What the name of an installed distribution begins with."""
 
+DISTRIBUTION = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""Name of a distribution, see https://packaging.python.org/en/latest/specifications/name-normalization/."""
+
 PRELOADED = ("numpy", "ml_dtypes")
 """What every worker has loaded besides TVM, and what definitions may compute their configs with."""
 
 
 def surrounding_digest(name: str) -> str | None:
-    """The digest of something besides the project's files; empty if it is absent, None for any other name."""
+    """The digest of something besides the project's files; empty if it is absent, None for any other name.
+
+    Others wrote the names that a remote cache gives, and what is asked for next depends on the digests. So a name of
+    anything else, such as a variable with a secret, is that of something absent.
+    """
     if name.startswith(VARIABLE):
-        value = os.environ.get(name.removeprefix(VARIABLE))
+        variable = name.removeprefix(VARIABLE)
+        value = os.environ.get(variable) if variable in PASSED_ON else None
         return "" if value is None else hashlib.sha256(os.fsencode(value)).hexdigest()
-    return installed_digest(name.removeprefix(INSTALLED)) if name.startswith(INSTALLED) else None
+    if name.startswith(INSTALLED):
+        distribution = name.removeprefix(INSTALLED)
+        return installed_digest(distribution) if DISTRIBUTION.fullmatch(distribution) else ""
+    return None
 
 
 def installed_digest(distribution: str) -> str:
@@ -86,6 +98,7 @@ def distributions_of(files: Iterable[str]) -> list[str] | None:
 
 
 def _records_in(folder: str) -> list[tuple[str, str]]:
-    """Name and rows of each distribution that is installed in a folder."""
-    records = Path(folder).glob("*.dist-info/RECORD")
-    return [(r.parent.name.partition("-")[0], "\n" + r.read_text(encoding="utf-8", errors="replace")) for r in records]
+    """Name and rows of each distribution that is installed in a folder, if its name is one."""
+    records = {record: record.parent.name.partition("-")[0] for record in Path(folder).glob("*.dist-info/RECORD")}
+    known = ((name, record) for record, name in records.items() if DISTRIBUTION.fullmatch(name))
+    return [(name, "\n" + record.read_text(encoding="utf-8", errors="replace")) for name, record in known]

@@ -31,14 +31,15 @@ def check_address(address: str, where: Where) -> None:
     if not address:
         return
     scheme = scheme_of(address)
+    # In the whole address: a password may have a slash in it, and then the server seems to begin with the user.
+    if scheme and re.search("[@?#]", address):
+        place = OWN_CREDENTIALS.get(scheme, f"{TOKEN}, or the file ~/.netrc")
+        message = "remote_cache has credentials or parameters in its address, which others would see"
+        raise SettingsError(message, where, f"write the address without them; credentials belong in {place}")
     if scheme and scheme not in SCHEMES:
         remedy = f"the schemes are {', '.join(SCHEMES)}; a folder is written as a path"
         raise SettingsError(f"remote_cache has the unknown scheme {scheme!r}", where, remedy)
     host, _, path = address.partition("://")[2].partition("/")
-    if scheme and ("@" in host or "?" in address or "#" in address):
-        place = OWN_CREDENTIALS.get(scheme, f"{TOKEN}, or the file ~/.netrc")
-        message = "remote_cache has credentials or parameters in its address, which others would see"
-        raise SettingsError(message, where, f"write the address without them; credentials belong in {place}")
     if scheme and not re.fullmatch(r"[A-Za-z0-9._:\[\]-]+", host):
         example = "https://cache.example.org/kernels" if scheme.startswith("http") else f"{scheme}://bucket/prefix"
         raise SettingsError(f"remote_cache names no host or bucket: {address!r}", where, f"write for example {example}")

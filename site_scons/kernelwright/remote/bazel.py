@@ -109,3 +109,5 @@ def _read_number(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 128:
             return value, at
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")

@@ -32,6 +32,9 @@ MOST_WAITING = 20_000
 MOST_FAILURES = 3
 """After so many failed requests in a row a store is off for the run."""
 
+MOST_DAMAGED = 10
+"""After so many damaged objects, too: what answers may be no store, but the page of a login."""
+
 SLOW_S = 3.0
 """A request that takes longer than this, and than its size explains, counts as failed."""
 
@@ -71,7 +74,7 @@ class RemoteCache:
         self._reading, self._writing = _Line(), _Line()
         self._ahead = _Threads("ahead", READERS)
         self._behind = _Threads("behind", WRITERS)
-        self._left_out = 0
+        self._left_out = self._not_written = self._damaged = 0
         self.is_closed = False
 
     @property
@@ -80,9 +83,9 @@ class RemoteCache:
         return self._reading.closed
 
     @property
-    def writes_nothing(self) -> bool:
-        """Whether nothing is written any more."""
-        return self._writing.closed
+    def lacks_something(self) -> bool:
+        """Whether something was to be written, and was not."""
+        return self._writing.closed or self._left_out + self._not_written > 0
 
     def get(self, name: str) -> bytes | None:
         """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
@@ -105,16 +108,25 @@ class RemoteCache:
         return entry
 
     def damaged(self, name: str, why: str) -> None:
-        """Say that an entry does not count."""
-        self._warn(f"kernelwright: the remote cache has a damaged object, which counts as a miss: {name[:12]}: {why}")
+        """Say that an entry does not count; only the first one is named."""
+        with self._lock:
+            self._damaged += 1
+            count = self._damaged
+        if count == 1:
+            self._warn(
+                f"kernelwright: the remote cache has a damaged object, which counts as a miss: {name[:12]}: {why}"
+            )
+        if count >= MOST_DAMAGED:
+            self._close(self._reading, f"is off for this run: {count} of its objects are damaged")
 
     def put(self, name: str, entry: bytes) -> bool | None:
         """Write an entry that is not there; whether it was written. None: that failed. Never an error."""
         data = self._seal.packed(name, entry)
         place = place_of(name)
         written = self._attempt(self._writing, lambda: self._store.put(place, data))
-        if written:
-            with self._lock:
+        with self._lock:
+            self._not_written += written is None
+            if written:
                 self.counts.written += 1
                 self.counts.sent += len(data)
         return written
@@ -125,14 +137,22 @@ class RemoteCache:
         return self._attempt(self._writing, lambda: self._store.has(place))
 
     def ask_ahead(self, tasks: Iterable[Callable[[], None]]) -> None:
-        """Do some tasks that ask for entries, many at the same time, in threads of the client."""
-        if not self.is_off:
-            self._ahead.add(tasks)
+        """Do some tasks that ask for entries, many at the same time, in threads of the client.
 
-    def write_behind(self, task: Callable[[], None]) -> None:
-        """Do a task that writes entries when there is time for it; it is left out if too many wait already."""
+        They are done even if nothing is read any more: somebody may wait for what they say.
+        """
+        self._ahead.add(tasks)
+
+    def write_behind(self, task: Callable[[], None], patient: bool = False) -> None:
+        """Do a task that writes entries when there is time for it.
+
+        Arguments:
+            patient: what is done if too many wait already: wait until there is room, or leave this one out.
+        """
         if not self.writable or self._writing.closed:
             return
+        if patient:
+            self._behind.wait_for_room(MOST_WAITING)
         if self._behind.waiting >= MOST_WAITING:
             self._left_out += 1
         else:
@@ -144,11 +164,13 @@ class RemoteCache:
         self._ahead.drop()
         deadline = time.monotonic() + patience_s
         self._behind.finish(deadline)
-        left_out = self._left_out + (0 if self._writing.closed else self._behind.waiting)
+        self._left_out += 0 if self._writing.closed else self._behind.waiting
         self._behind.drop()
-        if left_out:
+        if 1 < self._damaged < MOST_DAMAGED:
+            self._warn(f"kernelwright: {self._damaged} objects of the remote cache were damaged")
+        if self._left_out:
             self._warn(
-                f"kernelwright: {left_out} entries were not written to the remote cache: there was no time for it"
+                f"kernelwright: {self._left_out} entries were not written to the remote cache: there was no time for it"
             )
         # A thread in the middle of a request cannot be left alone: the end of the interpreter would crash in it. Each
         # request has its own limits of time.
@@ -251,6 +273,11 @@ class _Threads:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     return
+
+    def wait_for_room(self, most: int) -> None:
+        """Wait until fewer tasks than that are waiting."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._tasks) < most)
 
     def join(self) -> None:
         """Wait for the tasks that have begun."""

@@ -113,16 +113,18 @@ class ObjectStore:
 
         self._is_http = scheme_of(address) in ("http", "https")
         make = obstore.store.HTTPStore.from_url if self._is_http else obstore.store.from_url
-        options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "timeout": f"{WHOLE_S}s", "allow_http": True}
+        options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "allow_http": True}
         options |= {"root_certificate": certificates} if certificates else {}
 
-        def connected(read_s: int, more: Mapping[str, str]) -> Any:
-            given = {**options, "read_timeout": f"{read_s}s", "default_headers": {**headers, **more}}
+        def connected(read_s: int, more: Mapping[str, str], whole_s: int = WHOLE_S) -> Any:
+            times = {"read_timeout": f"{read_s}s", "timeout": f"{whole_s}s"}
+            given = {**options, **times, "default_headers": {**headers, **more}}
             return make(address, client_options=given, retry_config={"max_retries": 0})
 
         # A server that knows no preconditions writes the object again, with the same meaning.
         once = {"if-none-match": "*"} if self._is_http else {}
-        self._first = connected(FIRST_READ_S, {})
+        # A server that sends a byte now and then is always in time, but never done.
+        self._first = connected(FIRST_READ_S, {}, 2 * FIRST_READ_S)
         self._reader = connected(READ_S, {})
         self._writer = connected(READ_S, once)
         self._answered = False

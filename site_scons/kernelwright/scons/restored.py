@@ -85,7 +85,8 @@ class RestoredKernels:
         build_cache, top = self.run.cache, str(self.run.top)
         if build_cache is None:
             return False
-        found = finished.recall(build_cache, self._question(file), _present(self.run.top))
+        present = _present(self.run.top)
+        found = finished.recall(build_cache, self._question(file), present)
         if found is None or not self._may_take(found, taken, tables):
             return False
         start = time.monotonic()
@@ -97,7 +98,7 @@ class RestoredKernels:
             for name, path in stage.outputs.items():
                 self.run.journal.adopt(f"{self.work}/{path}", written.digests[path], stage.lines[name])
         self._tell(written.stages, start)
-        present = _present(self.run.top)
+        # With the digests that it was found by: what has changed since then counts as a change in the next run.
         names = [name for name in found.names if surrounding_digest(name) is None]
         self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
         self.notes[file] = list(found.notes)

@@ -523,10 +523,12 @@ class BuildRun:
         )
 
     def _keep(self) -> None:
-        for settle in self.settle:
-            settle()
-        self.journal.close()
-        self._end_remote()
+        try:
+            for settle in self.settle:
+                settle()
+            self.journal.close()
+        finally:
+            self._end_remote()
         if "cache" in self.__dict__ and self.cache is not None:
             self.cache.trim()
             if self.cache.problem:
@@ -551,7 +553,10 @@ class BuildRun:
         """Have the remote cache write what is still to be written, and say what it did."""
         if "remote" not in self.__dict__ or self.remote is None or self.remote.is_closed:
             return
-        self.remote.close(INTERRUPTED_S if self._interrupted else FLUSH_S)
+        try:
+            self.remote.close(INTERRUPTED_S if self._interrupted else FLUSH_S)
+        except KeyboardInterrupt:
+            self.remote.close(0)
         counts = self.remote.counts
         if counts.hits or counts.misses or counts.written:
             self.progress.note(f"kernelwright: remote cache: {counts}")

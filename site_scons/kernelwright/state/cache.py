@@ -290,7 +290,7 @@ class BuildCache:
             here: whether no other machine can have it.
         """
         asked = self._answered(key)
-        if asked is not None and asked.found is not None:
+        if asked is not None and asked.found is not None and _is_current(asked.found[1], digest):
             self._count(None, 0)
             return asked.found
         start = time.monotonic()
@@ -382,7 +382,7 @@ class BuildCache:
                         _send_list(remote, header.text("of"), names)
 
         for _, _, path in self.entries():
-            remote.write_behind(functools.partial(push, path))
+            remote.write_behind(functools.partial(push, path), patient=True)
 
     def _share(self, key: str, later: Mapping[str, str]) -> None:
         """Have an entry of this cache written to the remote one, if that may be written, and what leads to it."""
@@ -593,6 +593,11 @@ def _list_key(key: str) -> str:
 def _slot_key(key: str, slot: int) -> str:
     """Key of the remote entry that has the list of that number; the first may be the outputs themselves."""
     return _digest([key, "lists", slot]) if slot else _entry_key(key, {})
+
+
+def _is_current(later: Mapping[str, str], digest: Callable[[str], str]) -> bool:
+    """Whether what an entry depends on is still the same."""
+    return all(digest(name) == was for name, was in later.items())
 
 
 def file_with_answer(entry: str, name: str) -> str:

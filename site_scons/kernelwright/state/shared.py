@@ -17,7 +17,7 @@ from .cache import BuildCache
 from .trace import CACHES, read_trace
 
 PUSH_S = 3600.0
-"""Seconds that ``push`` may take: it has nothing else to do, and is not in the way of a build."""
+"""Seconds that ``push`` waits for what is still to be written: it has nothing else to do, and is in nobody's way."""
 
 
 def run(action: str) -> int:
@@ -48,10 +48,17 @@ def _push(top: Path, settings: Settings) -> int:
     remote = open_remote(writing, top, os.environ, lambda text: print(text, file=sys.stderr))
     if remote is None or not remote.writable:
         return 1
-    _cache(top, settings).push(remote)
-    remote.close(PUSH_S)
+    complete = False
+    try:
+        _cache(top, settings).push(remote)
+        remote.close(PUSH_S)
+        complete = not remote.lacks_something
+    except KeyboardInterrupt:
+        remote.close(0)
     print(f"{remote.counts.written} entries are new in the remote cache, {remote.counts.sent / 1e6:.1f} MB")
-    return 1 if remote.writes_nothing else 0
+    if not complete:
+        print("kernelwright: some entries may be missing in the remote cache; push again", file=sys.stderr)
+    return 0 if complete else 1
 
 
 def _pull(top: Path) -> int:
