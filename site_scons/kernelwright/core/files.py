@@ -63,9 +63,14 @@ def pretty_json(value: Any) -> str:
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal. A link is followed. Raises OSError if it is no file with content."""
     digest = hashlib.sha256()
-    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as stream:
-        while block := stream.read(1 << 20):
+    descriptor = open_regular(path, os.O_RDONLY)
+    try:
+        # Python gets memory for all that may be read. Most files are small.
+        size = min(max(os.fstat(descriptor).st_size + 1, 1 << 12), 1 << 20)
+        while block := os.read(descriptor, size):
             digest.update(block)
+    finally:
+        os.close(descriptor)
     return digest.hexdigest()
 
 
@@ -84,7 +89,11 @@ def read_record(path: str | Path, limit: int = LARGEST_RECORD) -> bytes:
             for ever), a device or a folder.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
-        content = stream.read(limit + 1) if os.fstat(stream.fileno()).st_size <= limit else None
+        size = os.fstat(stream.fileno()).st_size
+        content = stream.read(size + 1) if size <= limit else None
+        # Only now up to the limit: Python gets memory for all that may be read.
+        if content is not None and len(content) > size:
+            content += stream.read(limit + 1 - len(content))
     if content is None or len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
     return content

@@ -347,9 +347,8 @@ class PackageGraph:
         from ..discover.discovery import is_known
 
         self.run.require_cache()
-        # Over a network, one answer has to do: if other machines have it, they most likely have what is finished, too.
-        files = self._files[:1] if self.run.has_remote else self._files
-        places = [self.run.top / file for file in files]
+        # One answer has to do: where it is in the cache, so are most of the others, with what is finished.
+        places = [self.run.top / file for file in self._files[:1]]
         identity = self._identity(self.run.toolchain.lowerer())
         if not is_known(places, self.run.top, self.run.discovery, identity, self.run.answers):
             self.run.pool.warm_up(len(self._files))

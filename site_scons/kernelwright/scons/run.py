@@ -310,7 +310,7 @@ class BuildRun:
         Arguments:
             folders: absolute paths. They may not exist yet, and those outside of all build folders are left out.
         """
-        for folder in folders:
+        for folder in dict.fromkeys(folders):
             base = min((base for base in self.bases if folder.startswith(base + os.sep)), key=len, default="")
             if base and (link := linked_folder(base, folder)):
                 message = f"{os.path.relpath(link, self.top)} is a symbolic link, where builds have a folder"
