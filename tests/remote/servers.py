@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import email.utils
+import hmac
 import os
 import shutil
 import socket
@@ -10,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -143,10 +147,41 @@ def moto() -> Iterator[dict[str, str]]:
     port = free_port()
     with running([sys.executable, "-m", "moto.server", "-p", str(port)], port):
         place = f"http://127.0.0.1:{port}"
-        import urllib.request
-
         urllib.request.urlopen(urllib.request.Request(f"{place}/cache", method="PUT")).close()
         yield {**S3_VARIABLES, "AWS_ENDPOINT_URL": place}
+
+
+AZURE_VARIABLES = {
+    "AZURE_STORAGE_ACCOUNT_NAME": "reader",
+    "AZURE_STORAGE_ACCOUNT_KEY": base64.b64encode(b"its-secret").decode(),
+}
+
+
+@contextlib.contextmanager
+def azurite(folder: Path) -> Iterator[dict[str, str]]:
+    """Azurite's blobs with the container ``cache``; the variables that a client needs. It checks signatures."""
+    program = shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("azurite-blob is not installed: npm install -g azurite")
+    port = free_port()
+    account, key = AZURE_VARIABLES.values()
+    command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", folder, "--silent"]
+    with running([*command, "--skipApiVersionCheck"], port, {"AZURITE_ACCOUNTS": f"{account}:{key}"}):
+        place = f"http://127.0.0.1:{port}/{account}"
+        new_container(place, account, key, "cache")
+        yield {**AZURE_VARIABLES, "AZURE_STORAGE_ENDPOINT": place}
+
+
+def new_container(place: str, account: str, key: str, name: str) -> None:
+    """Make a container, see https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key."""
+    stamps = {"x-ms-date": email.utils.formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    lines = "".join(f"{header}:{value}\n" for header, value in stamps.items())
+    # The account is twice in it, because it is in the path, too.
+    text = "PUT" + 12 * "\n" + lines + f"/{account}/{account}/{name}\nrestype:container"
+    signature = base64.b64encode(hmac.digest(base64.b64decode(key), text.encode(), "sha256")).decode()
+    headers = {**stamps, "Authorization": f"SharedKey {account}:{signature}", "Content-Length": "0"}
+    address = f"{place}/{name}?restype=container"
+    urllib.request.urlopen(urllib.request.Request(address, headers=headers, method="PUT")).close()
 
 
 @dataclass

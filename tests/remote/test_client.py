@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from kernelwright.core.errors import SettingsError
 from kernelwright.define.settings import Settings
 from kernelwright.remote import client, store
 from kernelwright.remote.bazel import action_result, digest_in
@@ -371,7 +372,8 @@ def test_a_store_that_takes_nothing_is_read_on(tmp_path: Path, server: Faulty, m
             one.cache.store(key_of(str(number), []), made, FILES, {})
         assert one.fetched() == outputs(made)
     writes = [line for line in server.asked if line.startswith("PUT")][1:]
-    assert len(writes) <= 2 * client.MOST_FAILURES + client.WRITERS, "it was not asked again and again"
+    most = 2 * (client.MOST_FAILURES + client.WRITERS)  # all writers may be at it when the last failure counts
+    assert len(writes) <= most < 2 * 30, "it was not asked again and again"
     assert len(one.said) == 1 and ("403" if code == 403 else str(code)) in one.said[0]
 
 
@@ -469,6 +471,9 @@ def test_a_push_leaves_nothing_out_or_says_so(
     assert shared.run("push") == 0 and len(server.objects) == 30
     said = capsys.readouterr()
     assert said.out == "1 entries are new in the remote cache, 0.0 MB\n" and "push again" not in said.err
+    server.answer = lambda handler: reply(handler, 200, b"<html>log in</html>") is None
+    with pytest.raises(SettingsError, match="is no store"):
+        shared.run("push")
 
 
 def test_a_number_of_a_result_has_64_bits() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,8 +12,11 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.define.remote_address import TOKEN
+from kernelwright.remote import bazel
+from kernelwright.remote.bazel import BazelStore, _fields
+from kernelwright.remote.store import ObjectStore
 
-from remote.servers import READER, WRITER, moto, nginx, rclone
+from remote.servers import READER, WRITER, azurite, moto, nginx, rclone
 from remote.test_client import FILES, KEY, OTHER, Machine, fill, machine, made, outputs
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
@@ -90,6 +95,58 @@ def test_a_certificate_of_ones_own_counts_where_it_is_named(tmp_path: Path, made
             assert len(careful.said) == 1 and "certificate is not trusted" in careful.said[0]
 
 
+def written_twice_and_read(tmp_path: Path, made: Path, address: str) -> None:
+    """Have two machines write the same, and a third one read it."""
+    for number in range(2):
+        fill(tmp_path / f"writer{number}", address, made, {"helper.py": "now"})
+    with machine(tmp_path / "reader", address, remote_mode="read") as reader:
+        assert reader.fetched(current=lambda name: "now") == outputs(made)
+        assert reader.fetched(OTHER) is None and not reader.said
+
+
+def refused(tmp_path: Path, made: Path, address: str, secret: str) -> None:
+    """Ask a server with a secret that is wrong."""
+    with machine(tmp_path / "stranger", address) as stranger:
+        assert stranger.fetched(current=lambda name: "now") is None
+        stranger.cache.store(KEY, made, FILES, {})
+    assert len(stranger.said) == 1 and secret not in stranger.said[0]
+
+
+def bazel_build(project: Path, output: Path, address: str) -> str:
+    """Have Bazel make a file in a new output tree, with a remote cache; the content of that file."""
+    program = shutil.which("bazel")
+    if program is None:
+        pytest.skip("Bazel is not installed: apt-get install bazel-bootstrap")
+    words = ["--batch", "--nohome_rc", f"--output_user_root={output}"]  # Debian's needs the rc file of the system
+    words += ["build", "--spawn_strategy=local", f"--remote_cache={address}", "//:made"]
+    run = subprocess.run([program, *words], cwd=project, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return (project / "bazel-bin/out.txt").read_text()
+
+
+def test_bazel_takes_what_is_stored_in_its_layout(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "WORKSPACE").touch()
+    (project / "BUILD").write_text('genrule(name = "made", outs = ["out.txt"], cmd = "echo Bazel > $@")\n')
+    with nginx(tmp_path / "nginx") as server:
+        fill(tmp_path / "one", server.address, made, remote_layout="bazel")
+        ours = set(server.objects())
+        assert bazel_build(project, tmp_path / "first", server.address) == "Bazel\n"
+        # What Bazel has stored is read as ours is.
+        (result,) = (path for path in server.objects() if path.parent.name == "ac" and path not in ours)
+        store = BazelStore(ObjectStore(server.address, {}, ""))
+        assert store.get(result.name) == b"Bazel\n"
+        # What we store as the result of the same action is what Bazel takes.
+        file = dict(_fields(dict(_fields(result.read_bytes()))[2]))
+        monkeypatch.setattr(bazel, "OUTPUT", file[1].decode())
+        result.unlink()
+        assert store.put(result.name, b"ours\n")
+        assert bazel_build(project, tmp_path / "second", server.address) == "ours\n"
+        with machine(tmp_path / "two", server.address, remote_mode="read", remote_layout="bazel") as reader:
+            assert reader.fetched() == outputs(made) and not reader.said
+
+
 @pytest.mark.parametrize("kind", [rclone, moto])
 def test_s3(
     tmp_path: Path,
@@ -101,18 +158,22 @@ def test_s3(
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         address = "s3://cache/team/kernels"
-        for number in range(2):
-            fill(tmp_path / f"writer{number}", address, made, {"helper.py": "now"})
-        with machine(tmp_path / "reader", address, remote_mode="read") as reader:
-            assert reader.fetched(current=lambda name: "now") == outputs(made)
-            assert reader.fetched(OTHER) is None and not reader.said
+        written_twice_and_read(tmp_path, made, address)
         if kind is rclone:
             paths = [
                 path.relative_to(tmp_path / "rclone").as_posix() for path in (tmp_path / "rclone").rglob("*/*/*/*/*/*")
             ]
             assert len(paths) == 2 and all(path.startswith("cache/team/kernels/v1/") for path in paths)
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
-            with machine(tmp_path / "stranger", address) as stranger:
-                assert stranger.fetched() is None
-                stranger.cache.store(KEY, made, FILES, {})
-            assert len(stranger.said) == 1 and "another-secret" not in stranger.said[0]
+            refused(tmp_path, made, address, "another-secret")
+
+
+def test_azure(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with azurite(tmp_path / "azurite") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        address = "az://cache/team/kernels"
+        written_twice_and_read(tmp_path, made, address)
+        wrong = base64.b64encode(b"another-secret").decode()
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
+        refused(tmp_path, made, address, wrong)

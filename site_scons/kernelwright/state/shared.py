@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from dataclasses import replace
@@ -48,6 +49,9 @@ def _push(top: Path, settings: Settings) -> int:
     remote = open_remote(writing, top, os.environ, lambda text: print(text, file=sys.stderr))
     if remote is None or not remote.writable:
         return 1
+    if remote.has(secrets.token_hex(32)):
+        message = "what answers at remote_cache is no store: it has an object that nobody has written"
+        raise SettingsError(message, Where(stage="settings"), "see whether it sends everybody to a login")
     complete = False
     try:
         _cache(top, settings).push(remote)
