@@ -500,6 +500,20 @@ def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server
         assert two.cache.recall(["gone"], lambda name: "") is None
 
 
+def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(
+    tmp_path: Path, server: Faulty, made: Path
+) -> None:
+    with machine(tmp_path / "one", server.address) as one:
+        one.cache.store(KEY, made, FILES, {}, here=True)
+        one.cache.push(one.remote)
+        front = BuildCache(tmp_path / "front", 1 << 30, behind=lambda: one.cache, remote=lambda: one.remote)
+        (tmp_path / "out").mkdir()
+        assert front.fetch(KEY, tmp_path / "out", FILES, lambda name: "", here=True) == {}
+        assert front.fetch(OTHER, tmp_path / "out", FILES, lambda name: "", here=True) is None
+        front.push(one.remote)
+    assert server.objects == {} and not [asked for asked in server.asked if asked[0] == "PUT"]
+
+
 def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: Path) -> None:
     pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'kernelwright[signed]'")
     (public, private), (strange, _) = new_keys(), new_keys()

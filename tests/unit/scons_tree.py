@@ -69,6 +69,7 @@ class Inputs:
         others: further kernels of that file.
         contents: the definition's files, with their digests.
         later: request -> file that it turned out to read -> digest.
+        surroundings: what the definition sees besides, with digests.
         listings: the texts of device code that are asked for.
     """
 
@@ -78,13 +79,16 @@ class Inputs:
     tools: Tools = TOOLS
     contents: Mapping[str, str] = field(default_factory=lambda: {FILE: "1" * 64})
     later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    surroundings: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = True
     strict: bool = False
     nvdisasm: Nvdisasm = NVDISASM
     listings: tuple[str, ...] = ()
 
     @property
     def definition(self) -> DefinitionRecord:
-        return DefinitionRecord(FILE, self.contents, (self.kernel, *self.others), self.later)
+        kernels = (self.kernel, *self.others)
+        return DefinitionRecord(FILE, self.contents, kernels, self.later, {}, self.surroundings, self.shared)
 
 
 def new_run(top: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings | None = None) -> BuildRun:

@@ -151,8 +151,11 @@ def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
         asked.append(name)
         return digest(name) + ("changed" if name == "iniconfig" else "")
 
+    kept = ([tree.folder / file], tree.folder, tree.folder.parent / "tree-1", "tvm 1")
+    assert is_known(*kept), "in the tree that has found it out"
     monkeypatch.setattr(surroundings, "installed_digest", changed)
     assert not tree.hits(file) and asked == ["iniconfig"]
+    assert not is_known(*kept)
 
 
 @pytest.mark.parametrize(
@@ -216,6 +219,9 @@ def test_distributions_are_found_by_their_files() -> None:
     files = [str(iniconfig.__file__), str(numpy.__file__)]
     assert surroundings.distributions_of(files) == ["iniconfig", "numpy"]
     assert surroundings.distributions_of(["/somewhere/else.py"]) is None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(Path(str(numpy.__file__)).parent)
+        assert surroundings.distributions_of(files) == ["iniconfig", "numpy"], "a folder of a package is on the path"
     assert surroundings.distributions_of([str(Path(str(numpy.__file__)).parent / "not_recorded.py")]) is None
     assert surroundings.installed_digest("numpy") and surroundings.installed_digest("no_such_thing") == ""
     assert surroundings.surrounding_digest("kernels/numpy.py") is None

@@ -28,8 +28,9 @@ from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig
 from kernelwright.discover.selection import select
 from kernelwright.discover.tuned import choose
 from kernelwright.library.files import UnitFiles
+from kernelwright.scons.ahead import Ahead
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.stages import cc, ext, launcher, link, package
+from kernelwright.stages import cc, context, ext, launcher, link, package
 from kernelwright.stages import code as code_module
 from kernelwright.stages import stage as stage_module
 from kernelwright.stages.check import not_checked
@@ -110,6 +111,10 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
         lambda inputs: replace(inputs, contents={**inputs.contents, "kernels/": "3" * 64}),
         {"LOWER", "CHECK"},
     ),
+    "what the definition sees besides its files": (
+        lambda inputs: replace(inputs, surroundings={"/installed/einops": "5" * 64}),
+        {"LOWER", "CHECK"},
+    ),
     "the outputs": (kernel(outputs=(-1,)), {"LOWER"}),
     "the configs of passes": (kernel(pass_configs={"tirx.disable_vectorize": True}), {"LOWER"}),
     "the docstring": (kernel(doc="The product."), {"LINK"}),
@@ -126,6 +131,32 @@ def test_a_change_is_in_the_signatures_of_the_stages_that_depend_on_it_and_of_no
     before = signatures(tmp_path, monkeypatch, BASE)
     assert labels(set(before)) == KINDS
     assert labels(changed(before, signatures(tmp_path, monkeypatch, change(BASE)))) == expected
+
+
+def test_what_nobody_else_can_look_at_decides_outputs_that_no_other_machine_may_have(tmp_path, monkeypatch):
+    """The stages behind a lowering are known by what it has made, so these may be shared."""
+
+    def asked(inputs: Inputs) -> tuple[set[str], set[str]]:
+        stages = graph_of(tmp_path, monkeypatch, inputs).made
+        found: list[str] = []
+        cache = SimpleNamespace(fetch_ahead=lambda key, *others: found.append(key))
+        Ahead(cache, tmp_path, digest, stages)
+        return {s.label for s in stages if s.here}, {s.label for s in stages if s.cache_key(digest) in found}
+
+    def digest(path: str) -> str:
+        return "6" * 64
+
+    (tmp_path / FILE).parent.mkdir()
+    (tmp_path / FILE).write_text("")
+    here, ahead = asked(BASE)
+    assert here == set() and "LOWER" in ahead
+    assert asked(replace(BASE, shared=False)) == ({"LOWER"}, ahead - {"LOWER"})
+
+
+def test_definitions_are_lowered_again_by_another_interpreter(tmp_path, monkeypatch):
+    before = signatures(tmp_path, monkeypatch, BASE)
+    monkeypatch.setattr(context, "interpreter", lambda: ["cpython-399"])
+    assert labels(changed(before, signatures(tmp_path, monkeypatch, BASE))) == {"LOWER", "CHECK"}
 
 
 def test_a_change_of_one_variant_or_arch_is_in_its_own_signatures(tmp_path, monkeypatch):

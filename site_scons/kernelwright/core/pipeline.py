@@ -66,8 +66,8 @@ STAGES = (
         ("#228264", "#3ac18d"),
         "the definition file and what it depends on",
         "kernel, slug, config, outputs, target, arch, identity of TVM and tvm-ffi; name of the definition file, "
-        "digests of its files; pass configs, if there are any; for CuTe DSL and Triton all archs and their identity; "
-        "for TileLang its identity",
+        "digests of its files and of its surroundings, versions of Python and NumPy; pass configs, if there are any; "
+        "for CuTe DSL and Triton all archs and their identity; for TileLang its identity",
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu` (with TileLang `flags.json`); or what "
         "[CuTe DSL](cutedsl.md#what-is-built) or [Triton](triton.md#what-is-built) makes",
         module="stages.lower",

@@ -88,9 +88,10 @@ def distributions_of(files: Iterable[str]) -> list[str] | None:
     records_in = cache(_records_in)
     for file in files:
         folders = [folder for folder in sys.path if folder and file.startswith(folder.rstrip(os.sep) + os.sep)]
-        folder = max(folders, key=len, default=None)
-        row = f"\n{os.path.relpath(file, folder)},"
-        owner = next((name for name, rows in records_in(folder) if row in rows), None) if folder else None
+        # The longest one need not have the record: a distribution may add a folder of its own to the path.
+        rows_of = {folder: f"\n{os.path.relpath(file, folder)}," for folder in folders}
+        owners = (name for folder in folders for name, rows in records_in(folder) if rows_of[folder] in rows)
+        owner = next(owners, None)
         if owner is None:
             return None
         found.add(owner)

@@ -344,7 +344,7 @@ class _Cache:
         if self._answers is not None:
             lacking = (path for path in paths if not self._place(path).exists())
             questions = (self._question(path, self._digest(self.name(path))) for path in lacking)
-            self._answers.recall_ahead(questions, self._present)
+            self._answers.recall_ahead(questions, self._digest)
 
     def _read(self, path: Path) -> DefinitionRecord | None:
         """The record that an earlier run in this tree has kept."""
@@ -358,9 +358,9 @@ class _Cache:
         return self._with_later(record, body["later"]) if self._is_current(record) else None
 
     def _is_current(self, record: DefinitionRecord) -> bool:
-        """Whether the files that a record was made from are what they were."""
-        files = [*record.dependencies.items(), *record.recorded.items()]
-        return all(self._digest(name) == digest for name, digest in files)
+        """Whether all that a record was made from is what it was."""
+        known = [*record.dependencies.items(), *record.recorded.items(), *record.surroundings.items()]
+        return all(self._digest(name) == digest for name, digest in known)
 
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
@@ -375,7 +375,7 @@ class _Cache:
         if self._answers is None:
             return None
         question = self._question(path, self._digest(self.name(path)))
-        answer = self._answers.recall(question, self._present)
+        answer = self._answers.recall(question, self._digest)
         try:
             record = None if answer is None else DefinitionRecord.from_json(answer)
         except ValueError:
@@ -383,11 +383,6 @@ class _Cache:
         if answer is None or record is None or record.file != self.name(path) or not self._is_current(record):
             return None
         return self._keep(path, answer.raw, record)
-
-    def _present(self, name: str) -> str:
-        """The present digest of what a record depends on, be it a file or something around the project."""
-        digest = surrounding_digest(name)
-        return self._digest(name) if digest is None else digest
 
     @cached_property
     def _surroundings(self) -> list[Any]:
@@ -460,9 +455,13 @@ class _Cache:
         return self._folder / f"{readable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}.record"
 
     def _digest(self, name: str) -> str:
-        """Digest of a file or of a folder's listing, each looked at once; empty if it is absent."""
+        """Present digest of a file, a folder's listing, or something around the project; empty if it is absent.
+
+        Each is looked at once.
+        """
         if name not in self._digests:
-            self._digests[name] = dependency_digest(self._root, name)
+            digest = surrounding_digest(name)
+            self._digests[name] = dependency_digest(self._root, name) if digest is None else digest
         return self._digests[name]
 
 

@@ -91,6 +91,8 @@ class Job:
             {name: backends.get(name).build_versions() for name in used},
             self.definition.file,
             {name: digest for name, digest in self.definition.dependencies.items() if digest},
+            # A program of this process is known by itself.
+            [self.session.interpreter, dict(self.definition.surroundings)] if self.definition.dependencies else [],
             # Where the definition is decides nothing; of a program, it is the line that compiles it.
             [asdict(replace(s, record=replace(s.record, location=""), places=())) for s in self.selections],
             dict(self.identity),

@@ -77,6 +77,13 @@ class Session:
 
         return Toolchain(self.state / "toolchain.json", os.environ)
 
+    @cached_property
+    def interpreter(self) -> list[Any]:
+        """What all definition files see; see :func:`core.surroundings.interpreter`."""
+        from ..core.surroundings import interpreter
+
+        return interpreter()
+
     @property
     def pool(self) -> WorkerPool:
         """The workers; none is started before the first request."""

@@ -35,7 +35,8 @@ class Ahead:
         self._lock = threading.Lock()
         self._digests: dict[str, str] = {}
         self._readers: dict[str, list[Stage]] = defaultdict(list)
-        lacking = [stage for stage in stages if stage.cacheable and not os.path.exists(stage.paths[0])]  # noqa: PTH110
+        there = (stage for stage in stages if stage.cacheable and not stage.here)
+        lacking = [stage for stage in there if not os.path.exists(stage.paths[0])]  # noqa: PTH110
         made = {path for stage in lacking for path in stage.paths}
         self._waits = {id(stage): len(made.intersection(stage.sources)) for stage in lacking}
         for stage in lacking:

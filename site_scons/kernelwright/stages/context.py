@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import DefinitionError, ToolchainError, Where
 from ..core.files import dependency_digest
+from ..core.surroundings import interpreter
 from ..define.sources import IN_PACKAGE
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Context:
     wheels: Path
     images_in: str = ""
     has_gpu: bool = False
+
+    @cached_property
+    def interpreter(self) -> list[Any]:
+        """What all definitions see; it is read from files of installed distributions, so once for all of them."""
+        return interpreter()
 
     @property
     def glibc(self) -> str:
@@ -252,13 +258,16 @@ class KernelContext:
 
     @cached_property
     def definition_identity(self) -> dict[str, Any]:
-        """Contents of the definition's files. SCons has them too, but trusts a file's time if that is some days old.
+        """What decides what the definition does: the contents of its files, and what it sees besides.
+
+        SCons has the contents too, but trusts a file's time if that is some days old.
 
         What is absent is left out: it changes the fingerprint when it appears, and some names depend on Python's
         version.
         """
         contents = {name: digest for name, digest in self.definition.dependencies.items() if digest}
-        return {"file": self.definition.file, "contents": contents}
+        seen = {"interpreter": self.package.interpreter, "surroundings": dict(self.definition.surroundings)}
+        return {"file": self.definition.file, "contents": contents, **seen}
 
     def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
         """The variants with what was made of them; all, but for a run that goes on without what fails."""

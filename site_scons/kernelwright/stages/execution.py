@@ -55,7 +55,7 @@ def publish(stage: Stage, run: Run) -> None:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
         if key is not None and run.cache is not None and not stage.cached:
-            run.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}))
+            run.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}), stage.here)
         run.require_folders({path.rpartition("/")[0] for path in stage.paths})
         for name, path in stage.outputs.items():
             move(scratch / name, Path(path))
@@ -67,7 +67,8 @@ def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
     """Whether the stage's outputs were in the cache, and are in the scratch folder now."""
     if run.cache is None:
         return False
-    later = run.cache.fetch(key, scratch, list(stage.outputs), lambda name: dependency_digest(run.top, name))
+    names = list(stage.outputs)
+    later = run.cache.fetch(key, scratch, names, lambda name: dependency_digest(run.top, name), stage.here)
     if later is not None and stage.remember is not None:
         stage.remember(later)
     return later is not None

@@ -37,6 +37,7 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     outputs = files_in(folder, files.names)
     stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
     stage.archs = archs
+    stage.here = not kernel.definition.shared
     stage.keeps = folder / IR
     return stage
 

@@ -40,6 +40,7 @@ class Stage:
         remember: notes files that the stage turned out to depend on while it ran, name -> SHA-256, and puts them into
             the options; None: the stage has no such files.
         cacheable: whether the build cache may keep its outputs.
+        here: whether no other machine may have them, because nobody there could tell whether they are right.
         archs: the archs that it makes code for, if that is not all of its kernel's.
         rest: for a stage that can do without some sources: whether enough of them is left (see ``partial``).
         shipped: whether a package has what it makes, or what is made of that. If not, no partial package lacks it.
@@ -62,6 +63,7 @@ class Stage:
     late: Callable[[], Any] | None = None
     remember: Callable[[Mapping[str, str]], None] | None = None
     cacheable: bool = True
+    here: bool = False
     archs: tuple[str, ...] = ()
     rest: Callable[[], bool] | None = None
     shipped: bool = True

@@ -106,6 +106,9 @@ class Wanted:
             raise ValueError("the files of another stage")
 
 
+HERE = {"here": True}
+"""What the line of an entry says besides that no other machine may have."""
+
 AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
 """What the entry of an answer has."""
 
@@ -159,7 +162,9 @@ class BuildCache:
         """The cache on a network that is asked for what this machine lacks."""
         return self._find_remote()
 
-    def fetch(self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str]) -> dict[str, str] | None:
+    def fetch(
+        self, key: str, out: Path, files: Sequence[str], current: Callable[[str], str], here: bool = False
+    ) -> dict[str, str] | None:
         """Write the outputs of an entry into a folder.
 
         Arguments:
@@ -167,11 +172,12 @@ class BuildCache:
             out: receives the files.
             files: the names that they must have.
             current: gives the present digest of a file that the stage turned out to depend on while it ran.
+            here: whether no other machine can have it.
 
         Returns:
             These files with their digests, or None if no entry fits.
         """
-        found = self._look_up(key, Wanted(frozenset(files)), functools.cache(current))
+        found = self._look_up(key, Wanted(frozenset(files)), functools.cache(current), here)
         if found is None:
             return None
         contents, later = found
@@ -179,11 +185,16 @@ class BuildCache:
             (out / name).write_bytes(data)
         return later
 
-    def store(self, key: str, out: Path, names: Sequence[str], later: Mapping[str, str]) -> None:
-        """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`."""
+    def store(self, key: str, out: Path, names: Sequence[str], later: Mapping[str, str], here: bool = False) -> None:
+        """Keep the outputs of a stage. A cache that cannot be written is no reason to fail: see :attr:`problem`.
+
+        Arguments:
+            here: whether no other machine may have them.
+        """
         if self._writable and sum((out / name).stat().st_size for name in names) <= LARGEST_OUTPUTS:
-            self._keep(key, {name: (out / name).read_bytes() for name in names}, later)
-            self._share(key, later)
+            self._keep(key, {name: (out / name).read_bytes() for name in names}, later, HERE if here else {})
+            if not here:
+                self._share(key, later)
 
     def recall(self, question: Any, current: Callable[[str], str], here: bool = False) -> Record | None:
         """The answer to a question that somebody has asked before; see :class:`core.answers.Answers`."""
@@ -221,7 +232,7 @@ class BuildCache:
         key = _question_key(question)
         # Not sorted: the order of a config's parameters counts.
         text = json.dumps(answer, separators=(",", ":")).encode()
-        self._keep(key, {ANSWER: text}, later, {"here": True} if here else {"refers": refers} if refers else {})
+        self._keep(key, {ANSWER: text}, later, HERE if here else {"refers": refers} if refers else {})
         if not here:
             self._share(key, later)
 
@@ -299,8 +310,9 @@ class BuildCache:
         if found is None and self.behind is not None:
             found = self.behind._look_up(key, files, digest)
             if found is not None:
-                self._keep(key, *found)
-                self._share(key, found[1])
+                self._keep(key, *found, HERE if here else {})
+                if not here:
+                    self._share(key, found[1])
         if found is None and not here and self.remote is not None and (asked is None or asked.known):
             found = self._find_far(self.remote, key, files, digest)
         return found
