@@ -30,6 +30,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 CACHE_DIR = "KERNELWRIGHT_CACHE_DIR"
 os.environ[CACHE_DIR] = "/nowhere/kernelwright"
 
+# Threads of NumPy's matrix products would wait for each other in a loop, beside the other processes of a test run.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 SITE_SCONS = ROOT / "site_scons"
 
@@ -273,12 +276,20 @@ def _make_compiler(folder: Path) -> None:
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
     if real is not None:
-        text = (ROOT / "tests/standin/remembering_cc.py").read_text()
-        places = f"COMPILER, MEMORY = {real!r}, {str(folder / 'objects')!r}"
-        assert 'COMPILER = MEMORY = ""' in text
-        text = text.replace('COMPILER = MEMORY = ""', places)
-        (folder / "bin/cc").write_text(f"#!{sys.executable} -IS\n{text}")
-        (folder / "bin/cc").chmod(0o755)
+        make_remembering_compiler(real, folder / "objects", folder / "bin/cc")
+
+
+def make_remembering_compiler(real: str | Path, memory: Path, target: Path) -> None:
+    """Compile ``remembering_cc.c``.
+
+    Arguments:
+        real: the compiler that it asks.
+        memory: a folder for what it keeps.
+        target: the program to make.
+    """
+    places = [f'-D{name}="{path}"' for name, path in (("COMPILER", real), ("MEMORY", memory))]
+    source = str(ROOT / "tests/standin/remembering_cc.c")
+    subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", *places, source, "-o", str(target)], check=True)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import make_remembering_compiler
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
 
 @pytest.fixture
@@ -22,9 +24,7 @@ def folder(tmp_path: Path) -> Path:
     real.write_text("\n".join(lines) + "\n:\n")
     real.chmod(0o755)
     (tmp_path / "memory").mkdir()
-    text = (ROOT / "tests/standin/remembering_cc.py").read_text()
-    places = f"COMPILER, MEMORY = {str(real)!r}, {str(tmp_path / 'memory')!r}"
-    (tmp_path / "cc.py").write_text(text.replace('COMPILER = MEMORY = ""', places))
+    make_remembering_compiler(real, tmp_path / "memory", tmp_path / "cc")
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def compiled(folder: Path, source: str) -> list[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("int x;")
     (folder / "log").write_text("")
-    command = [sys.executable, "cc.py", "-O2", "-c", source, "-o", str(folder / "scratch.o")]
+    command = ["./cc", "-O2", "-c", source, "-o", str(folder / "scratch.o")]
     subprocess.run(command, cwd=folder, check=True)
     return (folder / "log").read_text().splitlines()
 
@@ -51,3 +51,26 @@ def test_two_kernels_of_the_library_are_compiled_as_users_have_them_each_time(fo
     for _ in range(2):
         (line,) = compiled(folder, source)
         assert "-O2" in line and "-O0" not in line and "-E" not in line
+
+
+def test_what_warns_or_fails_is_told_each_time_and_another_option_is_another_compilation(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    make_remembering_compiler(shutil.which("cc") or "", tmp_path / "memory", tmp_path / "cc")
+    source, target = tmp_path / "a.c", tmp_path / "a.o"
+
+    def run(text: str, *options: str) -> tuple[bool, bool]:
+        """Whether it succeeded, and whether it wrote anything."""
+        source.write_text(text)
+        command = ["./cc", *options, "-c", "a.c", "-o", str(target)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        return done.returncode == 0, bool(done.stdout + done.stderr)
+
+    for _ in range(2):
+        assert run("int f(void) { return g(); }") == (True, True)
+        assert run("int f(void) { return 1 }") == (False, True)
+    assert run("int f(void) { return NUMBER; }", "-DNUMBER=1") == (True, False)
+    first = target.read_bytes()
+    assert run("int f(void) { return NUMBER; }", "-DNUMBER=2") == (True, False)
+    assert target.read_bytes() != first
+    assert run("int f(void) { return NUMBER; }", "-DNUMBER=1") == (True, False)
+    assert target.read_bytes() == first and len(list((tmp_path / "memory").iterdir())) == 2
