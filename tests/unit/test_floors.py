@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -38,15 +38,25 @@ def folder_of(module: Path) -> str:
     return parts[0] if len(parts) > 1 else ""
 
 
-def imports_of(module: Path) -> Iterator[tuple[Path, ast.ImportFrom]]:
+@cache
+def statements_of(module: Path) -> list[ast.Import | ast.ImportFrom]:
+    """All imports of a module, at any depth; it is read once for all tests."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
+def imports_of(module: Path) -> list[tuple[Path, ast.ImportFrom]]:
     """The modules of ours that a module imports, at any depth; what is imported from a package's own text is that."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    imports = []
+    for node in statements_of(module):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
             for name in node.names:
                 found = file_of(base / name.name) or file_of(base)
                 assert found, f"{module}:{node.lineno} imports {name.name}, which is in no file"
-                yield found, node
+                imports.append((found, node))
+    return imports
 
 
 def file_of(path: Path) -> Path | None:
@@ -93,7 +103,7 @@ def test_modules_at_the_root_are_few() -> None:
 def test_what_is_heavy_is_imported_in_its_own_folders_only(name: str) -> None:
     found = set()
     for module in MODULES:
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        for node in statements_of(module):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             found |= {folder_of(module) for imported in names if imported.partition(".")[0] == name}
