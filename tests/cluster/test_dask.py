@@ -2,95 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import math
 import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SITE_SCONS, Project
+from conftest import Project
+from dask_cluster import Cluster
 from kernelwright.cluster.messages import Answer, Request
 from kernelwright.cluster.runner import ClusterGone, NotDone
 from kernelwright.core.errors import WorkerError
-from moments import Gate, wait_for, wait_until_gone
+from moments import Gate, rewrite, wait_for, wait_until_gone
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from kernelwright.cluster.dask_client import connect
 
 
-class Process:
-    """A process of a cluster, in a folder of its own; ``log`` has what it prints."""
-
-    def __init__(self, folder: Path, *command: str) -> None:
-        folder.mkdir()
-        self.log = folder / "log"
-        # The same compiler as the builds of the tests have.
-        path = f"{Project.shared}/bin:{os.environ['PATH']}"
-        # Two workers are lost before a run is given up.
-        variables = {
-            **os.environ,
-            "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1",
-            "PYTHONPATH": str(SITE_SCONS),
-            "PATH": path,
-            "TMPDIR": str(folder),
-        }
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log,
-                stderr=subprocess.STDOUT,
-            )  # fmt: skip
-
-    def wait_for(self, text: str) -> None:
-        def has_said() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            return text in self.log.read_text()
-
-        wait_for(has_said, text)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-class Cluster:
-    """A scheduler, and workers that have joined it."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        self.address = f"tcp://127.0.0.1:{port}"
-        options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        self.folder = folder
-        self.scheduler = Process(folder / "scheduler", "distributed.cli.dask_scheduler", *options)
-        self.scheduler.wait_for("Scheduler at:")
-        self.workers: list[Process] = []
-        self.start("a", "b")
-
-    def start(self, *names: str) -> None:
-        own = ["--threads", "2", "--no-nanny"]
-        command = ["kernelwright", "worker", self.address, *own]
-        started = [Process(self.folder / name, *command) for name in names]
-        for worker in started:
-            worker.wait_for("Registered to:")
-        self.workers += started
-
-    def close(self) -> None:
-        for process in (*self.workers, self.scheduler):
-            process.kill()
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made = Cluster(
+        tmp_path_factory.mktemp("dask") / "cluster",
+        # The same compiler as the builds of the tests have.
+        PATH=f"{Project.shared}/bin:{os.environ['PATH']}",
+        # Two workers are lost before a run is given up.
+        DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1",
+    )
     yield made
     made.close()
 
@@ -193,6 +136,35 @@ def test_a_run_that_kills_its_workers_is_given_up(cluster: Cluster, engine: Engi
     cluster.start("c")
     with pytest.raises(NotDone, match="those workers were lost that tried"):
         engine.run(KILL)
+
+
+def test_a_worker_leaves_whose_tool_was_upgraded_and_its_nanny_starts_it_again(
+    cluster: Cluster, engine: Engine, tmp_path: Path
+):
+    def compilers() -> set[str]:
+        return {
+            identity
+            for offer in engine.engine.offers()
+            for identity, text in offer.tools.items()
+            if text.startswith("cc ")
+        }
+
+    compiler, others = tmp_path / "cc", compilers()
+    script = Path(Project.shared, "bin/cc").read_text()
+    compiler.write_text(f"{script}\n# 1\n")
+    compiler.chmod(0o755)
+    cluster.start("upgraded", options=(), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    wait_for(lambda: len(compilers() - others) == 1, "nobody offers the new compiler")
+    (engine.tool,) = compilers() - others
+    assert engine.run("echo text > $TMPDIR/out").files
+    rewrite(compiler, f"{script}\n# 2\n".encode())
+    with contextlib.suppress(NotDone):  # it may have left before it could answer
+        assert "its cc has changed since it was started" in engine.run("echo text > $TMPDIR/out").problem
+    wait_for(lambda: compilers() - others and engine.tool not in compilers(), "the worker offers what it had")
+    (engine.tool,) = compilers() - others
+    assert engine.run("echo text > $TMPDIR/out").files
+    cluster.workers.pop().process.terminate()
+    wait_for(lambda: compilers() == others, "the worker is still there")
 
 
 def test_a_cluster_without_workers(cluster: Cluster, engine: Engine, project: Project):

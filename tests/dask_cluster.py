@@ -1,0 +1,83 @@
+"""A cluster of Dask on this machine: a scheduler and workers, in processes and folders of their own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from moments import wait_for
+
+SITE_SCONS = Path(__file__).resolve().parent.parent / "site_scons"
+
+
+class Process:
+    """A process of a cluster, in a folder of its own; ``log`` has what it prints.
+
+    Arguments:
+        folder: is made.
+        command: a module, and its arguments.
+        variables: those that it sees besides ours.
+    """
+
+    def __init__(self, folder: Path, *command: str, **variables: str) -> None:
+        folder.mkdir()
+        self.log = folder / "log"
+        environment = {**os.environ, "PYTHONPATH": str(SITE_SCONS), "TMPDIR": str(folder), **variables}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def wait_for(self, text: str) -> None:
+        """Wait until it has printed something."""
+
+        def has_said() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return text in self.log.read_text()
+
+        wait_for(has_said, text)
+
+    def kill(self) -> None:
+        """End it now."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Cluster:
+    """A scheduler, and workers that have joined it, with two threads each.
+
+    Arguments:
+        folder: is made.
+        variables: those that all of them see besides ours.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        folder.mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        self.address = f"tcp://127.0.0.1:{port}"
+        options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        self.folder, self.variables = folder, variables
+        self.scheduler = Process(folder / "scheduler", "distributed.cli.dask_scheduler", *options, **variables)
+        self.scheduler.wait_for("Scheduler at:")
+        self.workers: list[Process] = []
+        self.start("a", "b")
+
+    def start(self, *names: str, options: Sequence[str] = ("--no-nanny",), **variables: str) -> None:
+        """Start workers, in folders of these names."""
+        command = ["kernelwright", "worker", self.address, "--threads", "2", *options]
+        started = [Process(self.folder / name, *command, **{**self.variables, **variables}) for name in names]
+        for worker in started:
+            worker.wait_for("Registered to:")
+        self.workers += started
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in (*self.workers, self.scheduler):
+            process.kill()
