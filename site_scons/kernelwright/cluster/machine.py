@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..compilers.shared import shared_compiler, shared_nvcc, shared_nvrtc
-from ..core.errors import KernelwrightError, ToolchainError, Where
+from ..core.errors import KernelwrightError, ToolchainError, Where, WorkerError
 from ..core.files import digest_of
 from ..library.launcher import LAUNCHER, interface_sources
 from ..processes.elsewhere import SharedTool
@@ -66,6 +66,11 @@ class _Running:
 
     runner: ToolRunner
     cancelled: bool = False
+
+    def cancel(self) -> None:
+        """End it; the caller has the machine's lock."""
+        self.cancelled = True
+        self.runner.close()
 
 
 class Machine:
@@ -134,14 +139,15 @@ class Machine:
         with self._lock:
             running = self._running.get(key)
             if running is not None:
-                running.cancelled = True
-                running.runner.close()
+                running.cancel()
 
     def close(self) -> None:
         """End all runs."""
         with self._lock:
-            for runner in (*self._idle, *(running.runner for running in self._running.values())):
+            for runner in self._idle:
                 runner.close()
+            for running in self._running.values():
+                running.cancel()
 
     def _answer(self, request: Request, key: str) -> Answer:
         tool = self._tool(request.tool)
@@ -201,6 +207,8 @@ class Machine:
                 del self._running[key]
                 if not running.cancelled:
                     self._idle.append(runner)
+        if running.cancelled:  # the tool may have been killed a moment before its runner, which is no error of the tool
+            raise WorkerError("the run was cancelled")
 
 
 def _write(top: Path, inputs: Mapping[str, bytes]) -> None:
