@@ -537,19 +537,19 @@ def own_code(tmp_path, monkeypatch):
 
 
 def test_an_edit_of_any_module_that_decides_what_a_stage_makes_changes_its_digest(own_code):
-    def digest(label: str) -> str:
+    def digests() -> dict[str, str]:
         code_module.text_digest.cache_clear()
-        text: str = code_digest.__wrapped__(label)
-        return text
+        return {label: code_digest.__wrapped__(label) for label in LABELS}
 
-    before = {label: digest(label) for label in LABELS}
+    before = digests()
     assert before == {label: code_digest(label) for label in LABELS}, "the same text has the same digest anywhere"
     whole = code_module.own_code()
     deciding = {label: code_of(label, own_code) for label in LABELS}
     for file in set().union(*deciding.values()):
         text = file.read_text()
         file.write_text(text + "\n# edited\n")
-        edited = {label for label in LABELS if digest(label) != before[label]}
+        after = digests()
+        edited = {label for label in LABELS if after[label] != before[label]}
         assert edited == {label for label, files in deciding.items() if file in files}, file
         assert code_module.own_code() != whole
         file.write_text(text)
