@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernelwright import backends
 from kernelwright.core.files import canonical_json, pretty_json
 from kernelwright.core.quantity import parse_size
+from kernelwright.define import cluster_address  # noqa: F401 (imported when first needed, which writes its bytecode)
 from kernelwright.define.setting_kinds import SIZE
 from kernelwright.define.settings import SETTINGS, Settings, merge, read_pyproject
 
