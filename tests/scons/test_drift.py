@@ -136,8 +136,6 @@ DECIDING_NOTHING = {
     *("__main__.py", "build.py", "cli.py", "cuda.py", "cutedsl.py", "init.py", "tilelang.py", "triton.py"),
     # Their results are in the options: who the tools are, and our version.
     *(
-        "toolchain/distribution.py",
-        "toolchain/elsewhere.py",
         "toolchain/probe.py",
         "core/answers.py",
         "state/finished.py",

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,8 +108,10 @@ def test_messages_have_bytes_and_one_that_is_cut_is_none():
 def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
     python = tmp_path / "python"
     python.write_text("""#!/bin/sh
-test -e "$0.begun" || { touch "$0.begun"; echo '{"version": "0.1.15"}'; echo "out of memory" >&2; exit 9; }
-echo '{"version": "0.1.15+cu13"}'
+test -e "$0.begun" || {
+    touch "$0.begun"; echo '{"version": "0.1.15", "folder": "/"}'; echo "out of memory" >&2; exit 9
+}
+echo '{"version": "0.1.15+cu13", "folder": "/"}'
 read request
 echo '{"result": {}}'
 """)
@@ -155,6 +158,21 @@ def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_p
         known_ones = f"which has Triton {version}; Kernelwright knows the launches of 3.9"
         assert f"d.py:3 k/s [lower]: triton_python is '{python}', {known_ones}" in text
         assert f"triton/bin/pip install '{triton_program.NEED.requirement}'" in text
+
+
+def test_a_compiler_whose_files_are_not_those_that_a_build_compares_is_an_error(tmp_path):
+    """An environment that was made anew with another Python keeps the packages of the one before."""
+    python = stand_in(tmp_path / "env", "3.9.1")
+    (site,) = (tmp_path / "env/lib").glob("*/site-packages")
+    (site / "triton-3.9.1.dist-info/RECORD").write_text("")
+    before = tmp_path / "env/lib/python3.0/site-packages"
+    shutil.copytree(site, before)
+    with pytest.raises(ToolchainError) as caught:
+        process_of(triton_program.ENVIRONMENT, str(python), "triton_worker")
+    compared = f"imports Triton from {site}/triton, and a build compares the files in {before}/triton"
+    assert f"triton_python is '{python}', which {compared}" in caught.value.message
+    shutil.rmtree(before.parent)
+    process_of(triton_program.ENVIRONMENT, str(python), "triton_worker")
 
 
 def test_a_definition_that_imports_triton_where_it_is_not_is_told_to_name_the_source():

@@ -15,6 +15,7 @@ from typing import Any
 from ..core.errors import DefinitionError, ToolchainError
 from ..core.own_environment import OwnEnvironment
 from ..processes.environment import tool_environment
+from ..toolchain.elsewhere import PARTS, find_elsewhere
 from .serving import Message, read_message, write_message
 from .unit import Unit
 
@@ -31,7 +32,8 @@ class OtherProcess:
         variables: those that it has besides the fixed ones.
 
     Raises:
-        ToolchainError: it cannot be started, or cannot import the compiler, or that is of another release.
+        ToolchainError: it cannot be started, or cannot import the compiler, or that is of another release, or not
+            the one whose files the build compares.
     """
 
     def __init__(self, environment: OwnEnvironment, python: str, module: str, variables: Mapping[str, str]) -> None:
@@ -58,6 +60,15 @@ class OtherProcess:
         if not environment.knows(greeting["version"]):
             known = f"Kernelwright knows the launches of {environment.version}"
             raise self._unusable(f"{named}, which has {environment.title} {greeting['version']}; {known}")
+        self._require_compared(greeting["folder"], named)
+
+    def _require_compared(self, folder: str, named: str) -> None:
+        """Raise a ToolchainError if the compiler in a folder is not the one whose files the build compares."""
+        parts = PARTS[self._environment.need.module]
+        _, records = find_elsewhere(self._python, parts)
+        if records and Path(folder).resolve() != parts.folder(records).resolve():
+            compared = f"from {folder}, and a build compares the files in {parts.folder(records)}"
+            raise self._unusable(f"{named}, which imports {self._environment.title} {compared}")
 
     def ask(self, values: Mapping[str, Any], parts: Sequence[bytes | bytearray] = ()) -> Message:
         """The answer to a request.

@@ -4,7 +4,7 @@ It reads requests from stdin and answers on stdout until stdin ends. A message i
 that belong to it, whose numbers are its ``parts``. Each request is answered by a fork, so that sources are executed
 anew, and an error that ends the process is an answer, too::
 
-    < {"version": "0.1.15"}
+    < {"version": "0.1.15", "folder": "/tilelang/lib/python3.11/site-packages/tilelang"}
     > {"root": "/project", "file": "/project/kernels/tile/matmul.py", "function": "matmul", ...}
     < {"result": {...}, "files": {...}, "parts": [4096]} and 4096 bytes
     < {"error": {"kind": "...", "message": "...", "location": "...", "detail": "..."}, "files": {...}}
@@ -82,21 +82,22 @@ class Failure(Exception):
         self.answer = {"kind": kind, "message": message, "location": location, "detail": detail}
 
 
-def serve(load: Callable[[], str], answer: Callable[[Message], Message]) -> None:
+def serve(load: Callable[[], ModuleType], answer: Callable[[Message], Message]) -> None:
     """Serve requests until stdin ends.
 
     Arguments:
-        load: imports the compiler, once; returns its version.
+        load: imports the compiler, once; returns its module.
         answer: does what a request asks for, in a fork.
     """
     outgoing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what others print is no answer
     try:
-        version = load()
+        compiler = load()
     except Exception as error:  # a broken installation fails in many ways
         write_message(outgoing, Message({"error": f"{type(error).__name__}: {error}"}))
         return
-    write_message(outgoing, Message({"version": version}))
+    folder = str(Path(str(compiler.__file__)).parent)
+    write_message(outgoing, Message({"version": str(compiler.__version__), "folder": folder}))
     while (request := read_message(sys.stdin.buffer)) is not None:
         write_message(outgoing, _answered(request, answer))
 

@@ -9,7 +9,8 @@ import re
 import shlex
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from .serving import Failure, Message, executed, require_function, serve
 
@@ -45,10 +46,10 @@ def main() -> None:
     serve(_load, lambda request: Message(_lower(dict(request.values))))
 
 
-def _load() -> str:
+def _load() -> ModuleType:
     import tilelang
 
-    return str(tilelang.__version__)
+    return cast("ModuleType", tilelang)
 
 
 def _lower(request: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from ..define.triton_program import INTERPRETER, Program
 from .serving import Failure, Message, executed, failure_of, require_function, serve
@@ -22,13 +23,13 @@ def main() -> None:
     serve(_load, _answer)
 
 
-def _load() -> str:
+def _load() -> ModuleType:
     import triton
 
     if INTERPRETER.variables.items() <= os.environ.items():
         from . import triton_interpreter  # noqa: F401 (its imports take seconds)
 
-    return str(triton.__version__)
+    return cast("ModuleType", triton)
 
 
 def _answer(request: Message) -> Message:

@@ -61,6 +61,8 @@ class Parts:
 
 TILELANG = Parts(("tilelang", "apache_tvm_ffi", "z3_solver"), "src/tl_templates/cuda")
 TRITON = Parts(("triton",))
+PARTS = {parts.distributions[0]: parts for parts in (TILELANG, TRITON)}
+"""Those of each compiler by the name of its module."""
 
 
 def find_elsewhere(setting: str, parts: Parts) -> tuple[str, list[Path]]:
