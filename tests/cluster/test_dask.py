@@ -150,14 +150,14 @@ def test_a_worker_leaves_whose_tool_was_upgraded_and_its_nanny_starts_it_again(
         }
 
     compiler, others = tmp_path / "cc", compilers()
-    script = Path(Project.shared, "bin/cc").read_text()
-    compiler.write_text(f"{script}\n# 1\n")
+    program = Path(Project.shared, "bin/cc").read_bytes()
+    compiler.write_bytes(program + b"1")
     compiler.chmod(0o755)
     cluster.start("upgraded", options=(), PATH=f"{tmp_path}:{os.environ['PATH']}")
     wait_for(lambda: len(compilers() - others) == 1, "nobody offers the new compiler")
     (engine.tool,) = compilers() - others
     assert engine.run("echo text > $TMPDIR/out").files
-    rewrite(compiler, f"{script}\n# 2\n".encode())
+    rewrite(compiler, program + b"2")
     with contextlib.suppress(NotDone):  # it may have left before it could answer
         assert "its cc has changed since it was started" in engine.run("echo text > $TMPDIR/out").problem
     wait_for(lambda: compilers() - others and engine.tool not in compilers(), "the worker offers what it had")
