@@ -48,6 +48,24 @@ class Process:
         self.process.wait()
 
 
+class Scheduler(Process):
+    """A scheduler of this machine that answers; ``port`` is where.
+
+    Arguments:
+        folder: is made.
+        variables: those that it sees besides ours.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard"]
+        options += ["--dashboard-address", "127.0.0.1:0"]
+        super().__init__(folder, "distributed.cli.dask_scheduler", *options, **variables)
+        self.wait_for("Scheduler at:")
+
+
 class Cluster:
     """A scheduler, and workers that have joined it, with two threads each.
 
@@ -58,14 +76,9 @@ class Cluster:
 
     def __init__(self, folder: Path, **variables: str) -> None:
         folder.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
-        self.address = f"tcp://127.0.0.1:{port}"
-        options = ["--host", "127.0.0.1", "--port", port, "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
         self.folder, self.variables = folder, variables
-        self.scheduler = Process(folder / "scheduler", "distributed.cli.dask_scheduler", *options, **variables)
-        self.scheduler.wait_for("Scheduler at:")
+        self.scheduler = Scheduler(folder / "scheduler", **variables)
+        self.address = f"tcp://127.0.0.1:{self.scheduler.port}"
         self.workers: list[Process] = []
         self.start("a", "b")
 

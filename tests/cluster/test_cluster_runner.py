@@ -278,6 +278,32 @@ def test_nothing_is_sent_any_more_when_the_build_ends(build: Build):
         build.run()
 
 
+def test_a_build_that_ends_does_not_wait_for_a_cluster_that_it_is_still_connecting_to(build: Build):
+    connecting, answered, problems = threading.Event(), threading.Event(), []
+
+    def connect() -> OneMachine:
+        connecting.set()
+        answered.wait()
+        return build.engine
+
+    def run() -> None:
+        try:
+            build.run()
+        except WorkerError as error:
+            problems.append(error.message)
+
+    build.runner._connect = connect
+    threads = [threading.Thread(target=run), threading.Thread(target=build.runner.close, daemon=True)]
+    threads[0].start()
+    connecting.wait()
+    threads[1].start()
+    threads[1].join(60)
+    has_ended = not threads[1].is_alive()
+    answered.set()
+    threads[0].join()
+    assert has_ended and problems and build.engine.is_closed and not build.engine.requests
+
+
 @pytest.mark.parametrize(
     ("address", "message"),
     [

@@ -38,7 +38,7 @@ SOCKET_PAIRS = ("worker/forkserver.py", "processes/children.py")
 NETWORK_MODULES = {"socket", "ssl", "urllib", "http", "ftplib", "smtplib", "telnetlib", "requests", "xmlrpc", "asyncio"}
 NETWORK_MODULES |= {"distributed"}
 
-ON_A_CLUSTER = ("cluster/dask_client.py", "cluster/dask_worker.py", "cluster/command.py")
+ON_A_CLUSTER = ("cluster/dask_client.py", "cluster/loop.py", "cluster/dask_worker.py", "cluster/command.py")
 """Modules that are imported if a cluster is asked for. They reach it by Dask."""
 
 CODE_FUNCTIONS = {"eval", "exec", "compile", "__import__", "execfile"}

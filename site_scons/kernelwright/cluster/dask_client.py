@@ -7,7 +7,6 @@ by it. Of what comes back it knows one pickle by its bytes, that of the type ``b
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import logging
@@ -26,11 +25,15 @@ from distributed.security import Security
 from ..core.errors import ToolchainError, WorkerError
 from .address import WHERE, Certificates
 from .dask_worker import INFORMATION, execute
+from .loop import Loop
 from .messages import resource, versions
 from .runner import ClusterGone, NotDone, Offer
 
 CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""
+
+CLOSE_S = 2
+"""Seconds that may be waited for the end of what was cancelled."""
 
 MOST_SILENT = 3
 """So many questions without an answer, one after the other, and the scheduler is taken for gone."""
@@ -43,35 +46,55 @@ KILLED = b"KilledWorker"
 
 
 def connect(address: str, certificates: Certificates | None) -> DaskEngine:
-    """Connect to a cluster.
+    """Connect to a cluster. This takes at most twice ``CONNECT_S``.
 
     Raises:
         ToolchainError: nobody answers there, or a certificate is refused.
     """
     refuse_pickles()
-    logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)  # what goes wrong is told by us
+    for name in ("distributed", "distributed.client"):  # Dask gives the second one a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what goes wrong is told by us
+    warnings.filterwarnings("ignore", module="distributed")
+    loop = Loop()
     try:
-        with warnings.catch_warnings(record=True):
-            client = distributed.Client(
-                address,
-                security=_security(certificates),
-                timeout=CONNECT_S,
-                set_as_default=False,
-                deserializers=["dask", "error"],
-            )
-    except (OSError, ValueError) as error:
+        # Dask (2026.8) limits the parts of this, but waits for ever for the first words of a scheduler.
+        client = loop.within(2 * CONNECT_S, _client(address, certificates))
+    except (Exception, concurrent.futures.CancelledError) as error:  # Dask says by any class what it cannot read
+        loop.close(CLOSE_S)
         raise ToolchainError(
             f"the cluster {address} cannot be used: {_reason(error)}",
             WHERE,
             "see that its scheduler runs there, and that both have certificates of one authority; or build without it",
         ) from error
-    return DaskEngine(client, address)
+    except BaseException:  # Ctrl-C
+        loop.close(CLOSE_S)
+        raise
+    return DaskEngine(client, loop, address)
+
+
+async def _client(address: str, certificates: Certificates | None) -> Any:
+    """A connected client; one that does not get so far is closed."""
+    client = distributed.Client(
+        address,
+        asynchronous=True,
+        security=_security(certificates),
+        timeout=CONNECT_S,
+        set_as_default=False,
+        deserializers=["dask", "error"],
+    )
+    try:
+        return await client
+    except BaseException:
+        await client._close(fast=True)
+        raise
 
 
 def _reason(error: BaseException) -> str:
     """Why there is no connection: the first cause."""
     while error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError)):
+        return "it does not answer"
     return str(error) or type(error).__name__
 
 
@@ -109,12 +132,14 @@ class DaskEngine:
 
     Arguments:
         client: a client of its scheduler, which this owns from now on.
+        loop: where the client is, which this owns as well.
         address: where the scheduler is.
     """
 
-    def __init__(self, client: Any, address: str) -> None:
+    def __init__(self, client: Any, loop: Loop, address: str) -> None:
         self.address = address
         self._client = client
+        self._loop = loop
         self._lock = threading.Lock()
         self._offers: tuple[float, Sequence[Offer]] = (0.0, [])
         self._silent = 0
@@ -133,36 +158,33 @@ class DaskEngine:
 
     def _ask(self) -> None:
         """Ask the scheduler for its workers. One that is busy, and says nothing, is asked again."""
-        asked = self._soon(self._client.scheduler.identity(n_workers=-1))
         try:
-            said = asked.result(timeout=CONNECT_S)["workers"]
+            said = self._loop.within(CONNECT_S, self._client.scheduler.identity(n_workers=-1))["workers"]
         except concurrent.futures.TimeoutError:
             self._silent += 1
         else:
             self._silent = 0
             self._offers = time.monotonic(), [_offer(address, worker) for address, worker in said.items()]
 
-    def _soon(self, coroutine: Any) -> concurrent.futures.Future[Any]:
-        """Have Dask's own thread wait for something.
-
-        Its ``sync`` and ``result`` (2026.8) may lose what comes in the moment in which their time is over.
-        """
-        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
-
     def execute(self, request: bytes, tool: str) -> bytes:
         """Have a worker do a request; see ``Engine``."""
         with self._gone_if_closed():
             future = self._submit(request, tool)
-            waiting = self._soon(future._result())
-            while True:
-                try:
-                    answer = waiting.result(timeout=LOOK_S)
-                    break
-                except concurrent.futures.TimeoutError:
-                    self._require_hope(tool)
+            waiting = self._loop.soon(future._result())  # Dask's result() (2026.8) may lose what comes too late
+            try:
+                answer = self._hoped_for(waiting, tool)
+            finally:
+                waiting.cancel()  # so that the cluster forgets a run that is given up
         if not isinstance(answer, bytes):
             raise NotDone(f"a worker answered with {type(answer).__name__}")
         return answer
+
+    def _hoped_for(self, waiting: concurrent.futures.Future[Any], tool: str) -> Any:
+        while True:
+            try:
+                return waiting.result(timeout=LOOK_S)
+            except concurrent.futures.TimeoutError:
+                self._require_hope(tool)
 
     def _require_hope(self, tool: str) -> None:
         """Raise ClusterGone or NotDone if a run can never be done."""
@@ -183,11 +205,11 @@ class DaskEngine:
         """Tell apart how a call of Dask can fail."""
         try:
             yield
-        except (NotDone, ClusterGone, concurrent.futures.TimeoutError):
-            raise
         except (Exception, concurrent.futures.CancelledError) as error:
             if self._is_closed:
                 raise WorkerError("the build is ending, so the cluster does nothing for it any more") from None
+            if isinstance(error, (NotDone, ClusterGone)):
+                raise
             if isinstance(error, concurrent.futures.CancelledError):
                 # All runs end like this at once when the scheduler's connection is closed, also if it comes back.
                 raise ClusterGone("the connection was lost") from None
@@ -199,12 +221,11 @@ class DaskEngine:
             raise ClusterGone(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
-        """Cancel what is in flight, and leave."""
+        """Leave; with its client the cluster forgets all runs, and its workers end them."""
         self._is_closed = True
-        with contextlib.suppress(Exception):
-            self._client.cancel(list(self._client.futures), force=True)
-        with contextlib.suppress(Exception):
-            self._client.close(timeout=CONNECT_S)
+        with contextlib.suppress(Exception, concurrent.futures.CancelledError):
+            self._loop.within(CONNECT_S, self._client._close(fast=True))
+        self._loop.close(CLOSE_S)
 
 
 def _offer(address: str, said: Mapping[str, Any]) -> Offer:

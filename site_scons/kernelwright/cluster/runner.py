@@ -83,6 +83,7 @@ class ClusterRunner:
         self._versions = versions
         self._note = note
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
         self._engine: Engine | None = None
         self._refusal: KernelwrightError | None = None
         self._known: set[str] = set()
@@ -163,18 +164,28 @@ class ClusterRunner:
 
     def _connected(self) -> Engine:
         """The cluster; what goes wrong at the first time goes wrong for all."""
+        # A lock of its own, because close() must not wait until a cluster that says nothing is given up.
+        with self._connecting:
+            if self._engine is None and self._refusal is None and not self._is_closed:
+                try:
+                    self._keep(self._connect())
+                except KernelwrightError as error:
+                    self._refusal = error
         with self._lock:
             if self._is_closed:
                 raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
             if self._refusal is not None:
                 raise self._refusal
-            if self._engine is None:
-                try:
-                    self._engine = self._connect()
-                except KernelwrightError as error:
-                    self._refusal = error
-                    raise
+            assert self._engine is not None
             return self._engine
+
+    def _keep(self, engine: Engine) -> None:
+        with self._lock:
+            is_late = self._is_closed
+            if not is_late:
+                self._engine = engine
+        if is_late:
+            engine.close()
 
     def _require(self, engine: Engine, tool: SharedTool) -> None:
         """Raise a ToolchainError if no worker has a tool: both sides are named."""
