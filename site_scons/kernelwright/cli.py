@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from .compilers.fatbin import find_fatbinary
+from .core.dependencies import IN_PACKAGE
 from .core.errors import KernelwrightError, ToolchainError, Where, printable
 from .core.own_environment import OwnEnvironment
 from .core.version import VERSION
 from .define import tilelang_program, triton_program
 from .define.settings import Settings, read_pyproject
-from .define.sources import IN_PACKAGE
 from .library.launcher import LAUNCHER
 from .library.own_code import cuda_runtime
 from .toolchain.elsewhere import Elsewhere
@@ -479,8 +479,7 @@ def print_tool(toolchain: Toolchain, name: str) -> int:
         "tilelang": lambda: found_tilelang(toolchain).path,
     }
     try:
-        folder = name.removeprefix(IN_PACKAGE)
-        print(paths[name]() if folder == name else package_folder(folder, Where(stage="toolchain"), "tool").path)
+        print(paths[name]() if name in paths else package_folder(name, Where(stage="toolchain"), "tool"))
     except KernelwrightError as error:
         print(error, file=sys.stderr)
         return 1

@@ -15,6 +15,7 @@ from kernelwright.compilers.headers import (
     parse_dependencies,
     sought_in_vain,
 )
+from kernelwright.compilers.nvcc import NvccJob
 from kernelwright.core.errors import ToolchainError, Where
 from kernelwright.stages.included import EDITED, included
 
@@ -90,6 +91,15 @@ def listed(tmp_path: Path, names: list[str], nvcc: str = "cuda/bin/nvcc", compil
     listing.write_text("device : " + " \\\n  ".join(names) + "\n")
     found = headers_in(listing, tmp_path / "build", str(tmp_path / nvcc), str(tmp_path / compiler), Where())
     return [path.relative_to(tmp_path).as_posix() for path in found]
+
+
+def test_headers_of_packages_count_also_among_the_files_of_the_system(tmp_path: Path) -> None:
+    install(tmp_path, "gcc/lib/gcc/site/acme/include/a.h", "gcc/lib/gcc/b.h", "cuda/c.h")
+    listing, packages = tmp_path / "headers.d", [str(tmp_path / "gcc/lib/gcc/site/acme/include")]
+    listing.write_text("device : gcc/lib/gcc/site/acme/include/a.h gcc/lib/gcc/b.h cuda/c.h\n")
+    nvcc, compiler = str(tmp_path / "cuda/bin/nvcc"), str(tmp_path / "gcc/bin/gcc")
+    found = headers_in(listing, tmp_path, nvcc, compiler, Where(), packages)
+    assert [path.name for path in found] == ["a.h", "c.h"]
 
 
 def test_headers_of_cuda_the_system_and_the_compiler_are_left_out(tmp_path: Path) -> None:
@@ -207,7 +217,7 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
     source.write_text('# include "a.cuh"\n#if __has_include(<option.h>)\n#endif\n#include <cuda_fp16.h>\n')
     header.write_text('#include "sub/b.cuh"\n#include "/usr/include/stdio.h"\n#include MACRO\n')
     flags = ["-I", "../../kernels", "-O3", "-I../../include"]
-    assert sought_in_vain([source, header], flags, tmp_path / "build/x", tmp_path) == [
+    assert sought_in_vain([source, header], flags, tmp_path / "build/x", tmp_path, {}) == [
         "include/cuda_fp16.h",
         "include/option.h",
         "kernels/a.cuh",
@@ -215,13 +225,36 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
         "kernels/option.h",
     ]
     header.write_text("#include <sub/b.cuh>\n")
-    assert sought_in_vain([header], flags, tmp_path / "build/x", tmp_path) == ["kernels/sub/"]
+    assert sought_in_vain([header], flags, tmp_path / "build/x", tmp_path, {}) == ["kernels/sub/"]
+
+
+def test_headers_that_a_folder_in_a_package_lacks_are_named_after_the_package(tmp_path: Path) -> None:
+    install(tmp_path, "top/a.cu", "site/acme/include/acme/a.h", "site/other/include/other/b.h")
+    source, top = tmp_path / "top/a.cu", tmp_path / "top"
+    source.write_text("#include <other/b.h>\n#include <acme/c.h>\n")
+    packages = {str(tmp_path / f"site/{name}/include"): f"package:{name}/include" for name in ("acme", "other")}
+    flags = [word for folder in packages for word in ("-I", folder)]
+    assert sought_in_vain([source], flags, top, top, packages) == [
+        "/package:acme/include//acme/c.h",
+        "/package:acme/include//other/",
+        "/package:other/include//acme/",
+    ]
 
 
 def test_a_run_depends_on_what_it_read_and_on_what_it_looked_for_in_vain(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text('#include "b.h"')
+    job = NvccJob("sm_80", (), tmp_path, Where())
     # The clock of files may be behind that of programs.
-    found = included(tmp_path, ["a.cu"], [], tmp_path, time.time_ns() + 10**9)
+    found = included(tmp_path, ["a.cu"], job, time.time_ns() + 10**9)
     assert found == {"a.cu": hashlib.sha256(b'#include "b.h"').hexdigest(), "b.h": ""}
-    begun_before_an_edit = included(tmp_path, ["a.cu"], [], tmp_path, time.time_ns() - 10**9)
+    begun_before_an_edit = included(tmp_path, ["a.cu"], job, time.time_ns() - 10**9)
     assert begun_before_an_edit["a.cu"] == EDITED
+
+
+def test_what_a_stage_made_is_looked_through_for_headers_and_its_folder_is_not(tmp_path: Path) -> None:
+    install(tmp_path, "kernels/a.h", "include/b.h", "build/x/device.cu")
+    (tmp_path / "build/x/device.cu").write_text('#include "a.h"\n#include <b.h>\n')
+    job = NvccJob("sm_80", ("-I", "../../kernels", "-I", "../../include"), tmp_path / "build/x", Where())
+    read = ["kernels/a.h", "include/b.h"]
+    found = included(tmp_path, read, job, time.time_ns() + 10**9, tmp_path / "build/x/device.cu")
+    assert sorted(found) == ["include/b.h", "kernels/a.h", "kernels/b.h"] and found["kernels/b.h"] == ""

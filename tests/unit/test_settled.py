@@ -94,6 +94,18 @@ def test_a_file_that_is_gone_or_appears_is_seen(tmp_path, file, at):
 # --- Which stamps are trusted
 
 
+def test_an_edit_outside_of_the_project_is_seen(tmp_path, at):
+    (tmp_path / "project").mkdir()
+    header = tmp_path / "a.h"
+    header.write_text("first")
+    at(LATER_NS)
+    stamps = trusted_stamps(str(tmp_path / "project"), {str(header): sha256_of(header)})
+    assert stamps is not None and stamps[str(header)] is not None
+    assert is_current(str(tmp_path / "project"), stamps)
+    header.write_text("another")
+    assert not is_current(str(tmp_path / "project"), stamps)
+
+
 def test_a_fresh_file_with_an_old_time_is_not_trusted(tmp_path, file, at):
     os.utime(file, (OLD_S, OLD_S))
     changed = file.stat().st_ctime_ns
@@ -141,7 +153,7 @@ def test_a_file_that_is_changed_while_it_is_looked_at_is_not_current(tmp_path, f
         at(LATER_NS)
         return digest
 
-    monkeypatch.setattr(settled, "dependency_digest", then_changed)
+    monkeypatch.setattr(settled, "present_digest", then_changed)
     stamps = trusted_stamps(top, {"a.py": digest})
     assert stamps is None or not is_current(top, stamps)
 

@@ -6,9 +6,10 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ..core.dependencies import dependency_name
 from ..core.errors import ToolchainError, Where
 
 OPTIONS_FILE = ("-optf", "--options-file")
@@ -98,18 +99,21 @@ def _found(name: str, folders: Sequence[Path]) -> Iterator[Path]:
     yield from (path for top in folders if (path := _absolute(name, top)).is_file())
 
 
-def sought_in_vain(files: Iterable[Path], flags: Sequence[str], folder: Path, top: Path) -> list[str]:
-    """What a compiler looks for in the project before it finds a header elsewhere, or nowhere: if one of these is made,
-    it reads another file.
+def sought_in_vain(
+    files: Iterable[Path], flags: Sequence[str], folder: Path, top: Path, packages: Mapping[str, str]
+) -> list[str]:
+    """What a compiler looks for in the project, or in folders of packages, before it finds a header elsewhere, or
+    nowhere: if one of these is made, it reads another file.
 
     Arguments:
         files: the files that it read; absolute paths.
         flags: flags with ``-I``.
         folder: the folder that the compiler runs in, which names are relative to.
         top: the project's folder.
+        packages: the folders in installed packages among the flags, and their names.
 
     Returns:
-        Paths relative to the project's folder, sorted; with a slash at the end for a folder that is not there.
+        Names (see ``core.dependencies``), sorted; with a slash at the end for a folder that is not there.
     """
     folders = [_absolute(name, folder) for name in _values(flags, ("-I", "--include-path"))]
     found: set[str] = set()
@@ -118,16 +122,23 @@ def sought_in_vain(files: Iterable[Path], flags: Sequence[str], folder: Path, to
             name, is_quoted = match[1][1:-1], match[1][0] == '"'
             paths = (_absolute(name, place) for place in ([file.parent, *folders] if is_quoted else folders))
             vain = itertools.takewhile(lambda path: not path.is_file(), paths)
-            found.update(_lacking(path, top) for path in vain if path.is_relative_to(top))
+            for path in vain:
+                base = next((base for base in (*map(Path, packages), top) if path.is_relative_to(base)), None)
+                if base is not None:
+                    found.add(_lacking(path, base, top, packages))
     return sorted(found)
 
 
-def _lacking(path: Path, top: Path) -> str:
-    """The outermost folder of a file that is not there, or the file."""
-    for parent in reversed(path.relative_to(top).parents[:-1]):
-        if not (top / parent).is_dir():
-            return f"{parent.as_posix()}/"
-    return path.relative_to(top).as_posix()
+def _lacking(path: Path, base: Path, top: Path, packages: Mapping[str, str]) -> str:
+    """The name of the outermost folder of a file that is not there, or of the file.
+
+    Arguments:
+        base: a folder that it is below, and that is there.
+    """
+    for parent in reversed(path.relative_to(base).parents[:-1]):
+        if not (base / parent).is_dir():
+            return f"{dependency_name(base / parent, top, packages)}/"
+    return dependency_name(path, top, packages)
 
 
 def _text_of(path: Path) -> str:
@@ -150,7 +161,9 @@ def _values(flags: Sequence[str], names: tuple[str, ...]) -> Iterator[str]:
             yield word[2:]
 
 
-def headers_in(listing: Path, folder: Path, nvcc: str, host_compiler: str, where: Where) -> list[Path]:
+def headers_in(
+    listing: Path, folder: Path, nvcc: str, host_compiler: str, where: Where, packages: Collection[str] = ()
+) -> list[Path]:
     """The files in a dependency list of nvcc that are neither CUDA's nor the system's; absolute paths.
 
     Behind a wrapper script, CUDA's headers may count too: that costs some time and does no harm.
@@ -160,6 +173,7 @@ def headers_in(listing: Path, folder: Path, nvcc: str, host_compiler: str, where
         folder: the folder that nvcc ran in.
         nvcc, host_compiler: paths of the compilers, whose own headers do not count.
         where: the place for an error.
+        packages: folders whose files count wherever they are: a system has Python packages among its own files.
 
     Raises:
         ToolchainError: there is no list, or a name in it is not one of a file.
@@ -170,8 +184,9 @@ def headers_in(listing: Path, folder: Path, nvcc: str, host_compiler: str, where
         raise ToolchainError("nvcc left no list of the headers that it read", where) from error
     paths = [_absolute(name, folder) for name in parse_dependencies(text)]
     foreign = (*SYSTEM, *_below(host_compiler, COMPILERS), *_cuda_folders(paths, nvcc))
-    tops = tuple(f"{top}/" for top in foreign)
-    return [_existing(path, where) for path in dict.fromkeys(paths) if not str(path).startswith(tops)]
+    tops, own = (tuple(f"{top}/" for top in folders) for folders in (foreign, packages))
+    counting = (path for path in dict.fromkeys(paths) if str(path).startswith(own) or not str(path).startswith(tops))
+    return [_existing(path, where) for path in counting]
 
 
 def parse_dependencies(text: str) -> list[str]:

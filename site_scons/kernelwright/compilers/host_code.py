@@ -51,8 +51,8 @@ class ObjectJob:
         flags: flags of nvcc.
         folder: the project's folder, in which the programs run.
         where: the place for error messages.
-        known: folders of headers that something else stands for, which are no dependencies, and what ``__FILE__`` has
-            in their place.
+        known: folders of headers that something else stands for, which are no dependencies, and their names.
+        packages: folders in installed packages, and their names. ``__FILE__`` has the names of both kinds of folders.
         made_in: the folder of the outputs, relative to that of the project.
     """
 
@@ -63,6 +63,7 @@ class ObjectJob:
     folder: Path
     where: Where
     known: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     made_in: str = ""
 
     @property
@@ -151,7 +152,8 @@ def _fixed(command: str, number: int, job: ObjectJob, scratch: str, host: str) -
     command = SOURCE.sub(job.name, command)
     if program_of(command) != host:
         return command
-    maps = " ".join(shlex.quote(f"-fmacro-prefix-map={path}={name}") for path, name in job.known.items())
+    folders = {**job.known, **job.packages}
+    maps = " ".join(shlex.quote(f"-fmacro-prefix-map={path}={name}") for path, name in folders.items())
     listing = f"-MD -MF {shlex.quote(f'{scratch}/{LISTING.format(number)}')} -MT object"
     if " -E " in command:
         return command.replace(" -E ", f" -E {maps} {listing} ", 1)
@@ -179,9 +181,9 @@ def _headers(
     listed = set(_listed(job, nvcc, host_compiler, scratch)) | set(options_files(job.flags, job.folder))
     tops = tuple(f"{folder}/" for folder in job.known)
     own = {path for path in listed if not str(path).startswith(tops)}
-    return as_dependencies(own, project_root)
+    return as_dependencies(own, project_root, job.packages)
 
 
 def _listed(job: ObjectJob, nvcc: Nvcc, host_compiler: HostCompiler, scratch: Path) -> Iterator[Path]:
     for listing in sorted(scratch.glob(LISTING.format("*"))):
-        yield from headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where)
+        yield from headers_in(listing, job.folder, nvcc.path, host_compiler.path, job.where, job.packages)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..core.arch import image_file, is_ptx
+from ..core.dependencies import IN_PACKAGE, dependency_name
 from ..core.errors import Where
 from ..core.files import pretty_json
-from ..define.sources import IN_PACKAGE
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
@@ -137,9 +137,8 @@ class CompiledCode:
 
     Arguments:
         result: what it printed and what it took.
-        headers: the files that flags made it read, sorted: relative to the project root if they are below it, otherwise
-            absolute. CUDA's and the system's headers are not among them, because the identities of the tools stand for
-            those.
+        headers: the names of the files that flags made it read, sorted (see ``core.dependencies``). CUDA's and the
+            system's headers are not among them, because the identities of the tools stand for those.
         notes: what the user may want to know about the run.
     """
 
@@ -191,16 +190,17 @@ def headers_of(
     job: NvccJob, scratch: Path, nvcc: Nvcc, host_compiler: HostCompiler, project_root: Path
 ) -> tuple[str, ...]:
     """The headers in the list that a run has left, as :class:`CompiledCode` has them."""
-    listed = headers_in(scratch / LISTING, job.folder, nvcc.path, host_compiler.path, job.where)
+    places = nvcc.path, host_compiler.path
+    listed = headers_in(scratch / LISTING, job.folder, *places, job.where, job.packages)
     if job.headers:
         listed = [path for path in listed if not path.is_relative_to(job.headers.path)]
-    return as_dependencies({*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}, project_root)
+    read = {*listed, *options_files(job.flags, job.folder)} - {job.folder / "device.cu"}
+    return as_dependencies(read, project_root, job.packages)
 
 
-def as_dependencies(paths: Iterable[Path], project_root: Path) -> tuple[str, ...]:
+def as_dependencies(paths: Iterable[Path], project_root: Path, packages: Mapping[str, str]) -> tuple[str, ...]:
     """Absolute paths as :class:`CompiledCode` has them."""
-    below = (path.relative_to(project_root) if path.is_relative_to(project_root) else path for path in paths)
-    return tuple(sorted(path.as_posix() for path in below))
+    return tuple(sorted(dependency_name(path, project_root, packages) for path in paths))
 
 
 def resource_usage(output: str) -> dict[str, dict[str, int]]:

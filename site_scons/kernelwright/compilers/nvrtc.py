@@ -171,7 +171,7 @@ def compile_with_nvrtc(
     write_usage(job, result.output, scratch)
     (scratch / f"compile_{job.arch}.sh").write_text(script(job, nvrtc))
     headers = included_files(source, job.flags, job.folder) if can_include(job.flags) else []
-    return CompiledCode(result, as_dependencies(headers, tools.project_root), tuple(notes))
+    return CompiledCode(result, as_dependencies(headers, tools.project_root, job.packages), tuple(notes))
 
 
 def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: str, own: Sequence[str]) -> ToolResult:

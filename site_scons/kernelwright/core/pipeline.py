@@ -101,8 +101,8 @@ STAGES = (
         "OBJECT",
         ("#4a5d9e", "#9fb0ea"),
         "a source with host code of its own",
-        "the kernel's name, archs, flags, `compress`, identity of nvcc, version of tvm-ffi, what installed packages "
-        "have in the folders of `includes`, digests of the files that the source includes",
+        "the kernel's name, archs, flags, `compress`, identity of nvcc, version of tvm-ffi, digests of the files "
+        "that the source includes",
         "`objects/<source>.o`, `<source>.json`, `compile_<source>.sh`",
         module="stages.object",
         of_kernel=True,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, Where
-
-IN_PACKAGE = "package:"
-"""What the name of a folder or of a source begins with that is in an installed package: ``package:cutlass/include``."""
 
 ENDINGS = (".cu", ".cc", ".cpp", ".cxx")
 """Endings of files that nvcc compiles."""

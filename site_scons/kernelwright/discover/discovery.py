@@ -19,11 +19,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where, shown
-from ..core.files import dependency_digest, open_lock
+from ..core.files import open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
-from ..core.surroundings import interpreter, surrounding_digest
+from ..core.surroundings import interpreter
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
 from ..define.space import Choice, Sizes, variants_of
@@ -460,8 +461,7 @@ class _Cache:
         Each is looked at once.
         """
         if name not in self._digests:
-            digest = surrounding_digest(name)
-            self._digests[name] = dependency_digest(self._root, name) if digest is None else digest
+            self._digests[name] = present_digest(self._root, name)
         return self._digests[name]
 
 

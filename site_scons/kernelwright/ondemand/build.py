@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import lower as front_ends
+from ..core.dependencies import is_file, path_of, present_digest
 from ..core.errors import KernelwrightError
-from ..core.files import canonical_json, dependency_digest, sha256_of
+from ..core.files import canonical_json, sha256_of
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..stages.code import loaded_code
@@ -212,7 +213,8 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
 def later_files(job: Job, folder: Path) -> list[str]:
     """The files that the stages of a compiled kernel turned out to read."""
     try:
-        return [str(job.session.root / name) for name in json.loads((folder / LATER).read_text(encoding="utf-8"))]
+        names = json.loads((folder / LATER).read_text(encoding="utf-8"))
+        return [str(path_of(job.session.root, name)) for name in names if is_file(name)]
     except (OSError, ValueError, TypeError):
         return []
 
@@ -224,7 +226,7 @@ def _known(job: Job) -> Path | None:
         return None
     try:
         later = json.loads((folder / LATER).read_text(encoding="utf-8"))
-        current = all(dependency_digest(job.session.root, name) == digest for name, digest in later.items())
+        current = all(present_digest(job.session.root, name) == digest for name, digest in later.items())
     except (OSError, ValueError, AttributeError):
         return None
     return folder if current else None

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..core.files import dependency_digest
+from ..core.dependencies import present_digest
 from ..stages.stage import Stage
 from ..state.cache import BuildCache, Found
 
@@ -55,7 +55,7 @@ class Ahead:
             return  # a stage that is kept nowhere makes one of them
         key = stage.cache_key(self._digests.__getitem__)
         names = list(stage.outputs)
-        self._cache.fetch_ahead(key, names, lambda name: dependency_digest(self._top, name), self._noting(stage))
+        self._cache.fetch_ahead(key, names, lambda name: present_digest(self._top, name), self._noting(stage))
 
     def _noting(self, stage: Stage) -> Callable[[Found], None]:
         """What is done when the outputs of a stage are there: the stages that read them are asked for."""

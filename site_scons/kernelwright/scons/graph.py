@@ -23,8 +23,9 @@ import SCons.Util
 
 from .. import backends, lower
 from ..core.arch import image_file
+from ..core.dependencies import is_file, present_digest
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
-from ..core.files import canonical_json, dependency_digest
+from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
 from ..core.version import VERSION
@@ -503,7 +504,7 @@ class PackageGraph:
         if cache is None or any(path in made for path in stage.sources) or all(map(os.path.lexists, stage.paths)):
             return True
         key, top = stage.cache_key(self.run.digest), self.run.top
-        return bool(cache.has(key, lambda name: dependency_digest(top, name)))
+        return bool(cache.has(key, lambda name: present_digest(top, name)))
 
     def _part(self, name: str, build: KernelBuild) -> Part:
         def built(path: str) -> Built:
@@ -734,14 +735,14 @@ class PackageGraph:
 
     def _stamps(self, found: Unsettled) -> Any:
         """Stamps of all files that decide what the kernels of a definition file are."""
-        return trusted_stamps(self._top, self._digests(found))
+        return trusted_stamps(self._top, {n: d for n, d in self._digests(found).items() if is_file(n)})
 
     def _digests(self, found: Unsettled) -> dict[str, str]:
         """All files that decide what the kernels of a definition file are, with their digests."""
         digests = {**found.definition.dependencies, **found.definition.recorded, **found.tables}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
-                digests |= stage.options.get("later", {})
+                digests |= {**stage.options.get("later", {}), **stage.outside}
         return digests
 
     def add_stage(self, stage: Stage) -> Stage:

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from ..core.dependencies import is_file, present_digest
 from ..core.files import dependency_digest
-from ..core.surroundings import interpreter, surrounding_digest
+from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
 from ..state.finished import Finished, FinishedStage
@@ -99,7 +100,7 @@ class RestoredKernels:
                 self.run.journal.adopt(f"{self.work}/{path}", written.digests[path], stage.lines[name])
         self._tell(written.stages, start)
         # With the digests that it was found by: what has changed since then counts as a change in the next run.
-        names = [name for name in found.names if surrounding_digest(name) is None]
+        names = filter(is_file, found.names)
         self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
         self.notes[file] = list(found.notes)
         for name, kernel in found.kernels.items():
@@ -172,9 +173,4 @@ class RestoredKernels:
 def _present(top: Path) -> Any:
     """What gives the present digest of something that kernels depend on."""
 
-    @cache
-    def present(name: str) -> str:
-        digest = surrounding_digest(name)
-        return dependency_digest(top, name) if digest is None else digest
-
-    return present
+    return cache(partial(present_digest, top))

@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..core.dependencies import IN_PACKAGE, present_digest
 from ..core.errors import DefinitionError, ToolchainError, Where
-from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
-from ..define.sources import IN_PACKAGE
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ..state.journal import Journal
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
-    from ..toolchain.package_folder import PackageFolder
     from .partial import Partial
     from .tools import Tools
 
@@ -199,7 +197,7 @@ class KernelContext:
         if not (self.front_end.includes_sources or self.front_end.has_host_code):
             return self.flags
         own = [os.path.relpath(path, folder) for path in (self._beside, *self._own_folders.values())]
-        installed = [str(found.path) for found in self.package_folders.values()]
+        installed = map(str, self.package_folders.values())
         return (*(word for path in (*own, *installed) for word in ("-I", path)), *self.flags)
 
     @property
@@ -223,7 +221,7 @@ class KernelContext:
                 raise DefinitionError(message, where, remedy)
 
     @cached_property
-    def package_folders(self) -> dict[str, PackageFolder]:
+    def package_folders(self) -> dict[str, Path]:
         """The folders of headers in installed packages, by their names among ``includes``.
 
         Raises:
@@ -232,7 +230,7 @@ class KernelContext:
         from ..toolchain.package_folder import package_folder
 
         names = [name for name in self.record.includes if name.startswith(IN_PACKAGE)]
-        return {name: package_folder(name.removeprefix(IN_PACKAGE), self.where("settings")) for name in names}
+        return {name: package_folder(name, self.where("settings")) for name in names}
 
     @property
     def portable_flags(self) -> tuple[str, ...]:
@@ -315,7 +313,7 @@ class KernelContext:
             result: dict[str, Any] = self.run.pool.call(request)
         except DefinitionError:
             # It may have read a file of which the editor had written the first half.
-            self._require_unedited({name: dependency_digest(top, name) for name in known}, where)
+            self._require_unedited({name: present_digest(top, name) for name in known}, where)
             raise
         self._require_unedited(result["dependencies"], where)
         return result

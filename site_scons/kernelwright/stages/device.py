@@ -112,7 +112,7 @@ def _image(
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember(included(kernel.run.top, done.headers, job.flags, job.folder, begun))
+        remember(included(kernel.run.top, done.headers, job, begun, job.folder / "device.cu"))
 
     options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
     if job.headers:
@@ -180,7 +180,7 @@ def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str],
 
 def _packages(kernel: KernelContext) -> dict[str, str]:
     """The folders of headers in installed packages, and their names."""
-    return {str(folder.path): name for name, folder in kernel.package_folders.items()}
+    return {str(folder): name for name, folder in kernel.package_folders.items()}
 
 
 def _headers(kernel: KernelContext) -> ToolHeaders | None:

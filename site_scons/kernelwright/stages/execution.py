@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, refused
-from ..core.files import dependency_digest, make_way, scratch_folder
+from ..core.files import make_way, scratch_folder
 from .stage import Stage
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
     if run.cache is None:
         return False
     names = list(stage.outputs)
-    later = run.cache.fetch(key, scratch, names, lambda name: dependency_digest(run.top, name), stage.here)
+    later = run.cache.fetch(key, scratch, names, lambda name: present_digest(run.top, name), stage.here)
     if later is not None and stage.remember is not None:
         stage.remember(later)
     return later is not None

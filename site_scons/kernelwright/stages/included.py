@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..compilers.headers import sought_in_vain
-from ..core.files import dependency_digest
+from ..compilers.host_code import ObjectJob
+from ..compilers.nvcc import DeviceJob
+from ..core.dependencies import dependency_name, path_of, present_digest
 
 EDITED = "edited while it was read"
 """In place of the digest of a file; no file has it, so that what was made of it is made again."""
 
 
-def included(top: Path, headers: Iterable[str], flags: Sequence[str], folder: Path, begun: int) -> dict[str, str]:
+def included(
+    top: Path, headers: Iterable[str], job: DeviceJob | ObjectJob, begun: int, *sources: Path
+) -> dict[str, str]:
     """The headers that a run has read, and those that it looked for in vain, with their digests.
 
     Arguments:
         top: the project's folder.
-        headers: paths as ``CompiledCode.headers`` has them.
-        flags, folder: of the run.
+        headers: names as ``CompiledCode.headers`` has them.
+        job: what was run.
         begun: when it began, in nanoseconds; what was edited since may have been read before, and is no known file.
+        sources: what stages have made, and what includes headers. Nobody puts headers into the folders of these.
     """
-    paths = {name: top / name for name in headers}
-    read = {n: EDITED if _is_edited(path, begun) else dependency_digest(top, n) for n, path in paths.items()}
-    return {**dict.fromkeys(sought_in_vain(paths.values(), flags, folder, top), ""), **read}
+    paths = {name: path_of(top, name) for name in headers}
+    read = {n: EDITED if _is_edited(path, begun) else present_digest(top, n) for n, path in paths.items()}
+    vain = sought_in_vain([*sources, *paths.values()], job.flags, job.folder, top, job.packages)
+    made = tuple(f"{dependency_name(source.parent, top, {})}/" for source in sources)
+    return {**{name: "" for name in vain if not name.startswith(made)}, **read}
 
 
 def _is_edited(path: Path, begun: int) -> bool:

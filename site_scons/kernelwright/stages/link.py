@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ..compilers.nvcc import shell_script, stand_in
+from ..core.dependencies import installed_name
 from ..core.errors import DefinitionError, LoweringError
 from ..core.files import digest_of, sha256_of
 from ..library.commands import ToolPaths, link_command
@@ -74,11 +75,12 @@ def make(
         (scratch / "compile.sh").write_text(script)
         entry.write(kernel, linked, scratch, Path(launcher.paths[0]).name)
 
+    archive = {"runtime": sha256_of(Path(runtime))} if runtime else {}
     options = {
         "compiler": compiler.identity,
         "command": command_for(variants, symbolic, output),
         "map": digest_of([LINKER_MAP]),
-        **({"runtime": sha256_of(Path(runtime))} if runtime else {}),
+        **archive,
         **entry.options_of(kernel),
     }
     outputs = files_in(kernel.folder, (f"{name}.so", "compile.sh", "entry.json", *([DRIVER] if runtime else [])))
@@ -88,6 +90,7 @@ def make(
     sources = [*given, *made, *entry.sources_of(variants)]
     stage = Stage("LINK", name, where, options, link, outputs, sources)
     stage.rest = lambda: bool(kernel.whole(variants))
+    stage.outside = {installed_name(Path(runtime)): digest for digest in archive.values()}
     stage.command = command_of(top, f"{name}/wrapper.o", command_for(variants, places, output), output)
     return stage
 

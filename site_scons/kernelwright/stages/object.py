@@ -12,10 +12,10 @@ from typing import Any
 
 from ..compilers.host_code import ObjectJob, compile_object
 from ..compilers.nvcc import stand_in
+from ..core.dependencies import IN_PACKAGE
 from ..core.errors import DefinitionError, SettingsError
-from ..define.sources import IN_PACKAGE
 from ..library.own_code import renaming
-from ..toolchain.package_folder import PackageFolder, package_folder
+from ..toolchain.package_folder import package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
 from .context import KernelContext
@@ -66,7 +66,7 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
         for note in done.notes:
             run.note_once(f"kernelwright: {note}")
-        remember(included(kernel.run.top, done.headers, job.flags, job.folder, begun))
+        remember(included(kernel.run.top, done.headers, job, begun))
 
     options: dict[str, Any] = {
         "source": source if source.startswith(IN_PACKAGE) else job.source,
@@ -75,7 +75,6 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         "compress": kernel.package.settings.compress,
         "nvcc": nvcc.identity,
         "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
-        "packages": {label: folder.identity for label, folder in _packages(kernel, source).items()},
     }
     remember = kernel.later(f"object {subject}", options)
     sources = [path] if os.path.isfile(path) else []  # noqa: PTH113
@@ -94,13 +93,12 @@ def _path_of(kernel: KernelContext, source: str) -> str:
     """
     if not source.startswith(IN_PACKAGE):
         return os.path.normpath(f"{kernel.run.top}/{Path(kernel.definition.file).parent}/{source}")
-    return str(_package_of(kernel, source).path / source.rpartition("/")[2])
+    return str(_package_of(kernel, source) / source.rpartition("/")[2])
 
 
-def _package_of(kernel: KernelContext, source: str) -> PackageFolder:
+def _package_of(kernel: KernelContext, source: str) -> Path:
     """The folder of a source in an installed package."""
-    folder = source.rpartition("/")[0]
-    return package_folder(folder.removeprefix(IN_PACKAGE), kernel.where("nvcc"), "sources")
+    return package_folder(source.rpartition("/")[0], kernel.where("nvcc"), "sources")
 
 
 def _require_source(kernel: KernelContext, source: str, path: str) -> None:
@@ -113,7 +111,7 @@ def _require_source(kernel: KernelContext, source: str, path: str) -> None:
         raise DefinitionError(f"sources names {source!r}, which is no file {place}", kernel.where("nvcc"), remedy)
 
 
-def _packages(kernel: KernelContext, source: str) -> dict[str, PackageFolder]:
+def _packages(kernel: KernelContext, source: str) -> dict[str, Path]:
     """The folders in installed packages that a source has headers from, and its own."""
     if not source.startswith(IN_PACKAGE):
         return kernel.package_folders
@@ -129,12 +127,11 @@ def _job(
     includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
     given = [word for folder in includes for word in ("-I", folder)]
     flags = (*ours, *kernel.flags_in(kernel.run.top), *given)
-    packages = _packages(kernel, source)
-    known = {**includes, **{str(folder.path): label for label, folder in packages.items() if folder.identity}}
+    packages = {str(folder): label for label, folder in _packages(kernel, source).items()}
     place = path if source.startswith(IN_PACKAGE) else os.path.relpath(path, kernel.run.top)
-    job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), known)
+    job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), includes, packages)
     stand_ins = dict(zip(includes, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
-    stand_ins |= {str(folder.path): stand_in(label) for label, folder in packages.items()}
+    stand_ins |= {folder: stand_in(label) for folder, label in packages.items()}
     by_hand = tuple(stand_ins.get(word, word) for word in flags)
     top, _, file = source.rpartition("/")
     named = f"{stand_in(top)}/{file}" if source.startswith(IN_PACKAGE) else place

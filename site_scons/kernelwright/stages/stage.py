@@ -51,6 +51,8 @@ class Stage:
         logs: the folder where a partial build keeps its error.
         key: its key in the build cache, if that was asked for.
         keeps: a folder of files that are no outputs; what is in it stays as long as there is this stage.
+        outside: files outside of the project whose digests are in its options: name -> digest. Whoever takes what it
+            made without it has to compare them.
     """
 
     label: str
@@ -74,6 +76,7 @@ class Stage:
     logs: Path | None = None
     key: str | None = None
     keeps: Path | None = None
+    outside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def paths(self) -> list[str]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..core.files import COARSE_NS, Stamp, dependency_digest, file_stamp, lasting_stamp
+from ..core.dependencies import path_of, present_digest
+from ..core.files import COARSE_NS, Stamp, file_stamp, lasting_stamp
 from ..core.records import Output, Record
 from ..core.sealed import read_sealed, write_sealed
 
@@ -106,7 +107,7 @@ def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
     stat = os.stat  # this loop is most of a build that has nothing to do
     for name, stamp in stamps.items():
         try:
-            now = stat(f"{top}/{name}")
+            now = stat(f"{top}/{name}" if name[:1] != "/" else path_of(Path(top), name))
         except (OSError, ValueError):  # ValueError: no file can have such a name
             if stamp is not None:
                 return False
@@ -125,8 +126,8 @@ def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded |
     stamps: dict[str, Recorded | None] = {}
     for name, digest in digests.items():
         now = time.time_ns()
-        stamp = _stamp_or_none(f"{top}/{name}")
-        if dependency_digest(Path(top), name) != digest or (stamp is not None and not _told_by_time(stamp, now)):
+        stamp = _stamp_or_none(path_of(Path(top), name))
+        if present_digest(Path(top), name) != digest or (stamp is not None and not _told_by_time(stamp, now)):
             return None
         stamps[name] = None if stamp is None else [*stamp]
     return stamps
@@ -142,7 +143,7 @@ def _told_by_time(stamp: Stamp, now: int) -> bool:
     return changed + (FINE_NS if stamp[2] % 1_000_000_000 else COARSE_NS) < now
 
 
-def _stamp_or_none(path: str) -> Stamp | None:
+def _stamp_or_none(path: Path) -> Stamp | None:
     try:
         return file_stamp(path)
     except OSError:
