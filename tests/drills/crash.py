@@ -10,7 +10,8 @@ fast the machine is. After each moment this must hold:
 
 - no process of the build is left;
 - a plain ``scons`` succeeds, and all outputs are byte-identical to those of a clean build;
-- no stage that had finished was made again: the entries of the build cache are the same files as before;
+- no stage that had finished was made again: its entry of the build cache is the same file as before, and an answer
+  says the same;
 - a further ``scons`` has nothing to do.
 """
 
@@ -135,11 +136,7 @@ class Drill:
         """SHA-256 of all that was built."""
         tops = (self.folder / "build/kernels", self.folder / "build" / PACKAGE)
         files = (path for top in tops for path in sorted(top.rglob("*")) if path.is_file())
-        return {
-            str(path.relative_to(self.folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in files
-            if "__pycache__" not in path.parts
-        }
+        return {str(path.relative_to(self.folder)): _digest(path) for path in files if "__pycache__" not in path.parts}
 
     def prepare(self, number: int) -> str:
         """Remove what the next build has to make; how much that is."""
@@ -215,15 +212,20 @@ class Drill:
                 raise DrillError(f"left behind: {left}")
             time.sleep(0.02)
 
-    def entries(self) -> dict[Path, int]:
-        """The finished stages: files of the build cache, and which files they are."""
-        return {path: path.stat().st_ino for path in self.cache.glob("??/*") if not path.name.startswith(".")}
+    def entries(self) -> dict[Path, int | str]:
+        """What is finished: files of the build cache, and which files they are or, for answers, what they say.
 
-    def _require_kept(self, before: dict[Path, int]) -> None:
+        A build that is killed between an answer and the end finds it out once more, and writes it again.
+        """
+        paths = [path for path in self.cache.glob("??/*") if not path.name.startswith(".")]
+        return {path: path.stat().st_ino if is_of_stage(path) else _digest(path) for path in paths}
+
+    def _require_kept(self, before: dict[Path, int | str]) -> None:
         after = self.entries()
-        again = [path.name for path, inode in before.items() if after.get(path) != inode]
+        again = [path for path, inode in before.items() if after.get(path) != inode]
         if again:
-            raise DrillError(f"{len(again)} finished stages were made again")
+            names = "".join(f"\n{path}: {_line(path)[:200]}" for path in again)
+            raise DrillError(f"{len(again)} finished stages were made again, or answers changed:{names}")
 
     def _compare(self, clean: dict[str, str]) -> None:
         built = self.digests()
@@ -243,6 +245,20 @@ class Drill:
             number += 1
             self.moment(number, clean)
         return self.tally
+
+
+def is_of_stage(entry: Path) -> bool:
+    """Whether an entry of the build cache has the outputs of a stage, and is neither a list nor an answer."""
+    line = _line(entry)
+    return b'"files"' in line and b'"name":"answer.json"' not in line
+
+
+def _line(entry: Path) -> bytes:
+    return entry.read_bytes().partition(b"\n")[0] if entry.exists() else b"gone"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _is(name: str, words: list[str]) -> bool:

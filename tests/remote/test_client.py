@@ -17,7 +17,7 @@ from kernelwright.remote.bazel import action_result, digest_in
 from kernelwright.remote.client import RemoteCache, place_of
 from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys
 from kernelwright.remote.opening import open_remote
-from kernelwright.state import shared
+from kernelwright.state import cache, shared
 from kernelwright.state.cache import BuildCache, Wanted, key_of
 
 from remote.servers import Faulty, faulty, reply, status
@@ -498,6 +498,47 @@ def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server
         asked = len(server.asked)
         assert two.cache.recall(["here"], lambda name: "", here=True) is None and len(server.asked) == asked
         assert two.cache.recall(["gone"], lambda name: "") is None
+
+
+def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, server: Faulty, made: Path) -> None:
+    numbers = range(5)
+    with machine(tmp_path / "one", "shared") as one:
+        one.cache.store(KEY, made, FILES, {})  # before there was this remote cache
+    with machine(tmp_path / "one", server.address) as one:
+        entry = one.cache.entry_of(KEY, {})
+        for number in numbers:
+            one.cache.remember(["what", number], {"answer": number}, {}, needs=[entry])
+    assert len(server.objects) == 6 and sum(place_of(entry) in asked for asked in server.asked) == 2
+    server.asked.clear()
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        assert two.cache.recall_with_files(["what", 1], lambda name: "")[1] == {}  # type: ignore[index]
+        assert two.cache.contents(entry, FILES) is None
+        assert two.cache.contents(entry, FILES, far=True) == outputs(made)
+        assert two.cache.contents(entry, FILES) == outputs(made), "it is here now"
+        assert [two.cache.contents("0" * 64, FILES, far=True) for _ in numbers] == [None] * 5
+    assert len(server.asked) == 3
+
+
+def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("not an entry")
+    strange = f"../../../{tmp_path.name}/mine"
+    with machine(tmp_path / "one", server.address) as one:
+        (tmp_path / "one/cache/..").mkdir(parents=True, exist_ok=True)
+        one.cache.remember(["a"], {}, {}, refers={strange: FILES})
+        one.cache.remember(["b"], {}, {}, needs=[strange])
+    assert mine.exists() and not server.objects
+
+
+@pytest.mark.parametrize("more", [{"here": True}, {"refers": {"0" * 64: FILES}}, {"needs": ["0" * 64]}, {"of": KEY}])
+def test_an_object_says_nothing_that_only_a_machine_may_say(
+    tmp_path: Path, server: Faulty, made: Path, more: dict[str, object]
+) -> None:
+    with machine(tmp_path / "one", server.address) as one:
+        name = one.cache.entry_of(KEY, {})
+        one.remote.put(name, cache._packed(name, outputs(made), more))
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        assert two.fetched() is None and "damaged object" in two.said[0]
 
 
 def test_what_no_other_machine_may_have_is_neither_sent_nor_asked_for(

@@ -128,6 +128,32 @@ def test_a_change_while_kernels_are_taken_counts_and_the_end_is_orderly(server: 
     assert trusted.keys() == {"kernels/scale.py"}, "the next run looks at the other one"
 
 
+def local_common(project: Project) -> set[Path]:
+    """The entries of a build cache that have what all kernels need."""
+    paths = (project.folder / "build/.kernelwright/cache").glob("??/*")
+    lines = {path: path.read_bytes().partition(b"\n")[0] for path in paths}
+    return {path for path, line in lines.items() if b'"name":"libkernelwright-' in line or b'"name":"libc.so"' in line}
+
+
+@pytest.mark.parametrize("lost", ["what kernels have in common", "all else"])
+def test_what_the_build_cache_has_lost_is_taken_without_stages(server: Nginx, tmp_path: Path, lost: str) -> None:
+    project = sharing(tmp_path / "second", server.address)
+    assert command(project, "pull", env={TOKEN: READER}).returncode == 0
+    common = local_common(project)
+    assert len(common) == 2
+    for path in (project.folder / "build/.kernelwright/cache").glob("??/*"):
+        if (path in common) == (lost == "what kernels have in common"):
+            path.unlink()
+    project.write("SConstruct", REFUSE + SCONSTRUCT)
+    before = len(server.requests())
+    run = project.scons("-j2", env={TOKEN: READER})
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
+    asked = [line.split()[6].rpartition("/")[2] for line in server.requests()[before:]]
+    # Two are what the first definition file declares; it is looked at in case that a worker is needed.
+    assert len(asked) == (4 if lost == "what kernels have in common" else 6)
+    assert all((path.name in asked) == (lost == "what kernels have in common") for path in common)
+
+
 def test_a_target_is_taken_stage_by_stage(server: Nginx, tmp_path: Path) -> None:
     project = sharing(tmp_path / "second", server.address)
     run = project.scons("-j1", "build", env={TOKEN: READER})

@@ -64,12 +64,16 @@ class RestoredKernels:
 
     def pull(self, files: Sequence[str]) -> int:
         """Have the build cache get the finished kernels of definition files; how many files it has them of."""
-        cache, there = self.run.cache, 0
-        for begin in range(0, len(files) if cache is not None else 0, AT_ONCE):
+        build_cache, there = self.run.cache, 0
+        if build_cache is None:
+            return 0
+        for begin in range(0, len(files), AT_ONCE):
             group = files[begin : begin + AT_ONCE]
             self._ask_ahead(group)
-            found = [finished.recall(cache, self._question(file), _present(self.run.top)) for file in group]
-            there += len(found) - found.count(None)
+            asked = (finished.recall(build_cache, self._question(file), _present(self.run.top)) for file in group)
+            found = [kernels for kernels in asked if kernels is not None]
+            finished.fetch_common(build_cache, found)
+            there += len(found)
         return there
 
     def _ask_ahead(self, files: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -113,6 +113,10 @@ AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
 """What the entry of an answer has."""
 
 
+ANYTHING = Wanted(frozenset(), exactly=False)
+"""What any entry has."""
+
+
 class BuildCache:
     """A folder of entries. Safe to use from several threads and processes, on a local or a shared file system.
 
@@ -145,6 +149,8 @@ class BuildCache:
         self._find_behind = behind
         self._find_remote = remote
         self._asked: dict[str, _Asked] = {}
+        self._missing = set[str]()
+        self._shared = set[str]()
         self._held = 0
         self._lock = threading.Lock()
         self.counts = Counts()
@@ -221,6 +227,7 @@ class BuildCache:
         later: Mapping[str, str],
         here: bool = False,
         refers: Mapping[str, Sequence[str]] | None = None,
+        needs: Collection[str] = (),
     ) -> None:
         """Keep the answer to a question; see :class:`core.answers.Answers`.
 
@@ -228,11 +235,13 @@ class BuildCache:
             refers: entries of this cache that the answer is of no use without -> the names of their files. What the
                 remote cache gets has these files with it, by the names that :func:`file_with_answer` gives them, so
                 that one question is enough for all.
+            needs: further such entries, which many answers need: the remote cache gets each of them once.
         """
         key = _question_key(question)
         # Not sorted: the order of a config's parameters counts.
         text = json.dumps(answer, separators=(",", ":")).encode()
-        self._keep(key, {ANSWER: text}, later, HERE if here else {"refers": refers} if refers else {})
+        more = {"refers": refers or {}, "needs": [*needs]} if refers or needs else {}
+        self._keep(key, {ANSWER: text}, later, HERE if here else more)
         if not here:
             self._share(key, later)
 
@@ -285,14 +294,30 @@ class BuildCache:
         """Name of the entry with the outputs of a stage; ``later`` is what the stage turned out to depend on."""
         return _entry_key(key, later)
 
-    def contents(self, entry: str, files: Sequence[str]) -> dict[str, bytes] | None:
-        """The files in an entry, which must have these names; None: it is missing, or damaged."""
+    def contents(self, entry: str, files: Sequence[str], far: bool = False) -> dict[str, bytes] | None:
+        """The files in an entry, which must have these names; None: it is missing, or damaged.
+
+        Arguments:
+            far: whether the remote cache is asked for what is not here.
+        """
         start = time.monotonic()
-        contents = self._outputs(self._place(entry), Wanted(frozenset(files)))
+        wanted = Wanted(frozenset(files))
+        contents = self._outputs(self._place(entry), wanted)
         if contents is not None:
             self._touch(self._place(entry))
         self._count(None if contents is None else (contents, {}), time.monotonic() - start)
-        return contents
+        return self._contents_far(entry, wanted) if contents is None and far else contents
+
+    def _contents_far(self, entry: str, files: Wanted) -> dict[str, bytes] | None:
+        """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
+        if self.remote is None or entry in self._missing:
+            return None
+        found = _fetched(self.remote, entry, functools.partial(_wanted, files))
+        if found is None:
+            self._missing.add(entry)
+            return None
+        self._keep_whole(entry, found[0])
+        return found[1]
 
     def _look_up(self, key: str, files: Wanted, digest: Callable[[str], str], here: bool = False) -> Found | None:
         """The contents in an entry of this cache or of those behind it, and the files that they depend on.
@@ -363,21 +388,19 @@ class BuildCache:
     def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
         for slot in range(MOST_LISTS):
-            first = _fetched(remote, _slot_key(key, slot), _either)
-            later: dict[str, str] = {}
-            if isinstance(first, list):
-                later = {name: digest(name) for name in first}
-                first = _fetched(remote, _entry_key(key, later), _unpacked)
-            elif first is None:
+            first = _fetched(remote, _slot_key(key, slot), functools.partial(_either, files))
+            if first is None:
                 return None
-            if first is not None:
-                try:
-                    files.require(first)
-                except ValueError as error:
-                    remote.damaged(_entry_key(key, later), str(error))
-                    return None
-                self._keep(key, first, later)
-                return first, later
+            entry, there = first
+            later: dict[str, str] = {}
+            if isinstance(there, list):
+                later = {name: digest(name) for name in there}
+                outputs = _fetched(remote, _entry_key(key, later), functools.partial(_wanted, files))
+                if outputs is None:
+                    continue
+                entry, there = outputs
+            self._keep_whole(_entry_key(key, later), entry, key, later)
+            return there, later
         return None
 
     def push(self, remote: RemoteCache) -> None:
@@ -412,17 +435,26 @@ class BuildCache:
         """Write an entry to the remote cache; whether it is there now. An answer takes with it what it refers to."""
         try:
             header, contents = _parsed(self._place(name), lambda header, data: (header, _unpacked(header, data)))
-            refers = header.record("refers") if header.has("refers") else Record({}, "")
-            for entry in refers.raw:
-                found = self._outputs(self._place(entry), Wanted(frozenset(refers.texts(entry))))
+            for entry, files in _referred(header).items():
+                found = self._outputs(self._place(entry), Wanted(frozenset(files)))
                 if found is None:
                     return False
                 contents |= {file_with_answer(entry, file): data for file, data in found.items()}
+            for entry in _needed(header):
+                self._send_once(remote, entry)
         except (OSError, ValueError):
             return False  # it was removed, or damaged, meanwhile
         if header.has("here") or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return False
         return remote.put(name, _packed(name, contents)) is not None
+
+    def _send_once(self, remote: RemoteCache, name: str) -> None:
+        """See to it that an entry which many answers need is in the remote cache."""
+        with self._lock:
+            first = name not in self._shared
+            self._shared.add(name)
+        if first and not remote.has(name):
+            self._send(remote, name)
 
     def _keep(
         self, key: str, contents: Mapping[str, bytes], later: Mapping[str, str], more: Mapping[str, Any] | None = None
@@ -432,13 +464,18 @@ class BuildCache:
         Arguments:
             more: what the line says besides.
         """
-        if not self._writable or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
+        if self._writable and sum(map(len, contents.values())) <= LARGEST_OUTPUTS:
+            name = _entry_key(key, later)
+            self._keep_whole(name, _packed(name, contents, more), key, later)
+
+    def _keep_whole(self, name: str, entry: bytes, key: str = "", later: Mapping[str, str] | None = None) -> None:
+        """Add an entry as it is, if entries may be added; with the list that leads from the key of the stage to it."""
+        if not self._writable:
             return
         try:
             if not self._stored:
                 mark_own(self._folder)
-            name = _entry_key(key, later)
-            self._write(name, _packed(name, contents, more or {}))
+            self._write(name, entry)
             if later:
                 self._add_list(_list_key(key), sorted(later), key)
             self._stored = True
@@ -523,13 +560,7 @@ class BuildCache:
 
     def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
-
-        def parse(header: Record, data: bytes) -> dict[str, bytes]:
-            contents = _unpacked(header, data)
-            files.require(contents)
-            return contents
-
-        return self._read(place, parse)
+        return self._read(place, functools.partial(_wanted, files))
 
     def _read(self, place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
         """What ``parse`` makes of the line and of the rest of an entry; None: there is none, or it is removed.
@@ -639,13 +670,21 @@ def _opened(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) ->
     return parse(header, data)
 
 
-def _fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
-    """What ``parse`` makes of an entry of the remote cache; None: there is none, or it is damaged, which is said."""
+def _fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
+    """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
+
+    Damage is said. An entry that says more than others may tell us is damaged, too: it is kept here as it is.
+    """
     entry = remote.get(name)
     if entry is None:
         return None
+
+    def parse_plain(header: Record, data: bytes) -> Parsed:
+        header.require_names("key", "lists" if header.has("lists") else "files")
+        return parse(header, data)
+
     try:
-        return _opened(name, entry, parse)
+        return entry, _opened(name, entry, parse_plain)
     except ValueError as error:
         remote.damaged(name, str(error))
         return None
@@ -655,11 +694,12 @@ def _send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
     """Put a list of files into the first slot of a stage that is free, unless one has it."""
     for slot in range(MOST_LISTS):
         name = _slot_key(key, slot)
-        there = _fetched(remote, name, _either)
+        there = _fetched(remote, name, functools.partial(_either, ANYTHING))
         if there is None and remote.put(name, _with_line(name, {"lists": [names]})):
             return
         # Where another process was faster, it may have been with the same list.
-        if (there or _fetched(remote, name, _either)) == names:
+        there = there or _fetched(remote, name, functools.partial(_either, ANYTHING))
+        if there is not None and there[1] == names:
             return
 
 
@@ -673,10 +713,35 @@ def _with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:
     return b"".join([sealed_object(SCHEMA, {"key": name, **header}), *contents])
 
 
-def _either(header: Record, data: bytes) -> dict[str, bytes] | list[str]:
+def _referred(header: Record) -> dict[str, list[str]]:
+    """The entries whose files travel with an answer -> names of these files."""
+    refers = header.record("refers") if header.has("refers") else Record({}, "")
+    return {_name_of_entry(entry): refers.texts(entry) for entry in refers.raw}
+
+
+def _needed(header: Record) -> list[str]:
+    """The entries that an answer needs besides."""
+    return list(map(_name_of_entry, header.texts("needs"))) if header.has("needs") else []
+
+
+def _name_of_entry(name: str) -> str:
+    """The name of an entry, which is a part of paths. Raises ValueError for another text."""
+    if not ENTRY.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an entry")
+    return name
+
+
+def _wanted(files: Wanted, header: Record, data: bytes) -> dict[str, bytes]:
+    """The files of an entry, if they are those that are looked for. Raises ValueError otherwise."""
+    contents = _unpacked(header, data)
+    files.require(contents)
+    return contents
+
+
+def _either(files: Wanted, header: Record, data: bytes) -> dict[str, bytes] | list[str]:
     """The files of an entry, or its one list."""
     if not header.has("lists"):
-        return _unpacked(header, data)
+        return _wanted(files, header, data)
     lists = _listed(header, data)
     if len(lists) != 1 or not lists[0]:
         raise ValueError("a slot has one list")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,8 @@ def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapp
     kernels = {name: {**vars(kernel), **of_here} for name, kernel in finished.kernels.items()}
     answer = {**asdict(finished), "kernels": kernels}
     del answer["files"]
-    refers = {stage.entry: list(stage.outputs) for stage in finished.stages}
-    cache.remember(question, answer, digests, refers=refers)
+    refers = {stage.entry: list(stage.outputs) for stage in finished.stages if stage.kernel}
+    cache.remember(question, answer, digests, refers=refers, needs=[s.entry for s in finished.stages if not s.kernel])
 
 
 def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> Finished | None:
@@ -93,6 +93,13 @@ def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> F
         return None if found is None else replace(_finished(found[0]), files=found[1])
     except ValueError:
         return None
+
+
+def fetch_common(cache: BuildCache, finished: Iterable[Finished]) -> None:
+    """Have the build cache get what finished kernels have in common from the remote one."""
+    stages = {stage.entry: stage for found in finished for stage in found.stages if not stage.kernel}
+    for entry, stage in stages.items():
+        cache.contents(entry, list(stage.outputs), far=True)
 
 
 @dataclass(frozen=True)
@@ -115,10 +122,12 @@ def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection
     for stage in stages:
         with_answer = {name: finished.files.get(file_with_answer(stage.entry, name)) for name in stage.outputs}
         here = {name: data for name, data in with_answer.items() if data is not None}
-        found = here if len(here) == len(with_answer) else cache.contents(stage.entry, list(stage.outputs))
-        if found is None:
+        if len(here) < len(with_answer):
+            # What all kernels need is asked for once; the rest would be a request for each of many stages.
+            here = cache.contents(stage.entry, list(stage.outputs), far=not stage.kernel) or {}
+        if not here:
             return None
-        contents |= {stage.outputs[name]: data for name, data in found.items()}
+        contents |= {stage.outputs[name]: data for name, data in here.items()}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
     try:
         there = {path: sha256_of(Path(work, path)) for path in finished.paths if path not in digests}
