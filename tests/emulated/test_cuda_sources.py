@@ -441,6 +441,11 @@ MISTAKES = {
     "a grid that is no arithmetic": (('grid="rows"', 'grid="rows / 2"'), r"grid is '\(rows / 2\)', which is no arithm"),
     "a grid of an unknown size": (('grid="rows"', 'grid="rowz"'), r"grid has the name 'rowz', which is in no shape"),
     "a grid of four sizes": (('grid="rows"', "grid=(1, 2, 3, 4)"), r"grid has 4 sizes"),
+    "a grid that no integer of 32 bits has": (('grid="rows"', "grid=2**31"), r"the number 2147483648 .* is no int32"),
+    "a block of too many threads": (
+        ("block=128,", "block=(128, 9),"),
+        r"kernels/row_sum.py:7 row_sum/dtype-float32 \[lower\]: the launch has 1152 threads in a block, and 1024 are",
+    ),
     "a grid that is no size": (('grid="rows"', "grid=1.5"), r"grid is 1.5, which is no size"),
     "a macro that is none": (
         ("block=128,", 'block=128, defines={"a b": 1},'),

@@ -77,7 +77,10 @@ CASES = {
         "DefinitionError",
         f"faults.py:{line_of('T.gemm')} .*T.gemm K shape check failed: K_A = 32, K_B = 64",
     ),
-    "large": ("LoweringError", "copied_kernel needs 262144 bytes of shared memory in a block, and sm_90a has 232448"),
+    "large": (
+        "LoweringError",
+        "the launch of copied_kernel has 262144 bytes of shared memory in a block, and sm_90a has 232448",
+    ),
     "kept": ("LoweringError", "kept cannot be a kernel of a package: it uses a policy of the level 2 cache"),
     "strided": ("LoweringError", "argument 'x' has strides of its own"),
     "pointing": ("LoweringError", "argument 'x' is a plain pointer"),

@@ -37,6 +37,16 @@ SHARED_MEMORY = {
 """CUDA arch -> KiB of shared memory that a block can have (CUDA C++ Programming Guide), by its most specific name."""
 
 
+def shared_memory(arch: str) -> int | None:
+    """Bytes of shared memory that a block can have on a CUDA arch; None: it is not known.
+
+    >>> shared_memory("sm_90")
+    232448
+    """
+    kib = SHARED_MEMORY.get(arch, SHARED_MEMORY.get(f"{without_suffix(arch)}a"))
+    return None if kib is None else kib * 1024
+
+
 def target_of(arch: str, where: Where | None = None) -> str:
     """The target that an arch belongs to; ``where`` is the place that an error names.
 

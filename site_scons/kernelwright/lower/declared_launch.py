@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
 from ..core.dtype import Dtype, bytes_of
-from ..core.errors import Where
+from ..core.errors import DefinitionError, Where
 from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.cuda_source import Passed as Declared
 from ..define.cuda_source import declared_in
@@ -161,7 +161,7 @@ def lower_launches(
         sizes: the dtype of the sizes that callers choose.
     """
     unit = replace(unit, multiples=multiples_of(declared.values(), unit.multiples))
-    host = _Host(declared, sizes)
+    host = _Host(declared, sizes, unit.where)
     function = host.function(launches)
     mapped = {value.tensor for launch in launches for value in launch.mapped.values()}
     arguments = [
@@ -200,10 +200,12 @@ class _Host:
     Arguments:
         declared: its arguments.
         sizes: the dtype of the sizes that callers choose.
+        where: the definition, for errors.
     """
 
-    def __init__(self, declared: Mapping[str, Tensor | Scalar], sizes: str = "int32") -> None:
+    def __init__(self, declared: Mapping[str, Tensor | Scalar], sizes: str, where: Where) -> None:
         self._declared = declared
+        self._where = where
         self._size_dtype = sizes
         self._sizes: dict[str, Any] = {}
         self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
@@ -276,7 +278,14 @@ class _Host:
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
             return variable if str(variable.ty.dtype) == dtype else tirx.Cast(dtype, variable)
 
-        return translate(text_of(size), lambda number: tirx.IntImm(dtype, number), symbol, _operation)
+        def literal(number: int) -> Any:
+            low, high = int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
+            if low <= number <= high:
+                return tirx.IntImm(dtype, number)
+            message = f"the number {number} in the size {text_of(size)} is no {dtype}"
+            raise DefinitionError(message, self._where, f"write numbers from {low} to {high}")
+
+        return translate(text_of(size), literal, symbol, _operation)
 
 
 def _operation(name: str, operands: list[Any]) -> Any:

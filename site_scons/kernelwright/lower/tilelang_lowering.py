@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..core.arch import SHARED_MEMORY
 from ..core.errors import DefinitionError, LoweringError, Where
 from ..define.arguments import Scalar, Tensor, check_arguments
 from ..define.sizes import Size
@@ -64,7 +63,6 @@ def lower(program: Program, unit: Unit, progress: Callable[[str], None]) -> Lowe
     _require_outputs(data, outputs, unit.where)
     check_arguments(declared, outputs, DTYPES, unit.where)
     unit = replace(unit, outputs=outputs)
-    _require_shared(data["launches"], unit)
     progress("making host code")
     maps = [EncodedMap(**value) for value in data["maps"]]
     lowered = lower_launches(declared, [_launch(launch, maps) for launch in data["launches"]], unit)
@@ -100,16 +98,6 @@ def _require_outputs(data: Mapping[str, Any], outputs: tuple[str, ...], where: W
         if name not in written:
             message = f"outputs lists {name!r}, and the function does not write it"
             raise DefinitionError(message, where, f"list what it writes: {', '.join(written)}")
-
-
-def _require_shared(launches: Iterable[Mapping[str, Any]], unit: Unit) -> None:
-    """Raise a LoweringError for a launch with more shared memory than a block can have."""
-    limit = SHARED_MEMORY.get(unit.arch, SHARED_MEMORY.get(f"{unit.arch}a"))
-    for launch in launches:
-        if limit and launch["shared"].isdigit() and int(launch["shared"]) > limit * 1024:
-            needs = f"{launch['function']} needs {launch['shared']} bytes of shared memory in a block"
-            remedy = "make its tiles or the number of stages smaller, or restrict the kernel to other archs"
-            raise LoweringError(f"{needs}, and {unit.arch} has {limit * 1024}", unit.where, remedy)
 
 
 def _launch(launch: Mapping[str, Any], maps: list[EncodedMap]) -> DeclaredLaunch:

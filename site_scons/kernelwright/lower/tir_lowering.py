@@ -22,6 +22,7 @@ from tvm.target import Target
 from ..core.arch import real_arch
 from ..core.errors import DefinitionError, LoweringError
 from ..core.files import pretty_json
+from .launch_limits import require_within_limits
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
@@ -104,6 +105,7 @@ def lower(
         signature = _signature(unit, rule, aligned, symbols, code.device_kernels)
         if unit.target == "cuda":
             signature |= launches_of(code.host, module[name], arguments, code.device_kernels)
+            require_within_limits(signature["launches"] or (), unit)
         signature = dict(sorted(signature.items()))
         files = {"module.tir": _script(scheduled), "signature.json": pretty_json(signature).encode()}
         return LoweredKernel(files | code.files, rule)
@@ -133,6 +135,7 @@ def lower_host(
         raise _lowering_error(error, unit) from error
     signature = _signature(unit, AS_WRITTEN, arguments, symbols, device_kernels)
     signature |= launches_of(code.host, function, arguments, device_kernels)
+    require_within_limits(signature["launches"] or (), unit)
     files = {"module.tir": _script(module), "signature.json": pretty_json(dict(sorted(signature.items()))).encode()}
     return LoweredKernel(files | code.files, AS_WRITTEN)
 

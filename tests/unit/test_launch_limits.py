@@ -1,0 +1,76 @@
+"""A launch that no device can begin is an error of the build, which says the number and the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kernelwright.core.arch import shared_memory
+from kernelwright.core.errors import LoweringError
+from kernelwright.lower.entry_name import ENTRY
+from kernelwright.lower.launch_limits import require_within_limits
+from kernelwright.lower.unit import Unit
+
+Launch = dict[str, Any]
+
+
+def require(arch: str = "sm_80", kernel: str = "sum_kernel", **changed: Any) -> None:
+    unit = Unit("sum", "default", ("default",), {}, (), "cuda", arch, "kernels/sum.py:7")
+    launch: Launch = {"kernel": kernel, "grid": ["n", 1, 1], "block": [128, 1, 1], "shared": 0}
+    require_within_limits([launch, launch | changed], unit)
+
+
+@pytest.mark.parametrize(
+    ("arch", "changed"),
+    [
+        ("sm_80", {"block": [1024, 1, 1]}),
+        ("sm_80", {"block": [16, 1, 64]}),
+        ("sm_80", {"block": ["n", "m", 64]}),
+        ("sm_80", {"block": [1, 1024, 1], "grid": [2**31 - 1, 65535, 65535]}),
+        ("sm_80", {"grid": [0, 1, 1]}),
+        ("sm_80", {"shared": 163 * 1024}),
+        ("sm_80", {"shared": "n * 4"}),
+        ("sm_90", {"shared": 227 * 1024}),
+        ("sm_100f", {"shared": 227 * 1024}),
+        ("sm_990", {"shared": 10**6}),
+        ("sm_90a", {"cluster": [4, 2, 2]}),
+    ],
+)
+def test_a_launch_at_the_limits_and_one_that_only_a_call_tells_are_well(arch: str, changed: Launch) -> None:
+    require(arch, **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"block": [1025, 1, 1]}, "1025 threads in a block in x, and 1024 are the most"),
+        ({"block": [1, 1025, 1]}, "1025 threads in a block in y, and 1024 are the most"),
+        ({"block": [1, 1, 65]}, "65 threads in a block in z, and 64 are the most"),
+        ({"block": [64, 32, 1]}, "2048 threads in a block, and 1024 are the most"),
+        ({"block": [64, "n", 32]}, "2048 threads in a block, and 1024 are the most"),
+        ({"block": [0, 1, 1]}, "0 threads in a block in x, and 1 is the least"),
+        ({"grid": [2**31, 1, 1]}, "2147483648 blocks in x, and 2147483647 are the most"),
+        ({"grid": ["n", 65536, 1]}, "65536 blocks in y, and 65535 are the most"),
+        ({"grid": ["n", 1, 65536]}, "65536 blocks in z, and 65535 are the most"),
+        ({"grid": [-1, 1, 1]}, "-1 blocks in x, and 0 is the least"),
+        ({"cluster": [17, 1, 1]}, "17 blocks in a cluster, and 16 are the most"),
+        ({"shared": 163 * 1024 + 1}, "166913 bytes of shared memory in a block, and sm_80 has 166912"),
+        ({"shared": -4}, "-4 bytes of shared memory in a block"),
+    ],
+)
+def test_a_launch_beyond_a_limit_names_the_kernel_the_number_and_the_limit(changed: Launch, words: str) -> None:
+    with pytest.raises(LoweringError) as caught:
+        require(**changed)
+    assert str(caught.value).startswith(f"kernels/sum.py:7 sum/default [lower]: the launch of sum_kernel has {words}\n")
+    assert caught.value.remedy
+
+
+def test_the_function_of_a_source_is_not_told_by_the_name_that_it_has_in_the_launcher() -> None:
+    with pytest.raises(LoweringError, match=r"\[lower\]: the launch has 1025 threads"):
+        require(kernel=ENTRY, block=[1025, 1, 1])
+
+
+def test_an_arch_without_a_suffix_has_the_shared_memory_of_the_one_with_it() -> None:
+    names = ["sm_75", "sm_86", "sm_90", "sm_90a", "sm_100f", "sm_120", "sm_990"]
+    known = [shared_memory(arch) for arch in names]
+    assert known == [kib and kib * 1024 for kib in (64, 99, 227, 227, 227, 99, None)]
