@@ -406,6 +406,12 @@ def test_other_parts_another_host_compiler_or_another_version_are_probed(machine
     assert machine.ask("five")[0] == 1
 
 
+def test_a_machine_that_computes_in_another_way_probes_for_itself(machine, monkeypatch):
+    machine.ask("one")
+    monkeypatch.setattr(probe_module.arithmetic, "arithmetic", lambda: ["another library", []])
+    assert machine.ask("two")[0] == 1 and machine.ask("three")[0] == 0
+
+
 def test_a_script_is_probed_in_each_build_folder(machine):
     script(machine.nvcc, "exec something")
     assert machine.ask("one") == (1, 0) and machine.ask("two") == (1, 0)

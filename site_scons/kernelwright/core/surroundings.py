@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .arithmetic import of_numpy
+
 PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
 """The variables of the build's environment that a worker sees; none of them changes what it generates by itself."""
 
@@ -72,8 +74,12 @@ def installed_record(distribution: str) -> Path | None:
 
 
 def interpreter() -> list[Any]:
-    """What every definition sees: the version of Python, and what workers have loaded besides TVM. JSON data."""
-    return [sys.implementation.cache_tag, sys.version_info[:3], sys.platform, versions_of(PRELOADED)]
+    """What every definition sees: the version of Python, and what workers have loaded besides TVM. JSON data.
+
+    The C library is a part of TVM's identity.
+    """
+    python = [sys.implementation.cache_tag, sys.version_info[:3], sys.platform]
+    return [*python, versions_of(PRELOADED), of_numpy()]
 
 
 def versions_of(distributions: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Asks a tool who it is: runs it for an answer, and makes an identity of what was found out.
 
 An identity is made from versions and contents, never from paths or times, so that two machines with the same tools
-agree.
+agree, if they also compute alike (see ``core.arithmetic``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..core.arithmetic import arithmetic
 from ..core.errors import ToolchainError, Where
 from ..core.files import Stamp, canonical_json, sha256_of
 from ..processes.environment import tool_environment
 
 WHERE = Where(stage="settings")
 
-REVISION = 7
+REVISION = 8
 """Raise when a probe reads something else, so that kept results are not used."""
 
 TIMEOUT_S = 120
@@ -27,7 +28,7 @@ TIMEOUT_S = 120
 
 def identity(facts: Sequence[Any], contents: Iterable[bytes] = ()) -> str:
     """Digest of everything that decides what a tool makes: JSON data, and what its files hold."""
-    digest = hashlib.sha256(canonical_json([REVISION, *facts]).encode())
+    digest = hashlib.sha256(canonical_json([REVISION, arithmetic(), *facts]).encode())
     for content in contents:
         digest.update(content)
     return digest.hexdigest()

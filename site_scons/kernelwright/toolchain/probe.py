@@ -1,7 +1,8 @@
 """The toolchain of a build: each tool is found in every run, and probed when it is another one than before.
 
-Probing costs a second, so its result is kept, keyed by the size, time and inode of each file that decides it. What is
-known of the CUDA compilers is also kept for other trees and machines, keyed by the contents of these files.
+Probing costs a second, so its result is kept, keyed by the size, time and inode of each file that decides it, and by
+what the machine computes with. What is known of the CUDA compilers is also kept for other trees and machines, keyed by
+the contents of these files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ..core import arithmetic
 from ..core.files import canonical_json, file_stamp
 from ..core.records import Record, decoded
 from ..core.sealed import read_sealed, write_sealed
@@ -184,7 +186,7 @@ class Toolchain:
 
     def _probe(self, form: type[Tool], name: str, path: str, files: Iterable[Path], probe: Callable[[], Tool]) -> Tool:
         place = f"{name} {path}".rstrip()
-        stamp = canonical_json([REVISION, [_stamp(file) for file in files]])
+        stamp = canonical_json([REVISION, arithmetic.stamp(), [_stamp(file) for file in files]])
         entry = self._kept.get(place, {})
         kept = _restored(form, entry["values"]) if entry.get("stamp") == stamp else None
         if kept is not None:
@@ -216,7 +218,8 @@ class Toolchain:
         if answers is None:
             return probe()
         contents = [[part.name, digest] for part, digest in zip(parts, _digests(answers, parts), strict=True)]
-        question = ["tool", name, REVISION, [field.name for field in fields(cast(Any, form))], facts, contents]
+        form_of_answer = [field.name for field in fields(cast(Any, form))]
+        question = ["tool", name, REVISION, arithmetic.arithmetic(), form_of_answer, facts, contents]
         known = answers.recall(question, lambda name: "")
         tool = None if known is None else _restored(form, {**known.raw, **places})
         if tool is None:
