@@ -1,31 +1,42 @@
-"""What the recipes of docs/ci.md cost: one machine, with an empty and a full cache, and shards, with their merge.
+"""What the recipes of docs/ci.md cost: one machine, an empty and a full cache; shards and their merge; a cluster.
 
 Each run is a checkout in a folder of its own. The compilers are stand-ins, so all seconds are those of Kernelwright and
 of TVM: those of the compilers, which are the same in each recipe, come on top. The kernels of eight shards are built by
-one machine, and the cache that it has filled is merged in place of theirs: the entries are the same.
+one machine, and the cache that it has filled is merged in place of theirs: the entries are the same. The cluster is on
+this machine; what is measured is the job that uses it, without the scheduler and the worker.
+
+All of it takes about 20 minutes on two cores that nobody else uses. 5000 kernels are not measured: they cost five times
+as much as 1000.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .harness import Bench, BenchmarkError, Finished, Result, Row
+from .harness import ROOT, Bench, BenchmarkError, Finished, Result, Row
 from .projects import Project, stand_in, write_generated
 
-COUNTS = (50, 1000, 5000)
+HAS_DASK = importlib.util.find_spec("distributed") is not None
+COUNTS = (50, 1000)
 SMALL = (4,)
 SHARDS = 8
+THREADS = 2
+"""Of the worker of the cluster."""
+
 NOTE = "one of eight shards, on its own machine"
+CLUSTER = "a cluster, empty cache"
 RECIPES = {
     "one machine, empty cache": "",
     "one machine, full cache": "",
     "one machine, full cache, one kernel edited": "",
     "one shard, empty cache": NOTE,
     "merge of all shards": "",
+    CLUSTER: "the job, without scheduler and workers",
 }
 """What is measured, in order, with a note."""
 
@@ -39,7 +50,7 @@ def measure(bench: Bench) -> Result:
         rows += [row for what, done in runs.items() for row in _rows(kernels, what, done)]
         walls = {what: {"wall_s": done.wall_s, "cpu_s": done.cpu_s} for what, done in runs.items()}
         details[str(kernels)] = {**walls, "cache_bytes": machine.sizes}
-    return Result(rows, details)
+    return Result(rows, details, [] if HAS_DASK else [f"{CLUSTER}: it needs the extra fleet"])
 
 
 def _rows(kernels: int, what: str, done: Finished) -> list[Row]:
@@ -76,7 +87,23 @@ class _Machines:
         runs.append(self._checkout().scons(self._jobs, f"--merge={whole}"))
         _require_cached(runs[1])
         _require_cached(runs[4])
-        return dict(zip(RECIPES, runs, strict=True))
+        if HAS_DASK:
+            self._bench.say(f"{self._kernels} kernels: a cluster and an empty cache")
+            runs.append(self._on_cluster())
+        return dict(zip(RECIPES, runs, strict=False))
+
+    def _on_cluster(self) -> Finished:
+        """Build with compilers on a cluster; as many runs are in flight as docs/cluster.md says."""
+        from .cluster import cluster
+
+        folder = self._top / "cluster"
+        folder.mkdir()
+        variables = {"PYTHONPATH": f"{self._bench.site_scons}:{ROOT}", "COMPILERS": str(stand_in(self._bench))}
+        with cluster(1, THREADS, folder, "benchmarks.children.compilers_worker", **variables) as address:
+            done = self._checkout().scons(f"-j{2 * THREADS}", f"--cluster={address}", f"CACHE_DIR={self._top}/other")
+        if "running it here" in done.output or "going on without it" in done.output:
+            raise BenchmarkError(f"the cluster did not do all runs\n{done.output[-2000:]}")
+        return done
 
     @property
     def _jobs(self) -> str:

@@ -30,6 +30,7 @@ from .children.standin_worker import TOOL
 
 ROOT = Path(__file__).resolve().parents[1]
 TICKS = os.sysconf("SC_CLK_TCK")
+STANDIN = "benchmarks.children.standin_worker"
 SOURCE = "// as long as a kernel's source\n" * 500
 
 
@@ -51,8 +52,16 @@ def cpu_seconds() -> float:
 
 
 @contextmanager
-def cluster(processes: int, threads: int, folder: Path) -> Iterator[str]:
-    """The address of a scheduler with some workers."""
+def cluster(processes: int, threads: int, folder: Path, preload: str = STANDIN, **more: str) -> Iterator[str]:
+    """The address of a scheduler with some workers.
+
+    Arguments:
+        processes: how many workers.
+        threads: of each of them.
+        folder: for their files.
+        preload: the module that gives them tools.
+        more: variables that they see besides ours.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,9 +70,9 @@ def cluster(processes: int, threads: int, folder: Path) -> Iterator[str]:
     own = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
     commands = [[f"{base[2]}.dask_scheduler", "--host", "127.0.0.1", "--port", str(port), *own]]
     worker = [f"{base[2]}.dask_worker", address, "--nthreads", str(threads), "--no-nanny", "--no-dashboard"]
-    worker += ["--memory-limit", "0", "--preload", "benchmarks.children.standin_worker"]
+    worker += ["--memory-limit", "0", "--preload", preload]
     commands += [worker] * processes
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT}/site_scons:{ROOT}", "TMPDIR": str(folder)}
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}/site_scons:{ROOT}", "TMPDIR": str(folder), **more}
     variables["DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED"] = "False"  # as kernelwright worker has it
     with (folder / "log").open("w") as log:
         started = [

@@ -90,7 +90,7 @@ async def _client(address: str, certificates: Certificates | None) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Why there is no connection: the first cause."""
+    """Why something failed: the first cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError)):
@@ -218,7 +218,7 @@ class DaskEngine:
             if isinstance(sent, bytes):
                 what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
                 raise NotDone(what) from None
-            raise ClusterGone(str(error) or type(error).__name__) from None
+            raise ClusterGone(_reason(error)) from None
 
     def close(self) -> None:
         """Leave; with its client the cluster forgets all runs, and its workers end them."""
