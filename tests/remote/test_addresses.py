@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import SettingsError
-from kernelwright.define.remote_address import TOKEN
+from kernelwright.define.remote_address import SIGNING_KEY, TOKEN
 from kernelwright.define.settings import Settings, merge
-from kernelwright.remote.objects import SIGNING_KEY
 from kernelwright.remote.opening import open_remote
 
 

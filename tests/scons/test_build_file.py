@@ -9,6 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
+import pytest
 from conftest import ADD, ROOT, SCALE, Project
 
 
@@ -211,6 +212,33 @@ def test_dotted_package_name(cpu_project):
 def test_name_that_looks_like_a_setting_is_pointed_at(cpu_project):
     run = cpu_project.scons("-n", "ARCH=x86-64")
     assert "ARCH= is no setting; did you mean ARCHS=?" in run.output
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"), [("add_onee", "add_one"), ("chek", "check"), ("compile_command", "compile_commands")]
+)
+def test_a_misspelt_target_is_pointed_at(cpu_project, misspelt, meant):
+    run = cpu_project.scons(misspelt, ok=False)
+    assert f"kernelwright: there is no target '{misspelt}'; did you mean {meant}?" in run.output
+
+
+def test_a_target_that_resembles_another_and_exists_is_not_pointed_at(cpu_project):
+    (cpu_project.folder / "add_onee").write_text("")
+    cpu_project.replace("SConstruct", "env.Default", 'Command("scales", [], Touch("$TARGET"))\nenv.Default')
+    run = cpu_project.scons("-j2", "add_onee", "scales", "add_one")
+    assert "did you mean" not in run.output
+    assert "did you mean" not in cpu_project.scons("nothing_like_it", ok=False).output
+
+
+def test_a_misspelt_variable_of_the_remote_cache_is_pointed_at(cpu_project):
+    known = {
+        "KERNELWRIGHT_REMOTE_MODE": "read",
+        "KERNELWRIGHT_REMOTE_TOKEN": "x",
+        "KERNELWRIGHT_REMOTE_SIGNING_KEY": "x",
+    }
+    assert "nothing reads" not in cpu_project.scons("-n", env=known).output
+    run = cpu_project.scons("-n", env={"KERNELWRIGHT_REMOTE_MODUS": "read-write"})
+    assert "kernelwright: nothing reads the variable 'KERNELWRIGHT_REMOTE_MODUS': " in run.output
 
 
 def test_clean_of_one_kernel(cpu_project):

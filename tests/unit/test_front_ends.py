@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from conftest import SITE_SCONS
 from kernelwright.core.errors import DefinitionError, Where
+from kernelwright.define.cuda_source import Source
 from kernelwright.define.exported import Exported
 from kernelwright.define.program import Program, Tensor
 from kernelwright.define.settings import TARGETS
@@ -68,6 +69,13 @@ def test_what_another_front_end_lowers_is_recognized_as_its() -> None:
     with pytest.raises(DefinitionError, match="Program, expected a PrimFunc or an IRModule") as caught:
         require_recognized(get("tir"), program, WHERE)
     assert (caught.value.where, caught.value.remedy) == (WHERE, 'declare it with @kernel(frontend="cutedsl", ...)')
+
+
+def test_a_source_of_a_kernel_with_sources_is_an_error_that_names_the_ways_out() -> None:
+    source = Source("scale.cu", "scale", x=Tensor("float32", "n"), grid=1, block=32)
+    with pytest.raises(DefinitionError, match="Source, expected an Exported") as caught:
+        require_recognized(get("cuda").with_host_code(), source, WHERE)
+    assert "Exported(" in caught.value.remedy and "leave sources out" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", names())

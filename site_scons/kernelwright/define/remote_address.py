@@ -19,6 +19,9 @@ OWN_CREDENTIALS = {
 TOKEN = "KERNELWRIGHT_REMOTE_TOKEN"
 """Variable of the environment with the bearer token of an HTTP server."""
 
+SIGNING_KEY = "KERNELWRIGHT_REMOTE_SIGNING_KEY"
+"""Variable of the environment with the private key that objects are signed with: 32 bytes in base64."""
+
 
 def scheme_of(address: str) -> str:
     """The scheme of an address in small letters; empty: it is a folder."""

@@ -13,7 +13,7 @@ from typing import Any
 from ..core.arch import TARGETS, target_of
 from ..core.errors import SettingsError, Where
 from .package_name import check_package_name
-from .remote_address import check_address
+from .remote_address import SIGNING_KEY, TOKEN, check_address
 from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
 
 if sys.version_info >= (3, 11):
@@ -227,6 +227,12 @@ def affecting(settings: Settings) -> dict[str, Any]:
 def environment_layer(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings that variables of the environment give: name -> raw value, a layer of :func:`merge`."""
     return {name: environment[variable] for variable, name in ENVIRONMENT.items() if variable in environment}
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """The names among those of variables that begin as those of a remote cache, and are none."""
+    known = {*ENVIRONMENT, TOKEN, SIGNING_KEY}
+    return [name for name in environment if name.startswith("KERNELWRIGHT_REMOTE_") and name not in known]
 
 
 def read_pyproject(path: Path) -> dict[str, Any]:

@@ -71,7 +71,8 @@ def require_recognized(front_end: FrontEnd, returned: Any, where: Where) -> None
     if returned is None:
         remedy = f"end the definition with a return statement: {remedy}"
     for name in names():
-        if get(name).recognizes(returned):
+        # A Source is of the front end "cuda" whether or not the decorator has the sources of an Exported.
+        if name != front_end.name and get(name).recognizes(returned):
             remedy = f'declare it with @kernel(frontend="{name}", ...)'
     kind = (
         "None" if returned is None else f"an object of type {type(returned).__module__}.{type(returned).__qualname__}"

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 from ..core.errors import SettingsError, Where
 from ..core.files import LARGEST_RECORD
+from ..define.remote_address import SIGNING_KEY
 
 SIGNED = b"KWS1"
 """What a signed object begins with; 64 bytes of signature follow. What zlib writes never begins so."""
 
 HEAD = len(SIGNED) + 64
-
-SIGNING_KEY = "KERNELWRIGHT_REMOTE_SIGNING_KEY"
-"""Variable of the environment with the private key: 32 bytes in base64."""
 
 
 @dataclass(frozen=True)

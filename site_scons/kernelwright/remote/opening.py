@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError, Where
-from ..define.remote_address import TOKEN, is_safe_for_secrets, scheme_of
+from ..define.remote_address import SIGNING_KEY, TOKEN, is_safe_for_secrets, scheme_of
 from ..define.settings import Settings
 from .client import RemoteCache
-from .objects import SIGNING_KEY, seal_of
+from .objects import seal_of
 from .store import FolderStore, ObjectStore, Store
 
 BEARER = "bearer"

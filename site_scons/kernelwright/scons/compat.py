@@ -76,6 +76,23 @@ def add_alias(name: str) -> None:
     SCons.Node.Alias.default_ans.Alias(name)
 
 
+def aliases() -> list[str]:
+    """The names of all aliases."""
+    return list(SCons.Node.Alias.default_ans)
+
+
+def unknown_targets() -> list[str]:
+    """What the command line asks for and nothing makes, of which SCons says that it does not know how to make it."""
+
+    def is_known(name: str) -> bool:
+        if find_alias(name):
+            return True
+        node = SCons.Node.FS.get_default_fs().Entry(name)
+        return bool(node.has_builder() or node.exists())
+
+    return [name for name in SCons.Script.COMMAND_LINE_TARGETS if not is_known(name)]
+
+
 def cache_folder(env: Any) -> str | None:
     """The folder that a build file has given to ``CacheDir``, if it has.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import fcntl
 import gc
 import os
@@ -17,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import SCons.Script
 
-from ..core.errors import KernelwrightError, SettingsError, Where
+from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch
-from ..core.pipeline import KINDS
+from ..core.pipeline import KINDS, LISTINGS
 from ..core.shard import Shard, parse_shard
 from ..define.settings import Settings
 from ..stages.stage import Stage
@@ -513,7 +514,15 @@ class BuildRun:
         if problem is not None:
             self._not_kept(problem)
         self._tell_of_tables()
+        self._tell_of_targets()
         self._summary()
+
+    def _tell_of_targets(self) -> None:
+        """Point at a target that is misspelt, of which SCons says only that it cannot make it."""
+        for name in compat.unknown_targets():
+            near = difflib.get_close_matches(name, {*compat.aliases(), *TARGETS}, 3, 0.7)
+            if near:
+                sys.stderr.write(f"kernelwright: there is no target {shown(name)}; did you mean {' or '.join(near)}?\n")
 
     def _not_kept(self, error: OSError) -> None:
         self.progress.erase()
@@ -586,6 +595,9 @@ class BuildRun:
             made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
 
+
+TARGETS = (*LISTINGS, "check", "compile_commands", "ir", "tune", "wheel")
+"""Targets beside kernels and files; some exist only where they are asked for."""
 
 MOST_DAMAGED = 20
 """Damaged entries of shards that are listed."""

@@ -14,7 +14,16 @@ import SCons.Variables
 
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, refused, shown
-from ..define.settings import COMMAND_LINE, SETTINGS, Settings, environment_layer, merge, read_pyproject, reject_unknown
+from ..define.settings import (
+    COMMAND_LINE,
+    SETTINGS,
+    Settings,
+    environment_layer,
+    merge,
+    read_pyproject,
+    reject_unknown,
+    unknown_variables,
+)
 from . import compat
 from .graph import PackageGraph
 from .run import begun_run, current_run
@@ -211,7 +220,12 @@ def _add_variables(env: Any, defaults: Settings) -> None:
 
 
 def _warn_of_misspelled() -> None:
-    """Point at NAME=value that looks like one of ours; it may be a variable of the user's own build file, though."""
+    """Point at NAME=value that looks like one of ours; it may be a variable of the user's own build file, though.
+
+    A variable of the environment that begins like one of ours would leave the remote cache unused without a word.
+    """
+    for name in unknown_variables(os.environ):
+        sys.stderr.write(f"kernelwright: nothing reads the variable {shown(name)}: see docs/remote-cache.md\n")
     for name in SCons.Script.ARGUMENTS:
         near = difflib.get_close_matches(name.upper(), COMMAND_LINE, 1, 0.8)
         if near and name.removeprefix(PREFIX) not in COMMAND_LINE:

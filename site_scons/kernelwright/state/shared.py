@@ -12,6 +12,7 @@ from pathlib import Path
 from .. import backends
 from ..core.errors import KernelwrightError, SettingsError, Where, printable
 from ..core.quantity import parse_size
+from ..define.remote_address import SIGNING_KEY
 from ..define.settings import Settings, environment_layer, merge, read_pyproject
 from ..remote.opening import open_remote
 from .cache import BuildCache
@@ -90,7 +91,7 @@ def _stats(top: Path, settings: Settings) -> int:
 
 
 def _keys() -> int:
-    from ..remote.objects import SIGNING_KEY, new_keys
+    from ..remote.objects import new_keys
 
     try:
         public, private = new_keys()
