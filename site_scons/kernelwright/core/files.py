@@ -195,6 +195,18 @@ def make_way(path: str | Path) -> None:
         os.rmdir(path)  # noqa: PTH106
 
 
+def make_folder(path: str) -> None:
+    """Make a folder and those that it is in, if they do not exist yet: ``os.makedirs`` with a third of its calls."""
+    try:
+        os.mkdir(path)  # noqa: PTH102
+    except FileExistsError:
+        if not os.path.isdir(path):  # noqa: PTH112
+            raise
+    except FileNotFoundError:
+        make_folder(os.path.dirname(path))  # noqa: PTH120
+        make_folder(path)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file so that no reader, and no crash, ever sees a part of it."""
     data = content.encode() if isinstance(content, str) else content

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ..core.dependencies import is_file, present_digest
-from ..core.files import dependency_digest
+from ..core.files import dependency_digest, sha256_of
 from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
 from ..state.finished import Finished, FinishedStage
-from ..state.settled import SettledKernel, stamps_of, trusted_stamps
+from ..state.settled import SettledKernel, trusted_stamps
 from .run import BuildRun
 
 AT_ONCE = 128
@@ -45,6 +45,8 @@ class RestoredKernels:
     files: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     kernels: dict[str, SettledKernel] = field(default_factory=dict)
+    _looked_at: set[str] = field(default_factory=set)
+    _digests: dict[str, str] = field(default_factory=dict)
 
     def take_all(self, files: Sequence[str], taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> list[str]:
         """Restore the kernels of some definition files; those files of which that cannot be done.
@@ -95,21 +97,22 @@ class RestoredKernels:
         if found is None or not self._may_take(found, taken, tables):
             return False
         start = time.monotonic()
-        self.run.require_folders(f"{self.work}/{path.rpartition('/')[0]}" for path in found.paths)
-        written = finished.restore(build_cache, found, self.work, self.shared)
+        self._require_folders(found)
+        written = finished.restore(build_cache, found, self.work, self.shared, self._digest)
         if written is None:
             return False
-        for stage in written.stages:
-            for name, path in stage.outputs.items():
-                self.run.journal.adopt(f"{self.work}/{path}", written.digests[path], stage.lines[name])
+        lines = {path: stage.lines[name] for stage in written.stages for name, path in stage.outputs.items()}
+        adopted = {path: (written.digests[path], line) for path, line in lines.items()}
+        stamps = self.run.journal.adopt(self.work, adopted)
         self._tell(written.stages, start)
         # With the digests that it was found by: what has changed since then counts as a change in the next run.
         names = filter(is_file, found.names)
         self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
         self.notes[file] = list(found.notes)
         for name, kernel in found.kernels.items():
-            paths = [path for path in found.paths if path.startswith(f"{name}/")]
-            self.kernels[name] = replace(kernel, outputs=stamps_of(top, (f"{self.work}/{path}" for path in paths)))
+            of_kernel = {path: [*stamp] for path, stamp in stamps.items() if path.startswith(f"{name}/")}
+            outputs = {f"{self._place}/{path}": stamp for path, stamp in of_kernel.items()}
+            self.kernels[name] = replace(kernel, outputs=outputs)
         return True
 
     def keep(
@@ -133,6 +136,13 @@ class RestoredKernels:
             found = Finished(tuple(sorted(digests)), tuple(notes), kernels, listed)
             finished.remember(build_cache, self._question(file), found, digests)
 
+    def _require_folders(self, found: Finished) -> None:
+        """Raise a KernelwrightError if a folder that is written into is a link. Those of the kernels do not exist."""
+        common = {path.rpartition("/")[0] for path in found.paths if path.partition("/")[0] in self.shared}
+        folders = {self.work, *(f"{self.work}/{folder}" for folder in common)} - self._looked_at
+        self.run.require_folders(folders)
+        self._looked_at |= folders
+
     def _may_take(self, found: Finished, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
         folders = {*found.kernels, *self.shared}
         shard = self.run.shard
@@ -148,9 +158,21 @@ class RestoredKernels:
         """What all questions have: it is read from files of installed distributions, once for all definition files."""
         return interpreter()
 
+    @cached_property
+    def _place(self) -> str:
+        """The folder of the package's kernels, relative to the top."""
+        return os.path.relpath(self.work, self.run.top)
+
+    @cached_property
+    def _digest(self) -> Callable[[Path], str]:
+        """What gives the digest of a file that kernels have in common: once for all of them."""
+        return cache(sha256_of)
+
     def _question(self, file: str) -> list[Any]:
-        digest = dependency_digest(self.run.top, file)
-        return ["finished", finished.SCHEMA, self.key, self._surroundings, file, digest]
+        # The answer depends on the present content, too: a file that has changed since it was first asked is a miss.
+        if file not in self._digests:
+            self._digests[file] = dependency_digest(self.run.top, file)
+        return ["finished", finished.SCHEMA, self.key, self._surroundings, file, self._digests[file]]
 
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.files import SCRATCH, sha256_of
+from ..core.files import SCRATCH, make_folder, sha256_of
 from ..core.records import Record
 from .cache import ENTRY, BuildCache, file_with_answer
 from .settled import SettledKernel, inside, kernel_name, settled_kernel
@@ -110,12 +110,19 @@ class Written:
     digests: Mapping[str, str]
 
 
-def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection[str]) -> Written | None:
+def restore(
+    cache: BuildCache,
+    finished: Finished,
+    work: str,
+    shared: Collection[str],
+    digest: Callable[[Path], str] = sha256_of,
+) -> Written | None:
     """Write the outputs of finished kernels; None if that cannot be done.
 
     Arguments:
         work: the folder of the package's kernels.
         shared: the folders in it that belong to no kernel. What is in them already stays as it is.
+        digest: gives the SHA-256 of a file in one of them.
     """
     contents: dict[str, bytes] = {}
     stages = tuple(stage for stage in finished.stages if not _is_there(stage, work, shared))
@@ -130,8 +137,9 @@ def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection
         contents |= {stage.outputs[name]: data for name, data in here.items()}
     digests = {path: hashlib.sha256(data).hexdigest() for path, data in contents.items()}
     try:
-        there = {path: sha256_of(Path(work, path)) for path in finished.paths if path not in digests}
-        if not all(_fits(name, kernel, {**there, **digests}) for name, kernel in finished.kernels.items()):
+        wanted = _wanted(finished)
+        there = {path: digest(Path(work, path)) for path in (wanted.keys() - digests.keys()) & {*finished.paths}}
+        if any(wanted[path] != {**there, **digests}.get(path) for path in wanted):
             return None
         _write(work, contents)
     except OSError:
@@ -139,10 +147,12 @@ def restore(cache: BuildCache, finished: Finished, work: str, shared: Collection
     return Written(stages, digests)
 
 
-def _fits(name: str, kernel: SettledKernel, digests: Mapping[str, str]) -> bool:
-    """Whether what the package gets of a kernel is what it was."""
-    wanted = {**dict(kernel.products.values()), f"{name}/entry.json": kernel.entry}
-    return all(digests.get(path) == digest for path, digest in wanted.items())
+def _wanted(finished: Finished) -> dict[str, str]:
+    """What the package gets of the kernels -> SHA-256 that it had."""
+    wanted = {f"{name}/entry.json": kernel.entry for name, kernel in finished.kernels.items()}
+    for kernel in finished.kernels.values():
+        wanted |= dict(kernel.products.values())
+    return wanted
 
 
 def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
@@ -154,7 +164,7 @@ def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
 def _write(work: str, contents: Mapping[str, bytes]) -> None:
     """Write new files. If the run is killed meanwhile, the journal knows none of them, and they are made again."""
     for folder in {path.rpartition("/")[0] for path in contents}:
-        os.makedirs(f"{work}/{folder}", exist_ok=True)  # noqa: PTH103
+        make_folder(f"{work}/{folder}")
     for path, data in contents.items():
         stream = os.open(f"{work}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
         try:

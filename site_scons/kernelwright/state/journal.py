@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import (
+    Stamp,
     canonical_json,
     file_stamp,
     lasting_stamp,
@@ -119,11 +120,24 @@ class Journal:
         body = self._shard(self._name(path)).body(self._name(path))
         return {name: body[name] for name in body if name != "output"} if isinstance(body, dict) else None
 
-    def adopt(self, path: str, digest: str, line: Mapping[str, Any]) -> None:
-        """Take over an output that another tree has made, with its line there. Nothing in a line is of its tree."""
-        self._outputs[self._name(path)] = (lasting_stamp(path), digest)
-        folder, _, name = self._name(path).rpartition("/")
-        self.store(folder, name, line)
+    def adopt(self, folder: str, outputs: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Stamp]:
+        """Take over outputs that another tree has made, with their lines there; their stamps.
+
+        Nothing in a line is of its tree.
+
+        Arguments:
+            folder: absolute path.
+            outputs: path relative to the folder -> digest, and the line.
+        """
+        bodies: dict[_Shard, dict[str, str]] = {}
+        stamps = {path: lasting_stamp(f"{folder}/{path}") for path in outputs}
+        for path, (digest, line) in outputs.items():
+            name, stamp = self._name(f"{folder}/{path}"), stamps[path]
+            self._outputs[name] = (stamp, digest)
+            bodies.setdefault(self._shard(name), {})[name] = canonical_json({**line, "output": [*stamp, digest]})
+        for shard, texts in bodies.items():
+            self._write_into(shard, texts)
+        return stamps
 
     def close(self) -> None:
         """End writing; files with many outdated or damaged lines are written anew."""
@@ -138,10 +152,13 @@ class Journal:
         self._write(name, {**self._shard(name).body(name), "output": [*stamp, digest]})
 
     def _write(self, name: str, body: Mapping[str, Any] | None) -> None:
+        self._write_into(self._shard(name), {name: canonical_json(body)})
+
+    def _write_into(self, shard: _Shard, texts: Mapping[str, str]) -> None:
         if not self.writable:
             return
         try:
-            self._shard(name).write(name, canonical_json(body))
+            shard.write(texts)
         except OSError as error:
             # What was built is right all the same, and SCons has only an internal error for this. An older line that
             # stays does no harm: its content is not that of the output, which is made again.
@@ -178,18 +195,20 @@ class _Shard:
         except ValueError:  # in another form, even if its digest fits
             return None
 
-    def write(self, name: str, text: str) -> None:
-        """Append a line, unless it says nothing new."""
-        if self._lines.get(name) == text:
+    def write(self, texts: Mapping[str, str]) -> None:
+        """Append lines, without those that say nothing new."""
+        new = {name: text for name, text in texts.items() if self._lines.get(name) != text}
+        if not new:
             return
-        line = _line(name, text)
+        lines = b"".join(_line(name, text) for name, text in new.items())
         if self._stream is None:
             self._stream = self._opened()
-        # One call for one line: what a killed process has written is whole lines and at most one broken one.
-        if os.write(self._stream, line) != len(line):
+        # One call for them: what a killed process has written is whole lines and at most one broken one.
+        if os.write(self._stream, lines) != len(lines):
             self._end()  # the next line must not continue this one
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        self._index(name, text)
+        for name, text in new.items():
+            self._index(name, text)
 
     def close(self, writable: bool) -> None:
         """End writing."""

@@ -135,7 +135,12 @@ def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded |
 
 def stamps_of(top: str, paths: Iterable[str]) -> Outputs:
     """Stamps of outputs by their path relative to the top. Raises OSError if one is missing."""
-    return {os.path.relpath(path, top): [*lasting_stamp(path)] for path in paths}
+    begin = top + os.sep
+    # Most paths are as they would come out of relpath, which takes as long as the rest.
+    return {
+        path[len(begin) :] if path.startswith(begin) else os.path.relpath(path, top): [*lasting_stamp(path)]
+        for path in paths
+    }
 
 
 def _told_by_time(stamp: Stamp, now: int) -> bool:
