@@ -468,3 +468,19 @@ def test_a_mistake_is_an_error_that_says_what_to_do(project, name):
     run = project.scons("-j1", ok=False)
     assert re.search(expected, run.output), run.output
     assert "remedy: " in run.output
+
+
+def test_a_function_that_is_not_there_is_one_mistake_and_not_one_of_each_argument(project):
+    project.replace("kernels/row_sum.py", ", 128>", ">")
+    output = project.scons("-j1", ok=False).output
+    assert "names no __global__ function" in output and "does not take" not in output, output
+    assert len(re.findall(r"device\.cu\(\d+\): error: ", output)) == 3, output
+
+
+def test_a_function_that_only_device_code_can_call_is_an_error(project):
+    project.replace("kernels/csrc/reduce.cu", "__global__ void sum(", "__device__ void sum(")
+    output = project.scons("-j1", ok=False).output
+    assert re.search(
+        r"row_sum.py:\d+ row_sum/dtype-float32 \[wrap\]: .* has no kw_entry that points to a __glo", output
+    )
+    assert "remedy: name a __global__ function" in output

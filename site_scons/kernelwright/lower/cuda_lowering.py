@@ -22,7 +22,10 @@ template <int I, class... P> struct nth { using type = void; };
 template <class First, class... Rest> struct nth<0, First, Rest...> { using type = First; };
 template <int I, class First, class... Rest> struct nth<I, First, Rest...> : nth<I - 1, Rest...> {};
 
-template <class F> struct function_of;
+template <class F> struct function_of {
+  static constexpr int count = -1;
+  template <int I> using parameter = void;
+};
 template <class... P> struct function_of<void (*)(P...)> {
   static constexpr int count = sizeof...(P);
   template <int I> using parameter = typename nth<I, P...>::type;
@@ -68,7 +71,9 @@ template <class T> constexpr bool is_read_only<const T *> = true;
 }  // namespace kw
 """
 """What a function's parameters are, for the comparison with the arguments. A missing one counts as right: their number
-is compared, too. Types that are no plain numbers, such as ``__half`` and ``float4``, are compared by their size."""
+is compared, too. So do those of a name that is no function, or none that can be launched, which has -1 of them: each
+comparison would be several errors behind the one that matters. Types that are no plain numbers, such as ``__half`` and
+``float4``, are compared by their size."""
 
 KINDS = (("float32", "floating"), ("float64", "floating"), ("uint", "natural"), ("bool", "natural"), ("int", "integer"))
 """The beginnings of dtypes that C++ has as plain numbers, and what they are."""
@@ -135,8 +140,10 @@ def _assertions(source: Source, unit: Unit) -> Iterator[str]:
     """Comparisons of the function's parameters with the arguments, which the compiler makes."""
     function, count = source.function.replace('"', "'"), len(source.arguments)
     listed = ", ".join(source.arguments)
+    yield _assertion("kw_function::count >= 0", f"{function} names no __global__ function")
     yield _assertion(
-        f"kw_function::count == {count}", f"{function} has another number of parameters than {count}: {listed}"
+        f"kw_function::count < 0 || kw_function::count == {count}",
+        f"{function} has another number of parameters than {count}: {listed}",
     )
     for number, (name, value) in enumerate(source.arguments.items()):
         parameter = f"kw_function::parameter<{number}>"

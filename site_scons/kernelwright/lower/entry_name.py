@@ -19,14 +19,15 @@ def entry_name(image: Path) -> str:
         image: a cubin or a PTX file.
 
     Raises:
-        ValueError: there is no such variable.
+        ValueError: there is no such variable, or no kernel that it points to.
     """
     content = image.read_bytes()
     if content.startswith(b"\x7fELF"):
         return _in_cubin(content)
     match = IN_PTX.search(content)
-    if match is None:
-        raise ValueError(f"{image.name} has no {ENTRY}")
+    # A __device__ function is a .func, which no host code can launch.
+    if match is None or not re.search(rb"\.entry " + re.escape(match[1]) + rb"(?![\w$])", content):
+        raise ValueError(f"{image.name} has no {ENTRY} that points to a __global__ function")
     return match[1].decode()
 
 
@@ -46,4 +47,4 @@ def _in_cubin(content: bytes) -> str:
                 if relocation["r_offset"] == variable["st_value"]:
                     name: str = symbols.get_symbol(relocation["r_info_sym"]).name
                     return name
-    raise ValueError(f"the cubin has no {ENTRY}")
+    raise ValueError(f"the cubin has no {ENTRY} that points to a __global__ function")

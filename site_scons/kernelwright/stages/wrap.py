@@ -21,7 +21,7 @@ from . import tuning
 from .context import KernelContext
 from .stage import Stage, files_in
 
-REMEDY = f"remove the image and run scons again; what the source includes must leave {ENTRY} alone"
+REMEDY = f"name a __global__ function; what the source includes must leave {ENTRY} alone"
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
