@@ -147,6 +147,29 @@ def test_writers_that_write_at_once_leave_what_all_can_read(tmp_path: Path, serv
             assert reader.fetched(current={name: "now"}.get) == outputs(made)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("mode", ["read", "read-write"])
+def test_a_folder_that_does_not_exist_is_said_once_and_made_by_who_writes(
+    tmp_path: Path, made: Path, mode: str
+) -> None:
+    said: list[str] = []
+    settings = Settings(remote_cache="nowhere/shared", remote_mode=mode)
+    opened = open_remote(settings, tmp_path, {}, said.append)
+    if mode == "read":
+        assert opened is None and len(said) == 1 and not (tmp_path / "nowhere").exists()
+        assert f"there is no folder {tmp_path}/nowhere/shared; mount or make it, or mend remote_cache" in said[0]
+    else:
+        fill(tmp_path, "nowhere/shared", made)
+        assert opened is not None and not said and list((tmp_path / "nowhere/shared").rglob("*/*/*"))
+
+
+@pytest.mark.parametrize("mode", ["read", "read-write"])
+def test_a_file_in_place_of_the_folder_is_said(tmp_path: Path, mode: str) -> None:
+    said: list[str] = []
+    (tmp_path / "shared").write_text("somebody's")
+    assert open_remote(Settings(remote_cache="shared", remote_mode=mode), tmp_path, {}, said.append) is None
+    assert len(said) == 1 and "is no folder" in said[0] and (tmp_path / "shared").read_text() == "somebody's"
+
+
 def test_a_reader_writes_nothing(tmp_path: Path, server: Faulty, made: Path) -> None:
     fill(tmp_path / "one", server.address, made, remote_mode="read")
     assert not server.objects and not server.asked

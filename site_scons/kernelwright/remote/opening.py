@@ -45,6 +45,9 @@ def open_remote(
     except ImportError:
         warn("kernelwright: the remote cache is off: it needs obstore; pip install 'kernelwright[remote]'")
         return None
+    if isinstance(store, FolderStore) and (problem := store.problem(writes)):
+        warn(f"kernelwright: the remote cache is off: {problem}")
+        return None
     if settings.remote_layout == "bazel":
         from .bazel import BazelStore
 

@@ -68,6 +68,14 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def problem(self, writes: bool) -> str:
+        """Why it cannot be used; empty: it can. Who writes makes the folder, and others have nothing to read then."""
+        if self._folder.is_dir():
+            return ""
+        if os.path.lexists(self._folder):
+            return f"{self._folder} is no folder; name a folder in remote_cache"
+        return "" if writes else f"there is no folder {self._folder}; mount or make it, or mend remote_cache"
+
     def get(self, name: str) -> bytes | None:
         """See :class:`Store`."""
         try:
