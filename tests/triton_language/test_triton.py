@@ -156,6 +156,15 @@ def test_the_build_cache_has_what_was_compiled(project, tmp_path):
     assert "LOWER" not in run.labels
 
 
+def test_programs_and_files_of_triton_itself_keep_nothing_on_the_machine(project, tmp_path):
+    project.scons(f"CACHE_DIR={tmp_path / 'cache'}", "ARCHS=sm_80")
+    records = [path.read_text() for path in (project.folder / "build/.kernelwright/discovery").glob("*.record")]
+    assert records and not [record for record in records if "/outside/" in record]
+    shutil.rmtree(project.folder / "build")
+    run = project.scons(f"CACHE_DIR={tmp_path / 'cache'}", "ARCHS=sm_80", env={"TMPDIR": str(tmp_path)})
+    assert run.labels["CACHED"] >= 3 and "LOWER" not in run.labels
+
+
 # ---- calls
 
 

@@ -25,6 +25,11 @@ VARIABLE = "/environment/"
 INSTALLED = "/installed/"
 """What the name of an installed distribution begins with."""
 
+OUTSIDE = "/outside/"
+"""The name of what nobody else can look at: a file outside of the project, another process, the network.
+
+What depends on it stays on the machine."""
+
 DISTRIBUTION = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 """Name of a distribution, see https://packaging.python.org/en/latest/specifications/name-normalization/."""
 
@@ -45,7 +50,7 @@ def surrounding_digest(name: str) -> str | None:
     if name.startswith(INSTALLED):
         distribution = name.removeprefix(INSTALLED)
         return installed_digest(distribution) if DISTRIBUTION.fullmatch(distribution) else ""
-    return None
+    return "" if name == OUTSIDE else None
 
 
 def installed_digest(distribution: str) -> str:

@@ -24,7 +24,7 @@ from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import open_lock
 from ..core.records import Record, is_file_name
 from ..core.sealed import read_sealed, write_sealed
-from ..core.surroundings import interpreter
+from ..core.surroundings import OUTSIDE, interpreter
 from ..define.kernel import Outputs, Variant, variant_of
 from ..define.pass_configs import PassConfigs, checked_pass_configs
 from ..define.space import Choice, Sizes, variants_of
@@ -175,6 +175,10 @@ class DefinitionRecord:
     surroundings: Mapping[str, str] = field(default_factory=dict)
     shared: bool = False
 
+    def covers(self, name: str) -> bool:
+        """Whether it is known of something that the definition depends on it, before any of its functions is called."""
+        return name in self.dependencies or name in self.surroundings or (name == OUTSIDE and not self.shared)
+
     @classmethod
     def from_json(cls, value: Record) -> DefinitionRecord:
         """The record in a JSON object.
@@ -253,7 +257,7 @@ def is_known(
 def remember_dependencies(
     record: DefinitionRecord, project_root: Path, cache_dir: Path, request: str, dependencies: Mapping[str, str]
 ) -> dict[str, str]:
-    """Note files that a request turned out to depend on only when it was done, such as a function's own imports.
+    """Note what a request turned out to depend on only when it was done, such as a function's own imports.
 
     A compiler's header dependencies work in the same way: the first build needs none, and later ones find them in the
     record's ``later``. Safe to call from several threads and processes.
@@ -261,12 +265,12 @@ def remember_dependencies(
     Arguments:
         record: what :func:`discover` returned for the definition file.
         request: a name for the request.
-        dependencies: the ``dependencies`` of the request's result: path relative to the project root -> SHA-256.
+        dependencies: the ``dependencies`` of the request's result: name (see ``core.dependencies``) -> digest.
 
     Returns:
         Those that are not among the record's own dependencies.
     """
-    later = {name: digest for name, digest in sorted(dependencies.items()) if name not in record.dependencies}
+    later = {name: digest for name, digest in sorted(dependencies.items()) if not record.covers(name)}
     if set(later) != set(record.later.get(request, ())):
         _Cache(project_root, cache_dir, "").set_later(record.file, request, later)
     return later
@@ -419,7 +423,7 @@ class _Cache:
         return replace(
             record,
             later={
-                request: {n: self._digest(n) for n in sorted(names) if n not in record.dependencies}
+                request: {n: self._digest(n) for n in sorted(names) if not record.covers(n)}
                 for request, names in later.items()
             },
         )

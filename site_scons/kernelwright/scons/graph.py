@@ -28,6 +28,7 @@ from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Whe
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
+from ..core.surroundings import OUTSIDE
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
@@ -688,6 +689,8 @@ class PackageGraph:
         """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
         whole = {name: kernel for name, kernel in kernels.items() if kernel is not None}
         all_here = len(whole) == len(kernels) and not found.elsewhere
+        if OUTSIDE in self._digests(found):
+            return
         if whole and all_here and found.definition.shared and self._restored:
             common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]
             stages = [*common, *(stage for build in found.kernels.values() for stage in build.stages)]

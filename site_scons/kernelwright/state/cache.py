@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
 from ..core.records import Record, decoded
 from ..core.sealed import sealed_object, unsealed_object
+from ..core.surroundings import OUTSIDE
 from ..remote.counts import Counts
 from .own_folder import mark_own, require_own
 
@@ -197,6 +198,7 @@ class BuildCache:
         Arguments:
             here: whether no other machine may have them.
         """
+        here = here or OUTSIDE in later
         if self._writable and sum((out / name).stat().st_size for name in names) <= LARGEST_OUTPUTS:
             self._keep(key, {name: (out / name).read_bytes() for name in names}, later, HERE if here else {})
             if not here:
@@ -335,6 +337,7 @@ class BuildCache:
         if found is None and self.behind is not None:
             found = self.behind._look_up(key, files, digest)
             if found is not None:
+                here = here or OUTSIDE in found[1]
                 self._keep(key, *found, HERE if here else {})
                 if not here:
                     self._share(key, found[1])

@@ -31,7 +31,7 @@ from .. import lower
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import dependency_digest
 from ..core.project import Installation, Project
-from ..core.surroundings import INSTALLED, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
+from ..core.surroundings import INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
 from .imports import ProjectFinder, ProjectLoader
 from .reads import ReadRecorder, Reads
@@ -107,6 +107,7 @@ class Definitions:
         self._known: Definition | None = None
         self._before: frozenset[str] = frozenset()
         self._variables: dict[str, str] = {}
+        self._owners: dict[frozenset[str], list[str] | None] = {}
         self._installation = installation = Installation()
         self._strict = Strict(self.project, installation)
         self._recorder = ReadRecorder(self.project, self._strict)
@@ -155,14 +156,26 @@ class Definitions:
     def surroundings_of(self, definition: Definition) -> dict[str, str]:
         """What the definition depends on besides files of the project: name -> digest (see ``core.surroundings``)."""
         asked = sorted(definition.reads.variables.intersection(self._variables))
-        installed = [INSTALLED + name for name in distributions_of(self._installed_files()) or ()]
+        installed = [INSTALLED + name for name in self._distributions() or ()]
         # The values are those that it was started with: it may have set others.
         variables = {VARIABLE + name: self._variables[name] for name in asked}
         return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
 
     def is_shareable(self, definition: Definition) -> bool:
         """Whether all that the definition depends on is known, so that others can tell whether it is the same there."""
-        return not definition.reads.outside and distributions_of(self._installed_files()) is not None
+        return not definition.reads.outside and self._distributions() is not None
+
+    def seen_by(self, definition: Definition) -> dict[str, str]:
+        """All that the definition depends on, what its functions turned out to see when they were called included."""
+        shareable = {} if self.is_shareable(definition) else {OUTSIDE: ""}
+        return {**definition.dependencies, **self.surroundings_of(definition), **shareable}
+
+    def _distributions(self) -> list[str] | None:
+        """The distributions that the definition has loaded modules of; None: one is of none that is recorded."""
+        files = frozenset(self._installed_files())
+        if files not in self._owners:  # the records of all that is installed are read for that
+            self._owners[files] = distributions_of(sorted(files))
+        return self._owners[files]
 
     def _installed_files(self) -> list[str]:
         """The files of installed modules that this process has loaded since it began with the definition."""
@@ -180,18 +193,22 @@ class Definitions:
         if not self._is_current(definition.reads.recorded):
             raise SpentError
 
-    def call(self, definition: Definition, kernel: Kernel, what: str, function: Callable[[], Any]) -> Any:
+    def call(
+        self, definition: Definition, kernel: Kernel, what: str, function: Callable[[], Any], by_tool: bool = False
+    ) -> Any:
         """Call one of a definition's functions, with the files that it reads recorded.
 
         Arguments:
             what: which of the kernel's functions it is, for errors: ``definition``, ``reference``, ``inputs`` or
                 ``sizes``.
+            by_tool: whether the compiler of a front end calls it.
 
         Raises:
             DefinitionError: the function raised something, or did what strict mode forbids.
         """
         where = Where(kernel.name, location=self.project.location(kernel.location))
         definition.reads.findings.clear()
+        definition.reads.by_tool = by_tool
         with self._recording(definition):
             result = self._guarded(definition, f"the {what} of {kernel.name}", where, function)
         self._require_declared(definition, f"the {what} of {kernel.name}", where)

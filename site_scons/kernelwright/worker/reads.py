@@ -42,6 +42,7 @@ class Reads:
         findings: what it did since its last call began that strict mode does not allow.
         outside: what it did without strict mode and what no digest can tell: for others it may be another thing.
         variables: the variables of the environment that it asked for.
+        by_tool: whether the compiler of a front end calls it. What that does by itself is a part of its identity.
     """
 
     strict: bool = False
@@ -53,11 +54,7 @@ class Reads:
     findings: Findings = field(default_factory=dict)
     outside: Findings = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
-
-    @property
-    def beyond(self) -> Findings:
-        """Where what is done outside of the project is noted."""
-        return self.findings if self.strict else self.outside
+    by_tool: bool = False
 
     def has_made(self, path: str) -> bool:
         """Whether the definition made a file itself, or the folder that it is in."""
@@ -106,8 +103,18 @@ class ReadRecorder:
         watch_environment(self._asked_for)
 
     def _asked_for(self, variable: str) -> None:
-        if self._reads is not None and not self._own.busy:
+        if self._reads is not None and not self._own.busy and self._counts(self._reads):
             self._reads.variables.add(variable)
+
+    def _counts(self, reads: Reads) -> bool:
+        """Whether what is done outside of the project is the definition's own doing."""
+        return not reads.by_tool or self._strict.is_by_project()
+
+    def _beyond(self, reads: Reads) -> Findings:
+        """Where what is done outside of the project is noted."""
+        if reads.strict:
+            return reads.findings
+        return reads.outside if self._counts(reads) else {}
 
     @contextlib.contextmanager
     def recording(self, reads: Reads) -> Iterator[None]:
@@ -175,7 +182,7 @@ class ReadRecorder:
                 handler(reads, arguments)
         elif event in FORBIDDEN_EVENTS:
             with self._quietly():
-                self._strict.note_event(reads.beyond, event, arguments)
+                self._strict.note_event(self._beyond(reads), event, arguments)
 
     def _opened(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
         path, mode, flags = _path(arguments[0]), arguments[1], arguments[2]
@@ -207,7 +214,7 @@ class ReadRecorder:
             elif reads.strict and name not in reads.modules:
                 self._strict.note_undeclared(reads.findings, name)
         else:
-            self._strict.note_outside(reads.beyond, "reads", full)
+            self._strict.note_outside(self._beyond(reads), "reads", full)
 
     def _refuse_bytecode(self, full: str) -> None:
         """Have Python's own loader take the source of a project module: bytecode may be of another one.
@@ -230,7 +237,7 @@ class ReadRecorder:
         if name is not None:
             self._note_listing(reads, name)
         else:
-            self._strict.note_outside(reads.beyond, "lists", full)
+            self._strict.note_outside(self._beyond(reads), "lists", full)
 
     def _note_listing(self, reads: Reads, name: str) -> None:
         parts = name.split("/")

@@ -188,7 +188,7 @@ class Server:
             "schedule": lowered.schedule,
             "seconds": round(time.monotonic() - start, 4),
             "cpu_seconds": round(time.process_time() - cpu_start, 4),
-            "dependencies": definition.dependencies,
+            "dependencies": self._definitions.seen_by(definition),
         }
 
     def _run_front_end(
@@ -205,7 +205,7 @@ class Server:
             return front_end.lower(returned, unit, progress)
 
         if front_end.calls_definition(returned):
-            lowered: LoweredKernel = self._definitions.call(definition, kernel, "definition", run)
+            lowered: LoweredKernel = self._definitions.call(definition, kernel, "definition", run, by_tool=True)
             return lowered
         return run()
 

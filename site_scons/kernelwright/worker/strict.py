@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 from ..core.errors import DefinitionError, Where
@@ -109,6 +110,13 @@ class Strict:
             first.remedy or _declaration(first.name or "", file),
             "\n".join(["it also does this:", *lines]) if lines else None,
         )
+
+    def is_by_project(self) -> bool:
+        """Whether a line of the project does what is being done, or has it done."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self._project.relative(frame.f_code.co_filename) is None:
+            frame = frame.f_back
+        return frame is not None
 
     @staticmethod
     def _note(findings: Findings, culprit: _Culprit | None, finding: Finding) -> None:
