@@ -9,13 +9,15 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Project
-from dask_cluster import Cluster
+from dask_cluster import SITE_SCONS, Cluster
 from kernelwright.cluster.messages import Answer, Request
 from kernelwright.cluster.runner import ClusterGone, NotDone
 from kernelwright.core.errors import WorkerError
@@ -165,6 +167,32 @@ def test_a_worker_leaves_whose_tool_was_upgraded_and_its_nanny_starts_it_again(
     assert engine.run("echo text > $TMPDIR/out").files
     cluster.workers.pop().process.terminate()
     wait_for(lambda: compilers() == others, "the worker is still there")
+
+
+DEAF = """
+import asyncio
+from kernelwright.cluster import command
+
+async def deaf():
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+async def main():
+    asyncio.ensure_future(deaf())
+    await asyncio.sleep(0)
+
+command.END_S = 0.1
+command.leaving(asyncio.run)(main())
+"""
+
+
+def test_a_worker_that_has_ended_leaves_whatever_its_tasks_do():
+    """When a worker and its scheduler are ended at the same moment, Dask's tasks wait for each other."""
+    done = subprocess.run([sys.executable, "-c", DEAF], env={**os.environ, "PYTHONPATH": str(SITE_SCONS)}, timeout=300)
+    assert done.returncode == 0
 
 
 def test_a_cluster_without_workers(cluster: Cluster, engine: Engine, project: Project):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from ..core.errors import ToolchainError
 from .address import WHERE, find_certificates
 from .start import INSTALL
+
+END_S = 10.0
+"""Seconds that a worker that has ended may take to leave."""
 
 
 def start_worker(address: str, threads: int, certificates: Path, nanny: bool) -> int:
@@ -27,12 +33,35 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
     # Dask looks a hundred times a second where each thread is; ours only wait for compilers.
     os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "False")
     try:
-        from distributed.cli.dask_worker import main
+        from distributed.cli import dask_worker
     except ImportError as error:
         raise ToolchainError(f"distributed cannot be imported: {error}", WHERE, INSTALL) from error
     options = ["--nthreads", str(threads), "--nworkers", "1", "--no-dashboard", "--memory-limit", "0"]
     options += ["--nanny" if nanny else "--no-nanny", "--preload", f"{__package__}.dask_worker"]
     if found:
         options += ["--tls-ca-file", found.ca, "--tls-cert", found.cert, "--tls-key", found.key, "--protocol", "tls"]
-    main([address, *options], standalone_mode=False)
+    if hasattr(dask_worker, "asyncio_run"):  # it is no part of what Dask promises
+        dask_worker.asyncio_run = leaving(dask_worker.asyncio_run)
+    dask_worker.main([address, *options], standalone_mode=False)
     return 0
+
+
+def leaving(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function like ``asyncio.run`` after whose coroutine the process ends, whatever the other tasks do.
+
+    Dask (2026.8) cancels a worker's tasks at its end. If the scheduler goes at the same moment, two of them wait for
+    each other, for ever.
+    """
+
+    def run_and_leave(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
+        async def leave_after() -> Any:
+            try:
+                return await main
+            finally:
+                timer = threading.Timer(END_S, os._exit, [0])
+                timer.daemon = True
+                timer.start()
+
+        return run(leave_after(), **options)
+
+    return run_and_leave
