@@ -214,7 +214,15 @@ def test_pyproject_that_is_not_toml(project):
 def test_no_sources(cpu_project):
     for path in cpu_project.folder.glob("kernels/*.py"):
         path.unlink()
-    assert "no definition files" in cpu_project.scons(ok=False).output
+    output = cpu_project.scons(ok=False).output
+    assert "demo has no definition files" in output and 'remedy: give it some: Glob("kernels/*.py"); ' in output
+
+
+def test_a_pattern_without_glob_is_an_error_that_says_how_to_write_it(cpu_project):
+    cpu_project.replace("SConstruct", 'env.Glob("kernels/*.py")', '"kernels/*.py"')
+    output = cpu_project.scons(ok=False).output
+    assert "the definition file kernels/*.py does not exist" in output
+    assert 'a pattern is written as Glob("kernels/*.py")' in output
 
 
 def test_without_nvcc_scons_says_how_to_get_it(project):

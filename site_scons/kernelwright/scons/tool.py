@@ -71,9 +71,8 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
         run.merge()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
         if not files:
-            raise SettingsError(
-                "there are no definition files", Where(stage="settings"), f"give {package!r} some sources"
-            )
+            remedy = 'give it some: Glob("kernels/*.py"); files whose names begin with _ are helpers'
+            raise SettingsError(f"{merged.package} has no definition files", Where(stage="settings"), remedy)
         with compat.unchecked_nodes():
             graph = PackageGraph(env, run, merged, files)
             run.made[merged.package] = graph, graph.add()

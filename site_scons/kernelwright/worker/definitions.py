@@ -130,7 +130,8 @@ class Definitions:
         name = self.project.relative(path)
         if name is None or not os.path.isfile(path):  # noqa: PTH113
             what = "is outside of the project" if name is None else "does not exist"
-            raise DefinitionError(f"the definition file {file} {what}", Where(location=file))
+            remedy = 'name a file of the project; a pattern is written as Glob("kernels/*.py")'
+            raise DefinitionError(f"the definition file {file} {what}", Where(location=file), remedy)
         if not os.access(path, os.R_OK):
             message = f"the definition file {file} cannot be read: {os.strerror(errno.EACCES)}"
             raise DefinitionError(
