@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from kernelwright.define.remote_address import TOKEN
 from kernelwright.remote import bazel
 from kernelwright.remote.bazel import BazelStore, _fields
 from kernelwright.remote.store import ObjectStore
+from kernelwright.state.cache import key_of
 
 from remote.servers import READER, WRITER, azurite, moto, nginx, rclone
 from remote.test_client import FILES, KEY, OTHER, Machine, fill, machine, made, outputs
@@ -53,6 +56,36 @@ def test_nginx_tells_readers_from_writers(tmp_path: Path, made: Path) -> None:
             assert len(stranger.said) == 1 and "401" in stranger.said[0]
             assert "expired" not in stranger.said[0]
         assert len(server.objects()) == 1
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of its own in a new folder, which is full soon."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("only root may mount a file system that is full soon")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_disk_that_is_full_there_costs_one_line_and_leaves_no_part(tmp_path: Path, made: Path) -> None:
+    keys = [key_of("a stage", [(str(number), "0" * 64)]) for number in range(8)]
+    with small_disk(tmp_path / "nginx", "256k"), nginx(tmp_path / "nginx") as server:
+        with machine(tmp_path / "one", server.address) as writer:
+            for key in keys:
+                (made / "a.cubin").write_bytes(os.urandom(64 << 10))
+                writer.cache.store(key, made, FILES, {})
+        assert writer.remote.lacks_something
+        assert (
+            len(writer.said) == 1 and "cannot be written, and is off for this run: the server answers" in writer.said[0]
+        )
+        there = len(server.objects())
+        assert 0 < there < len(keys)
+        with machine(tmp_path / "two", server.address, remote_mode="read") as reader:
+            assert [reader.fetched(key) is not None for key in keys].count(True) == there and not reader.said
 
 
 def test_a_netrc_file_has_the_token(tmp_path: Path, made: Path) -> None:
