@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SCONSTRUCT, Project
+from demand import Demand
 
 DEVICE = '''\
 from kernelwright import kernel
@@ -160,3 +161,23 @@ def test_packages_may_be_elsewhere_on_another_machine(built: Project, site: Path
     write(moved / "acme_more/include/acme/factor.h", "#define FACTOR 9\n#define ADDED 0\n")
     project.scons()
     assert project.python(VALUE) == "10\n"
+
+
+def test_on_demand_the_same_is_compared(built: Project, site: Path, tmp_path: Path) -> None:
+    own = tmp_path / "site-packages"
+    shutil.copytree(site, own)
+    demand = Demand(new_project(tmp_path / "project", own, own / "acme_headers/runtime.a"))
+    found = (demand.project.folder / "SConstruct").read_text().removesuffix(SCONSTRUCT)
+    program = found + 'kernel = kw.load("kernels/own.py").packaged.using(archs=["sm_80"]).compile()\n'
+
+    def run() -> str:
+        return demand.run(program + "print(kernel.cached, kernel())").stdout.strip()
+
+    write(own / "acme_headers/csrc/packaged.cc", HOST)
+    write(own / "acme_more/include/acme/factor.h", "#define FACTOR 3\n#define ADDED 0\n")
+    assert [run(), run()] == ["False 3", "True 3"]
+    write(own / "acme_more/include/acme/factor.h", "#define FACTOR 8\n#define ADDED 0\n")
+    assert [run(), run()] == ["False 8", "True 8"]
+    with (own / "acme_headers/runtime.a").open("ab") as archive:
+        archive.write(b"\n")
+    assert [run(), run()] == ["False 8", "True 8"]

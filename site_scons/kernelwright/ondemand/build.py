@@ -257,7 +257,9 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     package = BuiltPackage(
         *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=job.key
     )
-    later = {name: digest for stage in stages for name, digest in stage.options.get("later", {}).items()}
+    later: dict[str, str] = {}
+    for stage in stages:
+        later |= {**stage.options.get("later", {}), **stage.outside}
     (scratch / LATER).write_text(json.dumps(later, indent=1), encoding="utf-8")
     (scratch / "manifest.json").write_text(make_manifest(package, {}), encoding="utf-8")
 
