@@ -208,7 +208,7 @@ def add_worker(commands: Any) -> None:
     """Add the command ``worker``; argparse has no public name for the type of ``commands``."""
     command = commands.add_parser("worker", help="do runs of compilers for builds elsewhere, as a worker of a cluster")
     command.add_argument("address", metavar="ADDRESS", help="of a Dask scheduler: tls://host:8786")
-    command.add_argument("--threads", type=int, help="how many runs it does at once (default: one for each CPU)")
+    command.add_argument("--threads", type=_count, help="how many runs it does at once (default: one for each CPU)")
     default = Settings().cluster_certificates
     command.add_argument("--certificates", metavar="FOLDER", default=default, help=f"for TLS (default: {default})")
     command.add_argument("--no-nanny", action="store_true", help="start no process that starts it again if it dies")

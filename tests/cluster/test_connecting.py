@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -137,6 +140,16 @@ def test_whoever_is_no_scheduler_is_an_error(limits: None):
         threading.Thread(target=answer, daemon=True).start()
         said = use(f"tcp://127.0.0.1:{server.getsockname()[1]}")
     assert said and "workers" not in said
+
+
+def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    command = [sys.executable, "-m", "kernelwright", "worker", address, "--threads", "1"]
+    variables = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
+    run = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert f"[settings]: there is no worker of {address}: " in run.stderr and "Connection refused" in run.stderr
 
 
 def test_a_loop_cancels_what_is_late_and_waits_for_nobody_who_takes_no_notice():

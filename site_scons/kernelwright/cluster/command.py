@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import ToolchainError
 from .address import WHERE, find_certificates
-from .start import INSTALL
+from .start import INSTALL, first_cause
 
 END_S = 10.0
 """Seconds that a worker that has ended may take to leave."""
@@ -26,7 +26,7 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
         nanny: whether a process of Dask starts the worker again if it dies.
 
     Raises:
-        ToolchainError: Dask is not installed.
+        ToolchainError: Dask is not installed, or the worker cannot begin: there is no scheduler, say.
         SettingsError: there are no certificates.
     """
     found = find_certificates(address, certificates)
@@ -42,7 +42,11 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
         options += ["--tls-ca-file", found.ca, "--tls-cert", found.cert, "--tls-key", found.key, "--protocol", "tls"]
     if hasattr(dask_worker, "asyncio_run"):  # it is no part of what Dask promises
         dask_worker.asyncio_run = leaving(dask_worker.asyncio_run)
-    dask_worker.main([address, *options], standalone_mode=False)
+    try:
+        dask_worker.main([address, *options], standalone_mode=False)
+    except Exception as error:  # Dask says by any class what it cannot do
+        remedy = "see that a scheduler runs there, and that both have certificates of one authority"
+        raise ToolchainError(f"there is no worker of {address}: {first_cause(error)}", WHERE, remedy) from error
     return 0
 
 

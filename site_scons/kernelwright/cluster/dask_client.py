@@ -28,6 +28,7 @@ from .dask_worker import INFORMATION, execute
 from .loop import Loop
 from .messages import resource, versions
 from .runner import ClusterGone, NotDone, Offer
+from .start import first_cause
 
 CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""
@@ -62,7 +63,7 @@ def connect(address: str, certificates: Certificates | None) -> DaskEngine:
     except (Exception, concurrent.futures.CancelledError) as error:  # Dask says by any class what it cannot read
         loop.close(CLOSE_S)
         raise ToolchainError(
-            f"the cluster {address} cannot be used: {_reason(error)}",
+            f"the cluster {address} cannot be used: {first_cause(error)}",
             WHERE,
             "see that its scheduler runs there, and that both have certificates of one authority; or build without it",
         ) from error
@@ -87,15 +88,6 @@ async def _client(address: str, certificates: Certificates | None) -> Any:
     except BaseException:
         await client._close(fast=True)
         raise
-
-
-def _reason(error: BaseException) -> str:
-    """Why something failed: the first cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError)):
-        return "it does not answer"
-    return str(error) or type(error).__name__
 
 
 def _security(certificates: Certificates | None) -> Security | None:
@@ -218,7 +210,7 @@ class DaskEngine:
             if isinstance(sent, bytes):
                 what = "those workers were lost that tried" if KILLED in sent else "a worker of the cluster failed"
                 raise NotDone(what) from None
-            raise ClusterGone(_reason(error)) from None
+            raise ClusterGone(first_cause(error)) from None
 
     def close(self) -> None:
         """Leave; with its client the cluster forgets all runs, and its workers end them."""
