@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,3 +39,12 @@ def find_certificates(address: str, folder: Path) -> Certificates | None:
             f"set cluster_certificates to a folder with {', '.join(FILES)}",
         )
     return Certificates(*(str(folder / name) for name in FILES))
+
+
+def first_cause(error: BaseException) -> str:
+    """What went wrong at first, in words: Dask tells of it by a chain of errors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError)):
+        return "it does not answer"
+    return str(error) or type(error).__name__

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import ToolchainError
-from .address import WHERE, find_certificates
-from .start import INSTALL, first_cause
+from .address import WHERE, find_certificates, first_cause
+from .start import INSTALL
 
 END_S = 10.0
 """Seconds that a worker that has ended may take to leave."""

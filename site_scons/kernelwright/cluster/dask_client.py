@@ -23,12 +23,11 @@ import distributed.protocol.pickle
 from distributed.security import Security
 
 from ..core.errors import ToolchainError, WorkerError
-from .address import WHERE, Certificates
+from .address import WHERE, Certificates, first_cause
 from .dask_worker import INFORMATION, execute
 from .loop import Loop
 from .messages import resource, versions
 from .runner import ClusterGone, NotDone, Offer
-from .start import first_cause
 
 CONNECT_S = 10
 """Seconds that the scheduler may take to answer."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from pathlib import Path
 
 from ..core.errors import ToolchainError
@@ -29,12 +28,3 @@ def connect(address: str, certificates: Path) -> Engine:
     except ImportError as error:
         raise ToolchainError(f"a cluster needs Dask: {error}", WHERE, INSTALL) from error
     return connect(address, found)
-
-
-def first_cause(error: BaseException) -> str:
-    """What went wrong at first, in words: Dask tells of it by a chain of errors."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, (TimeoutError, concurrent.futures.TimeoutError, concurrent.futures.CancelledError)):
-        return "it does not answer"
-    return str(error) or type(error).__name__
