@@ -729,7 +729,7 @@ def test_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(clean
     stages = set()
     # What one run has made, the next one need not make, so that each fills the disk at another place.
     start = used_kib(tree)
-    for kib in range(start + 4, start + 1000, 20):
+    for kib in range(start + 16, start + 1000, 20):
         resize(kib)
         run = tree.attempt("--cache-readonly", cache)
         if run.status == 0 and "No space left" not in run.output:
