@@ -141,6 +141,8 @@ def inputs(rng, n):
 
 
 LONGEST = (
+    "triton_language/test_triton.py",
+    "cluster/test_dask.py",
     "unit/test_torch_backend.py",
     "scons/test_trust.py",
     "scons/test_incremental.py",
