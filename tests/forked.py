@@ -1,12 +1,14 @@
 """Runs programs in forks of a Python process that has imported what they need, which is most of what a start takes.
 
-A program is the text after ``python -c``, and runs as that does: from a module ``__main__`` of its own to the end of
-the interpreter, with arguments, environment and output of its own. What it imports further is its own, too. Only
-variables that are read when a process starts, such as ``LD_LIBRARY_PATH``, are those of the process that is forked.
+A program is the text after ``python -c``, and runs as that does: in a module ``__main__`` of its own, with arguments,
+environment and output of its own. What it imports further is its own, too. Only variables that are read when a process
+starts, such as ``LD_LIBRARY_PATH``, are those of the process that is forked. At the end, modules are not cleared.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -15,9 +17,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 # Against a program that hangs.
 LIMIT_S = 600
@@ -89,7 +94,7 @@ def starter(*modules: str, library_path: str = "") -> Starter:
 
 
 def serve() -> None:
-    """Import the modules of the command line, and fork for each request; a fork returns and ends after its program."""
+    """Import the modules of the command line, and fork for each request."""
     modules = sys.argv[2:]
     if "torch" not in modules:
         sys.modules["torch"] = None  # type: ignore[assignment]  # tvm-ffi does without
@@ -104,13 +109,12 @@ def serve() -> None:
         if not child:
             os.close(answer)
             run(json.loads(line))
-            return
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.write(answer, f"{status}\n".encode())
 
 
-def run(request: Mapping[str, object]) -> None:
-    """Become the process of a program, and run it."""
+def run(request: Mapping[str, object]) -> NoReturn:
+    """Become the process of a program, run it, and end."""
     signal.alarm(LIMIT_S)
     for descriptor, file in enumerate(["/dev/null", *request["files"]]):
         opened = os.open(file, os.O_RDWR)
@@ -128,4 +132,24 @@ def run(request: Mapping[str, object]) -> None:
     importlib.invalidate_caches()
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
-    exec(compile(request["code"], "<string>", "exec"), main.__dict__)
+    status: object = 0
+    try:
+        exec(compile(request["code"], "<string>", "exec"), main.__dict__)
+    except SystemExit as left:
+        status = left.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    end(status)
+
+
+def end(status: object) -> NoReturn:
+    """Do what the end of the interpreter does, but for clearing all modules, which takes longer than most programs."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(status if isinstance(status, int) else 1 if status else 0)

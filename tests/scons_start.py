@@ -8,15 +8,9 @@ modules are there, and hash values are the same in every run.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import runpy
 import sys
-import threading
-import traceback
 from pathlib import Path
-from typing import Any, NoReturn
 
 import tvm_ready
 
@@ -29,7 +23,7 @@ TESTS = Path(__file__).resolve().parent
 SITE_SCONS = str(Path(tool.__file__).parents[2])
 
 
-def main() -> NoReturn:
+def main() -> None:
     """Be ``scons``; ``sys.argv`` has its arguments."""
     others = [path for path in sys.path if path and TESTS not in (Path(path), *Path(path).parents)]
     sys.path[:] = dict.fromkeys([SITE_SCONS, *others])
@@ -37,17 +31,4 @@ def main() -> NoReturn:
     for name in tvm_ready.ONLY_TVM:
         sys.modules.pop(name, None)
     sys.path.insert(0, str(Path.cwd()))
-    status: Any = 0
-    try:
-        runpy.run_module("SCons", run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        status = end.code
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # what the end of the interpreter does, but for TVM's part of it
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(status if isinstance(status, int) else 1 if status else 0)
+    runpy.run_module("SCons", run_name="__main__", alter_sys=True)

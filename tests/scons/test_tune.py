@@ -199,7 +199,7 @@ def test_a_new_candidate_measures_only_itself(tuned: Tuned) -> None:
 
 def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -> None:
     tuned.points("slow", "crashes", "fast", "wrong", "late", "raises", "hangs")
-    said = tuned.tune(limit_s=20)
+    said = tuned.tune(limit_s=10)
     assert answers(tuned) == ["fast"] and "5 of 7 candidates are out, see build/tune/double/failed" in said.stdout
     logs = tuned.failed()
     words = {
@@ -207,7 +207,7 @@ def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -
         "wrong": "[check]: y differs from the reference at n=33",
         "late": "[tune]: y differs from the reference at n=8192",
         "raises": "ValueError: there is no such way",
-        "hangs": "took longer than 20 s",
+        "hangs": "took longer than 10 s",
     }
     assert logs.keys() == words.keys()
     for way, text in words.items():
@@ -219,7 +219,7 @@ def test_candidates_that_fail_in_any_way_are_out_with_their_logs(tuned: Tuned) -
     assert (tuned.folder / result["failures"][0]["folder"] / "log.txt").is_file()
     # What is known to crash or to hang is not tried again, unless that is asked for.
     before = tuned.lines
-    tuned.tune(limit_s=20)
+    tuned.tune(limit_s=10)
     assert tuned.lines == before and tuned.failed().keys() == words.keys()
 
 
