@@ -321,7 +321,6 @@ def test_every_benchmark_has_a_row_and_a_result():
 
 WITHOUT_RESULT = {
     "gpu": "no machine with a GPU has run it yet",
-    "remote_cache": "no quiet machine has run it yet",
 }
 """Benchmark -> why no result of it is kept."""
 

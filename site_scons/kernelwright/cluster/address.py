@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,19 +40,11 @@ def find_certificates(address: str, folder: Path) -> Certificates | None:
     return Certificates(*(str(folder / name) for name in FILES))
 
 
-LATE = (
-    TimeoutError,
-    concurrent.futures.TimeoutError,
-    concurrent.futures.CancelledError,
-    asyncio.CancelledError,
-)
-"""What a limit of time is the cause of; in Python 3.10 three of them are classes of their own."""
-
-
 def first_cause(error: BaseException) -> str:
     """What went wrong at first, in words: Dask tells of it by a chain of errors."""
-    while error.__cause__ is not None:
+    while isinstance(error.__cause__, Exception):
         error = error.__cause__
-    if isinstance(error, LATE):
+    # There are several classes of these names, more in old versions of Python.
+    if type(error).__name__ in ("TimeoutError", "CancelledError"):
         return "it does not answer"
     return str(error) or type(error).__name__
