@@ -34,6 +34,12 @@ pool.ForkServer = probe.probe_nvcc = refuse
 """
 """The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
 
+PROCESSES = """\
+from kernelwright.scons import restored
+
+restored.BATCH = restored.WORTH_A_PROCESS = 1
+"""
+"""The begin of a build file that has processes restore kernels, from the second definition file on."""
 
 DISTURB = """\
 import time
@@ -87,9 +93,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
         yield made
 
 
-def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", [REFUSE, REFUSE + PROCESSES], ids=["one process", "several"])
+def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path, begin: str) -> None:
     project = sharing(tmp_path / "second", server.address)
-    project.write("SConstruct", REFUSE + SCONSTRUCT)
+    project.write("SConstruct", begin + SCONSTRUCT)
     before = server.objects()
     run = project.scons("-j2", env={TOKEN: READER}, fresh=True)
     assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]

@@ -151,6 +151,7 @@ DECIDING_NOTHING = {
         "scons/journal.py",
         "scons/progress.py",
         "scons/restored.py",
+        "scons/restorers.py",
         "scons/run.py",
     ),
     *(
@@ -167,7 +168,14 @@ DECIDING_NOTHING = {
         "wheel/sdist.py",
     ),
     *("core/shard.py", "state/shards.py", "wheel/diff.py", "worker/forkserver.py"),
-    *("state/journal.py", "state/settled.py", "state/shared.py", "state/trace.py", "state/tuning_result.py"),
+    *(
+        "state/journal.py",
+        "state/restorer.py",
+        "state/settled.py",
+        "state/shared.py",
+        "state/trace.py",
+        "state/tuning_result.py",
+    ),
     # Their text is among the options of PACKAGE.
     *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
     *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),

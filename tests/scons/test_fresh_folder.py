@@ -32,6 +32,33 @@ def sharing(project: Project, cache: Path) -> Project:
     return project
 
 
+PROCESSES = """\
+from kernelwright.scons import restored, restorers
+from kernelwright.state.restorer import Restorer
+
+restored.BATCH = restored.WORTH_A_PROCESS = 1
+restore = Restorer.restore
+
+def counted(self, question):
+    print("restored by scons:", question[4])
+    return restore(self, question)
+
+Restorer.restore = counted
+"""
+"""The begin of a build file that has processes restore kernels, from the second definition file on."""
+
+HALF = """\
+restorers.PROGRAM = '''
+import os, sys
+sys.stdin.readline()
+sys.stdin.readline()
+os.makedirs("build/kernels/demo/scale/dtype-float32")
+open("build/kernels/demo/scale/scale.so", "w").write("half of it")
+'''
+"""
+"""Processes that end in the middle of their work."""
+
+
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a checkout of the project, and with the cache that its build has filled."""
@@ -66,6 +93,21 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
     first, second = Project(elsewhere / "first" / "checkout").files("build/demo"), shared.files("build/demo")
     here = len("build/demo/")
     assert {name[here:]: data for name, data in first.items()} == {name[here:]: data for name, data in second.items()}
+    assert shared.scons(fresh=True).counts[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "here"),
+    [("", 1), ('restorers.PROGRAM = "raise SystemExit(1)"\n', 2), (HALF, 2)],
+    ids=["processes", "none that starts", "one that is killed"],
+)
+def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:
+    shared.write("SConstruct", REFUSE + PROCESSES + program + SCONSTRUCT)
+    run = shared.scons("-j2", fresh=True)
+    assert set(run.labels) == {"CACHED", "PACKAGE"} and run.output.count("restored by scons") == here
+    first, second = Project(elsewhere / "first" / "checkout").files("build"), shared.files("build")
+    made = {name for name in first if name.startswith(("build/demo/", "build/kernels/"))}
+    assert {name: first[name] for name in made} == {name: second.get(name) for name in made}
     assert shared.scons(fresh=True).counts[0] == 0
 
 

@@ -14,7 +14,7 @@ from kernelwright.state.finished import Finished, FinishedStage
 from kernelwright.state.settled import SettledKernel
 
 FILES = {"gemm.so": b"library", "entry.json": b"{}", "compile.sh": b"#!"}
-LINES = {name: {"kind": "file"} for name in FILES}
+LINES = dict.fromkeys(FILES, '{"kind":"file"}')
 KEY = key_of("link", [])
 QUESTION = ["finished", 1]
 
@@ -48,6 +48,15 @@ def test_what_was_noted_comes_back(cache: BuildCache) -> None:
     finished.remember(cache, QUESTION, kernels(cache), {"kernels/gemm.py": "1"})
     assert finished.recall(cache, QUESTION, lambda name: "1") == kernels(cache)
     assert finished.recall(cache, QUESTION, lambda name: "2") is None
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"kind":"file"}\n{}', '["kind"]', {"kind": "file"}])
+def test_a_line_that_no_journal_has_is_no_answer(cache: BuildCache, line: Any) -> None:
+    found = kernels(cache)
+    (stage,) = found.stages
+    spoilt = replace(found, stages=(replace(stage, lines={**LINES, "gemm.so": line}),))
+    finished.remember(cache, QUESTION, spoilt, {})
+    assert finished.recall(cache, QUESTION, lambda name: "") is None
 
 
 def test_stamps_of_this_tree_are_not_noted(cache: BuildCache) -> None:

@@ -50,7 +50,10 @@ def lasting_stamp(path: str | Path) -> Stamp:
 
 def canonical_json(value: Any) -> str:
     """JSON text that is equal for equal values: sorted keys, no blanks. ASCII, so that it can always be encoded."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(value)
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def pretty_json(value: Any) -> str:

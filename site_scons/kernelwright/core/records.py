@@ -38,7 +38,8 @@ def read_json(path: Path, parse: Callable[[Record], Parsed], remedy: str) -> Par
 def decoded(content: str | bytes) -> Any:
     """What a JSON text says. Raises ValueError if it is none: also for NaN, and for what is nested too deeply."""
     try:
-        return json.loads(content if isinstance(content, str) else content.decode(), parse_constant=_refuse)
+        text: str = content if isinstance(content, str) else content.decode()
+        return _DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -58,6 +59,9 @@ def damage_named(path: Path, remedy: str) -> Iterator[None]:
 
 def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Record:

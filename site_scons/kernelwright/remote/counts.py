@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 
 @dataclass
@@ -22,6 +22,10 @@ class Counts:
     seconds: float = 0.0
     written: int = 0
     sent: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        """What two of them have done together."""
+        return Counts(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         asked = f"{self.hits} hits, {self.misses} misses, {self.read / 1e6:.1f} MB in {self.seconds:.1f} s of waiting"

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from ..core.dependencies import is_file, present_digest
-from ..core.files import dependency_digest, sha256_of
+from ..core.dependencies import present_digest
+from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
+from ..state.cache import BuildCache
 from ..state.finished import Finished, FinishedStage
-from ..state.settled import SettledKernel, trusted_stamps
+from ..state.restorer import Restored, Restorer, Wanted
+from ..state.settled import SettledKernel
+from .restorers import Restorers
 from .run import BuildRun
 
 AT_ONCE = 128
 """Definition files that the remote cache is asked for together: what comes is held in memory until it is written."""
+
+BATCH = 8
+"""Definition files whose kernels a process restores at a time."""
+
+WORTH_A_PROCESS = 6
+"""Batches that take longer than the start of a process."""
 
 
 @dataclass
@@ -45,24 +53,71 @@ class RestoredKernels:
     files: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     kernels: dict[str, SettledKernel] = field(default_factory=dict)
-    _looked_at: set[str] = field(default_factory=set)
     _digests: dict[str, str] = field(default_factory=dict)
+    _lines: list[str] = field(default_factory=list)
 
     def take_all(self, files: Sequence[str], taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> list[str]:
-        """Restore the kernels of some definition files; those files of which that cannot be done.
-
-        The remote cache is asked for many of them at a time, and for the next ones while these are written.
+        """Restore the kernels of definition files, where the build cache has all of them and this tree has none.
 
         Arguments:
-            taken, tables: as for :meth:`take`.
+            taken: names of kernels that other files have.
+            tables: name of a kernel -> its tuning tables.
+
+        Returns:
+            The files of which that could not be done.
         """
-        groups = [files[begin : begin + AT_ONCE] for begin in range(0, len(files), AT_ONCE)]
+        build_cache, shard = self.run.cache, self.run.shard
+        if build_cache is None:
+            return list(files)
+        self.run.require_folders([self.work, *(f"{self.work}/{name}" for name in self.shared)])
+        top = str(self.run.top)
+        wanted = Wanted(top, self.work, [*self.shared], [*taken], tables, str(shard) if shard else "")
+        restorer = Restorer(build_cache, wanted)
         left: list[str] = []
-        for number, group in enumerate(groups):
-            for ahead in groups[:2] if number == 0 else groups[number + 1 : number + 2]:
-                self._ask_ahead(ahead)
-            left += [file for file in group if not self.take(file, taken, tables)]
+        for batch, answers in self._batches(files, build_cache, wanted):
+            for file, answer in zip(batch, answers, strict=True):
+                # What no process could do is tried here, where a remote cache can be asked.
+                restored = answer or restorer.restore(self._question(file))
+                if restored is None:
+                    left.append(file)
+                else:
+                    self._adopt(file, restored)
+            self.run.progress.restored(self._lines)
+            self._lines.clear()
         return left
+
+    def _batches(
+        self, files: Sequence[str], build_cache: BuildCache, wanted: Wanted
+    ) -> Iterator[tuple[Sequence[str], Sequence[Restored | None]]]:
+        """The files, batch by batch, with what processes have restored of their kernels.
+
+        That is nothing of the first ones: what all kernels have in common must not be written by two processes. Where
+        the build cache has nothing, no process is started.
+        """
+        batches = [files[begin : begin + BATCH] for begin in range(0, len(files), BATCH)]
+        rest = range(len(batches))
+        count = min(self.run.jobs, len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
+        while rest and not (self.files and count and build_cache.writable):
+            self._ask_ahead_of(files, rest[0])
+            yield batches[rest[0]], [None] * len(batches[rest[0]])
+            rest = rest[1:]
+        if not rest:
+            return
+
+        def questions_of(number: int) -> list[tuple[Any, bool]]:
+            self._ask_ahead_of(files, number)
+            return [(question, build_cache.has_come(question)) for question in map(self._question, batches[number])]
+
+        with Restorers(count, build_cache.folder, wanted, self.run.lock_descriptor) as restorers:
+            for number, (answers, counts) in zip(rest, restorers.map(questions_of, rest), strict=True):
+                build_cache.counts += counts
+                yield batches[number], answers
+
+    def _ask_ahead_of(self, files: Sequence[str], number: int) -> None:
+        """Have the remote cache look for the kernels that are wanted after the batch of a number, and for the first."""
+        begin = number * BATCH
+        if begin % AT_ONCE == 0:
+            self._ask_ahead(files[begin + AT_ONCE if begin else 0 : begin + 2 * AT_ONCE])
 
     def pull(self, files: Sequence[str]) -> int:
         """Have the build cache get the finished kernels of definition files; how many files it has them of."""
@@ -82,38 +137,13 @@ class RestoredKernels:
         if self.run.cache is not None and self.run.has_remote:
             self.run.cache.recall_ahead(map(self._question, files), _present(self.run.top))
 
-    def take(self, file: str, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
-        """Restore the kernels of a definition file, if the build cache has all of them and this tree has none.
-
-        Arguments:
-            taken: names of kernels that other files have.
-            tables: name of a kernel -> its tuning tables.
-        """
-        build_cache, top = self.run.cache, str(self.run.top)
-        if build_cache is None:
-            return False
-        present = _present(self.run.top)
-        found = finished.recall(build_cache, self._question(file), present)
-        if found is None or not self._may_take(found, taken, tables):
-            return False
-        start = time.monotonic()
-        self._require_folders(found)
-        written = finished.restore(build_cache, found, self.work, self.shared, self._digest)
-        if written is None:
-            return False
-        lines = {path: stage.lines[name] for stage in written.stages for name, path in stage.outputs.items()}
-        adopted = {path: (written.digests[path], line) for path, line in lines.items()}
-        stamps = self.run.journal.adopt(self.work, adopted)
-        self._tell(written.stages, start)
-        # With the digests that it was found by: what has changed since then counts as a change in the next run.
-        names = filter(is_file, found.names)
-        self.files[file] = trusted_stamps(top, {name: present(name) for name in names})
-        self.notes[file] = list(found.notes)
-        for name, kernel in found.kernels.items():
-            of_kernel = {path: [*stamp] for path, stamp in stamps.items() if path.startswith(f"{name}/")}
-            outputs = {f"{self._place}/{path}": stamp for path, stamp in of_kernel.items()}
-            self.kernels[name] = replace(kernel, outputs=outputs)
-        return True
+    def _adopt(self, file: str, restored: Restored) -> None:
+        """Note that the kernels of a definition file are there."""
+        self.run.journal.adopt(self.work, restored.outputs)
+        self._tell(restored)
+        self.files[file] = restored.stamps
+        self.notes[file] = [*restored.notes]
+        self.kernels |= {name: SettledKernel(**kernel) for name, kernel in restored.kernels.items()}
 
     def keep(
         self,
@@ -136,37 +166,10 @@ class RestoredKernels:
             found = Finished(tuple(sorted(digests)), tuple(notes), kernels, listed)
             finished.remember(build_cache, self._question(file), found, digests)
 
-    def _require_folders(self, found: Finished) -> None:
-        """Raise a KernelwrightError if a folder that is written into is a link. Those of the kernels do not exist."""
-        common = {path.rpartition("/")[0] for path in found.paths if path.partition("/")[0] in self.shared}
-        folders = {self.work, *(f"{self.work}/{folder}" for folder in common)} - self._looked_at
-        self.run.require_folders(folders)
-        self._looked_at |= folders
-
-    def _may_take(self, found: Finished, taken: Collection[str], tables: Mapping[str, Sequence[str]]) -> bool:
-        folders = {*found.kernels, *self.shared}
-        shard = self.run.shard
-        return (
-            all(shard is None or shard.has(name) for name in found.kernels)
-            and all(path.partition("/")[0] in folders for path in found.paths)
-            and not any(name in taken or os.path.lexists(f"{self.work}/{name}") for name in found.kernels)
-            and all(table in found.names for name in found.kernels for table in tables.get(name, ()))
-        )
-
     @cached_property
     def _surroundings(self) -> list[Any]:
         """What all questions have: it is read from files of installed distributions, once for all definition files."""
         return interpreter()
-
-    @cached_property
-    def _place(self) -> str:
-        """The folder of the package's kernels, relative to the top."""
-        return os.path.relpath(self.work, self.run.top)
-
-    @cached_property
-    def _digest(self) -> Callable[[Path], str]:
-        """What gives the digest of a file that kernels have in common: once for all of them."""
-        return cache(sha256_of)
 
     def _question(self, file: str) -> list[Any]:
         # The answer depends on the present content, too: a file that has changed since it was first asked is a miss.
@@ -180,19 +183,18 @@ class RestoredKernels:
         entry = self.run.cache.entry_of(key, stage.options.get("later", {}))
         where, arch = stage.where, stage.options.get("arch")
         outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
-        lines = {name: self.run.journal.line_of(path) or {} for name, path in stage.outputs.items()}
+        lines = {name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()}
         kernel, variant = where.kernel or "", where.variant or ""
         return FinishedStage(entry, stage.label, stage.subject, kernel, variant, arch or "", outputs, lines)
 
-    def _tell(self, stages: Sequence[FinishedStage], start: float) -> None:
-        """Show the stages, and put them into the timeline."""
-        end = time.monotonic()
-        self.run.progress.restored(f"[ CACHED ] {stage.subject}" for stage in stages)
-        self.run.restored_stages += len(stages)
-        for stage in stages:
-            belongs = {"kernel": stage.kernel, "variant": stage.variant, "arch": stage.arch}
+    def _tell(self, restored: Restored) -> None:
+        """Put what was restored into the timeline, and have :meth:`take_all` show it."""
+        self.run.restored_stages += len(restored.steps)
+        for label, subject, *belongs in restored.steps:
+            self._lines.append(f"[ CACHED ] {subject}")
+            kernel, variant, arch = (name or None for name in belongs)
             self.run.trace.span(
-                stage.label, stage.subject, start, end, cached=True, **{n: v for n, v in belongs.items() if v}
+                label, subject, restored.start, restored.end, cached=True, kernel=kernel, variant=variant, arch=arch
             )
 
 

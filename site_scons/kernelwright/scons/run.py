@@ -401,6 +401,12 @@ class BuildRun:
         self.journal.writable = True
 
     @property
+    def lock_descriptor(self) -> int:
+        """The descriptor of the lock. A process that has it as well keeps the tree locked until it ends."""
+        assert self._lock is not None
+        return self._lock.fileno()
+
+    @property
     def _records(self) -> list[Path]:
         """The folders of what this run notes for the next one, and of what it is working on."""
         return [self.scratch, self.discovery, *(self.state / name for name in ("journal", "settled", "pch", "headers"))]

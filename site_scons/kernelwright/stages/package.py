@@ -203,7 +203,8 @@ class Assembly:
         from ..package.assemble import assemble
         from ..package.manifest import BuiltPackage
 
-        self.require_folders()
+        # Once for all of them: there may be thousands of products in one folder.
+        self.require_folders(*{os.path.dirname(self._place(path)) for part in self._whole for path in part.products})  # noqa: PTH120
         gaps = self._gaps
         if gaps and not self._whole:
             remedy = f"mend what is listed in {self._work}"
@@ -226,7 +227,6 @@ class Assembly:
 
         for path, product in part.products.items():
             if not self._is_current(path, self._digest(product)):
-                self.require_folders(os.path.dirname(self._place(path)))  # noqa: PTH120
                 self._tell_of_damage(path)
                 shutil.copyfile(Path(self._work, product.source), scratch / "product")
                 move(scratch / "product", Path(self._place(path)))

@@ -251,6 +251,17 @@ class BuildCache:
         """Have the remote cache look for the answers to questions that are going to be asked."""
         self.look_ahead((_question_key(question), AN_ANSWER, current) for question in questions)
 
+    def has_come(self, question: Any) -> bool:
+        """Wait for an answer that is looked for ahead; whether the remote cache had it, so that it is here now."""
+        key = _question_key(question)
+        with self._lock:
+            asked = self._asked.get(key)
+        if asked is None:
+            return False
+        asked.done.wait()
+        # What could not be kept here is still needed by whoever asks for it.
+        return asked.known and self.problem is None and self._answered(key) is not None
+
     def fetch_ahead(
         self, key: str, files: Sequence[str], current: Callable[[str], str], then: Callable[[Found], None]
     ) -> None:
@@ -303,10 +314,10 @@ class BuildCache:
             far: whether the remote cache is asked for what is not here.
         """
         start = time.monotonic()
-        wanted = Wanted(frozenset(files))
-        contents = self._outputs(self._place(entry), wanted)
+        wanted, place = Wanted(frozenset(files)), self._place(entry)
+        contents = self._outputs(place, wanted)
         if contents is not None:
-            self._touch(self._place(entry))
+            self._touch(place)
         self._count(None if contents is None else (contents, {}), time.monotonic() - start)
         return self._contents_far(entry, wanted) if contents is None and far else contents
 
@@ -490,6 +501,11 @@ class BuildCache:
         """Where the entries are."""
         return self._folder
 
+    @property
+    def writable(self) -> bool:
+        """Whether entries may be added and removed."""
+        return self._writable
+
     def take(self, entry: Path) -> None:
         """Add an entry of another cache. An intact one that is here already stays; lists of files are put together.
 
@@ -544,7 +560,7 @@ class BuildCache:
         return None
 
     def _place(self, key: str) -> Path:
-        return self._folder / key[:2] / key
+        return Path(f"{self._folder}/{key[:2]}/{key}")  # with / it takes twice the time
 
     def _lists(self, key: str) -> list[list[str]]:
         """The sets of files that a stage was seen to depend on, the newest first."""

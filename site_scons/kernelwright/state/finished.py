@@ -22,7 +22,7 @@ from ..core.records import Record
 from .cache import ENTRY, BuildCache, file_with_answer
 from .settled import SettledKernel, inside, kernel_name, settled_kernel
 
-SCHEMA = "finished 1"
+SCHEMA = "finished 2"
 """Revision of the answers; it is a part of the question."""
 
 
@@ -35,7 +35,7 @@ class FinishedStage:
         label, subject: of the stage.
         kernel, variant, arch: what it belongs to; empty: to no certain one.
         outputs: name in the entry -> path in the folder of the package's kernels.
-        lines: name in the entry -> the journal's line of the output.
+        lines: name in the entry -> the journal's line of the output, see ``Journal.line_of``.
     """
 
     entry: str
@@ -45,7 +45,7 @@ class FinishedStage:
     variant: str
     arch: str
     outputs: Mapping[str, str]
-    lines: Mapping[str, Mapping[str, Any]]
+    lines: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,8 @@ def _is_there(stage: FinishedStage, work: str, shared: Collection[str]) -> bool:
 
 def _write(work: str, contents: Mapping[str, bytes]) -> None:
     """Write new files. If the run is killed meanwhile, the journal knows none of them, and they are made again."""
-    for folder in {path.rpartition("/")[0] for path in contents}:
+    # Those of few parts first: most folders of a new kernel are in another one of it.
+    for folder in sorted({path.rpartition("/")[0] for path in contents}, key=len):
         make_folder(f"{work}/{folder}")
     for path, data in contents.items():
         stream = os.open(f"{work}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
@@ -197,7 +198,13 @@ def _stage(value: Record) -> FinishedStage:
         raise ValueError(f"{entry!r} is not the name of an entry")
     paths = {name: _path(outputs.text(name)) for name in outputs.raw}
     lines = value.record("lines")
-    return FinishedStage(entry, label, subject, kernel, variant, arch, paths, {n: lines.mapping(n) for n in paths})
+    return FinishedStage(entry, label, subject, kernel, variant, arch, paths, {n: _line(lines.text(n)) for n in paths})
+
+
+def _line(text: str) -> str:
+    if not (text.startswith('{"') and text.endswith("}") and text.isprintable()):
+        raise ValueError(f"{text!r} is no line of a journal")
+    return text
 
 
 def _path(path: str) -> str:

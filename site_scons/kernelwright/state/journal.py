@@ -13,12 +13,11 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.files import (
-    Stamp,
     canonical_json,
     file_stamp,
     lasting_stamp,
@@ -115,29 +114,31 @@ class Journal:
             entry = {**entry, "output": [*output[0], output[1]]}
         self._write(key, entry)
 
-    def line_of(self, path: str) -> dict[str, Any] | None:
-        """What an output was made from, as :meth:`store` got it; None: that is not known."""
+    def line_of(self, path: str) -> str | None:
+        """What an output was made from, as JSON of what :meth:`store` got; None: that is not known.
+
+        Nothing in it is of this tree, so that another one can :meth:`adopt` the output.
+        """
         body = self._shard(self._name(path)).body(self._name(path))
-        return {name: body[name] for name in body if name != "output"} if isinstance(body, dict) else None
+        return canonical_json({name: body[name] for name in body if name != "output"}) if body else None
 
-    def adopt(self, folder: str, outputs: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Stamp]:
-        """Take over outputs that another tree has made, with their lines there; their stamps.
-
-        Nothing in a line is of its tree.
+    def adopt(self, folder: str, outputs: Mapping[str, tuple[Sequence[int], str, str]]) -> None:
+        """Take over outputs that another tree has made, with their lines there.
 
         Arguments:
             folder: absolute path.
-            outputs: path relative to the folder -> digest, and the line.
+            outputs: path relative to the folder -> stamp, digest, and the line, from :meth:`line_of`.
         """
-        bodies: dict[_Shard, dict[str, str]] = {}
-        stamps = {path: lasting_stamp(f"{folder}/{path}") for path in outputs}
-        for path, (digest, line) in outputs.items():
-            name, stamp = self._name(f"{folder}/{path}"), stamps[path]
-            self._outputs[name] = (stamp, digest)
-            bodies.setdefault(self._shard(name), {})[name] = canonical_json({**line, "output": [*stamp, digest]})
-        for shard, texts in bodies.items():
-            self._write_into(shard, texts)
-        return stamps
+        texts: dict[str, dict[str, str]] = {}
+        place = self._name(folder)
+        for path, (stamp, digest, line) in outputs.items():
+            name = f"{place}/{path}"
+            self._outputs[name] = ((stamp[0], stamp[1], stamp[2], stamp[3]), digest)
+            # A line is an object with names in front of this one: the text is that of canonical_json.
+            output = f'"output":[{stamp[0]},{stamp[1]},{stamp[2]},{stamp[3]},"{digest}"]'
+            texts.setdefault(path.partition("/")[0], {})[name] = f"{line[:-1]},{output}}}"
+        for group in texts.values():  # all folders of one kernel are in one file of the journal
+            self._write_into(self._shard(next(iter(group))), group)
 
     def close(self) -> None:
         """End writing; files with many outdated or damaged lines are written anew."""
