@@ -98,7 +98,7 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
 
 @pytest.mark.parametrize(
     ("program", "here"),
-    [("", 1), ('restorers.PROGRAM = "raise SystemExit(1)"\n', 2), (HALF, 2)],
+    [("", 1), ('restorers.PROGRAM = "#" * (1 << 22)\n', 2), (HALF, 2)],
     ids=["processes", "none that starts", "one that is killed"],
 )
 def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:

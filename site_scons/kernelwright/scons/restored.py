@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -74,33 +75,35 @@ class RestoredKernels:
         wanted = Wanted(top, self.work, [*self.shared], [*taken], tables, str(shard) if shard else "")
         restorer = Restorer(build_cache, wanted)
         left: list[str] = []
-        for batch, answers in self._batches(files, build_cache, wanted):
-            for file, answer in zip(batch, answers, strict=True):
-                # What no process could do is tried here, where a remote cache can be asked.
-                restored = answer or restorer.restore(self._question(file))
-                if restored is None:
-                    left.append(file)
-                else:
-                    self._adopt(file, restored)
-            self.run.progress.restored(self._lines)
-            self._lines.clear()
+        with contextlib.closing(self._batches(files, build_cache, wanted)) as batches:
+            for batch, answers in batches:
+                for file, answer in zip(batch, answers, strict=True):
+                    # What no process could do is tried here, where a remote cache can be asked.
+                    restored = answer or restorer.restore(self._question(file))
+                    if restored is None:
+                        left.append(file)
+                    else:
+                        self._adopt(file, restored)
+                self.run.progress.restored(self._lines)
+                self._lines.clear()
         return left
 
     def _batches(
         self, files: Sequence[str], build_cache: BuildCache, wanted: Wanted
-    ) -> Iterator[tuple[Sequence[str], Sequence[Restored | None]]]:
+    ) -> Generator[tuple[Sequence[str], Sequence[Restored | None]]]:
         """The files, batch by batch, with what processes have restored of their kernels.
 
         That is nothing of the first ones: what all kernels have in common must not be written by two processes. Where
         the build cache has nothing, no process is started.
         """
         batches = [files[begin : begin + BATCH] for begin in range(0, len(files), BATCH)]
-        rest = range(len(batches))
         count = min(self.run.jobs, len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
-        while rest and not (self.files and count and build_cache.writable):
-            self._ask_ahead_of(files, rest[0])
-            yield batches[rest[0]], [None] * len(batches[rest[0]])
-            rest = rest[1:]
+        here = 0
+        while here < len(batches) and not (self.files and count and build_cache.writable):
+            self._ask_ahead_of(files, here)
+            yield batches[here], [None] * len(batches[here])
+            here += 1
+        rest = range(here, len(batches))
         if not rest:
             return
 

@@ -36,15 +36,18 @@ class Restorers:
         self._free: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
         self._processes = []
         for _ in range(count):
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", PROGRAM, *path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what one cannot do is tried here once more, and told
-                text=True,
-                pass_fds=[lock],
-                start_new_session=True,  # Ctrl-C ends the build, which ends them
-            )
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", PROGRAM, *path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,  # what one cannot do is tried by the build once more, and told
+                    text=True,
+                    pass_fds=[lock],
+                    start_new_session=True,  # Ctrl-C ends the build, which ends them
+                )
+            except OSError:  # the system has no room for one more
+                break
             self._processes.append(process)
             self._free.put(process)
             self._send(process, setup)
@@ -65,7 +68,7 @@ class Restorers:
         Arguments:
             questions_of: gives the questions of the batch of a number; called in one of several threads, which waits.
         """
-        with ThreadPoolExecutor(len(self._processes)) as threads:
+        with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
                 yield from threads.map(lambda number: self._ask(questions_of(number)), batches)
             except BaseException:
@@ -74,7 +77,9 @@ class Restorers:
                 raise
 
     def _ask(self, questions: Sequence[Any]) -> tuple[list[Restored | None], Counts]:
-        """What a process answers; one that has ended has restored nothing."""
+        """What a process answers; one that has ended, or was never there, has restored nothing."""
+        if not self._processes:
+            return [None] * len(questions), Counts()
         process = self._free.get()
         try:
             self._send(process, json.dumps(questions))

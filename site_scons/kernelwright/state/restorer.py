@@ -83,6 +83,7 @@ class Restorer:
         self._cache = build_cache
         self._wanted = wanted
         self._place = os.path.relpath(wanted.work, wanted.top)
+        self._taken = {*wanted.taken}
         self._shard = parse_shard(wanted.shard) if wanted.shard else None
         self._digest = cache(sha256_of)
 
@@ -121,7 +122,7 @@ class Restorer:
         return (
             all(self._shard is None or self._shard.has(name) for name in found.kernels)
             and all(path.partition("/")[0] in folders for path in found.paths)
-            and not any(name in wanted.taken or os.path.lexists(f"{wanted.work}/{name}") for name in found.kernels)
+            and not any(name in self._taken or os.path.lexists(f"{wanted.work}/{name}") for name in found.kernels)
             and all(table in found.names for name in found.kernels for table in wanted.tables.get(name, ()))
         )
 
