@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kernelwright.core import surroundings
+from kernelwright.core.dependencies import present_digest
 from kernelwright.core.files import LARGEST_RECORD
 from kernelwright.discover.discovery import Discovery, discover, is_known
 from kernelwright.processes.pool import WorkerPool
@@ -128,6 +129,49 @@ def test_another_value_of_a_variable_that_it_asks_for_is_a_miss(
     assert not tree.hits(file)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert not tree.hits(file)
+
+
+@pytest.mark.parametrize("around", ["", "/.."])
+def test_a_path_of_the_project_in_what_it_declares_counts_in_its_place_only(
+    tree: Tree, tmp_path: Path, around: str
+) -> None:
+    text = f"""\
+        import os
+        from kernelwright import kernel
+        FOLDER = os.path.normpath(os.path.dirname(__file__) + "{around}/..")
+
+        @kernel(flags=[f"-I{{FOLDER}}/include"])
+        def k():
+            raise NotImplementedError
+    """
+    tree.write("kernels/k.py", text)
+    (kernel,) = tree.record("kernels/k.py").records[0].kernels
+    assert tree.hits("kernels/k.py") and str(tmp_path) in kernel.flags[0]
+    other = Tree(tmp_path / "other" / "checkout", tmp_path / "cache")
+    other.write("kernels/k.py", text)
+    assert not other.hits("kernels/k.py")
+    tree.folder.rename(tmp_path / "moved")
+    moved = [tmp_path / "moved/kernels/k.py"], tmp_path / "moved", tmp_path / "tree-1"
+    assert not is_known(*moved, "tvm 1"), "nor what the tree itself has kept"
+
+
+def test_a_path_of_the_project_in_what_is_lowered_counts_in_its_place_only(tree: Tree) -> None:
+    tree.write("kernels/k.cu", 'extern "C" __global__ void f(const float* x) {}\n')
+    for name, place in (("inside", '"k.cu"'), ("absolute", 'Path(__file__).with_name("k.cu")')):
+        text = f"""\
+            from pathlib import Path
+            from kernelwright import kernel
+            from kernelwright.cuda import Source, Tensor
+
+            @kernel(frontend="cuda")
+            def {name}():
+                return Source({place}, "f", x=Tensor("float32", "n"), grid="n", block=32)
+        """
+        tree.write(f"kernels/{name}.py", text)
+        lowered = tree.lower(f"kernels/{name}.py", name, "cuda", archs="sm_80")
+        present = present_digest(tree.folder, surroundings.FOLDER)
+        assert lowered["dependencies"].get(surroundings.FOLDER) == (present if name == "absolute" else None)
+    assert present != present_digest(tree.folder / "elsewhere", surroundings.FOLDER)
 
 
 def test_a_variable_that_it_does_not_ask_for_has_no_effect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ machine to machine, and from environment to environment, has a name of its own: 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from .files import dependency_digest
-from .surroundings import surrounding_digest
+from .surroundings import FOLDER, surrounding_digest
 
 IN_PACKAGE = "package:"
 """What the name of a folder or of a source begins with that is in an installed package: ``package:cutlass/include``.
@@ -27,8 +28,10 @@ def present_digest(top: Path, name: str) -> str:
 
     Arguments:
         top: the project's folder.
-        name: of a file, a folder, a variable or a distribution.
+        name: of a file, a folder, a variable, a distribution, or of the place of the project.
     """
+    if name == FOLDER:
+        return hashlib.sha256(os.fsencode(top)).hexdigest()
     digest = surrounding_digest(name)
     if digest is not None:
         return digest
@@ -38,7 +41,7 @@ def present_digest(top: Path, name: str) -> str:
 
 def is_file(name: str) -> bool:
     """Whether a name is that of a file or a folder, whose stamp tells a change."""
-    return surrounding_digest(name) is None
+    return name != FOLDER and surrounding_digest(name) is None
 
 
 def path_of(top: Path, name: str) -> Path:

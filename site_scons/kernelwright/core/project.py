@@ -53,6 +53,11 @@ class Project:
         parts = name.split("/")
         return None if {"site-packages", "dist-packages", "__pycache__"}.intersection(parts) else name
 
+    def is_in(self, data: bytes) -> bool:
+        """Whether there is an absolute path of the project in some bytes, or one of a folder around it."""
+        around = {Path(*Path(root).parts[:3]) for root in self._roots}  # such as /home/user
+        return any(os.fsencode(folder) in data for folder in around)
+
     def shorten(self, text: str) -> str:
         """Text with the root removed from paths in it, and cut if it is very long."""
         text = text.replace(self.root + os.sep, "")

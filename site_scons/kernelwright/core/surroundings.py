@@ -30,6 +30,9 @@ OUTSIDE = "/outside/"
 
 What depends on it stays on the machine."""
 
+FOLDER = "/folder/"
+"""The name of the place of the project, for what has an absolute path of it, such as a flag with ``__file__`` in it."""
+
 DISTRIBUTION = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 """Name of a distribution, see https://packaging.python.org/en/latest/specifications/name-normalization/."""
 

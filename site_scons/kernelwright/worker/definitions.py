@@ -20,7 +20,7 @@ import posixpath
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -28,10 +28,11 @@ from types import ModuleType
 from typing import Any
 
 from .. import lower
+from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where
 from ..core.files import dependency_digest
 from ..core.project import Installation, Project
-from ..core.surroundings import INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
+from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
 from .imports import ProjectFinder, ProjectLoader
 from .reads import ReadRecorder, Reads
@@ -170,6 +171,10 @@ class Definitions:
         """All that the definition depends on, what its functions turned out to see when they were called included."""
         shareable = {} if self.is_shareable(definition) else {OUTSIDE: ""}
         return {**definition.dependencies, **self.surroundings_of(definition), **shareable}
+
+    def places_in(self, made: Iterable[bytes]) -> dict[str, str]:
+        """What a definition depends on, if what it declares or makes has a path of the project in it."""
+        return {FOLDER: present_digest(Path(self.project.root), FOLDER)} if any(map(self.project.is_in, made)) else {}
 
     def _distributions(self) -> list[str] | None:
         """The distributions that the definition has loaded modules of; None: one is of none that is recorded."""

@@ -102,13 +102,14 @@ class Server:
         definition = self._definitions.load(request.file, request.strict, configs=True)
         # What they are made of may read files itself.
         kernels = [self._kernel_record(definition, kernel) for kernel in definition.kernels]
+        declared = repr(kernels).encode(errors="backslashreplace")
         return {
             "schema": 3,
             "file": definition.file,
             "dependencies": definition.dependencies,
             "recorded": definition.recorded,
             "kernels": kernels,
-            "surroundings": self._definitions.surroundings_of(definition),
+            "surroundings": self._definitions.surroundings_of(definition) | self._definitions.places_in([declared]),
             "shared": self._definitions.is_shareable(definition),
         }
 
@@ -188,7 +189,7 @@ class Server:
             "schedule": lowered.schedule,
             "seconds": round(time.monotonic() - start, 4),
             "cpu_seconds": round(time.process_time() - cpu_start, 4),
-            "dependencies": self._definitions.seen_by(definition),
+            "dependencies": self._definitions.seen_by(definition) | self._definitions.places_in(lowered.files.values()),
         }
 
     def _run_front_end(
