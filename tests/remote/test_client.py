@@ -506,6 +506,21 @@ def test_a_number_of_a_result_has_64_bits() -> None:
         digest_in(result + b"\x18" + b"\x80" * 10 + b"\x01")
 
 
+def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Path, server: Faulty, made: Path) -> None:
+    """Such a server removes what was not read for long, and results and contents by themselves."""
+    fill(tmp_path / "one", server.address, made, remote_layout="bazel")
+    (content,) = (path for path in server.objects if "/cas/" in path)
+    whole = dict(server.objects)
+    del server.objects[content]
+    with machine(tmp_path / "one", server.address, remote_layout="bazel") as one:
+        one.cache.push(one.remote)
+    assert server.objects == whole
+    with machine(tmp_path / "one", server.address, remote_layout="bazel") as one:
+        server.asked.clear()
+        one.cache.push(one.remote)
+    assert not [asked for asked in server.asked if asked.startswith("PUT")]
+
+
 def test_answers_travel_with_the_files_that_they_refer_to(tmp_path: Path, server: Faulty, made: Path) -> None:
     with machine(tmp_path / "one", server.address) as one:
         one.cache.store(KEY, made, FILES, {})

@@ -47,8 +47,9 @@ class BazelStore:
         return self._store.put(_action(name), action_result(digest, len(data)))
 
     def has(self, name: str) -> bool:
-        """See :class:`Store`."""
-        return self._store.has(_action(name))
+        """See :class:`Store`. A server may have removed the content and kept what leads to it."""
+        result = self._store.get(_action(name))
+        return result is not None and self._store.has(f"cas/{digest_in(result)}")
 
 
 def _action(name: str) -> str:
