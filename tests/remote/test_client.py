@@ -378,6 +378,22 @@ def test_a_token_does_not_follow_to_another_server(tmp_path: Path, server: Fault
     assert tokens == ["Bearer s3cret", None]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_stays_on_the_machine_goes_to_no_proxy(
+    tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    address, token = server.address.replace("127.0.0.1", host), {"KERNELWRIGHT_REMOTE_TOKEN": "s3cret"}
+    with faulty() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        fill(tmp_path / "one", address, made, **token)
+        with machine(tmp_path / "two", address, remote_mode="read", **token) as reader:
+            assert reader.fetched() == outputs(made)
+        assert not proxy.asked
+
+
 def test_403_for_what_is_missing_is_a_miss(tmp_path: Path, server: Faulty) -> None:
     server.answer = status(403)
     with machine(tmp_path / "one", server.address, remote_mode="read") as one:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..core.files import LARGEST_RECORD, read_record
-from ..define.remote_address import scheme_of
+from ..define.remote_address import is_safe_for_secrets, scheme_of
 
 CONNECT_S = 2
 """Seconds that a connection may take."""
@@ -28,6 +28,9 @@ FIRST_READ_S = 3
 
 WHOLE_S = 30
 """Seconds that a request may take, however much comes."""
+
+DIRECTLY = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+"""Options of obstore that keep requests from proxies, also from one that the environment names: it is for no host."""
 
 TOO_LARGE = "it is too large"
 
@@ -123,6 +126,8 @@ class ObjectStore:
         make = obstore.store.HTTPStore.from_url if self._is_http else obstore.store.from_url
         options: dict[str, Any] = {"connect_timeout": f"{CONNECT_S}s", "allow_http": True}
         options |= {"root_certificate": certificates} if certificates else {}
+        # What is not encrypted, a token among it, stays on the machine: `http_proxy` may name another one.
+        options |= DIRECTLY if scheme_of(address) == "http" and is_safe_for_secrets(address) else {}
 
         def connected(read_s: int, more: Mapping[str, str], whole_s: int = WHOLE_S) -> Any:
             times = {"read_timeout": f"{read_s}s", "timeout": f"{whole_s}s"}
