@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -168,6 +170,32 @@ def test_a_file_in_place_of_the_folder_is_said(tmp_path: Path, mode: str) -> Non
     (tmp_path / "shared").write_text("somebody's")
     assert open_remote(Settings(remote_cache="shared", remote_mode=mode), tmp_path, {}, said.append) is None
     assert len(said) == 1 and "is no folder" in said[0] and (tmp_path / "shared").read_text() == "somebody's"
+
+
+def test_a_folder_that_nobody_can_look_into_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert open_remote(Settings(remote_cache=300 * "x"), tmp_path, {}, said.append) is None
+    assert len(said) == 1 and "cannot be used: File name too long" in said[0]
+
+
+def test_objects_of_a_folder_that_may_not_be_read_are_said(
+    tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a writer whose umask lets nobody else read them. The tests may run as root, who reads all."""
+    fill(tmp_path / "one", str(tmp_path / "shared"), made)
+
+    def refuse(path: object, *options: object, **more: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with machine(tmp_path / "two", str(tmp_path / "shared")) as reader:
+        monkeypatch.setattr(store, "read_record", refuse)
+        assert [reader.fetched(key) for key in (KEY, OTHER, KEY)] == [None] * 3
+        monkeypatch.setattr(Path, "stat", refuse)
+        assert reader.remote.has("ab" * 32) is None
+        monkeypatch.undo()
+    assert reader.said[0] == (
+        "kernelwright: the remote cache is off for this run: Permission denied; the build goes on without it"
+    )
 
 
 def test_a_reader_writes_nothing(tmp_path: Path, server: Faulty, made: Path) -> None:

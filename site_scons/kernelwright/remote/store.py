@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +74,12 @@ class FolderStore:
 
     def problem(self, writes: bool) -> str:
         """Why it cannot be used; empty: it can. Who writes makes the folder, and others have nothing to read then."""
-        if self._folder.is_dir():
-            return ""
+        try:
+            if stat.S_ISDIR(self._folder.stat().st_mode):
+                return ""
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                return f"{self._folder} cannot be used: {error.strerror}; mend that, or remote_cache"
         if os.path.lexists(self._folder):
             return f"{self._folder} is no folder; name a folder in remote_cache"
         return "" if writes else f"there is no folder {self._folder}; mount or make it, or mend remote_cache"
@@ -86,7 +91,8 @@ class FolderStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _of_system(error) from error
+            # Not Refused: that is how S3 tells of what is missing, and here somebody has to change the rights.
+            raise Unreachable(error.strerror or "it cannot be used") from error
 
     def put(self, name: str, data: bytes) -> bool:
         """See :class:`Store`."""
@@ -107,7 +113,12 @@ class FolderStore:
 
     def has(self, name: str) -> bool:
         """See :class:`Store`."""
-        return (self._folder / name).is_file()
+        try:
+            return stat.S_ISREG((self._folder / name).stat().st_mode)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise _of_system(error) from error
 
 
 class ObjectStore:
