@@ -15,6 +15,14 @@ def check(address: str) -> None:
     merge([("here", {"remote_cache": address})], ["tvm_ffi"])
 
 
+@pytest.mark.parametrize("address", ["https:/host/x", "S3:bucket", "https//me:s3cret@host/x", "me:s3cret@host:/x"])
+def test_a_misspelt_address_is_no_folder_and_is_not_shown(address: str) -> None:
+    with pytest.raises(SettingsError, match="neither an address, which has :// in it, nor a path") as caught:
+        check(address)
+    assert "host/x" not in str(caught.value) and "s3cret" not in str(caught.value)
+    check("./a:b")
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -42,6 +42,9 @@ def check_address(address: str, where: Where) -> None:
     if scheme and scheme not in SCHEMES:
         remedy = f"the schemes are {', '.join(SCHEMES)}; a folder is written as a path"
         raise SettingsError(f"remote_cache has the unknown scheme {scheme!r}", where, remedy)
+    if not scheme and re.match(rf"[^/]*:|({'|'.join(SCHEMES)})//", address, re.IGNORECASE):
+        remedy = "write https://host/path, s3://bucket/prefix and so on; a folder with a colon in its name as ./name"
+        raise SettingsError("remote_cache is neither an address, which has :// in it, nor a path", where, remedy)
     host, _, path = address.partition("://")[2].partition("/")
     if scheme and not re.fullmatch(r"[A-Za-z0-9._:\[\]-]+", host):
         example = "https://cache.example.org/kernels" if scheme.startswith("http") else f"{scheme}://bucket/prefix"
