@@ -111,6 +111,27 @@ def test_keys_that_are_none_are_refused_and_not_shown(tmp_path: Path) -> None:
         assert wrong not in str(caught.value) and SIGNING_KEY in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("address", "variables"),
+    [
+        ("az://container/x", {}),
+        ("az://container/x", {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AZURE_STORAGE_ACCOUNT_KEY": "s3cret!"}),
+        ("gs://bucket/x", {"GOOGLE_APPLICATION_CREDENTIALS": "/s3cret"}),
+    ],
+)
+def test_without_credentials_a_build_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, variables: dict[str, str]
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'kernelwright[remote]'")
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    assert open_remote(Settings(remote_cache=address), tmp_path, {}, said.append) is None
+    assert len(said) == 1 and "its credentials belong in" in said[0] and "s3cret" not in said[0]
+
+
 def test_without_obstore_a_build_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     assert "pip install 'kernelwright[remote]'" in opened(tmp_path, "https://host/x", {})[0]

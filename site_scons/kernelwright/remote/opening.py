@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SettingsError, Where
-from ..define.remote_address import SIGNING_KEY, TOKEN, is_safe_for_secrets, scheme_of
+from ..define.remote_address import OWN_CREDENTIALS, SIGNING_KEY, TOKEN, is_safe_for_secrets, scheme_of
 from ..define.settings import Settings
 from .client import RemoteCache
 from .objects import seal_of
-from .store import FolderStore, ObjectStore, Store
+from .store import FolderStore, ObjectStore, Store, Unreachable
 
 BEARER = "bearer"
 """Login in a netrc file with which the password is a bearer token; with any other both are sent, as Basic."""
@@ -30,7 +30,7 @@ def open_remote(
         writable: whether anything may be written at all, whatever the settings say.
 
     Raises:
-        SettingsError: a key, a certificate or a netrc file is wrong, or a secret would be sent unencrypted.
+        SettingsError: an address, a key, a certificate or a netrc file is wrong, or a secret would be sent unencrypted.
     """
     if not settings.remote_cache:
         return None
@@ -44,6 +44,9 @@ def open_remote(
         store = _store(settings, top, environment)
     except ImportError:
         warn("kernelwright: the remote cache is off: it needs obstore; pip install 'kernelwright[remote]'")
+        return None
+    except Unreachable as error:
+        warn(f"kernelwright: the remote cache is off: {error}")
         return None
     if isinstance(store, FolderStore) and (problem := store.problem(writes)):
         warn(f"kernelwright: the remote cache is off: {problem}")
@@ -69,6 +72,10 @@ def _store(settings: Settings, top: Path, environment: Mapping[str, str]) -> Sto
     except ImportError:
         raise
     except Exception as error:  # obstore has a class of its own for each kind of store, and ValueError
+        place = OWN_CREDENTIALS.get(scheme_of(address), "")
+        if place and not certificates and not isinstance(error, ValueError):
+            # The project may be right and the machine have no credentials, which is no reason for a build to fail.
+            raise Unreachable(f"it cannot be opened here; its credentials belong in {place}") from None
         message = f"the remote cache cannot be opened: {type(error).__name__}"
         remedy = "see docs/remote-cache.md for the form of addresses and for the variables of each store"
         raise SettingsError(message, Where(stage="settings"), remedy) from None
