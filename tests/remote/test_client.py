@@ -344,6 +344,18 @@ def test_a_server_that_hangs_costs_one_wait(
         assert len(server.asked) == len(set(server.asked)) <= 20
 
 
+@pytest.mark.parametrize("answer", [hang, trickle])
+def test_who_asks_one_thing_after_the_other_waits_once(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, answer: Callable[[BaseHTTPRequestHandler], bool]
+) -> None:
+    """As a build does at its begin: what is asked first decides what is asked next."""
+    monkeypatch.setattr(store, "FIRST_READ_S", 1)
+    server.answer = answer
+    with machine(tmp_path / "one", server.address) as one:
+        assert [one.fetched(key_of(str(number), [])) for number in range(5)] == [None] * 5
+        assert one.remote.is_off and len(one.said) == 1 and len(server.asked) == 1
+
+
 def test_a_server_that_answers_too_slowly_is_off(
     tmp_path: Path, server: Faulty, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

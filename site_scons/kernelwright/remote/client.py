@@ -75,6 +75,7 @@ class RemoteCache:
         self._ahead = _Threads("ahead", READERS)
         self._behind = _Threads("behind", WRITERS)
         self._left_out = self._not_written = self._damaged = 0
+        self._has_answered = False
         self.is_closed = False
 
     @property
@@ -198,9 +199,12 @@ class RemoteCache:
                     )
                 return None
             except Unreachable as error:
-                if attempt == 1 and time.monotonic() - start < RETRY_S:
+                waited = time.monotonic() - start >= RETRY_S
+                if attempt == 1 and not waited:
                     continue
-                self._count(line, str(error))
+                # Whoever asks next would wait as long again for a server that has never answered.
+                hangs = waited and line is self._reading and not self._has_answered
+                self._count(line, str(error), MOST_FAILURES if hangs else 1)
                 return None
             size = len(result) if isinstance(result, bytes) else 0
             slow = time.monotonic() - start > SLOW_S + size / SLOW_RATE
@@ -208,10 +212,11 @@ class RemoteCache:
             return result
         return None
 
-    def _count(self, line: _Line, problem: str | None) -> None:
-        """Note how a request went."""
+    def _count(self, line: _Line, problem: str | None, weight: int = 1) -> None:
+        """Note how a request went; ``weight`` is as how many failures it counts."""
         with line.lock:
-            line.failures = 0 if problem is None else line.failures + 1
+            self._has_answered |= problem is None
+            line.failures = 0 if problem is None else line.failures + weight
             too_many = line.failures >= MOST_FAILURES
         if too_many:
             self._close(line, f"is off for this run: {problem}", "cannot be written")
