@@ -562,6 +562,15 @@ def test_a_number_of_a_result_has_64_bits() -> None:
         digest_in(result + b"\x18" + b"\x80" * 10 + b"\x01")
 
 
+def test_a_push_of_no_build_cache_is_an_error(tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as in a job that has another working folder than it should."""
+    monkeypatch.setenv("KERNELWRIGHT_REMOTE_CACHE", server.address)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="there is no build cache build/"):
+        shared.run("push")
+    assert not server.asked
+
+
 def test_a_push_writes_contents_that_a_server_of_bazel_has_removed(tmp_path: Path, server: Faulty, made: Path) -> None:
     """Such a server removes what was not read for long, and results and contents by themselves."""
     fill(tmp_path / "one", server.address, made, remote_layout="bazel")

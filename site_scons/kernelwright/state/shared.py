@@ -45,6 +45,9 @@ def run(action: str) -> int:
 
 
 def _push(top: Path, settings: Settings) -> int:
+    if not (top / settings.cache_dir).is_dir():
+        message = f"there is nothing to push: there is no build cache {printable(settings.cache_dir)} in {top}"
+        raise SettingsError(message, Where(stage="settings"), "build first, and call this in a folder of the project")
     # Who calls this wants to write, whatever builds do.
     writing = replace(settings, remote_mode="read-write")
     remote = open_remote(writing, top, os.environ, lambda text: print(text, file=sys.stderr))
