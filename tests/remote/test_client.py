@@ -214,13 +214,20 @@ def damaged_in(server: Faulty, change: Callable[[bytes], bytes]) -> None:
     server.objects = {path: change(data) for path, data in server.objects.items()}
 
 
+def packed_anew(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """An object with another entry in it, of which its checksum of zlib tells nothing."""
+    return Seal().packed("", change(Seal().unpacked("", data)))
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "one byte less": lambda data: data[:-1],
     "empty": lambda data: b"",
     "more at the end": lambda data: data + b"x",
     "no object": lambda data: b"<html>404</html>",
-    "another entry": lambda data: Seal().packed("", Seal().unpacked("", data).replace(b'"key":"', b'"key":"0')),
+    "another entry": lambda data: packed_anew(data, lambda entry: entry.replace(b'"key":"', b'"key":"0')),
+    "another line that means the same": lambda data: packed_anew(data, lambda entry: entry.replace(b',"', b', "', 2)),
+    "another content of a file": lambda data: packed_anew(data, lambda entry: entry[:-1] + b"]"),
 }
 
 
