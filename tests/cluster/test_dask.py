@@ -106,6 +106,29 @@ def test_what_a_worker_sends_is_never_unpickled_here(engine: Engine, tmp_path: P
     engine.run("true")
 
 
+REPORT = """
+import distributed, pickle
+log = distributed.get_worker().log_event
+log("warn", {"message": pickle.dumps(Evil())})
+log("warn", {"message": pickle.dumps(""), "category": pickle.dumps(Evil())})
+log("print", "printed by a worker")
+"""
+
+
+def test_what_a_worker_reports_beside_results_is_neither_unpickled_nor_printed(
+    engine: Engine, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    """Dask's client would unpickle the warnings of workers, and print what they have it print."""
+    path = tmp_path / "who"
+    code = EVIL.format(path=str(path)) + REPORT
+    # A result comes after what was reported before it.
+    future = engine.engine._client.submit(eval, f"exec({code!r}, {{}}) or b''", pure=False)
+    assert engine.engine._loop.within(60, future._result()) == b""
+    assert not path.exists()
+    assert "printed by a worker" not in "".join(capfd.readouterr())
+    engine.run("true")
+
+
 def test_leaving_the_cluster_ends_what_runs_there(cluster: Cluster, tmp_path: Path):
     mine, problems = Engine(cluster), []
     with Gate(tmp_path / "gate") as gate:

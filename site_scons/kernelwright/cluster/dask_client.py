@@ -1,8 +1,9 @@
 """The build's side of a Dask cluster.
 
-Dask's client unpickles what workers send: exceptions, and the types of results. Whoever unpickles a stranger's bytes
-executes what is in them. So in this process Dask's ``pickle`` is replaced by one that only writes: our function is sent
-by it. Of what comes back it knows one pickle by its bytes, that of the type ``bytes``, and refuses all others.
+Dask's client unpickles what workers send: exceptions, the types of results, and warnings. Whoever unpickles a
+stranger's bytes executes what is in them. So in this process Dask's ``pickle`` is replaced by one that only writes:
+our function is sent by it. Of what comes back it knows one pickle by its bytes, that of the type ``bytes``, and refuses
+all others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import concurrent.futures
 import contextlib
 import logging
 import pickle
+import sys
 import threading
 import time
 import types
@@ -19,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import distributed
-import distributed.protocol.pickle
 from distributed.security import Security
 
 from ..core.errors import ToolchainError, WorkerError
@@ -101,10 +102,15 @@ def _security(certificates: Certificates | None) -> Security | None:
 
 
 def refuse_pickles() -> None:
-    """Have Dask unpickle nothing in this process, whoever sent it."""
-    writing = types.SimpleNamespace(**{name: value for name, value in vars(pickle).items() if name != "loads"})
+    """Have Dask unpickle nothing in this process, whoever sent it, nor print what workers want to have printed."""
+    reading = ("load", "loads", "Unpickler", "_load", "_loads", "_Unpickler")
+    writing = types.SimpleNamespace(**{name: value for name, value in vars(pickle).items() if name not in reading})
     writing.loads = _type_of_bytes
-    distributed.protocol.pickle.pickle = writing
+    for name, module in list(sys.modules.items()):
+        # Each module of Dask (2026.8) that uses pickle has it by this name; its client is one of them.
+        if name.startswith("distributed.") and vars(module).get("pickle") is pickle:
+            vars(module)["pickle"] = writing
+    distributed.Client._default_event_handlers = {}
 
 
 BYTES = frozenset(pickle.dumps(bytes, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1))
