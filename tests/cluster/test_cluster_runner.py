@@ -159,6 +159,29 @@ def test_what_a_worker_could_not_run_is_run_here(build: Build):
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'cc: fatal error: in: No space left on device'; exit 1", "the worker lacks room on its disk"),
+        ("kill -9 $$", "the worker lacks memory"),
+        ("echo 'cc: fatal error: Killed signal terminated program cc1'; exit 1", "the worker lacks memory"),
+    ],
+)
+def test_a_tool_that_fails_because_of_its_machine_is_run_here(build: Build, script: str, said: str):
+    """Nothing is wrong with its input, and this machine may have what the worker lacks."""
+    Path(build.tools["there"].places["CC"]).write_text(f"#!/bin/sh\n{script}\n")
+    build.run()
+    assert build.made == "made by here\ntext\n"
+    assert build.notes == [f"kernelwright: {WHERE}: a worker of the cluster could not run cc: {said}: running it here"]
+
+
+def test_words_of_a_worker_are_shown_without_control_characters_and_not_at_any_length(build: Build):
+    build.engine.do = lambda request: Answer(None, {}, "\x1b[2J\n\udfff" + "x" * 1000).encode()
+    build.run()
+    (note,) = build.notes
+    assert r"could not run cc: \x1b[2J\n\udfffxxx" in note and len(note) < 700
+
+
 @pytest.mark.parametrize("moment", ["before", "while it runs"])
 def test_a_tool_that_was_upgraded_below_a_worker_makes_nothing(build: Build, moment: str):
     """It has another identity then, and what it makes is another tool's: the run is done here, the worker leaves."""
@@ -236,8 +259,10 @@ def test_a_cluster_that_refuses_to_be_used_is_asked_once(build: Build):
 @pytest.mark.parametrize(
     "answer",
     [b"{}", b"\x80\x04.", Answer({"status": 0, "in_time": True, "output": "", "seconds": 0, "cpu_seconds": 0,
+     "peak_kib": 0}, {}).encode(),
+     Answer({"status": 1, "in_time": True, "output": "\ud800", "seconds": 0, "cpu_seconds": 0,
      "peak_kib": 0}, {}).encode()],
-    ids=["no schema", "a pickle", "a file is missing"],
+    ids=["no schema", "a pickle", "a file is missing", "half of a character"],
 )  # fmt: skip
 def test_an_answer_that_makes_no_sense_is_an_error_of_its_run(build: Build, answer: bytes):
     build.engine.do = lambda request: answer

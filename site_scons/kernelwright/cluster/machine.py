@@ -19,7 +19,7 @@ from ..processes.elsewhere import SharedTool
 from ..processes.environment import tool_environment
 from ..processes.memory import Measurements, MemoryGovernor, default_budget_kib
 from ..processes.protocol import ToolRequest
-from ..processes.runner import ToolRunner
+from ..processes.runner import ToolRunner, lacked
 from ..toolchain.probe import Toolchain
 from ..toolchain.tvm import tvm_ffi_includes
 from .messages import FOLDER, SCRATCH, Answer, Request, StandIns
@@ -161,6 +161,8 @@ class Machine:
             with self._runner(key) as runner:
                 runner.timeout_s = request.timeout_s
                 result = runner.attempt(run, request.kind, request.subject)
+            if result["in_time"] and result["status"] != 0 and (missing := lacked(result)):
+                raise ToolchainError(f"the worker lacks {missing}")
             files = _made(Path(top), request.outputs)
         self._tool(request.tool)  # it may have been upgraded while it ran
         ended = f"status {result['status']}" if result["in_time"] else "too late"

@@ -149,6 +149,7 @@ def _run_of(record: Record) -> dict[str, Any]:
     status = record.raw.get("status")
     if not isinstance(status, int) or isinstance(status, bool) or not -256 < status < 256:
         raise ValueError(f"the status is {status!r}")
+    record.text("output").encode()  # raises a ValueError for half of a character, which no file can hold
     return {
         "status": status,
         "in_time": record.flag("in_time"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..core.errors import KernelwrightError, ToolchainError, Where, WorkerError
+from ..core.errors import LONGEST_SHOWN, KernelwrightError, ToolchainError, Where, WorkerError, printable
 from ..processes.elsewhere import Elsewhere, SharedTool
 from ..processes.environment import place_for_shell
 from ..processes.runner import ToolResult, ToolRunner, judged
@@ -266,7 +266,8 @@ class _Action:
                 "see that all workers have this version of Kernelwright, and who runs them",
             ) from error
         if run is None:
-            raise NotDone(f"a worker of the cluster could not run {self.tool.name}: {answer.problem}")
+            problem = printable(answer.problem[:LONGEST_SHOWN])
+            raise NotDone(f"a worker of the cluster could not run {self.tool.name}: {problem}")
         for name, content in answer.files.items():
             self.places[name].write_bytes(content)
         return run

@@ -40,6 +40,9 @@ GRACE_S = 30.0
 KILLED = re.compile(r"died due to signal 9\b|Killed signal terminated program|terminated with signal 9\b")
 """How nvcc, gcc and collect2 say that a program of theirs was killed with SIGKILL."""
 
+MEMORY, DISK = "memory", "room on its disk"
+"""What a machine may lack, so that a tool fails whatever its input is."""
+
 
 @dataclass(frozen=True)
 class ToolResult:
@@ -204,8 +207,15 @@ def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -
 
 def _failure(command: Sequence[str], answer: Mapping[str, Any], where: Where, remedy: str) -> ToolError:
     """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
+    remedies = {
+        MEMORY: f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher",
+        DISK: "make room on the disk of the build folder, and run scons again",
+    }
+    return ToolError(command, answer["status"], answer["output"], where, remedies.get(lacked(answer), remedy))
+
+
+def lacked(answer: Mapping[str, Any]) -> str:
+    """What a machine lacked, ``MEMORY`` or ``DISK``, if a tool failed for that reason and not for its input."""
     if answer["status"] == -9 or KILLED.search(answer["output"]):
-        remedy = f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher"
-    elif os.strerror(errno.ENOSPC) in answer["output"]:
-        remedy = "make room on the disk of the build folder, and run scons again"
-    return ToolError(command, answer["status"], answer["output"], where, remedy)
+        return MEMORY
+    return DISK if os.strerror(errno.ENOSPC) in answer["output"] else ""
