@@ -7,12 +7,15 @@ import concurrent.futures
 import contextlib
 import os
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from dask_cluster import Scheduler
@@ -157,10 +160,47 @@ def test_a_worker_that_finds_no_scheduler_says_so_in_one_line():
     assert re.search(rf"\[settings\]: there is no worker of {address}: {cause}\n", run.stderr), run.stderr
 
 
+def certificates(folder: Path) -> Path:
+    """A folder with an authority of its own, and a certificate that it has signed, with its key."""
+    folder.mkdir()
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "basicConstraints=critical,CA:FALSE"]
+    for command in (
+        [*new, "-subj", f"/CN={folder.name}", "-out", "ca.pem", "-keyout", "ca.key"],
+        [*new, "-subj", "/CN=machine", "-out", "cert.pem", "-keyout", "key.pem", *signed],
+    ):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("refuses", ["the worker", "the scheduler"])
+def test_a_worker_whose_certificate_or_scheduler_is_refused_says_so_and_ends(tmp_path: Path, refuses: str):
+    """Also without a nanny, where Dask takes it for a scheduler that is not there yet."""
+    own, other = certificates(tmp_path / "own"), certificates(tmp_path / "other")
+    if refuses == "the scheduler":
+        shutil.copy(own / "ca.pem", other)  # the worker trusts the scheduler, and not the other way round
+    files = {"CA_FILE": "ca.pem", "SCHEDULER__CERT": "cert.pem", "SCHEDULER__KEY": "key.pem"}
+    variables = {f"DASK_DISTRIBUTED__COMM__TLS__{name}": str(own / file) for name, file in files.items()}
+    variables["DASK_DISTRIBUTED__COMM__DEFAULT_SCHEME"] = "tls"
+    scheduler = Scheduler(tmp_path / "scheduler", **variables)
+    assert "tls://" in scheduler.log.read_text()
+    try:
+        command = [sys.executable, "-m", "kernelwright", "worker", f"tls://127.0.0.1:{scheduler.port}", "--no-nanny"]
+        run = subprocess.run([*command, "--certificates", other], capture_output=True, text=True, timeout=120)
+    finally:
+        scheduler.kill()
+    assert run.returncode == 1 and re.search(rf"there is no worker of {command[4]}: .*(SSL|certificate)", run.stderr)
+    assert "Waiting to connect" not in run.stderr
+
+
 def test_an_attempt_that_was_cut_off_is_said_in_words():
     late = TimeoutError()
     late.__cause__ = asyncio.CancelledError()
     assert first_cause(late) == "it does not answer"
+    ended = OSError("in <TLS (closed)>")
+    ended.__cause__ = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+    assert first_cause(ended) == "it has ended the connection, as one does who refuses a certificate"
 
 
 def test_a_loop_cancels_what_is_late_and_waits_for_nobody_who_takes_no_notice():

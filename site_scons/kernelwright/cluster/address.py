@@ -40,11 +40,19 @@ def find_certificates(address: str, folder: Path) -> Certificates | None:
     return Certificates(*(str(folder / name) for name in FILES))
 
 
-def first_cause(error: BaseException) -> str:
-    """What went wrong at first, in words: Dask tells of it by a chain of errors."""
+def first_error(error: BaseException) -> BaseException:
+    """What went wrong at first: Dask tells of it by a chain of errors."""
     while isinstance(error.__cause__, Exception):
         error = error.__cause__
+    return error
+
+
+def first_cause(error: BaseException) -> str:
+    """What went wrong at first, in words."""
+    error = first_error(error)
     # There are several classes of these names, more in old versions of Python.
     if type(error).__name__ in ("TimeoutError", "CancelledError"):
         return "it does not answer"
+    if type(error).__name__ == "SSLEOFError":
+        return "it has ended the connection, as one does who refuses a certificate"
     return str(error) or type(error).__name__

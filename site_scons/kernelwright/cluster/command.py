@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import ToolchainError
-from .address import WHERE, find_certificates, first_cause
+from .address import WHERE, Certificates, find_certificates, first_cause, first_error
 from .start import INSTALL
 
 END_S = 10.0
 """Seconds that a worker that has ended may take to leave."""
+
+TRUST_S = 10.0
+"""Seconds in which a scheduler that is there answers."""
+
+REFUSAL = re.compile(r"SSL\w*|FatalCommClosedError")
+"""Names of the errors of a certificate that is refused: Python's, or Dask's for an unknown authority. A scheduler that
+refuses ours may be gone before it is heard; that is a sudden end to TLS."""
 
 
 def start_worker(address: str, threads: int, certificates: Path, nanny: bool) -> int:
@@ -43,11 +52,35 @@ def start_worker(address: str, threads: int, certificates: Path, nanny: bool) ->
     if hasattr(dask_worker, "asyncio_run"):  # it is no part of what Dask promises
         dask_worker.asyncio_run = leaving(dask_worker.asyncio_run)
     try:
+        if found:
+            asyncio.run(require_trust(address, found))
         dask_worker.main([address, *options], standalone_mode=False)
     except Exception as error:  # Dask says by any class what it cannot do
         remedy = "see that a scheduler runs there, and that both have certificates of one authority"
         raise ToolchainError(f"there is no worker of {address}: {first_cause(error)}", WHERE, remedy) from error
     return 0
+
+
+async def require_trust(address: str, files: Certificates) -> None:
+    """Raise an OSError if a scheduler and this machine do not accept each other's certificates.
+
+    A worker of Dask (2026.8) without a nanny takes that for a scheduler that is not there yet: it would wait for ever,
+    and not say what for.
+    """
+    # Imported here, because start_worker says so if Dask is not installed.
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    security = Security(
+        require_encryption=True, tls_ca_file=files.ca, tls_worker_cert=files.cert, tls_worker_key=files.key
+    )
+    try:
+        comm = await connect(address, timeout=TRUST_S, **security.get_connection_args("worker"))
+    except OSError as error:
+        if REFUSAL.fullmatch(type(first_error(error)).__name__):
+            raise
+    else:
+        await comm.close()
 
 
 def leaving(run: Callable[..., Any]) -> Callable[..., Any]:
