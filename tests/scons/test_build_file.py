@@ -222,6 +222,18 @@ def test_a_misspelt_target_is_pointed_at(cpu_project, misspelt, meant):
     assert f"kernelwright: there is no target '{misspelt}'; did you mean {meant}?" in run.output
 
 
+def test_a_wheel_that_the_build_file_does_not_declare_is_a_target_to_write(cpu_project):
+    output = cpu_project.scons("wheel", ok=False).output
+    assert "kernelwright: there is no target 'wheel'; write env.KernelWheel(PACKAGE) into the build file" in output
+
+
+def test_a_build_file_that_was_not_read_to_its_end_lacks_no_target(cpu_project):
+    path = cpu_project.folder / "SConstruct"
+    path.write_text(path.read_text() + 'env.KernelWheel("other")\n')
+    output = cpu_project.scons("chek", "wheel", ok=False).output
+    assert "there is no package 'other'" in output and "there is no target" not in output
+
+
 def test_a_target_that_resembles_another_and_exists_is_not_pointed_at(cpu_project):
     (cpu_project.folder / "add_onee").write_text("")
     cpu_project.replace("SConstruct", "env.Default", 'Command("scales", [], Touch("$TARGET"))\nenv.Default')

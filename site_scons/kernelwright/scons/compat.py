@@ -82,7 +82,12 @@ def aliases() -> list[str]:
 
 
 def unknown_targets() -> list[str]:
-    """What the command line asks for and nothing makes, of which SCons says that it does not know how to make it."""
+    """What the command line asks for and nothing makes, of which SCons says that it does not know how to make it.
+
+    There is none before SCons has read all build files: then they could still have made it.
+    """
+    if SCons.Script.Main.num_jobs is None:
+        return []
 
     def is_known(name: str) -> bool:
         if find_alias(name):

@@ -526,6 +526,11 @@ class BuildRun:
     def _tell_of_targets(self) -> None:
         """Point at a target that is misspelt, of which SCons says only that it cannot make it."""
         for name in compat.unknown_targets():
+            if name == "wheel":
+                remedy = "write env.KernelWheel(PACKAGE) into the build file"
+                sys.stderr.write(f"kernelwright: there is no target 'wheel'; {remedy}
+")
+                continue
             near = difflib.get_close_matches(name, {*compat.aliases(), *TARGETS} - {name}, 3, 0.7)
             if near:
                 sys.stderr.write(f"kernelwright: there is no target {shown(name)}; did you mean {' or '.join(near)}?\n")
