@@ -68,6 +68,11 @@ def said(folder: Path, line: str) -> str:
             "double is to be compiled for CUDA only, this machine has no CUDA device, and no arch was given\n"
             "  remedy: name the archs to compile for: archs=['sm_90a'], or KERNELWRIGHT_ARCHS=sm_90a",
         ),
+        (
+            "[__import__('sys').modules.update(Cython=None), double.using(backend='cython').compile()]",
+            "ToolchainError: [settings]: the backend cython needs cython where kernels are built\n"
+            "  remedy: pip install 'cython>=3.1', or take cython out of backends\n",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_words_that_help(tmp_path: Path, line: str, text: str) -> None:

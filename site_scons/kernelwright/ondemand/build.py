@@ -150,6 +150,8 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Path:
     store, name = job.session.store, job.record.name
     if problem := store.untold_problem():
         note(f"kernelwright: {problem}")
+    for backend in dict.fromkeys(used for selection in job.selections for used in selection.backends):
+        backends.get(backend).require_build()
     with store.scratch(name) as scratch:
         try:
             _make(job, scratch, note)
