@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,7 @@ class ClusterRunner:
             if self._is_closed:
                 raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
             if self._refusal is not None:
-                raise self._refusal
+                raise copy.copy(self._refusal)  # each stage adds its own line to what it gets
             assert self._engine is not None
             return self._engine
 
