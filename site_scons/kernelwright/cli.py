@@ -424,7 +424,8 @@ def found_triton(toolchain: Toolchain) -> str:
     """Triton and where it is: in the environment that these settings name, or in this one; raises the same."""
     environment = triton_program.ENVIRONMENT
     found = toolchain.triton(setting_of(environment.setting, Path.cwd()))
-    _require_known(found.version, environment)
+    # One beside TVM does not stand in for one that the setting names.
+    _require_known("absent" if found.python and not found.path else found.version, environment)
     return f"{found.version} at {found.python or sys.executable}"
 
 

@@ -13,6 +13,7 @@ from kernelwright.cli import LONGEST_PROBLEM, MOST_PROBLEMS, TOOLS, doctor, main
 from kernelwright.core.errors import KernelwrightError, SettingsError, ToolchainError, Where
 from kernelwright.init import HIDDEN, TEMPLATE, make_project
 from kernelwright.toolchain.distribution import Distribution
+from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.wheel import verify as verify_module
 
 if sys.version_info >= (3, 11):
@@ -55,6 +56,16 @@ def test_the_doctor_names_every_tool_and_ends_with_0_if_all_that_is_needed_is_th
         "tilelang: 0.1.15 at /tl/bin/python",
         f"triton: 3.9.0 at {sys.executable}",
     ]
+
+
+def test_the_doctor_finds_no_triton_where_the_setting_names_none_though_there_is_one_here(
+    capsys, monkeypatch, tmp_path
+):
+    (tmp_path / "pyproject.toml").write_text('[tool.kernelwright]\ntriton_python = "none/bin/python"\n')
+    monkeypatch.chdir(tmp_path)
+    doctor(toolchain(triton=lambda setting: Elsewhere("3.9.0", "", setting, "")))
+    said = f"triton: {tmp_path}/none/bin/python, the setting triton_python, has none; "
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
