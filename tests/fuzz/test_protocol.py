@@ -332,15 +332,22 @@ def test_a_line_without_end_is_ended_at_some_length(tmp_path: Path, monkeypatch:
     assert isinstance(got, WorkerError) and "a line of more than" in str(got)
 
 
-def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(tmp_path: Path) -> None:
-    deaf = WorkerKind("a worker", ("-c", f'cat "$0/greeting"; exec {ENDLESS}'), "", "", "")
+@pytest.mark.parametrize(
+    ("device", "remedy"),
+    [("cpu", "raise the time"), (protocol.INTERPRETED, "have @k.inputs return None for sizes with so many programs")],
+)
+def test_a_long_request_to_a_process_that_reads_nothing_ends_at_the_time_limit(
+    tmp_path: Path, device: str, remedy: str
+) -> None:
+    deaf = WorkerKind("a worker", ("-c", f'cat "$0/greeting"; exec {ENDLESS}'), "raise the time", "", "")
     (tmp_path / "greeting").write_bytes(GREETING)
-    request = CheckRequest("k.py", "k", "s", "/lib.so", 0, {"padding": "x" * 10**6}, "cpu", None)
+    request = CheckRequest("k.py", "k", "s", "/lib.so", 0, {"padding": "x" * 10**6}, device, None)
     with WorkerPool(1, tmp_path, HANGS_AFTER_S, python="/bin/sh", kind=deaf) as pool:
         pool._start_one()
         pool.timeout_s = 0.5
-        with pytest.raises(WorkerError, match=r"longer than 0\.5 s while working on check"):
+        with pytest.raises(WorkerError, match=r"longer than 0\.5 s while working on check") as raised:
             pool.call(request)
+    assert remedy in str(raised.value.remedy)
 
 
 @pytest.mark.parametrize("seconds", [3e6, 1e12, 1e300])

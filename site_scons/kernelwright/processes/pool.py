@@ -25,7 +25,7 @@ from ..core.errors import KernelwrightError, Where, WorkerError, escaped
 from ..core.surroundings import PASSED_ON
 from . import protocol
 from .children import Forked, ForkServer, Process, Spawned
-from .protocol import Answer, Definition, Hello, Progress, Request, Spent, definition_of
+from .protocol import Answer, CheckRequest, Definition, Hello, Progress, Request, Spent, definition_of
 from .tool_process import LARGEST_PIPE, Output
 
 LONGEST_LINE = 1 << 28
@@ -307,6 +307,7 @@ class _Worker:
         self._buffer = bytearray()
         self._next_id = 0
         self._doing = STARTING
+        self._if_late = ""
         self._ended_by_us = False
         self.is_late = False
         self.reusable = False
@@ -345,6 +346,7 @@ class _Worker:
         self._output = Output()
         self.reusable = False
         self._doing = f"working on {request.op}"
+        self._if_late = request.if_late if isinstance(request, CheckRequest) else ""
         deadline = time.monotonic() + timeout_s
         self._write(protocol.encode_request(self._next_id, request), deadline, timeout_s, request.where)
         answer = self._read_answer(deadline, timeout_s, request.where)
@@ -473,7 +475,7 @@ class _Worker:
         return WorkerError(
             f"{self._kind.name} took longer than {timeout_s:g} s while {self._doing}, and was ended",
             where,
-            self._remedy(self._kind.late),
+            self._remedy(self._if_late or self._kind.late),
             self._tail(),
         )
 

@@ -133,6 +133,14 @@ class CheckRequest:
         """The place that an error of this request belongs to."""
         return Where(self.kernel, self.slug, "check", self.file)
 
+    @property
+    def if_late(self) -> str:
+        """What to do if it takes too long; empty: what helps with all requests."""
+        if self.device != INTERPRETED:
+            return ""
+        few = f"an interpreter is slow: have @{self.kernel}.inputs return None for sizes with so many programs"
+        return f"{few}, or raise the setting worker_timeout"
+
 
 @dataclass(frozen=True)
 class MeasureRequest(CheckRequest):
