@@ -755,3 +755,13 @@ def test_a_definition_function_that_does_not_return_a_function_is_an_error(
     with pytest.raises(DefinitionError, match=what) as caught:
         project.lower(project.empty("k", body=body), "k")
     assert str(caught.value.where.location).startswith("kernels/k.py:")
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"), [("output", "did you mean outputs? the arguments of @kernel are configs, "), ("q", "the arg")]
+)
+def test_an_argument_that_the_decorator_does_not_have_is_an_error_that_lists_those_it_has(
+    project: Project, argument: str, hint: str
+) -> None:
+    error = raises(project, f"from kernelwright import kernel\n@kernel({argument}=['y'])\ndef k(): ...\n")
+    assert error.where.location == "kernels/bad.py:2" and str(error.remedy).startswith(hint)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import errno
 import importlib
 import importlib.util
+import inspect
 import linecache
 import os
 import posixpath
@@ -399,6 +401,12 @@ def _remedy(error: BaseException) -> str | None:
                 if need.module == absent:
                     otherwise = f"; {need.otherwise}" if need.otherwise else ""
                     return f"definitions in {name} need it: {need.install}{otherwise}"
+    unknown = re.match(r"Kernel\.declare\(\) got an unexpected keyword argument '(\w+)'", _text(error))
+    if isinstance(error, TypeError) and unknown:
+        parameters = inspect.signature(Kernel.declare).parameters.values()
+        known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        return f"{f'did you mean {near[0]}? ' if near else ''}the arguments of @kernel are {', '.join(known)}"
     return None
 
 
