@@ -208,3 +208,11 @@ def test_a_missing_header_is_nvccs_own_error(bench):
     with pytest.raises(ToolError, match=r"missing\.h") as caught:
         bench.compile("-include", "missing.h")
     assert caught.value.where == Where("twice", "default", "nvcc")
+
+
+def test_an_error_in_a_source_of_the_project_has_the_place_that_its_author_knows(bench):
+    (bench.folder.parents[1] / "kernels").mkdir()
+    (bench.folder.parents[1] / "kernels/broken.h").write_text("\nint broken = ;\n")
+    with pytest.raises(ToolError, match=r"\n    kernels/broken\.h\(2\): error") as caught:
+        bench.compile("-I", "../../kernels", "-include", "broken.h")
+    assert "-I ../../kernels" in str(caught.value), "the command is run in the folder of the source"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..core.arch import image_file, is_ptx
 from ..core.dependencies import IN_PACKAGE, dependency_name
-from ..core.errors import Where
+from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
@@ -167,11 +168,22 @@ def compile_device_code(
         # The target's name is given because nvcc would write the path of the output there without quoting it.
         command += ["-MD", "-MF", place_for_shell(scratch / LISTING, job.folder), "-MT", "device"]
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
-    # Never on another machine: nvcc makes names of the folder that it runs in.
-    result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+    if job.has_portable_names:  # a source of the user's own
+        remedy = f"mend the source, the definition or the flags; {job.folder / 'device.cu'} includes the source"
+    try:
+        # Never on another machine: nvcc makes names of the folder that it runs in.
+        result = tools.run(command, job.folder, scratch, job.where, remedy, kind="nvcc", subject=subject)
+    except ToolError as error:
+        error.detail = error.detail and _from_project(error.detail, job.folder, tools.project_root)
+        raise
     write_results(job, nvcc, result.output, scratch)
     headers = headers_of(job, scratch, nvcc, host_compiler, tools.project_root) if can_include(job.flags) else ()
     return CompiledCode(result, headers, (f"nvcc is run as a whole: {nvcc.obstacle}",) if nvcc.obstacle else ())
+
+
+def _from_project(said: str, folder: Path, project_root: Path) -> str:
+    """What nvcc said, with the places of files of the project as its users know them, and not from where nvcc ran."""
+    return re.sub(rf"^{re.escape(os.path.relpath(project_root, folder))}/", "", said, flags=re.M)
 
 
 def write_results(job: NvccJob, nvcc: Nvcc, output: str, scratch: Path) -> None:
