@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from kernelwright.define.sizes import Size as Declared
+from kernelwright.define.sizes import ceildiv, text_of
 from kernelwright.runtime.size import Size, translate
 
 
@@ -58,3 +60,16 @@ def test_a_symbol_may_have_the_name_of_a_function() -> None:
 def test_a_size_is_translated_operation_by_operation() -> None:
     said = translate("max(-n, 2, m) % 3 - 1", str, str.upper, lambda sign, operands: f"[{sign} {' '.join(operands)}]")
     assert said == "[- [% [max [- N] 2 M] 3] 1]"
+
+
+@pytest.mark.parametrize(
+    ("size", "value"),
+    [
+        (Declared("(n - 1) + m") * 4, 48),
+        (Declared("n") - "(m) - 1", 8),
+        (ceildiv("(n + 1) + m", "(m) + 1"), 4),
+        (Declared("(n + m)") * 4, 52),
+    ],
+)
+def test_what_is_computed_of_texts_takes_each_as_a_whole(size: Declared, value: int) -> None:
+    assert Size(text_of(size)).value({"n": 10, "m": 3}) == value

@@ -70,8 +70,23 @@ def text_of(size: Any) -> str:
     if isinstance(size, Size):
         return text_of(size.text)
     if isinstance(size, str):
-        return size if size.isidentifier() or size.startswith("(") else f"({size})"
+        return size if size.isidentifier() or is_bracketed(size) else f"({size})"
     return str(size) if type(size) is int else repr(size)
+
+
+def is_bracketed(text: str) -> bool:
+    """Whether an expression has brackets around all of it: ``(a + b)``, and not ``(a) + (b)``."""
+    depth = 0
+    for position, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if not depth:
+            return position > 0 and position == len(text) - 1
+    return False
+
+
+def unbracketed(text: str) -> str:
+    """An expression without the brackets around all of it."""
+    return text[1:-1] if is_bracketed(text) else text
 
 
 def names_in(size: Sizes) -> list[str]:

@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..core.dtype import bytes_of
+from ..define.sizes import unbracketed
 from .tir_signature import ARITHMETIC, FUNCTIONS, Argument, variables_of
 from .tir_tensor_maps import ENCODE, encoded, is_tensor_map
 
@@ -188,7 +189,7 @@ class _Reader:
         condition = self._text(node.condition)
         text = "".join(str(part.value) for part in node.message_parts)
         passes = condition if when is None else f"((not {when}) or {condition})"
-        self.checks.append({"error": str(node.error_kind.value), "message": text, "passes": _outer(passes)})
+        self.checks.append({"error": str(node.error_kind.value), "message": text, "passes": unbracketed(passes)})
 
     def _allocate(self, buffer: Any, when: str | None) -> None:
         if when is not None:
@@ -241,7 +242,7 @@ class _Reader:
             else:
                 base, _, axis = tag.partition(".")
                 launch[_KEYS[base]]["xyz".index(axis)] = size
-        self.launches.append(launch if when is None else {**launch, "when": _outer(when)})
+        self.launches.append(launch if when is None else {**launch, "when": unbracketed(when)})
 
     def _param(self, value: Any, dtype: str) -> dict[str, Any]:
         if dtype in ("handle", "tensor_map"):
@@ -326,7 +327,7 @@ class _Reader:
         for kind, function in _FUNCTIONS.items():
             if isinstance(node, kind):
                 self._require_integers(node)
-                return f"{function}({_outer(self._text(node.a))}, {_outer(self._text(node.b))})"
+                return f"{function}({unbracketed(self._text(node.a))}, {unbracketed(self._text(node.b))})"
         if isinstance(node, tirx.Not):
             return f"(not {self._text(node.a)})"
         if isinstance(node, tirx.Select):
@@ -407,23 +408,9 @@ def _both(when: str | None, condition: str) -> str:
     return condition if when is None else f"({when} and {condition})"
 
 
-def _outer(text: str) -> str:
-    """An expression without the brackets around all of it."""
-    return text[1:-1] if text.startswith("(") and _closes_at_end(text) else text
-
-
-def _closes_at_end(text: str) -> bool:
-    depth = 0
-    for position, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if not depth:
-            return position == len(text) - 1
-    return False
-
-
 def _number(text: str) -> int | str:
     """A number as signatures have it: an integer where it is one."""
-    text = _outer(text)
+    text = unbracketed(text)
     return int(text) if text.removeprefix("-").isdigit() else text
 
 
