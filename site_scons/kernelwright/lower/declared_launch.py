@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import tirx
+import tvm
+from tvm import sym, tirx
 from tvm.script import tirx as T
 from tvm.tirx import op as operations
 
@@ -15,8 +16,9 @@ from ..core.errors import DefinitionError, Where
 from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.cuda_source import Passed as Declared
 from ..define.cuda_source import declared_in
-from ..define.sizes import Size, Sizes, text_of
+from ..define.sizes import Size, Sizes, text_of, unbracketed
 from ..define.tensor_map import FILLS, PROMOTIONS, SWIZZLES, UNIT, TensorMap
+from ..runtime.dtype import integer_range
 from ..runtime.size import translate
 from .tir_lowering import lower_host
 from .tir_signature import Argument, arguments_of
@@ -208,11 +210,14 @@ class _Host:
         self._where = where
         self._size_dtype = sizes
         self._sizes: dict[str, Any] = {}
+        self._checks: list[Any] = []
+        self._analyzer = sym.Analyzer()
         self._parameters = {name: self._parameter(name, value) for name, value in declared.items()}
 
     def function(self, launches: Sequence[DeclaredLaunch]) -> tirx.PrimFunc:
         """The function."""
-        statements = [statement for launch in launches for statement in self._launch(launch)] or [tirx.Evaluate(0)]
+        launched = [statement for launch in launches for statement in self._launch(launch)]
+        statements = [*self._checks, *launched] or [tirx.Evaluate(0)]
         body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
         return tirx.PrimFunc(list(self._parameters.values()), body).with_attr("s_tir", True)
 
@@ -249,11 +254,17 @@ class _Host:
         return tirx.decl_buffer(shape, "uint8", "workspace")
 
     def _size(self, size: int | str) -> Any:
-        return size if isinstance(size, int) else self._sizes.setdefault(size, tirx.Var(size, self._size_dtype))
+        if isinstance(size, int):
+            return size
+        if size not in self._sizes:
+            self._sizes[size] = tirx.Var(size, self._size_dtype)
+            most = tirx.IntImm(self._size_dtype, integer_range(self._size_dtype)[1])
+            self._analyzer.bind(self._sizes[size], tvm.ir.Range(0, most))
+        return self._sizes[size]
 
     def _passed(self, name: str, value: Passed) -> Any:
         if isinstance(value, (Size, int)):
-            return self._number(value, dtype_of(value))
+            return self._parameter_number(name, value, dtype_of(value))
         parameter = self._parameters[value.name if isinstance(value, Given) else name]
         return parameter.data if tirx.buffer.is_buffer_var(parameter) else parameter
 
@@ -271,21 +282,72 @@ class _Host:
         )
         return [tirx.Bind(made, operations.tvm_stack_alloca("tensormap", 1)), tirx.Evaluate(call)]
 
+    def _parameter_number(self, name: str, size: Sizes, dtype: str) -> Any:
+        """A number that a parameter gets; in front of the launches is what refuses one that its dtype cannot hold."""
+        number = self._number(size, dtype)
+        low, high = _range(dtype)
+        bound = self._analyzer.const_int_bound(number)
+        if isinstance(number, tirx.IntImm) and not low <= int(number.value) <= high:
+            message = f"argument {name!r} is {int(number.value)}, which does not fit {dtype}"
+            raise DefinitionError(message, self._where, 'give it a wider dtype: Size(..., dtype="int64")')
+        problem = f"{name!r} is {unbracketed(text_of(size))}, which does not fit {dtype} in this call"
+        if bound.min_value < low:
+            self._require(tirx.GE(number, _int64(low)), problem)
+        if bound.max_value > high:
+            self._require(tirx.LE(number, _int64(high)), problem)
+        return number
+
     def _number(self, size: Sizes, dtype: str = "int32") -> Any:
-        """A size, computed in a dtype."""
+        """A size. It is computed in 64 bits whatever gets it, so that nothing wraps around.
+
+        Arguments:
+            dtype: what its numbers have to fit.
+        """
 
         def symbol(name: str) -> Any:
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
-            return variable if str(variable.ty.dtype) == dtype else tirx.Cast(dtype, variable)
+            return variable if str(variable.ty.dtype) == "int64" else tirx.Cast("int64", variable)
 
         def literal(number: int) -> Any:
-            low, high = int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
+            low, high = _range(dtype)
             if low <= number <= high:
-                return tirx.IntImm(dtype, number)
+                return _int64(number)
             message = f"the number {number} in the size {text_of(size)} is no {dtype}"
             raise DefinitionError(message, self._where, f"write numbers from {low} to {high}")
 
-        return translate(text_of(size), literal, symbol, _operation)
+        def operation(name: str, operands: list[Any]) -> Any:
+            if name in ("//", "%"):
+                self._require_divisor(operands[1], size)
+            return _operation(name, operands)
+
+        return self._analyzer.simplify(translate(text_of(size), literal, symbol, operation))
+
+    def _require_divisor(self, divisor: Any, size: Sizes) -> None:
+        """Have calls refused in which a divisor is 0, which ends a process that computes in C."""
+        bound = self._analyzer.const_int_bound(divisor)
+        if bound.min_value == bound.max_value == 0:
+            remedy = "divide by a number, or by a size that is not 0"
+            raise DefinitionError(f"the size {unbracketed(text_of(size))} divides by 0", self._where, remedy)
+        if bound.min_value <= 0 <= bound.max_value:
+            self._require(
+                tirx.NE(divisor, _int64(0)), f"the size {unbracketed(text_of(size))} divides by 0 in this call"
+            )
+
+    def _require(self, passes: Any, problem: str) -> None:
+        message = f"kernel '{self._where.kernel}': {problem}\n  remedy: pass other sizes and numbers"
+        # TVM 0.27 documents another order of these arguments.
+        check = tirx.AssertStmt(passes, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
+        self._checks.append(check)
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    """The least and the greatest number of a dtype that int64 has as well."""
+    low, high = integer_range(dtype)
+    return low, min(high, integer_range("int64")[1])
+
+
+def _int64(number: int) -> Any:
+    return tirx.IntImm("int64", number)
 
 
 def _operation(name: str, operands: list[Any]) -> Any:

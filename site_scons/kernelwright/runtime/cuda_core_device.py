@@ -586,9 +586,9 @@ class Call:
         self._workspaces: list[Callable[[], None]] = []
 
     def check(self, passes: bool, error: type[Exception], message: str) -> None:
-        """Raise an error of the definition's own."""
+        """Raise an error of the definition's own, which may name the kernel already."""
         if not passes:
-            self._cuda.refuse(error, message)
+            self._cuda.refuse(error, message.removeprefix(f"kernel '{self._cuda.kernel}': "))
 
     def workspace(self, size: int) -> int:
         """The address of temporary memory of so many bytes, until the call ends."""
