@@ -398,6 +398,14 @@ print(was, product())
     assert project.python(code, env=env).strip() == "True False"
 
 
+def test_macros_may_have_any_name(project):
+    names = ["T", "N", "K", "P", "F", "I", "First", "Rest", "kw", "type", "kind", "count", "number", "bytes", "about"]
+    project.replace("kernels/tiles.py", '"THREADS": 64', f'"THREADS": 64, **dict.fromkeys({names}, "(another)")')
+    project.replace("kernels/tiles.py", ", long long bytes,", ", long long size,")
+    project.replace("kernels/tiles.py", "< bytes", "< size")
+    assert project.scons("build/kernels/demo/tiles/default/cuda/compute_90a.ptx").labels["PTX"] == 1
+
+
 # ---- errors
 
 MISTAKES = {
