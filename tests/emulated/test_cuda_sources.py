@@ -297,6 +297,8 @@ print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100,
         ({"box": (32, 64), "swizzle": 64}, "rows of 128 bytes\n.*no more than its swizzle of 64"),
         ({"swizzle": 16}, r"swizzle=16\n.*use one of 0, 32, 64, 128"),
         ({"fill": "one"}, r"fill='one'\n.*use one of zero, nan"),
+        ({"tensor": Tensor("int16", "m", "k"), "fill": "nan"}, r"fill='nan' and the dtype 'int16'\n.*use fill='zero'"),
+        ({"tensor": Tensor("float16", "m", 20)}, r"of a tensor with rows of 40 bytes\n.*make them a multiple of 16"),
         ({"tensor": Tensor("float16")}, "give it a Tensor with one to 5 dimensions"),
     ],
 )

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from kernelwright import backends
 from kernelwright.core.errors import KernelwrightError
+from kernelwright.define.cuda_source import DTYPES
+from kernelwright.library import launcher
+from kernelwright.runtime import cuda_core_tensor_maps
 from launcher_build import tensor
 from nvrtc_package import Process, make_driver, make_package, plan_of
 from test_nvrtc_backend import cuda_signature, launch, number, pointers
@@ -86,10 +89,17 @@ def test_what_the_driver_refuses_is_an_error(process: Process, function: str, do
     assert said.startswith(f"kernel 'boxes': {doing}") and "failed with CUDA_ERROR_INVALID_IMAGE" in said
 
 
+def test_tensors_of_every_dtype_have_maps_with_and_without_a_library() -> None:
+    header = Path(*launcher.__path__, "tensormap.h").read_text()
+    in_libraries = {name: int(number) for name, number in re.findall(r'\{"(\w+)", (\d+)\}', header)}
+    assert in_libraries == cuda_core_tensor_maps.DTYPES
+    assert set(DTYPES) == set(in_libraries)
+
+
 @pytest.mark.parametrize(
     ("signature", "message"),
     [
-        (boxes({"dtype": "float8_e4m3fn"}), "there are no tensor maps of float8_e4m3fn"),
+        (boxes({"dtype": "float4_e2m1fn"}), "there are no tensor maps of float4_e2m1fn"),
         (boxes(cooperative=True), "launched with tensor maps and with clusters or flags"),
     ],
 )

@@ -18,6 +18,9 @@ PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 FILLS = {"zero": 0, "nan": 1}
 """What a copy has for elements out of bounds -> the number of the mode (CUtensorMapFloatOOBfill)."""
 
+WITH_NAN = ("float16", "bfloat16", "float32", "float64")
+"""The dtypes that a copy can fill with NaN."""
+
 LARGEST_BOX, LARGEST_RANK, UNIT = 256, 5, 16
 """Limits of cuTensorMapEncodeTiled: elements in a dimension of a box, dimensions, and bytes that addresses, strides and
 rows of a box are multiples of."""
@@ -34,7 +37,7 @@ class TensorMap:
         box: how many elements one copy has in each dimension, in the order of the tensor's shape.
         swizzle: 0, 32, 64 or 128 bytes.
         promotion: 0, 64, 128 or 256 bytes.
-        fill: ``zero`` or ``nan``.
+        fill: ``zero`` or ``nan``, which is for floating-point numbers of two bytes or more.
     """
 
     tensor: Tensor
@@ -66,8 +69,16 @@ class TensorMap:
             if value not in known:
                 message = f"the TensorMap of {name!r} has {what}={shown(value)}"
                 raise DefinitionError(message, where, f"use one of {', '.join(map(str, known))}")
-        row = box[-1] * bytes_of(Dtype.parse(self.tensor.dtype, where).bits)
+        if self.fill == "nan" and self.tensor.dtype not in WITH_NAN:
+            message = f"the TensorMap of {name!r} has fill='nan' and the dtype {shown(self.tensor.dtype)}"
+            raise DefinitionError(message, where, f"use fill='zero', or one of {', '.join(WITH_NAN)}")
+        element = bytes_of(Dtype.parse(self.tensor.dtype, where).bits)
+        row = box[-1] * element
         if row % UNIT or (self.swizzle and row > self.swizzle):
             message = f"the TensorMap of {name!r} has a box with rows of {row} bytes"
             limit = f", and no more than its swizzle of {self.swizzle}" if self.swizzle else ""
             raise DefinitionError(message, where, f"make them a multiple of {UNIT}{limit}")
+        last = self.tensor.shape[-1]
+        if rank > 1 and isinstance(last, int) and last * element % UNIT:
+            message = f"the TensorMap of {name!r} is of a tensor with rows of {last * element} bytes"
+            raise DefinitionError(message, where, f"make them a multiple of {UNIT}")

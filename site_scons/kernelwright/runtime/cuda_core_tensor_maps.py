@@ -17,8 +17,10 @@ BYTES, ALIGNMENT = 128, 64
 DTYPES = {
     **{"float16": 6, "bfloat16": 9, "float32": 7, "float64": 8, "uint8": 0, "int8": 0},
     **{"uint16": 1, "int16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5},
+    **{"bool": 0, "float8_e4m3fn": 0, "float8_e5m2": 0},
 }
-"""CUtensorMapDataType by dtype. Copies do not look at integers, so their sign does not matter."""
+"""CUtensorMapDataType by dtype. Copies do not look at integers, so their sign does not matter, and other elements of a
+byte are integers to them."""
 
 
 class TensorMap:

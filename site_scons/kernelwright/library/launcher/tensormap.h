@@ -18,13 +18,15 @@ KW_FUNCTION void *kw_tensor_map_in(void *memory) {
 
 static const char kw_encode_handle __attribute__((unused)) = 0;
 
-/* CUtensorMapDataType of a dtype; -1: there is none. Copies do not look at integers, so their sign does not matter. */
+/* CUtensorMapDataType of a dtype; -1: there is none. Copies do not look at integers, so their sign does not matter, and
+ * other elements of a byte are integers to them. */
 KW_FUNCTION int kw_tensor_map_dtype(const char *dtype) {
   static const struct {
     const char *name;
     int value;
   } known[] = {{"float16", 6}, {"bfloat16", 9}, {"float32", 7}, {"float64", 8}, {"uint8", 0},  {"int8", 0},
-               {"uint16", 1},  {"int16", 1},    {"uint32", 2},  {"int32", 3},   {"uint64", 4}, {"int64", 5}};
+               {"uint16", 1},  {"int16", 1},    {"uint32", 2},  {"int32", 3},   {"uint64", 4}, {"int64", 5},
+               {"bool", 0},    {"float8_e4m3fn", 0}, {"float8_e5m2", 0}};
   for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
     if (!strcmp(known[i].name, dtype)) return known[i].value;
   return -1;
