@@ -63,6 +63,7 @@ def test_another_release_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         (vectors(alignment=True), "argument 'y' has alignment=True"),
         (vectors(multiples={"m": 8}), "argument 'y' has multiples="),
         (Program(host, x=Tensor("float32", 0), y=Tensor("float32", "n")), "a size of argument 'x' is 0"),
+        (Program(host, x=Tensor("float32", "lambda"), y=Tensor("float32", "n")), "a size of argument 'x' is 'lambda'"),
         (Program(host, x=Tensor("float32", "2 * n"), y=Tensor("float32", "n")), "a size of argument 'x' is '2 "),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ def check_arguments(
 
 def _check_tensor(name: str, value: Tensor, where: Where) -> None:
     for size in value.shape:
-        named = isinstance(size, str) and size.isascii() and size.isidentifier()
+        named = isinstance(size, str) and size.isascii() and size.isidentifier() and not keyword.iskeyword(size)
         if not named and (type(size) is not int or not 0 < size < 1 << 31):
             message = f"a size of argument {name!r} is {shown(size)}, expected a positive integer or a name"
             raise DefinitionError(message, where, f'write, for example, Tensor({value.dtype!r}, "m", 128)')
