@@ -449,6 +449,48 @@ def test_numbers_arrive_with_their_types(project):
         assert launches(log)[0].endswith(f"parameters {expected} 0x10000 0 0"), (dtype, log)
 
 
+COUNTED = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Scalar, Size, Tensor, ceildiv
+
+
+@triton.jit
+def device(x, y, each, z, count):
+    tl.store(z + tl.program_id(0) % 64, count.to(tl.int64) + each)
+
+
+@kernel(frontend="triton")
+def pairs():
+    tensors = {"x": Tensor("int8", "m"), "y": Tensor("int8", "n"), "each": Scalar("int64")}
+    z = Tensor("int64", 64, written=True)
+    return Program(device, **tensors, z=z, count=Size("m * n // each"), grid=ceildiv(Size("m") * "n", 64))
+"""
+
+
+def test_sizes_are_computed_exactly_and_compared_with_their_dtype(project):
+    """In 32 bits, 65537 * 65537 is 131073. A division by zero would end the process."""
+    project.write("kernels/pairs.py", COUNTED)
+    project.scons("-j2", "ARCHS=sm_80")
+    code = """
+        def pairs(m, n, each):
+            x, y = (on_cuda(size, dtype=(0, 8, 1)) for size in (m, n))
+            return demo.pairs(x, y, each, on_cuda(64, dtype=(0, 64, 1)))
+        pairs(65537, 65537, 1 << 20)
+        print(message_of(pairs, 65537, 65537, 2).splitlines()[0])
+        print(message_of(pairs, 65537, 65537, -2).splitlines()[0])
+        print(message_of(pairs, 8, 8, 0).splitlines()[0])
+    """
+    printed, log = call(project, textwrap.dedent(code), parameters="pplpipp")
+    assert printed.splitlines() == [
+        *["ValueError: kernel 'pairs': 'count' is m * n // each, which does not fit int32 in this call"] * 2,
+        "ValueError: kernel 'pairs': the size m * n // each divides by 0 in this call",
+    ]
+    (launch,) = launches(log)
+    assert "grid 67110913 1 1" in launch and launch.endswith("parameters 0x10000 0x10000 1048576 0x10000 4096 0 0")
+
+
 FLAGS = """\
 import triton
 import triton.language as tl

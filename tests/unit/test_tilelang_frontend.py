@@ -101,16 +101,18 @@ def test_launches_share_tensors_and_maps_in_any_order():
     mapped = EncodedMap("x", "float16", [64, "m"], [128], [64, 32], [1, 1], 0, 3, 2, 0)
     sizes = [("blockIdx.x", "((m + 31) // 32)"), ("threadIdx.x", 128)]
     first = DeclaredLaunch("load", {"p0": Given("y"), "p1": mapped, "p2": Size("m", "int64")}, sizes, 4096)
-    second = DeclaredLaunch("scale", {"p0": Given("alpha"), "p1": Given("x"), "p2": Given("y")}, sizes)
+    # TileLang's host code passes all numbers as sizes.
+    numbers = {"p0": Given("alpha"), "p1": Size("alpha", "float32")}
+    second = DeclaredLaunch("scale", {**numbers, "p2": Given("x"), "p3": Given("y")}, sizes)
     unit = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_90a", "kernels/k.py:1")
     signature = json.loads(lower_launches(declared, [first, second], unit).files["signature.json"])
     assert [kernel["params"] for kernel in signature["device_kernels"]] == [
         ["handle", "tensor_map", "int64"],
-        ["float32", "handle", "handle"],
+        ["float32", "float32", "handle", "handle"],
     ]
     one, two = signature["launches"]
     assert one["params"] == [{"tensor": "y"}, {"tensor_map": 0}, {"scalar": "m", "dtype": "int64"}]
-    assert two["params"] == [{"scalar": "alpha", "dtype": "float32"}, {"tensor": "x"}, {"tensor": "y"}]
+    assert two["params"] == [*[{"scalar": "alpha", "dtype": "float32"}] * 2, {"tensor": "x"}, {"tensor": "y"}]
     assert (one["grid"], one["shared"], two["shared"]) == (["(m + 31) // 32", 1, 1], 4096, 0)
     (described,) = signature["tensor_maps"]
     assert (described["sizes"], described["swizzle"], described["promotion"]) == ([64, "m"], 3, 2)

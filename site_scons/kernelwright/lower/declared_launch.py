@@ -285,6 +285,8 @@ class _Host:
     def _parameter_number(self, name: str, size: Sizes, dtype: str) -> Any:
         """A number that a parameter gets; in front of the launches is what refuses one that its dtype cannot hold."""
         number = self._number(size, dtype)
+        if "int" not in dtype:
+            return number
         low, high = _range(dtype)
         bound = self._analyzer.const_int_bound(number)
         if isinstance(number, tirx.IntImm) and not low <= int(number.value) <= high:
@@ -301,12 +303,13 @@ class _Host:
         """A size. It is computed in 64 bits whatever gets it, so that nothing wraps around.
 
         Arguments:
-            dtype: what its numbers have to fit.
+            dtype: what its numbers have to fit. TileLang passes a number that is no integer as a size, too.
         """
+        computed = "int64" if "int" in dtype else dtype
 
         def symbol(name: str) -> Any:
             variable = self._sizes[name] if name in self._sizes else self._parameters[name]
-            return variable if str(variable.ty.dtype) == "int64" else tirx.Cast("int64", variable)
+            return variable if str(variable.ty.dtype) == computed else tirx.Cast(computed, variable)
 
         def literal(number: int) -> Any:
             low, high = _range(dtype)

@@ -528,8 +528,7 @@ class BuildRun:
         for name in compat.unknown_targets():
             if name == "wheel":
                 remedy = "write env.KernelWheel(PACKAGE) into the build file"
-                sys.stderr.write(f"kernelwright: there is no target 'wheel'; {remedy}
-")
+                sys.stderr.write(f"kernelwright: there is no target 'wheel'; {remedy}\n")
                 continue
             near = difflib.get_close_matches(name, {*compat.aliases(), *TARGETS} - {name}, 3, 0.7)
             if near:
