@@ -574,6 +574,38 @@ def test_descriptors_that_a_kernel_makes_get_scratch_memory_for_each_program(pro
     assert int(scratch, 16) > 0
     assert profile == "0"
     assert project.scons("ARCHS=sm_80", "-j2").labels["LINK"] == 4
+    project.replace("kernels/described.py", "of_y.store([row, 0], of_x.load", "of_x.store([row, 0], of_y.load")
+    output = project.scons("described", "ARCHS=sm_90a", ok=False).output
+    assert re.search(r"kernels/described\.py:12 described/default .*: it stores to a tensor that is no output", output)
+
+
+PASSED = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Tensor
+
+
+@triton.jit
+def device(x, y, num_warps: tl.constexpr, num_stages):
+    at = tl.arange(0, 32)
+    tl.store(y + at, tl.load(x + at) & (num_warps * num_stages == 16))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def passed():
+    x = Tensor("bool", 32)
+    return Program(device, x=x, y=x, grid=1, num_warps=8, num_stages=2)
+"""
+
+
+def test_options_of_a_launch_can_be_parameters_and_bool_can_be_loaded(project):
+    """Triton's own softmax has ``num_stages`` among its parameters."""
+    project.write("kernels/passed.py", PASSED)
+    output = project.scons("passed", "ARCHS=sm_80,compute_80").output
+    assert "kernels/passed.py" not in output, "nothing to be said"
+    text = (project.folder / "build/kernels/demo/passed/default/cuda/compute_80.ptx").read_text()
+    assert ".reqntid 256" in text and "ld.global.b8" in text
 
 
 # ---- what is wrong with a definition
@@ -653,6 +685,12 @@ RULED = '@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0
         ),
         ("y=vector, z=vector", "z=vector", "the Program has the arguments x, z, n, BLOCK, its function add_kernel", ""),
         ("BLOCK=256,", "BLOCK=256, MORE=3,", "the Program has the arguments x, y, z, n, BLOCK, MORE", "same names"),
+        (
+            "z, n, BLOCK",
+            "z, n: tl.int64, BLOCK",
+            "the parameter 'n' is annotated as i64, and gets a Size of",
+            "that dtype",
+        ),
         ("BLOCK=256,", "BLOCK=Size('n'),", "the parameter 'BLOCK' of add_kernel is a constexpr, and gets a Size", ""),
         ('outputs=["z"]', 'outputs=["w"]', "outputs names 'w', which is no tensor argument", "names of the tensors"),
         ("Tensor(dtype,", 'Tensor("float7",', "argument 'x' has the dtype 'float7'", "use one of float64"),

@@ -220,18 +220,48 @@ class _Compiler:
 
 @contextlib.contextmanager
 def _constants_told_apart() -> Iterator[None]:
-    """Have called functions compiled for pointers to constants, and once more for plain ones.
+    """Have Triton's front end tell pointers to constants from others, also in descriptors that are made of them.
 
-    In the names of functions, Triton 3.9 has one name for both. So a call would get what was made for an earlier one.
+    Written for Triton 3.9. In its names of functions both kinds are one, so a call would get what was made for an
+    earlier one. It has no constants behind descriptors. In its IR, they are in a memory of their own, and it then
+    prints that it cannot load bool from there.
     """
-    from triton.language.core import pointer_type
+    from triton.language import core
+    from triton.language.semantic import TritonSemantic
 
-    plain = pointer_type.mangle
-    pointer_type.mangle = lambda self: ("K" if self.const else "") + plain(self)
-    try:
+    pointer, descriptor = core.pointer_type, core.tensor_descriptor_base_type
+    plain = pointer.mangle, descriptor.mangle, TritonSemantic.make_tensor_descriptor
+
+    def describe(self: Any, base: Any, *others: Any) -> Any:
+        made = plain[2](self, base, *others)
+        made.type.block_type.is_constant = base.type.is_const()
+        return made
+
+    def storing(way: Callable[..., Any]) -> Callable[..., Any]:
+        def store(self: Any, target: Any, *others: Any) -> Any:
+            if _is_of_constants(target.type):
+                raise ValueError(CONSTANT)
+            return way(self, target, *others)
+
+        return store
+
+    stores = [name for name in vars(TritonSemantic) if re.match("descriptor_(store|scatter|atomic)", name)]
+    with contextlib.ExitStack() as stack:
+        for owner, name, replacement in (
+            (pointer, "to_ir", lambda self, builder: builder.get_ptr_ty(self.element_ty.to_ir(builder), "global")),
+            (pointer, "mangle", lambda self: ("K" if self.const else "") + plain[0](self)),
+            (descriptor, "mangle", lambda self: ("K" if _is_of_constants(self) else "") + plain[1](self)),
+            (TritonSemantic, "make_tensor_descriptor", describe),
+            *((TritonSemantic, name, storing(getattr(TritonSemantic, name))) for name in stores),
+        ):
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, replacement)
         yield
-    finally:
-        pointer_type.mangle = plain
+
+
+def _is_of_constants(kind: Any) -> bool:
+    """Whether a type of descriptors is that of one which was made of a pointer to constants."""
+    return getattr(kind.block_type, "is_constant", False)
 
 
 def _require_release(where: Where) -> None:
@@ -278,7 +308,19 @@ def _arguments_of(program: Program, function: Any, where: Where) -> list[tuple[s
             kind = type(given[parameter.name]).__name__
             message = f"the parameter {parameter.name!r} of {function.__name__} is a constexpr, and gets a {kind}"
             raise DefinitionError(message, where, "give it a plain value")
+        if parameter.name in program.passed:
+            _require_annotated(parameter, program.passed[parameter.name], where)
     return [(name, given[name] if name in given else left_out[name]) for name in parameters]
+
+
+def _require_annotated(parameter: Any, value: Tensor | Scalar | Size, where: Where) -> None:
+    """Raise a DefinitionError if an annotation says another type: for a call, Triton compiles for the annotated one."""
+    kind = f"{'*' if isinstance(value, Tensor) else ''}{DTYPES[value.dtype]}"
+    annotated = parameter.annotation_type.replace("*k", "*")
+    if annotated and annotated != kind:
+        what = f"the parameter {parameter.name!r} is annotated as {annotated}, and gets a {type(value).__name__}"
+        remedy = "give it that dtype, or change the annotation"
+        raise DefinitionError(f"{what} of dtype {value.dtype}, which is {kind}", where, remedy)
 
 
 def _compile_error(error: BaseException, arch: str, unit: Unit) -> LoweringError:

@@ -7,6 +7,7 @@ knows: what the size is a multiple of, and that it is no multiple of what an ear
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,9 @@ def resolved(program: Program, unit: Unit, outputs: Sequence[str]) -> Program:
             if name not in made.arguments:
                 values[name] = _value(name, rule, values, unit.where)
                 made = made.with_value(name, values[name])
+    # As Triton does it for a call: what is a parameter, too, gets what was given for the launch.
+    told = {name: made.options[name] for name in _parameters(made.function) if name in made.options}
+    made.arguments = {**told, **made.arguments}
     return made
 
 
@@ -171,11 +175,15 @@ def _known(program: Program, unit: Unit) -> _Known:
     return _Known(multiples, others)
 
 
+def _parameters(function: Any) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function; none if it is no function."""
+    function = getattr(function, "fn", function)
+    return inspect.signature(function).parameters if inspect.isfunction(function) else {}
+
+
 def _defaults(function: Any) -> dict[str, Any]:
     """The parameters of a function that have a default."""
-    import inspect
-
-    found = inspect.signature(getattr(function, "fn", function)).parameters.values()
+    found = _parameters(function).values()
     return {parameter.name: parameter.default for parameter in found if parameter.default is not parameter.empty}
 
 
