@@ -108,6 +108,8 @@ def test_messages_have_bytes_and_one_that_is_cut_is_none():
 def test_a_process_that_has_ended_is_told_once_and_started_anew(tmp_path: Path):
     python = tmp_path / "python"
     python.write_text("""#!/bin/sh
+echo "what an environment says at its start is no answer"
+exec >"/dev/fd/$4"
 test -e "$0.begun" || {
     touch "$0.begun"; echo '{"version": "0.1.15", "folder": "/"}'; echo "out of memory" >&2; exit 9
 }
@@ -123,7 +125,7 @@ echo '{"result": {}}'
     first = process()
     with pytest.raises(ToolchainError, match="the process of TileLang ended with exit status 9") as caught:
         first.ask({"text": "x" * 100_000})
-    assert caught.value.detail == "out of memory"
+    assert caught.value.detail == "what an environment says at its start is no answer\nout of memory"
     assert process().ask({}) == Message({"result": {}}, [])
 
 

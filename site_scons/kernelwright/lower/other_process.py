@@ -44,16 +44,22 @@ class OtherProcess:
         # The order of sets decides nothing then, and caches in the home folder are left alone.
         fixed = {"PYTHONHASHSEED": "0", "HOME": self._folder.name}
         named = f"{environment.setting} is {python!r}"
+        reading, writing = os.pipe()
+        self._answers = os.fdopen(reading, "rb")
         try:
+            # Answers have a pipe of their own: what an environment prints at its start would be taken for one.
             self._process = subprocess.Popen(
-                [python, "-s", str(START), module],
+                [python, "-s", str(START), module, str(writing)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=self._errors,
                 stderr=self._errors,
                 env=tool_environment() | fixed | dict(variables),
+                pass_fds=(writing,),
             )
         except OSError as error:
             raise self._unusable(f"{named}, which cannot be run: {error.strerror}") from error
+        finally:
+            os.close(writing)
         greeting = self._read().values
         if "error" in greeting:
             raise self._unusable(f"{named}, which cannot import {environment.title}: {greeting['error']}")
@@ -82,7 +88,7 @@ class OtherProcess:
         return self._read()
 
     def _read(self) -> Message:
-        message = read_message(self._process.stdout) if self._process.stdout is not None else None
+        message = read_message(self._answers)
         if message is not None:
             return message
         process_of.cache_clear()  # the next request starts another one

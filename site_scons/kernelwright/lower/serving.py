@@ -1,8 +1,8 @@
 """What a process in another environment does: it executes sources of the project there, and answers with data.
 
-It reads requests from stdin and answers on stdout until stdin ends. A message is a JSON object in a line, and the bytes
-that belong to it, whose numbers are its ``parts``. Each request is answered by a fork, so that sources are executed
-anew, and an error that ends the process is an answer, too::
+It reads requests from stdin until that ends, and answers on a pipe whose number is its last argument. A message is a
+JSON object in a line, and the bytes that belong to it, whose numbers are its ``parts``. Each request is answered by a
+fork, so that sources are executed anew, and an error that ends the process is an answer, too::
 
     < {"version": "0.1.15", "folder": "/tilelang/lib/python3.11/site-packages/tilelang"}
     > {"root": "/project", "file": "/project/kernels/tile/matmul.py", "function": "matmul", ...}
@@ -89,8 +89,9 @@ def serve(load: Callable[[], ModuleType], answer: Callable[[Message], Message]) 
         load: imports the compiler, once; returns its module.
         answer: does what a request asks for, in a fork.
     """
-    outgoing = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what others print is no answer
+    answers = int(sys.argv[-1])
+    os.set_inheritable(answers, False)  # not by the compiler's own programs, which may outlive this process
+    outgoing = os.fdopen(answers, "wb")
     try:
         compiler = load()
     except Exception as error:  # a broken installation fails in many ways

@@ -1,4 +1,4 @@
-"""Starts a module of ours in an environment in which Kernelwright is not installed: ``python start_worker.py NAME``."""
+"""Starts a module of ours where Kernelwright is not installed: ``python start_worker.py NAME PIPE``."""
 
 from __future__ import annotations
 
