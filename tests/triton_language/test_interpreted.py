@@ -89,6 +89,30 @@ def _(x):
 
 
 @triton.jit
+def sums_kernel(x, y):
+    row = tl.load(x + tl.arange(0, 64))
+    tl.store(y, tl.sum(row))
+    tl.store(y + 1, tl.argmax(row, 0).to(tl.float32))
+    tl.store(y + 2, tl.max(tl.fma(row, row, tl.cumsum(row, 0))))
+
+
+@kernel(frontend="triton", outputs=["y"])
+def sums():
+    return Program(sums_kernel, x=Tensor("bfloat16", 64), y=Tensor("float32", 3), grid=1)
+
+
+@sums.inputs
+def _(rng):
+    return {"x": rng.integers(-3, 3, 64)}
+
+
+@sums.reference
+def _(x):
+    x = x.astype("float32")
+    return np.array([x.sum(), x.argmax(), (x * x + x.cumsum()).max()], "float32")
+
+
+@triton.jit
 def assembly_kernel(y):
     at = tl.arange(0, 32)
     tl.store(y + at, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [at], tl.int32, True, 1))
@@ -121,7 +145,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("helpers.py", HELPERS)
     project.write("kernels/checked.py", CHECKED)
     run = project.scons("check", "-j2")
-    assert run.labels["CHECK"] == 9
+    assert run.labels["CHECK"] == 10
     assert "[ CHECK ] numbers/dtype-bfloat16 interpreted\n" in run.output
     for name in ("assembly", "library"):
         assert f"lacking/function-{name} is not checked, as the interpreter cannot run it" in run.output
@@ -145,7 +169,8 @@ def test_all_variants_are_compared_at_sizes_of_their_class(checked):
     classes = ("all_multiple_of-16", "all_multiple_of-16_n_multiple_of-16", "n_multiple_of-16", "default")
     doubled = {f"doubled/{slug}.interpreted.json": 6 for slug in classes}
     lacking = {f"lacking/function-{name}.interpreted.json": 0 for name in ("assembly", "library")}
-    assert cases == {**numbers, **doubled, **lacking}
+    sums = {"sums/default.interpreted.json": 1}
+    assert cases == {**numbers, **doubled, **lacking, **sums}
     assert {result["device"] for result in found.values()} == {"interpreted"}
     sizes = [size["n"] for size in found["doubled/all_multiple_of-16.interpreted.json"]["sizes"]]
     assert sizes == [48, 16, 144, 16, 0, 2064]

@@ -17,7 +17,14 @@ import triton.language as tl
 from torch.utils.dlpack import from_dlpack
 from triton.language.extra import libdevice
 from triton.runtime.errors import InterpreterError
-from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import (
+    GridExecutor,
+    InterpretedFunction,
+    InterpreterBuilder,
+    ReduceScanOpInterface,
+    TensorHandle,
+    interpreter_builder,
+)
 
 from ..core.errors import DefinitionError, Where
 from ..define.arguments import Scalar, Tensor
@@ -42,8 +49,9 @@ def interpreted(program: Program, unit: Unit) -> Callable[..., Mapping[str, str 
     """
     program = resolved(program, unit, unit.named(list(program.declared)))
     function = _function_of(program, unit.where)
-    for operation in ("binary_op", "unary_op", "create_dot"):
+    for operation in ("binary_op", "unary_op", "create_dot", "create_fma", "create_clampf"):
         _mend_bfloat16(operation)
+    _mend_reductions()
     _mend_libdevice()
 
     def run(*arguments: Any) -> Mapping[str, str | None]:
@@ -80,6 +88,28 @@ def _mend_bfloat16(operation: str) -> None:
         return builder.cast_impl(made, tl.bfloat16) if wanted and made.data.dtype == np.float32 else made
 
     setattr(InterpreterBuilder, operation, mended)
+
+
+@cache
+def _mend_reductions() -> None:
+    """The same for reductions and scans, such as ``tl.sum``, which are no operations of the builder."""
+    plain = ReduceScanOpInterface.apply
+
+    def mended(self: ReduceScanOpInterface, given: Any) -> Any:
+        tensors = given if isinstance(given, tuple) else (given,)
+        is_narrow = [one.dtype == tl.bfloat16 for one in tensors]
+        pairs = zip(tensors, is_narrow, strict=True)
+        made = plain(self, tuple(_cast(one, tl.float32) if narrow else one for one, narrow in pairs))
+        pairs = zip(made, is_narrow, strict=False)
+        results = tuple(_cast(one, tl.bfloat16) if narrow else one for one, narrow in pairs)
+        return results if isinstance(given, tuple) else results[0]
+
+    ReduceScanOpInterface.apply = mended
+
+
+def _cast(tensor: tl.tensor, dtype: tl.dtype) -> tl.tensor:
+    kind = tl.block_type(dtype, tensor.type.shape) if tensor.type.is_block() else dtype
+    return tl.tensor(interpreter_builder.cast_impl(tensor.handle, dtype), kind)
 
 
 @cache
