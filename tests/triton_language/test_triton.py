@@ -663,6 +663,37 @@ def test_a_store_to_what_is_no_output_is_an_error(project):
     assert "remedy: add it to outputs, or write Tensor(..., written=True)" in output
 
 
+CHOSEN = """\
+import triton
+import triton.language as tl
+from kernelwright import kernel
+from kernelwright.triton import Program, Scalar, Tensor
+
+
+@triton.jit
+def device(x, y, flag):
+    pointer = x
+    if flag > 0:
+        pointer = y
+    tl.store(pointer + tl.arange(0, 32), 1.0)
+
+
+@kernel(frontend="triton", outputs=["y"])
+def chosen():
+    return Program(device, x=Tensor("float32", 32), y=Tensor("float32", 32), flag=Scalar("int32"), grid=1)
+"""
+
+
+def test_a_store_to_an_input_or_an_output_is_an_error_until_both_are_said_to_be_written(project):
+    project.write("kernels/chosen.py", CHOSEN)
+    output = project.scons("chosen", "ARCHS=sm_80", ok=False).output
+    assert re.search(
+        r"kernels/chosen\.py:10 chosen/.*: it cannot be told whether it stores to a tensor that is", output
+    )
+    project.replace("kernels/chosen.py", 'x=Tensor("float32", 32)', 'x=Tensor("float32", 32, written=True)')
+    project.scons("chosen", "ARCHS=sm_80")
+
+
 def test_more_shared_memory_than_an_arch_has_is_an_error_of_the_build(project):
     project.replace("kernels/gemm.py", "num_warps=4", "num_warps=4, num_stages=9")
     project.replace("kernels/gemm.py", '"K": 32', '"K": 64')

@@ -81,11 +81,13 @@ def compiled(program: Program, unit: Unit, progress: Callable[[str], None]) -> t
     program.check(outputs, unit.where)  # a heuristic may have chosen an option
     unit = replace(unit, multiples={n: m for n, m in unit.multiples.items() if n != ALL})
     compiler = _Compiler(program, unit)
-    compiler.require_written()
+    undecided = compiler.require_written()
     results = []
     for arch in sorted({real_arch(arch) for arch in unit.archs}, key=arch_order):
         progress(f"compiling for {arch} (Triton)")
         results.append(compiler.compile(arch))
+    if undecided:
+        raise undecided
     return program.options, results
 
 
@@ -145,8 +147,10 @@ class _Compiler:
             compiled = triton.compile(self._source(), target=target, options=dict(self._options))
         return compiled, printed.getvalue()
 
-    def require_written(self) -> None:
+    def require_written(self) -> DefinitionError | None:
         """Raise a DefinitionError if the function stores to a tensor that the definition does not say is written.
+
+        Returns the error to raise if that cannot be told, and the function can be compiled all the same.
 
         Triton's front end refuses that for pointers to constants. The code itself is made with plain ones: with the
         others, Triton 3.9 cannot translate tensor descriptors.
@@ -164,12 +168,17 @@ class _Compiler:
         try:
             with _constants_told_apart():
                 self._source(with_constants=True).make_ir(target, options, *implementation, context)
-        except Exception as error:  # compiling raises all others again
+        except Exception as error:
             found = _compile_error(error, self._unit.arch, self._unit)
             if CONSTANT in str(found.detail):
                 message = "it stores to a tensor that is no output, and that the definition does not say is written"
                 remedy = "add it to outputs, or write Tensor(..., written=True)"
                 raise DefinitionError(message, found.where, remedy, found.detail) from error
+            # Such as a pointer that is one to an output in one branch, and to an input in the other.
+            message = "it cannot be told whether it stores to a tensor that is no output"
+            remedy = "write Tensor(..., written=True) for each tensor that it may write"
+            return DefinitionError(message, found.where, remedy, found.detail)
+        return None
 
     def _source(self, *, with_constants: bool = False) -> Any:
         """What is compiled.
