@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -359,12 +360,9 @@ class Project:
                 whether it has to find out what the tools are.
         """
         command = [sys.executable, "-m", "SCons", *arguments]
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
-        variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
-        variables |= {CACHE_DIR: os.environ[CACHE_DIR]} | (env or {})
-        state = self.folder / "build/.kernelwright"
-        if not fresh and not os.path.lexists(state.parent):
-            shutil.copytree(once_in(self.shared, "tools", self._find_tools), state)
+        variables = self.variables(env)
+        if not fresh:
+            self.know_tools(*arguments)
         if fresh or read_at_start(env or ()):
             done = subprocess.run(
                 command,
@@ -383,8 +381,26 @@ class Project:
         assert "Traceback (most recent call last)" not in re.sub(r"^ {4}.*$", "", done.stdout, flags=re.M), done.stdout
         return Run(done.returncode, done.stdout)
 
-    def _find_tools(self, folder: Path) -> None:
-        """Write ``toolchain.json``: what the tools are, as a build keeps it."""
+    def variables(self, env: dict[str, str] | None = None) -> dict[str, str]:
+        """The environment of a run: that of the tests, with their C compiler, and what is given."""
+        variables = {k: v for k, v in os.environ.items() if not k.startswith("KERNELWRIGHT_")}
+        variables |= {"PYTHONPATH": str(SITE_SCONS), "PATH": f"{self.shared}/bin:{os.environ['PATH']}"}
+        return variables | {CACHE_DIR: os.environ[CACHE_DIR]} | (env or {})
+
+    def know_tools(self, *arguments: str) -> None:
+        """Have a first run with these arguments know what the tools are, as later ones do."""
+        state = self.folder / "build/.kernelwright"
+        if not os.path.lexists(state.parent):
+            compiler = re.search(r"^HOST_COMPILER=(/.*)$", "\n".join(arguments), re.M)
+            shutil.copytree(self.tools(compiler[1] if compiler else ""), state)
+
+    def tools(self, compiler: str = "") -> Path:
+        """A folder with what a build keeps of its tools, made once for each C compiler; empty: that of the tests."""
+        name = f"tools{hashlib.sha256(compiler.encode()).hexdigest() if compiler else ''}"
+        return once_in(self.shared, name, lambda folder: self._find_tools(folder, compiler))
+
+    def _find_tools(self, folder: Path, compiler: str) -> None:
+        """Write what the tools are and, for the C compiler of the tests, what CUDA's headers leave."""
         from kernelwright import lower
         from kernelwright.core.errors import KernelwrightError
         from kernelwright.define.settings import Settings
@@ -395,7 +411,14 @@ class Project:
             tools.lowerer()
             for name in lower.names():
                 lower.get(name).tool(tools, Settings())
-            tools.nvcc("", tools.host_compiler(""))
+            tools.nvcc("", tools.host_compiler(compiler))
+            if not compiler:
+                with tempfile.TemporaryDirectory(dir=self.shared) as top:
+                    project = new_project(Path(top))
+                    state = project.folder / "build/.kernelwright"
+                    shutil.copytree(folder, state)
+                    project.scons("-j2")
+                    (state / "headers").rename(folder / "headers")
 
     def built(self, *arguments: str, ok: bool = True) -> Run:
         """As ``scons``, for a first build: of equal projects one is built in a test run and the others are copies."""

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from conftest import WITHOUT_TORCH, Project, once_in
+from conftest import WITHOUT_TORCH, Project
 from forked import starter
 
 READY = "import tvm_ready; tvm_ready.prepare(2)\n"
@@ -66,8 +66,7 @@ class Demand:
         from kernelwright.state.own_folder import mark_own
 
         mark_own(self.cache)
-        tools = once_in(self.project.shared, "tools", self.project._find_tools)
-        shutil.copyfile(tools / "toolchain.json", self.cache / "toolchain.json")
+        shutil.copyfile(self.project.tools() / "toolchain.json", self.cache / "toolchain.json")
 
     def definition(self, name: str, body: str = "") -> Path:
         """Write ``kernels/<name>.py``; its kernel multiplies by a factor."""

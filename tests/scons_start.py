@@ -8,6 +8,8 @@ modules are there, and hash values are the same in every run.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import runpy
 import sys
 from pathlib import Path
@@ -16,8 +18,23 @@ import tvm_ready
 
 # isort: split
 import SCons.Platform.posix
-import SCons.Script  # noqa: F401 (after what workers have imported)
-from kernelwright.scons import tool
+import SCons.Script  # (after what workers have imported)
+import SCons.Tool
+from kernelwright import backends, discover, stages
+from kernelwright.core.pipeline import KINDS
+from kernelwright.scons import graph, tool
+from kernelwright.stages.code import code_digest, loaded_code
+
+# What builds import, and SCons for the environment that it makes folders with.
+for package in (SCons.Tool, backends, discover, stages):
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(found.name)
+
+# Our own code stays as it is, and each run would read all of it.
+for label in KINDS:
+    code_digest(label)
+loaded_code()
+graph.own_code = loaded_code
 
 TESTS = Path(__file__).resolve().parent
 SITE_SCONS = str(Path(tool.__file__).parents[2])

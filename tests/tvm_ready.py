@@ -6,6 +6,7 @@ starts are these children; later ones, and everything else that it starts, are s
 
 from __future__ import annotations
 
+import inspect
 import json
 import linecache
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
+from kernelwright.ondemand import kernel  # noqa: F401 (for definitions, which import it first)
 from kernelwright.processes import children
 from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
 from kernelwright.worker import forkserver, server  # noqa: F401
@@ -55,6 +57,8 @@ def _lower_once() -> None:
 
 
 _lower_once()
+# TVM looks for the module of each of its callers. For code without a file, that goes through all modules each time.
+inspect.modulesbyfile.update({"<string>": "", "<ast>": ""})
 READY = frozenset(sys.modules)
 ONLY_TVM = frozenset(
     name
@@ -157,8 +161,8 @@ def _wait_for_work(work: socket.socket) -> NoReturn:
     module, *arguments = request["command"]
     sys.argv = [str(sys.modules[module].__file__), *arguments]
     sys.dont_write_bytecode = True
-    for name in sys.modules.keys() - READY:
-        del sys.modules[name]
+    # Whoever refers to them keeps them from being cleared one by one.
+    left = [sys.modules.pop(name) for name in sys.modules.keys() - READY]
     # TVM looks up its callers' lines, and a strict worker refuses to read these files, which are of no package.
     for name in ("forked", "scons_start", __name__):
         linecache.getlines(str(Path(__file__).with_name(f"{name}.py")))
@@ -166,4 +170,5 @@ def _wait_for_work(work: socket.socket) -> NoReturn:
         sys.modules[module].main()
     except BaseException:
         traceback.print_exc()
+    del left
     os._exit(1)

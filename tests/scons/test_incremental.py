@@ -276,6 +276,7 @@ def test_same_bytes_for_any_jobs_and_folder(project, tmp_path_factory):
     shutil.copytree(
         project.folder, other.folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("build", ".sconsign*")
     )
+    other.know_tools(compiler)
     other.scons("-j4", compiler, fresh=True)  # where hash values are others
     assert project.files("build/kernels", "build/demo") == other.files("build/kernels", "build/demo")
 
@@ -304,10 +305,11 @@ def gate(tmp_path_factory):
 
 def start(project, *arguments: str) -> subprocess.Popen[str]:
     """Start ``scons``."""
+    project.know_tools(*arguments)
     return subprocess.Popen(
         [sys.executable, "-m", "SCons", "-Q", *arguments],
         cwd=project.folder,
-        env={**os.environ, "PYTHONPATH": str(SITE_SCONS)},
+        env=project.variables(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -221,10 +221,12 @@ int main(int count, char **command) {
   if (!is_known || is_as_shipped(source) || !key_of(&key, source, options)) do_as_asked(command);
   snprintf(kept, sizeof kept, "%s/%016lx%016lx", MEMORY, (long)key.sums[0], (long)key.sums[1]);
   if (copy(kept, target)) return 0;
-  char **all = calloc((size_t)count + 2, sizeof *all);
+  char **all = calloc((size_t)count + 3, sizeof *all), prefix[4200];
   memcpy(all, command, (size_t)count * sizeof *all);
+  all[count] = "-O0";
   /* Without any optimisation an unused string stays in an extension, with the path of Cython's output. */
-  all[count] = shared ? "-O1" : "-O0";
+  snprintf(prefix, sizeof prefix, "-fmacro-prefix-map=%s=source", source);
+  if (shared) all[count + 1] = prefix;
   Text errors = output(all, false, &status);
   if (write(2, errors.bytes, errors.size) < 0) return 1;
   if (status == 0 && errors.size == 0) {

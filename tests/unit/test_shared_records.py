@@ -36,6 +36,7 @@ class Tree(Project):
 
     def __init__(self, folder: Path, cache: Path, writable: bool = True) -> None:
         super().__init__(folder)
+        self.beside = cache.parent
         self.cache = BuildCache(cache, LARGEST_RECORD, writable)
         self.runs = 0
 
@@ -43,27 +44,38 @@ class Tree(Project):
         """Discover with nothing of an earlier run, but for the build cache."""
         self.runs += 1
         paths = [self.folder / file for file in files]
-        kept = self.folder.parent / f"{self.folder.name}-{self.runs}"
+        kept = self.beside / f"{self.folder.name}-{self.runs}"
         return discover(paths, self.folder, kept, lambda: self.pool, "tvm 1", answers=self.cache)
 
     def hits(self, *files: str) -> bool:
         """Whether the build cache has the records of files."""
         self.runs += 1
         paths = [self.folder / file for file in files]
-        kept = self.folder.parent / f"{self.folder.name}-{self.runs}"
+        kept = self.beside / f"{self.folder.name}-{self.runs}"
         return is_known(paths, self.folder, kept, "tvm 1", self.cache)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("shared"))
+    with project.pool:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("CUDA_VISIBLE_DEVICES", "1")
+            project.discover(project.copy("first"))
+        yield project
+
+
 @pytest.fixture
-def tree(tmp_path: Path) -> Iterator[Tree]:
-    made = Tree(tmp_path / "tree", tmp_path / "cache")
-    made.folder.mkdir()
+def tree(shared: Project, tmp_path: Path) -> Iterator[Tree]:
+    """A project with a worker of its own, whose fork server is that of other tests. It has CUDA_VISIBLE_DEVICES=1."""
+    made = Tree(shared.folder, tmp_path / "cache")
+    shared.lend_to(made)
     with made.pool:
         yield made
 
 
 def entries(tree: Tree) -> list[Path]:
-    return sorted((tree.folder.parent / "cache").glob("??/*"))
+    return sorted((tree.beside / "cache").glob("??/*"))
 
 
 def test_another_checkout_has_the_same_record_without_a_worker(tree: Tree, tmp_path: Path) -> None:
@@ -195,7 +207,7 @@ def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
         asked.append(name)
         return digest(name) + ("changed" if name == "iniconfig" else "")
 
-    kept = ([tree.folder / file], tree.folder, tree.folder.parent / "tree-1", "tvm 1")
+    kept = ([tree.folder / file], tree.folder, tree.beside / f"{tree.folder.name}-1", "tvm 1")
     assert is_known(*kept), "in the tree that has found it out"
     monkeypatch.setattr(surroundings, "installed_digest", changed)
     assert not tree.hits(file) and asked == ["iniconfig"]
@@ -213,7 +225,7 @@ def test_another_version_of_an_installed_package_that_it_imports_is_a_miss(
     ids=["file", "folder", "process", "module"],
 )
 def test_a_record_that_depends_on_what_nobody_else_can_look_at_is_not_shared(tree: Tree, top: str) -> None:
-    outside = tree.folder.parent / "outside"
+    outside = tree.beside / "outside"
     outside.mkdir()
     (outside / "somewhere_else.py").write_text("")
     file = tree.empty("one", top.format(outside=outside))

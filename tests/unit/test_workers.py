@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,13 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, Where, WorkerError
 from kernelwright.processes import pool as pool_module
 from kernelwright.processes import protocol
-from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest
 from kernelwright.processes.tool_process import OUTPUT_LIMIT
@@ -39,31 +36,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 Fresh = Callable[[int], Project]
 
 
-class Lent:
-    """A fork server that outlives the pool which has it."""
-
-    def __init__(self, server: ForkServer) -> None:
-        self._server = server
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
-
-    def end(self, grace_s: float = 0.0) -> None:
-        pass
-
-
 @pytest.fixture
 def fresh(shared: Project) -> Fresh:
     """A pool of that size with workers of its own, whose fork server has imported TVM for other tests already."""
 
     def make(size: int) -> Project:
-        shared.discover(shared.copy("ready"))
-        assert shared.pool._fork_server is not None
-        shutil.rmtree(shared.folder / "kernels")
-        for name in ("processes", "daemon"):
-            (shared.folder / name).unlink(missing_ok=True)
         project = Project(shared.folder, size)
-        project.pool._fork_server = cast(ForkServer, Lent(shared.pool._fork_server))
+        shared.lend_to(project)
         return project
 
     return make

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, LowerRequest
 from moments import HANGS_AFTER_S
@@ -35,6 +37,19 @@ def {name}():
 """
 
 
+class Lent:
+    """A fork server that outlives the pool which has it."""
+
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def end(self, grace_s: float = 0.0) -> None:
+        pass
+
+
 class Project:
     """A folder with definition files, and a pool of workers for it."""
 
@@ -57,6 +72,14 @@ class Project:
         """A definition file whose kernel has that body, with some code above it."""
         text = EMPTY.format(name=name, top=textwrap.dedent(top), body=textwrap.indent(body, "    ").strip())
         return str(self.write(f"kernels/{name}.py", text).relative_to(self.folder))
+
+    def lend_to(self, other: Project) -> None:
+        """Empty the folder, and lend the fork server, which has imported TVM, to another project in it."""
+        self.discover(self.copy("ready"))
+        assert self.pool._fork_server is not None
+        for path in self.folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        other.pool._fork_server = cast(ForkServer, Lent(self.pool._fork_server))
 
     def discover(self, file: str) -> dict[str, Any]:
         return self.pool.call(DiscoverRequest(file))
