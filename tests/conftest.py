@@ -267,17 +267,19 @@ def once_in(top: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the projects of a test run share: those that were built, and a C compiler that compiles nothing twice."""
+    """What the projects of a test run share: those that were built, and compilers that compile nothing twice."""
     Project.shared = once(tmp_path_factory, "shared", _make_compiler)
+    os.environ["OBJECTS_OF_TESTS"] = str(Project.shared / "lowered")
     # A pytest that a test runs would spend its last minutes with removing the folders of earlier runs.
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.getbasetemp())
 
 
 def _make_compiler(folder: Path) -> None:
-    """Write ``bin/cc``; nothing if there is no C compiler."""
+    """Write ``bin/cc``, if there is a C compiler, and make the folders of what is compiled once."""
     real = shutil.which("cc")
     (folder / "bin").mkdir()
     (folder / "objects").mkdir()
+    (folder / "lowered").mkdir()
     if real is not None:
         make_remembering_compiler(real, folder / "objects", folder / "bin/cc")
 

@@ -1,21 +1,27 @@
 """Imports TVM, and forks ahead what a program starts to lower and to measure kernels: that import is most of its start.
 
+Code for the CPU that is equal, and for the same target, LLVM compiles once in a test run: most of what a small kernel
+takes. Workers that are started as always compile it each time.
+
 For `forked.starter`: a program that calls `prepare` has children that wait. The first processes of `FORKED` that it
 starts are these children; later ones, and everything else that it starts, are started as always.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import inspect
 import json
 import linecache
 import os
 import select
+import shutil
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
@@ -24,6 +30,9 @@ from kernelwright.ondemand import kernel  # noqa: F401 (for definitions, which i
 from kernelwright.processes import children
 from kernelwright.tune import measure  # noqa: F401 (one of FORKED, and so is the next one)
 from kernelwright.worker import forkserver, server  # noqa: F401
+
+OBJECTS = os.environ.get("OBJECTS_OF_TESTS", "")
+"""A folder for what LLVM has made; empty: nothing is kept."""
 
 FORKED = ("kernelwright.worker.forkserver", "kernelwright.tune.measure")
 """What imports TVM before it does anything else."""
@@ -56,7 +65,48 @@ def _lower_once() -> None:
             Tir().lower(function, unit, lambda doing: None)
 
 
+class _HostCode:
+    """What TVM's ``codegen_build`` gives of a module for LLVM: made when it is written, unless it was before.
+
+    Arguments:
+        compile: makes it.
+        identity: all that decides its content.
+    """
+
+    def __init__(self, compile: Callable[[], Any], identity: Sequence[str]) -> None:
+        self._compile = compile
+        self._kept = Path(OBJECTS, hashlib.sha256(repr(identity).encode("utf-8", "surrogateescape")).hexdigest())
+
+    def write_to_file(self, path: str, format: str) -> None:
+        if not self._kept.exists():
+            scratch = self._kept.with_suffix(f".{os.getpid()}")
+            self._compile().write_to_file(str(scratch), format)
+            scratch.rename(self._kept)
+        shutil.copyfile(self._kept, path)
+
+
+def _remember_host_code() -> None:
+    """Give the lowering of TIR a ``codegen_build`` that remembers."""
+    import tvm
+    from kernelwright.lower import tir_lowering
+
+    build = importlib.import_module("tvm.tirx.build")
+
+    def codegen_build(module: Any, target: Any) -> Any:
+        if target.kind.name != "llvm":
+            return build.codegen_build(module, target)
+        context = tvm.transform.PassContext.current()
+        settings = [f"{name}={value}" for name, value in sorted(context.config.items())]
+        identity = [module.script(show_meta=True), str(target), str(context.opt_level), *settings]
+        return _HostCode(lambda: build.codegen_build(module, target), identity)
+
+    remembering = SimpleNamespace(**{**vars(build), "codegen_build": codegen_build})
+    tir_lowering.importlib = SimpleNamespace(import_module=lambda name: remembering)  # type: ignore[attr-defined]
+
+
 _lower_once()
+if OBJECTS:
+    _remember_host_code()
 # TVM looks for the module of each of its callers. For code without a file, that goes through all modules each time.
 inspect.modulesbyfile.update({"<string>": "", "<ast>": ""})
 READY = frozenset(sys.modules)
