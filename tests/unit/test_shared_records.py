@@ -186,6 +186,19 @@ def test_a_path_of_the_project_in_what_is_lowered_counts_in_its_place_only(tree:
     assert present != present_digest(tree.folder / "elsewhere", surroundings.FOLDER)
 
 
+def test_records_for_two_values_of_a_variable_are_both_kept(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees = {"1": tree, "2": Tree(tmp_path / "two", tmp_path / "cache")}
+    for value, one in trees.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        with one.pool:
+            one.record(one.empty("one", "import os; os.environ.get('CUDA_VISIBLE_DEVICES')"))
+    for value, one in trees.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert one.hits("kernels/one.py")
+
+
 def test_a_variable_that_it_does_not_ask_for_has_no_effect(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tree.empty("one")
     tree.record(file)
