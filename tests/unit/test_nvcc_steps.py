@@ -226,12 +226,13 @@ def test_the_front_end_reads_few_declarations_of_headers(bench, monkeypatch, fla
     assert not whole
 
 
-@pytest.mark.parametrize("name", ["a b.h", "a#b.h", "a$b.h", "a:b.h", "a%'(b).h", "é.h", "a\\b.h"])
-def test_headers_that_flags_name_are_reported(bench, name):
-    (bench.folder / name).write_text("#define NOTHING\n")
-    (bench.folder / "all.h").write_text(f'#include "{name}"\n')
+def test_headers_that_flags_name_are_reported(bench):
+    names = ["a b.h", "a#b.h", "a$b.h", "a:b.h", "a%'(b).h", "é.h", "a\\b.h"]
+    for name in names:
+        (bench.folder / name).write_text("#define NOTHING\n")
+    (bench.folder / "all.h").write_text("".join(f'#include "{name}"\n' for name in names))
     done = bench.stepwise("compute_80", "-include", "all.h")[0]
-    assert set(done.headers) == {f"build/kernel/{name}", "build/kernel/all.h"} and not done.notes
+    assert set(done.headers) == {f"build/kernel/{name}" for name in [*names, "all.h"]} and not done.notes
     bench.stepwise("compute_80", "-include", "all.h")
     assert bench.stepwise("sm_80", "-include", "all.h")[0].headers == (), "the PTX has them"
 
