@@ -728,6 +728,8 @@ def test_full_disk_is_an_error_wherever_it_fills_up_and_no_harm_afterwards(clean
     tree, resize = small_disk
     cache = f"CACHE_DIR={clean.folder / STATE / 'cache'}"
     stages = set()
+    (tree.folder / STATE).mkdir(parents=True)
+    shutil.copy(clean.folder / STATE / "toolchain.json", tree.folder / STATE)
     # What one run has made, the next one need not make, so that each fills the disk at another place.
     start = used_kib(tree)
     for kib in range(start + 16, start + 1000, 20):
