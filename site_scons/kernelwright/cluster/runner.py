@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,8 +174,9 @@ class ClusterRunner:
         with self._lock:
             if self._is_closed:
                 raise WorkerError("the build is ending, so nothing is sent to the cluster any more")
-            if self._refusal is not None:
-                raise copy.copy(self._refusal)  # each stage adds its own line to what it gets
+            if (known := self._refusal) is not None:
+                # A new one, because each stage adds its own line. Not copy.copy, which Dask changes for errors.
+                raise type(known)(known.message, known.where, known.remedy, known.detail)
             assert self._engine is not None
             return self._engine
 
