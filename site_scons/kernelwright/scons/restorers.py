@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -56,6 +57,10 @@ class Restorers:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
         for process in self._processes:
             process.kill()
             process.communicate()
@@ -71,9 +76,9 @@ class Restorers:
         with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
                 yield from threads.map(lambda number: self._ask(questions_of(number)), batches)
-            except BaseException:
+            except BaseException:  # Ctrl-C: the threads end when the processes do
                 threads.shutdown(wait=False, cancel_futures=True)
-                self.__exit__()
+                self.close()
                 raise
 
     def _ask(self, questions: Sequence[Any]) -> tuple[list[Restored | None], Counts]:
@@ -94,8 +99,6 @@ class Restorers:
 
     def _send(self, process: subprocess.Popen[str], line: str) -> None:
         assert process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # of one that has ended, which is seen when it is listened to
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended, which is seen when it is listened to
