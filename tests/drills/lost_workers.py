@@ -33,8 +33,12 @@ TOO_EARLY = "cannot be used"
 """In the error of a build whose scheduler was gone before it was found."""
 
 INTERRUPT = "scons SIGINT"
-INTERRUPTED = 2
-"""What scons ends with after Ctrl-C."""
+INTERRUPTED = (2, -signal.SIGINT)
+"""What scons ends with after Ctrl-C. The second comes from CPython, if it was executing a text at that moment, as it
+does for each dataclass."""
+
+AT_THE_END_S = 10
+"""A build that ends well so soon after Ctrl-C had built everything before."""
 
 TELLS = ("going on without it", "running it here")
 """What a build says of what it has lost."""
@@ -69,8 +73,12 @@ class LostWorkers(Drill):
             self.seconds[size] *= 0.7  # the next moments come earlier
         else:
             self._send(process, victim)
+        sent = time.monotonic()
         output = process.communicate(timeout=HANGS_AFTER_S)[0]
         if has_ended:
+            return False
+        if victim == INTERRUPT and process.returncode == 0 and time.monotonic() < sent + AT_THE_END_S:
+            self._require_quiet(output)
             return False
         self._require_no_process()
         self._mend()
@@ -88,6 +96,10 @@ class LostWorkers(Drill):
         self.tally.moments[victim] += 1
         print(f"{number}: {victim}: {[line for line in output.splitlines() if line.endswith(TELLS)]}", flush=True)
         return True
+
+    def _require_quiet(self, output: str) -> None:
+        if "Traceback" in output:
+            raise DrillError(f"Ctrl-C at the end of a build shows a traceback:\n{output}")
 
     def _start_on_cluster(self) -> subprocess.Popen[str]:
         plain, self.settings = self.settings, [*self.settings, "--cluster", self.cluster.address]
@@ -118,8 +130,8 @@ class LostWorkers(Drill):
         return [words for _, words in processes_of(self.cluster.folder) if Path(words[0]).name in COMPILERS]
 
     def _require_status(self, status: int, victim: str, output: str) -> None:
-        if status != (wanted := INTERRUPTED if victim == INTERRUPT else 0):
-            raise DrillError(f"after {victim} scons ended with {status} and not {wanted}:\n{output}")
+        if status not in (wanted := INTERRUPTED if victim == INTERRUPT else (0,)):
+            raise DrillError(f"after {victim} scons ended with {status} and not {wanted[0]}:\n{output}")
 
 
 def main() -> None:

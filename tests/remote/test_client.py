@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from kernelwright.define.settings import Settings
 from kernelwright.remote import client, store
 from kernelwright.remote.bazel import action_result, digest_in
 from kernelwright.remote.client import RemoteCache, place_of
-from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys
+from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys, unpacked
 from kernelwright.remote.opening import open_remote
 from kernelwright.state import cache, shared
 from kernelwright.state.cache import BuildCache, Wanted, key_of
@@ -119,7 +120,7 @@ def test_objects_have_the_documented_names(tmp_path: Path, made: Path) -> None:
     for path in paths:
         name = path.rpartition("/")[2]
         assert path == f"v1/{name[:2]}/{name}" and len(name) == 64
-        assert Seal().unpacked(name, (tmp_path / "shared" / path).read_bytes()).startswith(b'["')
+        assert unpacked((tmp_path / "shared" / path).read_bytes()).startswith(b'["')
 
 
 def test_sets_of_files_of_several_branches_are_all_found(tmp_path: Path, server: Faulty, made: Path) -> None:
@@ -216,7 +217,7 @@ def damaged_in(server: Faulty, change: Callable[[bytes], bytes]) -> None:
 
 def packed_anew(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """An object with another entry in it, of which its checksum of zlib tells nothing."""
-    return Seal().packed("", change(Seal().unpacked("", data)))
+    return Seal().packed("", change(unpacked(data)))
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -629,6 +630,67 @@ def test_what_many_answers_need_is_sent_once_and_asked_for_once(tmp_path: Path, 
     assert len(server.asked) == 3
 
 
+def has_answer(folder: Path, address: str) -> None:
+    """Have a machine put an answer into the remote cache that depends on something."""
+    with machine(folder, address) as one:
+        one.cache.remember(["what"], {"answer": 42}, {"x": "1"})
+
+
+@pytest.mark.parametrize("room", [cache.MOST_HELD, 0], ids=["in memory", "no room"])
+@pytest.mark.parametrize("unpacks", ["this process", "another one"])
+def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, room: int, unpacks: str
+) -> None:
+    monkeypatch.setattr(cache, "MOST_HELD", room)
+    has_answer(tmp_path / "one", server.address)
+    server.asked.clear()
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        two.cache.recall_packed_ahead([["what"], ["unknown"]], lambda name: "1")
+        if unpacks == "this process":
+            found = two.cache.recall(["what"], lambda name: "1")
+        else:
+            packed = two.cache.packed(["what"])
+            assert two.cache.packed(["what"]) is None, "it is given once"
+            other = BuildCache(two.folder / "cache", 0, owned=True)
+            if room:
+                assert packed is not None and not list(other.entries()), "this process has kept nothing"
+                other.receive(packed)
+            found = other.recall(["what"], lambda name: "1")
+            work = other.work_done()
+            assert (work.stored, work.counts.hits, other.counts.hits + other.counts.misses) == (room > 0, not room, 0)
+            two.cache.note(replace(work, problem="No space left on device"))
+            assert two.cache.counts == work.counts and two.cache.problem == "No space left on device"
+        assert found is not None and found.raw == {"answer": 42}
+        assert two.cache.recall(["unknown"], lambda name: "1") is None and len(server.asked) == 3
+    again = BuildCache(two.folder / "cache", 0, owned=True)
+    assert again.recall(["what"], lambda name: "2") is None, "what it depends on has changed"
+    assert again.recall(["what"], lambda name: "1") is not None and again.counts.hits == 1, "it is here now"
+
+
+@pytest.mark.parametrize("more", [{}, {"needs": ["0" * 64]}], ids=["cut off", "says too much"])
+def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(
+    tmp_path: Path, server: Faulty, more: dict[str, object]
+) -> None:
+    has_answer(tmp_path / "one", server.address)
+    _, path = sorted(server.objects, key=lambda path: len(server.objects[path]))
+    name, files = path.rpartition("/")[2], {cache.ANSWER: b'{"answer":43}'}
+    server.objects[path] = Seal().packed(name, cache._packed(name, files, more)) if more else server.objects[path][:-5]
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        for _ in range(2):
+            two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+            packed = two.cache.packed(["what"])
+            other = BuildCache(two.folder / "cache", 0, owned=True)
+            assert packed is not None and not two.said
+            with pytest.raises(ValueError):
+                other.receive(packed)
+            assert other.recall(["what"], lambda name: "1") is None and not list(other.entries())
+        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+        server.asked.clear()
+        assert two.cache.recall(["what"], lambda name: "1") is None and not list(two.cache.entries())
+        assert len(two.said) == 1 and "damaged" in two.said[0] and len(server.asked) <= 2, "it is not asked for again"
+        assert (two.remote.counts.hits, two.remote.counts.misses) == (5, 1)
+
+
 def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty) -> None:
     mine = tmp_path / "mine"
     mine.write_text("not an entry")
@@ -676,7 +738,7 @@ def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: 
     with machine(tmp_path / "four", server.address, remote_mode="read", remote_key=strange) as reader:
         assert reader.fetched() is None and "not signed with the key of remote_key" in reader.said[0]
     ((path, signed),) = server.objects.items()
-    entry = Seal().unpacked("", signed)
+    entry = unpacked(Seal().checked("", signed))
     name = path.rpartition("/")[2]
     for forged in (Seal().packed(name, entry), Seal(lambda text: b"0" * 64).packed(name, entry), signed[:40]):
         server.objects[path] = forged
@@ -690,7 +752,7 @@ def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: 
 def test_a_signature_is_that_of_one_name(tmp_path: Path) -> None:
     seen = []
     seal = Seal(lambda text: b"s" * 64, lambda signature, text: seen.append(text) is None)
-    assert seal.unpacked("name", seal.packed("name", b"entry")) == b"entry"
+    assert unpacked(seal.checked("name", seal.packed("name", b"entry"))) == b"entry"
     assert seen[0].startswith(b"name")
 
 

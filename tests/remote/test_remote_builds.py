@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,13 +98,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
 def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path, begin: str) -> None:
     project = sharing(tmp_path / "second", server.address)
     project.write("SConstruct", begin + SCONSTRUCT)
-    before = server.objects()
+    before, earlier = server.objects(), len(server.requests())
     run = project.scons("-j2", env={TOKEN: READER}, fresh=True)
     assert set(run.labels) == {"CACHED", "PACKAGE"} and package(project) == package(server.first)  # type: ignore[attr-defined]
     assert ", 0 misses," in run.output and server.objects() == before
     text = b"".join(project.files(".").values())
     assert READER.encode() not in text and READER not in run.output, "no secret is kept or shown"
     asked = len(server.requests())
+    places = [line.split('"')[1] for line in server.requests()[earlier:]]
+    assert places and len({*places}) == len(places), "nothing is asked for twice"
     assert project.scons(env={TOKEN: READER}).counts[0] == 0
     assert len(server.requests()) == asked, "nothing is asked before something is missing"
     caches = json.loads((project.folder / "build/trace.json").read_text())["otherData"]["caches"]
@@ -192,6 +195,19 @@ def test_pushing_and_pulling_by_hand(server: Nginx, tmp_path: Path) -> None:
     assert command(project, "push").returncode == 1, "without a token"
     nowhere = command(project, "push", env={"KERNELWRIGHT_REMOTE_CACHE": ""})
     assert nowhere.returncode == 1 and "remote_cache is empty" in nowhere.stderr
+
+
+def test_damaged_kernels_are_made_here(server: Nginx, tmp_path: Path) -> None:
+    shutil.copytree(server.folder / "root", tmp_path / "shared")
+    for path in filter(Path.is_file, (tmp_path / "shared").rglob("*")):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    project = sharing(tmp_path / "second", str(tmp_path / "shared/kernels"))
+    project.write("SConstruct", PROCESSES + SCONSTRUCT)
+    run = project.scons("-j2", fresh=True)
+    assert "CACHED" not in run.labels and package(project) == package(server.first)  # type: ignore[attr-defined]
+    assert run.output.count("has a damaged object") == 1
 
 
 def test_a_broken_server_leaves_the_build_as_it_was(server: Nginx, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from kernelwright.core.errors import KernelwrightError, SettingsError
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
 from kernelwright.discover import discovery
+from kernelwright.remote.counts import Counts
 from kernelwright.scons import graph as graph_module
 from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
@@ -173,6 +174,25 @@ def test_what_could_not_be_kept_is_told_and_spoils_nothing(tmp_path, monkeypatch
     shown = capsys.readouterr()
     assert "could not be kept: No space left on device (build/x)" in shown.err
     assert "0 built, 1 reused, 0 failed" in shown.out
+
+
+@pytest.mark.parametrize("when", ["its children end", "it keeps what it found out"])
+def test_whoever_interrupts_the_end_of_a_run_sees_no_traceback(run, capsys, when):
+    closed = []
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupt() -> None:
+        for error in interrupts:
+            raise error
+
+    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=closed.append, counts=Counts())
+    if when == "its children end":
+        run.__dict__["pool"] = SimpleNamespace(close=interrupt)
+    run.settle.append(interrupt)
+    run.settled_stages = 1
+    run._close()
+    assert "could not be kept: it was interrupted" in capsys.readouterr().err
+    assert closed, "what the remote cache is to get is written, or left out with a line"
 
 
 def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .counts import Counts
-from .objects import Seal
+from .objects import Seal, unpacked
 from .store import Refused, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
@@ -90,27 +90,36 @@ class RemoteCache:
 
     def get(self, name: str) -> bytes | None:
         """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
+        data = self.get_packed(name)
+        try:
+            return None if data is None else unpacked(data)
+        except ValueError as error:
+            self.damaged(name, str(error))
+            return None
+
+    def get_packed(self, name: str) -> bytes | None:
+        """The same, as it travels: whoever unpacks it says what is damaged."""
         if self.is_off:
             return None
         start = time.monotonic()
         place = place_of(name)
         content = self._attempt(self._reading, lambda: self._store.get(place))
-        entry = None
-        if content is not None:
-            try:
-                entry = self._seal.unpacked(name, content)
-            except ValueError as error:
-                self.damaged(name, str(error))
         with self._lock:
             self.counts.seconds += time.monotonic() - start
-            self.counts.hits += entry is not None
-            self.counts.misses += entry is None
+            self.counts.hits += content is not None
+            self.counts.misses += content is None
             self.counts.read += len(content or b"")
-        return entry
+        try:
+            return None if content is None else self._seal.checked(name, content)
+        except ValueError as error:
+            self.damaged(name, str(error))
+            return None
 
     def damaged(self, name: str, why: str) -> None:
-        """Say that an entry does not count; only the first one is named."""
+        """Say that an entry which was found does not count; only the first one is named."""
         with self._lock:
+            self.counts.hits -= 1
+            self.counts.misses += 1
             self._damaged += 1
             count = self._damaged
         if count == 1:

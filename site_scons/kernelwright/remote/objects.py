@@ -39,21 +39,26 @@ class Seal:
         data = zlib.compress(entry)
         return data if self.sign is None else SIGNED + self.sign(name.encode() + data) + data
 
-    def unpacked(self, name: str, content: bytes) -> bytes:
-        """The entry of an object. Raises ValueError if it is damaged, or not signed as it has to be."""
+    def checked(self, name: str, content: bytes) -> bytes:
+        """What is in an object besides its signature. Raises ValueError if it is not signed as it has to be."""
         signature, data = b"", content
         if content.startswith(SIGNED):
             signature, data = content[len(SIGNED) : HEAD], content[HEAD:]
         if self.verify is not None and not self.verify(signature, name.encode() + data):
             raise ValueError("it is not signed with the key of remote_key")
-        reader = zlib.decompressobj()
-        try:
-            entry = reader.decompress(data, LARGEST_RECORD)
-        except zlib.error as error:
-            raise ValueError("it cannot be unpacked") from error
-        if not reader.eof or reader.unused_data:
-            raise ValueError("it is cut off, too long, or larger than any entry")
-        return entry
+        return data
+
+
+def unpacked(data: bytes) -> bytes:
+    """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged."""
+    reader = zlib.decompressobj()
+    try:
+        entry = reader.decompress(data, LARGEST_RECORD)
+    except zlib.error as error:
+        raise ValueError("it cannot be unpacked") from error
+    if not reader.eof or reader.unused_data:
+        raise ValueError("it is cut off, too long, or larger than any entry")
+    return entry
 
 
 def seal_of(public: str, private: str) -> Seal:

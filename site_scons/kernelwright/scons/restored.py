@@ -15,7 +15,7 @@ from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
-from ..state.cache import BuildCache
+from ..state.cache import BuildCache, Packed
 from ..state.finished import Finished, FinishedStage
 from ..state.restorer import Restored, Restorer, Wanted
 from ..state.settled import SettledKernel
@@ -107,13 +107,13 @@ class RestoredKernels:
         if not rest:
             return
 
-        def questions_of(number: int) -> list[tuple[Any, bool]]:
+        def questions_of(number: int) -> list[tuple[Any, Packed | None]]:
             self._ask_ahead_of(files, number)
-            return [(question, build_cache.has_come(question)) for question in map(self._question, batches[number])]
+            return [(question, build_cache.packed(question)) for question in map(self._question, batches[number])]
 
         with Restorers(count, build_cache.folder, wanted, self.run.lock_descriptor) as restorers:
-            for number, (answers, counts) in zip(rest, restorers.map(questions_of, rest), strict=True):
-                build_cache.counts += counts
+            for number, (answers, work) in zip(rest, restorers.map(questions_of, rest), strict=True):
+                build_cache.note(work)
                 yield batches[number], answers
 
     def _ask_ahead_of(self, files: Sequence[str], number: int) -> None:
@@ -138,7 +138,7 @@ class RestoredKernels:
 
     def _ask_ahead(self, files: Sequence[str]) -> None:
         if self.run.cache is not None and self.run.has_remote:
-            self.run.cache.recall_ahead(map(self._question, files), _present(self.run.top))
+            self.run.cache.recall_packed_ahead(map(self._question, files), _present(self.run.top))
 
     def _adopt(self, file: str, restored: Restored) -> None:
         """Note that the kernels of a definition file are there."""

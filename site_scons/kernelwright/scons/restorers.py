@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..remote.counts import Counts
-from ..state.restorer import Restored, Wanted
+from ..state.cache import Packed, Work
+from ..state.restorer import Restored, Wanted, batch_line
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"
 """What a process runs. Its modules come from where ours do: without ``site`` it starts in a third of the time."""
@@ -66,12 +67,13 @@ class Restorers:
             process.communicate()
 
     def map(
-        self, questions_of: Callable[[int], Sequence[Any]], batches: Iterable[int]
-    ) -> Iterator[tuple[list[Restored | None], Counts]]:
+        self, questions_of: Callable[[int], Sequence[tuple[Any, Packed | None]]], batches: Iterable[int]
+    ) -> Iterator[tuple[list[Restored | None], Work]]:
         """Restore the kernels of batch after batch: those that were restored, and what the build cache has done.
 
         Arguments:
-            questions_of: gives the questions of the batch of a number; called in one of several threads, which waits.
+            questions_of: gives what ``batch_line`` takes for the batch of a number; called in one of several threads,
+                which waits.
         """
         with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
@@ -81,21 +83,23 @@ class Restorers:
                 self.close()
                 raise
 
-    def _ask(self, questions: Sequence[Any]) -> tuple[list[Restored | None], Counts]:
+    def _ask(self, questions: Sequence[tuple[Any, Packed | None]]) -> tuple[list[Restored | None], Work]:
         """What a process answers; one that has ended, or was never there, has restored nothing."""
+        nothing: tuple[list[Restored | None], Work] = [None] * len(questions), Work(Counts())
         if not self._processes:
-            return [None] * len(questions), Counts()
+            return nothing
         process = self._free.get()
         try:
-            self._send(process, json.dumps(questions))
+            self._send(process, batch_line(questions))
             assert process.stdout is not None
             line = process.stdout.readline()
         finally:
             self._free.put(process)
         if not line:
-            return [None] * len(questions), Counts()
+            return nothing
         answer = json.loads(line)
-        return [None if item is None else Restored(**item) for item in answer["answers"]], Counts(**answer["counts"])
+        work = Work(**{**answer["work"], "counts": Counts(**answer["work"]["counts"])})
+        return [None if item is None else Restored(**item) for item in answer["answers"]], work
 
     def _send(self, process: subprocess.Popen[str], line: str) -> None:
         assert process.stdin is not None

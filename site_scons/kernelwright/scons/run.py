@@ -507,6 +507,15 @@ class BuildRun:
 
     def _close(self) -> None:
         """End the run: no process stays, and what was found out is kept for the next one."""
+        try:
+            self._end()
+        except KeyboardInterrupt:
+            # All that was to be built has been, or the user was impatient before: nothing is lost but some notes.
+            self.interrupt()
+            self._end_remote()
+            self._not_kept("it was interrupted")
+
+    def _end(self) -> None:
         self.end_children()
         if self.passive or not (self.stages or self.settled_stages):
             self._end_remote()
@@ -518,7 +527,7 @@ class BuildRun:
         else:
             problem = self.journal.problem
         if problem is not None:
-            self._not_kept(problem)
+            self._not_kept(f"{problem.strerror or problem} ({problem.filename or self.state})")
         self._tell_of_tables()
         self._tell_of_targets()
         self._summary()
@@ -534,12 +543,10 @@ class BuildRun:
             if near:
                 sys.stderr.write(f"kernelwright: there is no target {shown(name)}; did you mean {' or '.join(near)}?\n")
 
-    def _not_kept(self, error: OSError) -> None:
+    def _not_kept(self, why: str) -> None:
         self.progress.erase()
-        sys.stderr.write(
-            f"kernelwright: what this run found out could not be kept: {error.strerror or error} "
-            f"({error.filename or self.state}); the next one repeats some of it\n"
-        )
+        text = f"kernelwright: what this run found out could not be kept: {why}; the next one repeats some of it"
+        sys.stderr.write(f"{text}\n")
 
     def _keep(self) -> None:
         try:

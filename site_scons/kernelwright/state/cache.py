@@ -39,6 +39,7 @@ from ..core.records import Record, decoded
 from ..core.sealed import sealed_object, unsealed_object
 from ..core.surroundings import OUTSIDE
 from ..remote.counts import Counts
+from ..remote.objects import unpacked
 from .own_folder import mark_own, require_own
 
 if TYPE_CHECKING:
@@ -72,6 +73,36 @@ Found = tuple[dict[str, bytes], dict[str, str]]
 """The files of an entry, and what they turned out to depend on, with the digests."""
 
 
+@dataclass(frozen=True)
+class Packed:
+    """An entry as it came from the remote cache: it is not checked, and not kept here yet.
+
+    Arguments:
+        key: of the stage or of the question.
+        later: what it turned out to depend on, with the digests.
+        data: what ``remote.objects.unpacked`` takes.
+    """
+
+    key: str
+    later: Mapping[str, str]
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a process has done in a cache for another one.
+
+    Arguments:
+        counts: what it has done, in numbers.
+        stored: whether it has added entries.
+        problem: why some could not be added.
+    """
+
+    counts: Counts
+    stored: bool = False
+    problem: str | None = None
+
+
 @dataclass
 class _Asked:
     """A question that the remote cache was asked ahead.
@@ -80,12 +111,14 @@ class _Asked:
         done: whether the answer is known.
         known: whether it was there.
         found: what was there; None, if it was kept here, and need not be in the memory as well.
-        size: bytes of that.
+        packed: the same, if others are to unpack it.
+        size: bytes of either.
     """
 
     done: threading.Event = field(default_factory=threading.Event)
     known: bool = False
     found: Found | None = None
+    packed: Packed | None = None
     size: int = 0
 
 
@@ -251,16 +284,49 @@ class BuildCache:
         """Have the remote cache look for the answers to questions that are going to be asked."""
         self.look_ahead((_question_key(question), AN_ANSWER, current) for question in questions)
 
-    def has_come(self, question: Any) -> bool:
-        """Wait for an answer that is looked for ahead; whether the remote cache had it, so that it is here now."""
-        key = _question_key(question)
-        with self._lock:
-            asked = self._asked.get(key)
-        if asked is None:
-            return False
-        asked.done.wait()
-        # What could not be kept here is still needed by whoever asks for it.
-        return asked.known and self.problem is None and self._answered(key) is not None
+    def recall_packed_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
+        """The same for answers that other processes are going to unpack; see :meth:`packed`."""
+        remote = self.remote
+        if remote is None or remote.is_off:
+            return
+        digest = functools.cache(current)
+
+        def look(asked: _Asked, key: str) -> None:
+            if self.has(key, digest):
+                return
+            packed = _find_packed(remote, key, digest)
+            if packed is not None and not self._hold(asked, len(packed.data), packed=packed):
+                self._adopt_or_tell(remote, packed)
+
+        keys = map(_question_key, questions)
+        self._ask_ahead(remote, ((key, functools.partial(look, key=key)) for key in keys))
+
+    def packed(self, question: Any) -> Packed | None:
+        """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once."""
+        asked = self._answered(_question_key(question))
+        return None if asked is None else asked.packed
+
+    def receive(self, packed: Packed) -> None:
+        """Keep an entry that another process got from the remote cache, and have it at hand.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        asked = _Asked(known=True, found=self._adopt(packed))
+        asked.done.set()
+        self._asked[packed.key] = asked
+
+    def work_done(self) -> Work:
+        """What was done here since it was last asked."""
+        work = Work(self.counts, self._stored, self.problem)
+        self.counts = Counts()
+        return work
+
+    def note(self, work: Work) -> None:
+        """Note what another process has done in this cache."""
+        self.counts += work.counts
+        self._stored |= work.stored
+        self.problem = self.problem or work.problem
 
     def fetch_ahead(
         self, key: str, files: Sequence[str], current: Callable[[str], str], then: Callable[[Found], None]
@@ -284,23 +350,41 @@ class BuildCache:
             return
 
         def look(asked: _Asked, key: str, files: Wanted, digest: Callable[[str], str]) -> None:
-            try:
-                found = self._find(key, files, digest)
-                if found is None:
-                    found = self._find_far(remote, key, files, digest)
-                    self._hold(asked, found)
-            finally:
-                asked.done.set()
+            found = self._find(key, files, digest)
+            if found is None:
+                found = self._find_far(remote, key, files, digest)
+                if found is not None:
+                    self._hold(asked, sum(map(len, found[0].values())), found)
+            asked.done.set()
             if found is not None:
                 then(found)
 
+        looks = (
+            (key, functools.partial(look, key=key, files=files, digest=functools.cache(current)))
+            for key, files, current in wanted
+        )
+        self._ask_ahead(remote, looks)
+
+    def _ask_ahead(self, remote: RemoteCache, looks: Iterable[tuple[str, Callable[[_Asked], None]]]) -> None:
+        """Look for keys in threads of the remote cache, unless somebody looks for them already.
+
+        Arguments:
+            looks: key, and what looks for it and notes what there is.
+        """
+
+        def do(asked: _Asked, look: Callable[[_Asked], None]) -> None:
+            try:
+                look(asked)
+            finally:
+                asked.done.set()
+
         tasks = []
-        for key, files, current in wanted:
+        for key, look in looks:
             with self._lock:
                 if key in self._asked:
                     continue
                 asked = self._asked[key] = _Asked()
-            tasks.append(functools.partial(look, asked, key, files, functools.cache(current)))
+            tasks.append(functools.partial(do, asked, look))
         remote.ask_ahead(tasks)
 
     def entry_of(self, key: str, later: Mapping[str, str]) -> str:
@@ -339,9 +423,13 @@ class BuildCache:
             here: whether no other machine can have it.
         """
         asked = self._answered(key)
-        if asked is not None and asked.found is not None and _is_current(asked.found[1], digest):
+        come = None if asked is None else asked.found
+        if asked is not None and asked.packed is not None and self.remote is not None:
+            come = self._adopt_or_tell(self.remote, asked.packed)
+            asked.known = come is not None
+        if come is not None and _is_current(come[1], digest):
             self._count(None, 0)
-            return asked.found
+            return come
         start = time.monotonic()
         found = self._find(key, files, digest)
         self._count(found, time.monotonic() - start)
@@ -356,16 +444,19 @@ class BuildCache:
             found = self._find_far(self.remote, key, files, digest)
         return found
 
-    def _hold(self, asked: _Asked, found: Found | None) -> None:
-        """Note what a question has given, and have it at hand if there is room, or if it could not be kept here."""
-        asked.known = found is not None
-        if found is None:
-            return
-        asked.size = sum(map(len, found[0].values()))
+    def _hold(self, asked: _Asked, size: int, found: Found | None = None, packed: Packed | None = None) -> bool:
+        """Note what a question has given, and have it at hand if there is room, or if it could not be kept here.
+
+        Returns:
+            Whether it is at hand.
+        """
+        asked.known = True
         with self._lock:
-            if self._held + asked.size <= MOST_HELD or not self._writable or self.problem is not None:
-                self._held += asked.size
-                asked.found = found
+            if self._held + size > MOST_HELD and self._writable and self.problem is None:
+                return False
+            self._held += size
+            asked.size, asked.found, asked.packed = size, found, packed
+        return True
 
     def _answered(self, key: str) -> _Asked | None:
         """What the remote cache has given for a question that it was asked ahead; None: it was not."""
@@ -374,7 +465,7 @@ class BuildCache:
         if asked is not None:
             asked.done.wait()
             with self._lock:
-                self._held -= asked.size if asked.found is not None else 0
+                self._held -= asked.size
         return asked
 
     def _count(self, found: Found | None, seconds: float) -> None:
@@ -401,21 +492,28 @@ class BuildCache:
 
     def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
-        for slot in range(MOST_LISTS):
-            first = _fetched(remote, _slot_key(key, slot), functools.partial(_either, files))
-            if first is None:
-                return None
-            entry, there = first
-            later: dict[str, str] = {}
-            if isinstance(there, list):
-                later = {name: digest(name) for name in there}
-                outputs = _fetched(remote, _entry_key(key, later), functools.partial(_wanted, files))
-                if outputs is None:
-                    continue
-                entry, there = outputs
-            self._keep_whole(_entry_key(key, later), entry, key, later)
-            return there, later
+        for later, whole in _slots(remote, key, files, digest):
+            name = _entry_key(key, later)
+            found = whole or _fetched(remote, name, functools.partial(_wanted, files))
+            if found is not None:
+                self._keep_whole(name, found[0], key, later)
+                return found[1], later
         return None
+
+    def _adopt(self, packed: Packed) -> Found:
+        """Keep an entry as it came from the remote cache. Raises ValueError if it is damaged."""
+        name, entry = _entry_key(packed.key, packed.later), unpacked(packed.data)
+        contents = _opened(name, entry, functools.partial(_from_afar, _unpacked))
+        self._keep_whole(name, entry, packed.key, packed.later)
+        return contents, {**packed.later}
+
+    def _adopt_or_tell(self, remote: RemoteCache, packed: Packed) -> Found | None:
+        """The same; None: it is damaged, which is said."""
+        try:
+            return self._adopt(packed)
+        except ValueError as error:
+            remote.damaged(_entry_key(packed.key, packed.later), str(error))
+            return None
 
     def push(self, remote: RemoteCache) -> None:
         """Write everything that is here to a remote cache, as far as it is not there."""
@@ -692,21 +790,50 @@ def _opened(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) ->
 def _fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
     """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
 
-    Damage is said. An entry that says more than others may tell us is damaged, too: it is kept here as it is.
+    Damage is said.
     """
     entry = remote.get(name)
     if entry is None:
         return None
-
-    def parse_plain(header: Record, data: bytes) -> Parsed:
-        header.require_names("key", "lists" if header.has("lists") else "files")
-        return parse(header, data)
-
     try:
-        return entry, _opened(name, entry, parse_plain)
+        return entry, _opened(name, entry, functools.partial(_from_afar, parse))
     except ValueError as error:
         remote.damaged(name, str(error))
         return None
+
+
+def _from_afar(parse: Callable[[Record, bytes], Parsed], header: Record, data: bytes) -> Parsed:
+    """What ``parse`` makes of an entry of others. One that says more than they may tell us is damaged: we keep it."""
+    header.require_names("key", "lists" if header.has("lists") else "files")
+    return parse(header, data)
+
+
+def _slots(
+    remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]
+) -> Iterator[tuple[dict[str, str], tuple[bytes, dict[str, bytes]] | None]]:
+    """What the entries of a stage in the remote cache depend on, with the digests.
+
+    One that depends on nothing more is in the first slot itself: it, and its files, come with that.
+    """
+    for slot in range(MOST_LISTS):
+        first = _fetched(remote, _slot_key(key, slot), functools.partial(_either, files))
+        if first is None:
+            return
+        entry, there = first
+        if isinstance(there, list):
+            yield {name: digest(name) for name in there}, None
+        else:
+            yield {}, (entry, there)
+            return
+
+
+def _find_packed(remote: RemoteCache, key: str, digest: Callable[[str], str]) -> Packed | None:
+    """An answer that depends on something, as the remote cache has it; None: there is none."""
+    for later, whole in _slots(remote, key, AN_ANSWER, digest):
+        data = None if whole else remote.get_packed(_entry_key(key, later))
+        if data is not None:
+            return Packed(key, later, data)
+    return None
 
 
 def _send_list(remote: RemoteCache, key: str, names: list[str]) -> None:

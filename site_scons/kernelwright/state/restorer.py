@@ -8,6 +8,8 @@ Nothing here imports SCons.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
 import sys
@@ -21,9 +23,8 @@ from typing import Any
 from ..core.dependencies import is_file, present_digest
 from ..core.files import lasting_stamp, sha256_of
 from ..core.shard import parse_shard
-from ..remote.counts import Counts
 from . import finished
-from .cache import BuildCache
+from .cache import BuildCache, Packed
 from .finished import Finished
 from .settled import Recorded, trusted_stamps
 
@@ -133,11 +134,24 @@ def serve() -> None:
     build_cache = BuildCache(Path(setup["cache"]), limit=0, owned=True)
     restorer = Restorer(build_cache, Wanted(**setup["wanted"]))
     for line in sys.stdin:
-        answers, counts = [], Counts()
-        for question, has_come in json.loads(line):
-            build_cache.counts = Counts()
+        answers = []
+        for question, packed in json.loads(line):
+            if packed is not None:
+                key, later, data = packed
+                # One that is damaged is a miss here, too; the build asks for it once more, and says so.
+                with contextlib.suppress(ValueError):
+                    build_cache.receive(Packed(key, later, base64.b64decode(data)))
             restored = restorer.restore(question)
             answers.append(None if restored is None else vars(restored))
-            # What has just come from the remote cache was counted there.
-            counts += Counts(misses=1) if has_come else build_cache.counts
-        print(json.dumps({"answers": answers, "counts": vars(counts)}), flush=True)
+        work = build_cache.work_done()
+        print(json.dumps({"answers": answers, "work": {**vars(work), "counts": vars(work.counts)}}), flush=True)
+
+
+def batch_line(questions: Sequence[tuple[Any, Packed | None]]) -> str:
+    """The line that asks :func:`serve` for a batch.
+
+    Arguments:
+        questions: what the kernels of each definition file are known by, with what has come from the remote cache.
+    """
+    came = (None if p is None else (p.key, p.later, base64.b64encode(p.data).decode()) for _, p in questions)
+    return json.dumps([*zip((question for question, _ in questions), came, strict=True)])
