@@ -142,7 +142,7 @@ DECIDING_NOTHING = {
         "core/version.py",
         "core/pipeline.py",
     ),
-    *("remote/bazel.py", "remote/client.py", "remote/objects.py", "remote/opening.py", "remote/store.py"),
+    *("remote/bazel.py", "remote/client.py", "remote/opening.py", "remote/store.py"),
     *(
         "scons/action.py",
         "scons/ahead.py",
