@@ -43,6 +43,18 @@ OPTIONAL = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status (0 well, 1 a problem was found, 2 wrong usage)."""
+    try:
+        status = run(list(sys.argv[1:] if arguments is None else arguments))
+        print(end="", flush=True)  # what is in the buffer, where there is any stdout
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as `head` has. What is still to be written at the end of Python goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def run(words: Sequence[str]) -> int:
+    """Run the command with its arguments; returns the exit status of :func:`main`."""
     parser = argparse.ArgumentParser(prog="kernelwright", description="Helpers around a Kernelwright build.")
     parser.add_argument("--version", action="version", version=f"kernelwright {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -62,7 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_merge(commands)
     own = "accept commands and other entry points, if they refer to the wheel's own package"
     check.add_argument("--entry-points", action="store_true", help=own)
-    words = list(sys.argv[1:] if arguments is None else arguments)
     cut = words.index("--") if words[:1] == ["merge"] and "--" in words else len(words)
     options = parser.parse_args(words[:cut])
     if options.command == "merge":

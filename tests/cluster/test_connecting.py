@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 from dask_cluster import Scheduler
-from kernelwright.core.errors import ToolchainError
+from kernelwright.core.errors import SettingsError, ToolchainError
 
 pytest.importorskip("distributed", reason="clusters need the extra fleet")
 from kernelwright.cluster import dask_client
-from kernelwright.cluster.address import first_cause
+from kernelwright.cluster.address import FILES, find_certificates, first_cause
 from kernelwright.cluster.loop import Loop
 from kernelwright.cluster.runner import ClusterGone
 
@@ -192,6 +192,28 @@ def test_a_worker_whose_certificate_or_scheduler_is_refused_says_so_and_ends(tmp
         scheduler.kill()
     assert run.returncode == 1 and re.search(rf"there is no worker of {command[4]}: .*(SSL|certificate)", run.stderr)
     assert "Waiting to connect" not in run.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("what", FILES)
+@pytest.mark.parametrize("wrong", ["no certificate", "of another one", "with a password"])
+def test_certificates_that_cannot_be_used_are_named(tmp_path: Path, what: str, wrong: str):
+    own, other = certificates(tmp_path / "own"), certificates(tmp_path / "other")
+    assert find_certificates("tls://head:8786", own) is not None
+    if wrong == "with a password":
+        shutil.copy(own / "key.pem", own / "plain.pem")
+        change = ["openssl", "pkey", "-in", "plain.pem", "-aes256", "-passout", "pass:secret", "-out", what]
+        subprocess.run(change, cwd=own, check=True, capture_output=True)
+    elif wrong == "of another one":
+        shutil.copy(other / what, own)
+    else:
+        (own / what).write_text("no certificate")
+    if (what, wrong) == ("ca.pem", "of another one"):
+        assert find_certificates("tls://head:8786", own) is not None, "the other side may be signed by somebody else"
+        return
+    with pytest.raises(SettingsError, match="cannot be used") as caught:
+        find_certificates("tls://head:8786", own)
+    assert str(own) in caught.value.message and what in caught.value.message and "secret" not in str(caught.value)
 
 
 def test_an_attempt_that_was_cut_off_is_said_in_words():

@@ -256,4 +256,4 @@ def test_a_scheduler_that_says_nothing_and_one_that_is_gone(
     assert problems == ["it has not answered 3 questions", "the connection was lost"]
     run = project.scons("--cluster", cluster.address, ok=False)
     assert f"the cluster {cluster.address} cannot be used" in run.output
-    project.scons()
+    project.scons("--cluster=", f"CLUSTER={cluster.address}")

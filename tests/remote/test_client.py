@@ -667,6 +667,19 @@ def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
     assert again.recall(["what"], lambda name: "1") is not None and again.counts.hits == 1, "it is here now"
 
 
+def test_an_answer_that_is_here_is_not_asked_for_unless_it_is_damaged(tmp_path: Path, server: Faulty) -> None:
+    has_answer(tmp_path / "one", server.address)
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        assert two.cache.recall(["what"], lambda name: "1") is not None
+        server.asked.clear()
+        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+        assert two.cache.packed(["what"]) is None and not server.asked
+        (answer,) = (path for _, _, path in two.cache.entries() if b"lists" not in path.read_bytes())
+        answer.write_bytes(answer.read_bytes()[:-1])
+        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+        assert two.cache.recall(["what"], lambda name: "1") is not None and len(server.asked) == 2
+
+
 @pytest.mark.parametrize("more", [{}, {"needs": ["0" * 64]}], ids=["cut off", "says too much"])
 def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(
     tmp_path: Path, server: Faulty, more: dict[str, object]

@@ -148,7 +148,8 @@ def test_a_damaged_entry_is_reported_and_its_kernel_named(built: Path, tmp_path:
     project = write(tmp_path / "merged")
     run = merged(project, str(folder), *caches(built, 1, 3), ok=False)
     assert f"left out, because it is damaged: {damaged}: " in run.output
-    assert "scale: the build cache has no intact entry with what LINK makes" in run.output
+    assert "scale: the build cache has no intact entry with what LINK makes in shard 2/3" in run.output
+    assert "--partial" not in run.output, "a merge finds out nothing"
     assert "kernels/scale.py:" in run.output and run.output.count("no intact entry") == 2, "once, and in the summary"
     assert not (project.folder / "build/demo").exists()
 
@@ -185,6 +186,7 @@ def test_what_does_not_fit_a_shard_is_refused_with_a_remedy(tmp_path: Path) -> N
     project = new_project(tmp_path)
     for words, message in (
         (("--shard=9/8",), "--shard is '9/8', expected a number of a shard"),
+        (("--shard=",), "--shard is '', expected a number of a shard"),
         (("--shard", "8"), "--shard is '8', expected a number of a shard"),
         (("--shard=1/8", "wheel"), "a wheel has all kernels\n  remedy: build the shards without it, then run kernelw"),
         (("--shard=1/8", "--partial"), "a shard makes none\n  remedy: build the shards with -k, then run kernelw"),

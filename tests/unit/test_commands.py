@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,3 +210,12 @@ def test_a_project_that_cannot_be_made_ends_with_1(tmp_path, monkeypatch, capsys
     assert main(["init", "numpy"]) == 1 and "would take the name" in capsys.readouterr().err
     assert main(["init", "acme"]) == 0 and "acme is made. Next: cd acme" in capsys.readouterr().out
     assert main(["init", "acme"]) == 1 and "is not empty, has this name" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_sees_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "kernelwright", "tool", "python"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -11,6 +11,7 @@ import pytest
 from kernelwright.cli import main
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
+from kernelwright.wheel import content
 from test_verify import provider_wheel
 
 USED = ("registers", "spill_store_bytes", "spill_load_bytes")
@@ -50,6 +51,19 @@ def test_what_changed_is_listed_and_the_rest_is_counted(tmp_path: Path, capsys: 
         "removed  gone                            1,000 bytes",
         "added    more                            1,000 bytes",
         "kernels: 1 added, 1 removed, 2 changed, 2 as before",
+    ]
+
+
+def test_device_functions_that_only_one_package_has_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two, other = kernel(40, 4, "first"), kernel(40, 4, "first")
+    for told, name in ((two, "second"), (other, "third")):
+        told["variants"][0]["units"][0]["resources"]["sm_80"][name] = dict(zip(USED, (24, 0, 0), strict=True))
+    assert main(["diff", package(tmp_path / "old", {"gemm": two}), package(tmp_path / "new", {"gemm": other})]) == 0
+    assert capsys.readouterr().out.splitlines()[1:-1] == [
+        "removed  gemm/default sm_80 second  24 registers, 0 bytes of spills",
+        "added    gemm/default sm_80 third   24 registers, 0 bytes of spills",
     ]
 
 
@@ -112,6 +126,17 @@ def test_what_is_no_package_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["diff", well, place]) == 1
         out, err = capsys.readouterr()
         assert out == "" and said in err and "remedy" in err
+
+
+def test_a_wheel_of_another_schema_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = provider_wheel(tmp_path / "new")
+    monkeypatch.setattr(content, "SCHEMA", SCHEMA - 1)
+    old = provider_wheel(tmp_path / "old")
+    assert main(["diff", str(old), str(new)]) == 1
+    error = capsys.readouterr().err
+    assert f"schema {SCHEMA - 1}, and only {SCHEMA} can be compared" in error and f"{old} [diff]" in error
 
 
 def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(

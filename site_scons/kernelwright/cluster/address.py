@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def find_certificates(address: str, folder: Path) -> Certificates | None:
     """The certificates for an address; None: it needs none, because it is that of this machine.
 
     Raises:
-        SettingsError: it needs some, and they are not there.
+        SettingsError: it needs some, and they are not there, or cannot be used.
     """
     if not address.startswith("tls://"):
         return None
@@ -37,7 +39,24 @@ def find_certificates(address: str, folder: Path) -> Certificates | None:
             WHERE,
             f"set cluster_certificates to a folder with {', '.join(FILES)}",
         )
-    return Certificates(*(str(folder / name) for name in FILES))
+    found = Certificates(*(str(folder / name) for name in FILES))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _require_usable(folder / FILES[0], lambda: context.load_verify_locations(found.ca))
+    # Without a password nobody would be asked for one on the terminal: a key with one is refused.
+    _require_usable(
+        folder / " or ".join(FILES[1:]), lambda: context.load_cert_chain(found.cert, found.key, password="")
+    )
+    return found
+
+
+def _require_usable(name: Path, load: Callable[[], None]) -> None:
+    """Raise a SettingsError that names a file if it cannot be loaded: Dask would tell only what OpenSSL says of it."""
+    try:
+        load()
+    except OSError as error:  # an SSLError is one
+        message = f"{name} cannot be used: {error.strerror or error}"
+        remedy = "make the certificates again: PEM texts, the key that of the certificate, and without a password"
+        raise SettingsError(message, WHERE, remedy) from error
 
 
 def first_error(error: BaseException) -> BaseException:

@@ -767,7 +767,9 @@ class PackageGraph:
         from ..state.shards import REMEDY
 
         def refuse(scratch: Path) -> None:
-            message = f"the build cache has no intact entry with what {stage.label} makes"
+            kernel, merged = stage.where.kernel, self.run.merged
+            place = f" in shard {shard_of(kernel, merged.count)}" if kernel and merged else ""
+            message = f"the build cache has no intact entry with what {stage.label} makes{place}"
             raise KernelwrightError(message, stage.where, REMEDY)
 
         return refuse

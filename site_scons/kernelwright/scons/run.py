@@ -608,7 +608,7 @@ class BuildRun:
         listed = self._failures if SCons.Script.GetOption("keep_going") else []
         self.progress.summary(self._counts(), listed)
         wheel = "wheel" in SCons.Script.COMMAND_LINE_TARGETS
-        if self._avoidable and not self.partial and (listed or wheel):
+        if self._avoidable and not self.partial and not self.only_merged and (listed or wheel):
             made = "scons --partial wheel makes a wheel" if wheel else "scons --partial makes a package"
             sys.stderr.write(f"kernelwright: {made} of what is well\n")
 
@@ -629,10 +629,9 @@ def _shard() -> Shard | None:
     Raises:
         SettingsError: there is no such shard, or something is asked for that needs all kernels.
     """
-    text = compat.option("kernelwright_shard")
-    if not text:
+    if not compat.is_given("kernelwright_shard"):
         return None
-    shard, targets = parse_shard(text), SCons.Script.COMMAND_LINE_TARGETS
+    shard, targets = parse_shard(compat.option("kernelwright_shard")), SCons.Script.COMMAND_LINE_TARGETS
     merge = "build the shards without it, then run kernelwright merge FOLDER..."
     if SCons.Script.GetOption("clean"):
         raise _refused_shard("-c removes the outputs of all kernels", "leave --shard out")

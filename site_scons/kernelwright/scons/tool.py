@@ -159,8 +159,8 @@ def _settings(env: Any, package: str | None, keywords: dict[str, Any]) -> Settin
         for variable, name in COMMAND_LINE.items()
         if variable in SCons.Script.ARGUMENTS or PREFIX + variable in SCons.Script.ARGUMENTS
     }
-    if cluster := compat.option("kernelwright_cluster"):
-        given["cluster"] = cluster
+    if compat.is_given("kernelwright_cluster"):
+        given["cluster"] = compat.option("kernelwright_cluster")  # an empty one is that of no cluster
     layers = [
         *_base_layers(env["KERNELWRIGHT_TABLE"]),
         (place, ({} if package is None else {"package": package}) | keywords),
@@ -240,8 +240,8 @@ OPTIONS = {
 """Options of the command line, beside SCons's own."""
 
 VALUED: dict[str, tuple[str, str, Any, str]] = {
-    "shard": ("store", "2/8", "", "Build a fixed part of the kernels, here the second eighth, and no package."),
-    "cluster": ("store", "ADDRESS", "", "Have the workers of a Dask cluster run compilers, as the setting cluster."),
+    "shard": ("store", "2/8", False, "Build a fixed part of the kernels, here the second eighth, and no package."),
+    "cluster": ("store", "ADDRESS", False, "Have the workers of a Dask cluster run compilers, as the setting cluster."),
     "merge": ("append", "FOLDER", [], "Take kernels from the build cache of a shard, and compile none."),
 }
 """Options that have a value: how it is kept, a name for it in the help text, the default, and what it does."""

@@ -292,7 +292,8 @@ class BuildCache:
         digest = functools.cache(current)
 
         def look(asked: _Asked, key: str) -> None:
-            if self.has(key, digest):
+            asked.known = self.has(key, digest)
+            if asked.known:
                 return
             packed = _find_packed(remote, key, digest)
             if packed is not None and not self._hold(asked, len(packed.data), packed=packed):

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from ..core.errors import KernelwrightError, Where, printable
 from ..core.files import canonical_json
 from ..core.records import Record
-from ..runtime.loader import read_manifest
+from ..runtime.loader import SCHEMA, read_manifest
 from .verify import manifest_of
 
 WHERE = Where(stage="diff")
@@ -109,6 +109,11 @@ def read_package(place: Path) -> PackageFacts:
     """
     try:
         document = Record(read_manifest(place / "manifest.json"), "") if place.is_dir() else manifest_of(place)
+        if (schema := document.raw.get("schema")) != SCHEMA:
+            message = f"its manifest has the schema {printable(str(schema))}, and only {SCHEMA} can be compared"
+            raise KernelwrightError(
+                message, Where(stage="diff", location=str(place)), "build it with this Kernelwright"
+            )
         return _package(document)
     except ImportError as error:
         raise KernelwrightError(str(error), WHERE, "name a wheel, or the folder of a built package") from error
@@ -157,6 +162,15 @@ def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tup
         for word, archs in (("removed", [a for a in old if a not in new]), ("added", [a for a in new if a not in old])):
             if archs:
                 yield word, f"{name}/{slug}", ", ".join(archs)
+    for slug, arch in sorted(before.functions.keys() & after.functions.keys()):
+        old_ones, new_ones = before.functions[slug, arch], after.functions[slug, arch]
+        if len(old_ones) == len(new_ones) == 1:
+            continue  # it may have another name
+        for word, one_side, other_side in (("removed", old_ones, new_ones), ("added", new_ones, old_ones)):
+            for function in sorted(one_side.keys() - other_side.keys()):
+                used = one_side[function]
+                text = f"{used.registers} registers, {used.spills:,} bytes of spills"
+                yield word, f"{name}/{slug} {arch} {function}", text
     for subject, one, other in _functions(name, before, after):
         steps = []
         if one.registers != other.registers:
