@@ -26,7 +26,7 @@ from crash import ROOT, Drill, DrillError, is_of_stage
 
 sys.path.append(str(ROOT / "site_scons"))
 
-from kernelwright.remote.objects import unpacked
+from kernelwright.remote.objects import decompressed
 from kernelwright.state.cache import ENTRY, BuildCache
 
 
@@ -102,7 +102,7 @@ class RemoteDrill(Drill):
                 self._scratch.mkdir(exist_ok=True)
                 entry = self._scratch / path.name
                 try:
-                    entry.write_bytes(unpacked(path.read_bytes()))
+                    entry.write_bytes(decompressed(path.read_bytes()))
                     problem = BuildCache(self._scratch, 0, writable=False, owned=True).damage(entry)
                 except ValueError as error:
                     problem = str(error)

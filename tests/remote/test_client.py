@@ -18,7 +18,7 @@ from kernelwright.define.settings import Settings
 from kernelwright.remote import client, store
 from kernelwright.remote.bazel import action_result, digest_in
 from kernelwright.remote.client import RemoteCache, place_of
-from kernelwright.remote.objects import SIGNING_KEY, Seal, new_keys, unpacked
+from kernelwright.remote.objects import SIGNING_KEY, Seal, decompressed, new_keys
 from kernelwright.remote.opening import open_remote
 from kernelwright.state import cache, shared
 from kernelwright.state.cache import BuildCache, Wanted, key_of
@@ -120,7 +120,7 @@ def test_objects_have_the_documented_names(tmp_path: Path, made: Path) -> None:
     for path in paths:
         name = path.rpartition("/")[2]
         assert path == f"v1/{name[:2]}/{name}" and len(name) == 64
-        assert unpacked((tmp_path / "shared" / path).read_bytes()).startswith(b'["')
+        assert decompressed((tmp_path / "shared" / path).read_bytes()).startswith(b'["')
 
 
 def test_sets_of_files_of_several_branches_are_all_found(tmp_path: Path, server: Faulty, made: Path) -> None:
@@ -217,7 +217,7 @@ def damaged_in(server: Faulty, change: Callable[[bytes], bytes]) -> None:
 
 def packed_anew(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
     """An object with another entry in it, of which its checksum of zlib tells nothing."""
-    return Seal().packed("", change(unpacked(data)))
+    return Seal().packed("", change(decompressed(data)))
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -636,25 +636,27 @@ def has_answer(folder: Path, address: str) -> None:
         one.cache.remember(["what"], {"answer": 42}, {"x": "1"})
 
 
-@pytest.mark.parametrize("room", [cache.MOST_HELD, 0], ids=["in memory", "no room"])
+@pytest.mark.parametrize(
+    ("limit", "room"), [("MOST_HELD", 1 << 20), ("MOST_HELD", 0), ("MOST_PASSED", 0)], ids=["small", "no room", "large"]
+)
 @pytest.mark.parametrize("unpacks", ["this process", "another one"])
 def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, room: int, unpacks: str
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, limit: str, room: int, unpacks: str
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_HELD", room)
+    monkeypatch.setattr(cache, limit, room)
     has_answer(tmp_path / "one", server.address)
     server.asked.clear()
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.cache.recall_packed_ahead([["what"], ["unknown"]], lambda name: "1")
+        two.cache.recall_compressed_ahead([["what"], ["unknown"]], lambda name: "1")
         if unpacks == "this process":
             found = two.cache.recall(["what"], lambda name: "1")
         else:
-            packed = two.cache.packed(["what"])
-            assert two.cache.packed(["what"]) is None, "it is given once"
+            compressed = two.cache.compressed(["what"])
+            assert two.cache.compressed(["what"]) is None, "it is given once"
             other = BuildCache(two.folder / "cache", 0, owned=True)
             if room:
-                assert packed is not None and not list(other.entries()), "this process has kept nothing"
-                other.receive(packed)
+                assert compressed is not None and not list(other.entries()), "this process has kept nothing"
+                other.receive(compressed)
             found = other.recall(["what"], lambda name: "1")
             work = other.work_done()
             assert (work.stored, work.counts.hits, other.counts.hits + other.counts.misses) == (room > 0, not room, 0)
@@ -672,36 +674,69 @@ def test_an_answer_that_is_here_is_not_asked_for_unless_it_is_damaged(tmp_path: 
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         assert two.cache.recall(["what"], lambda name: "1") is not None
         server.asked.clear()
-        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
-        assert two.cache.packed(["what"]) is None and not server.asked
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        assert two.cache.compressed(["what"]) is None and not server.asked
         (answer,) = (path for _, _, path in two.cache.entries() if b"lists" not in path.read_bytes())
         answer.write_bytes(answer.read_bytes()[:-1])
-        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         assert two.cache.recall(["what"], lambda name: "1") is not None and len(server.asked) == 2
 
 
-@pytest.mark.parametrize("more", [{}, {"needs": ["0" * 64]}], ids=["cut off", "says too much"])
-def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(
-    tmp_path: Path, server: Faulty, more: dict[str, object]
-) -> None:
+@pytest.mark.parametrize("wrong", ["cut off", "it says too much", "no answer"])
+def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Path, server: Faulty, wrong: str) -> None:
     has_answer(tmp_path / "one", server.address)
     _, path = sorted(server.objects, key=lambda path: len(server.objects[path]))
-    name, files = path.rpartition("/")[2], {cache.ANSWER: b'{"answer":43}'}
-    server.objects[path] = Seal().packed(name, cache._packed(name, files, more)) if more else server.objects[path][:-5]
+    name, more = path.rpartition("/")[2], {"needs": ["0" * 64]} if wrong == "it says too much" else {}
+    files = {"a.cubin" if wrong == "no answer" else cache.ANSWER: b'{"answer":43}'}
+    well = server.objects[path]
+    server.objects[path] = well[:-5] if wrong == "cut off" else Seal().packed(name, cache._packed(name, files, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        for _ in range(2):
-            two.cache.recall_packed_ahead([["what"]], lambda name: "1")
-            packed = two.cache.packed(["what"])
-            other = BuildCache(two.folder / "cache", 0, owned=True)
-            assert packed is not None and not two.said
-            with pytest.raises(ValueError):
-                other.receive(packed)
-            assert other.recall(["what"], lambda name: "1") is None and not list(other.entries())
-        two.cache.recall_packed_ahead([["what"]], lambda name: "1")
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        compressed = two.cache.compressed(["what"])
+        other = BuildCache(two.folder / "cache", 0, owned=True)
+        assert compressed is not None and not two.said
+        with pytest.raises(ValueError):
+            other.receive(compressed)
+        assert other.recall(["what"], lambda name: "1") is None and not list(other.entries())
+        two.cache.give_back(compressed)
         server.asked.clear()
         assert two.cache.recall(["what"], lambda name: "1") is None and not list(two.cache.entries())
-        assert len(two.said) == 1 and "damaged" in two.said[0] and len(server.asked) <= 2, "it is not asked for again"
-        assert (two.remote.counts.hits, two.remote.counts.misses) == (5, 1)
+        assert len(two.said) == 1 and "damaged" in two.said[0] and not server.asked, "it is not asked for again"
+        assert (two.remote.counts.hits, two.remote.counts.misses) == (1, 1), "the list was right"
+
+
+def test_an_answer_that_no_process_could_use_is_not_asked_for_again(tmp_path: Path, server: Faulty) -> None:
+    has_answer(tmp_path / "one", server.address)
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        compressed = two.cache.compressed(["what"])
+        assert compressed is not None
+        server.asked.clear()
+        two.cache.give_back(compressed)
+        assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked and two.cache._held == 0
+
+
+def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    has_answer(tmp_path / "one", server.address)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        two.remote.ask_ahead([fail] * 2 * client.READERS)
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        found: list[object] = []
+        asking = threading.Thread(target=lambda: found.append(two.cache.compressed(["what"])), daemon=True)
+        asking.start()
+        asking.join(20)
+        assert len(found) == 1 and found[0] is not None and len(shown) == 2 * client.READERS
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "stat", fail)
+            assert not two.cache.has(KEY, lambda name: ""), "what cannot be told is not there"
 
 
 def test_names_in_an_entry_lead_to_no_other_file(tmp_path: Path, server: Faulty) -> None:
@@ -751,7 +786,7 @@ def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: 
     with machine(tmp_path / "four", server.address, remote_mode="read", remote_key=strange) as reader:
         assert reader.fetched() is None and "not signed with the key of remote_key" in reader.said[0]
     ((path, signed),) = server.objects.items()
-    entry = unpacked(Seal().checked("", signed))
+    entry = decompressed(Seal().checked("", signed))
     name = path.rpartition("/")[2]
     for forged in (Seal().packed(name, entry), Seal(lambda text: b"0" * 64).packed(name, entry), signed[:40]):
         server.objects[path] = forged
@@ -765,7 +800,7 @@ def test_signatures_count_if_a_key_is_set(tmp_path: Path, server: Faulty, made: 
 def test_a_signature_is_that_of_one_name(tmp_path: Path) -> None:
     seen = []
     seal = Seal(lambda text: b"s" * 64, lambda signature, text: seen.append(text) is None)
-    assert unpacked(seal.checked("name", seal.packed("name", b"entry"))) == b"entry"
+    assert decompressed(seal.checked("name", seal.packed("name", b"entry"))) == b"entry"
     assert seen[0].startswith(b"name")
 
 

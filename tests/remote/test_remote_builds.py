@@ -36,7 +36,7 @@ pool.ForkServer = probe.probe_nvcc = refuse
 """The begin of a build file that starts no worker, does not probe nvcc, and does not import TVM."""
 
 PROCESSES = """\
-from kernelwright.scons import restored
+from kernelwright.scons import restored, restorers
 
 restored.BATCH = restored.WORTH_A_PROCESS = 1
 """
@@ -94,7 +94,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> object:
         yield made
 
 
-@pytest.mark.parametrize("begin", [REFUSE, REFUSE + PROCESSES], ids=["one process", "several"])
+@pytest.mark.parametrize(
+    "begin",
+    [REFUSE, REFUSE + PROCESSES, REFUSE + PROCESSES + "restorers.PROGRAM = ''\n"],
+    ids=["one process", "several", "one that ends at once"],
+)
 def test_a_machine_that_starts_empty_needs_neither_tvm_nor_nvcc(server: Nginx, tmp_path: Path, begin: str) -> None:
     project = sharing(tmp_path / "second", server.address)
     project.write("SConstruct", begin + SCONSTRUCT)

@@ -58,6 +58,16 @@ open("build/kernels/demo/scale/scale.so", "w").write("half of it")
 """
 """Processes that end in the middle of their work."""
 
+HALF_AN_ANSWER = """\
+restorers.PROGRAM = '''
+import sys
+sys.stdin.readline()
+sys.stdin.readline()
+print('{"answers": [', end="")
+'''
+"""
+"""Processes that end in the middle of an answer."""
+
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -98,8 +108,8 @@ def test_another_checkout_starts_no_worker_and_probes_nothing(shared: Project, e
 
 @pytest.mark.parametrize(
     ("program", "here"),
-    [("", 1), ('restorers.PROGRAM = "#" * (1 << 22)\n', 2), (HALF, 2)],
-    ids=["processes", "none that starts", "one that is killed"],
+    [("", 1), ('restorers.PROGRAM = "#" * (1 << 22)\n', 2), (HALF, 2), (HALF_AN_ANSWER, 2)],
+    ids=["processes", "none that starts", "one that is killed", "while it answers"],
 )
 def test_many_kernels_are_taken_by_several_processes(shared: Project, elsewhere: Path, program: str, here: int) -> None:
     shared.write("SConstruct", REFUSE + PROCESSES + program + SCONSTRUCT)

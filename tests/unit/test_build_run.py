@@ -22,7 +22,7 @@ from kernelwright.discover import discovery
 from kernelwright.remote.counts import Counts
 from kernelwright.scons import graph as graph_module
 from kernelwright.scons.graph import PackageGraph
-from kernelwright.scons.run import BuildRun
+from kernelwright.scons.run import FLUSH_S, INTERRUPTED_S, BuildRun
 from kernelwright.stages.package import remove_unknown
 from kernelwright.state.settled import Settled, read_settled
 from kernelwright.toolchain.distribution import Distribution
@@ -191,8 +191,21 @@ def test_whoever_interrupts_the_end_of_a_run_sees_no_traceback(run, capsys, when
     run.settle.append(interrupt)
     run.settled_stages = 1
     run._close()
-    assert "could not be kept: it was interrupted" in capsys.readouterr().err
-    assert closed, "what the remote cache is to get is written, or left out with a line"
+    assert "kernelwright: interrupted at its end" in capsys.readouterr().err
+    assert {*closed} == {INTERRUPTED_S}, "what the remote cache is to get is written, or left out with a line"
+
+
+def test_however_often_a_run_is_interrupted_its_requests_end_before_it(run):
+    waited = []
+
+    def close(patience_s: float) -> None:
+        waited.append(patience_s)
+        if len(waited) < 4:
+            raise KeyboardInterrupt
+
+    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
+    run._end_remote()
+    assert waited == [FLUSH_S, 0, 0, 0]
 
 
 def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, monkeypatch, capsys):

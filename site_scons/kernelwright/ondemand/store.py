@@ -111,9 +111,10 @@ def stages_behind(start: Path, environment: Mapping[str, str]) -> BuildCache | N
 
     try:
         folder = cache_folder(start, environment) / "stages"
-    except CacheError:
+        is_there = folder.is_dir()
+    except (CacheError, OSError):
         return None
-    return BuildCache(folder, 0, writable=False, owned=True) if folder.is_dir() else None
+    return BuildCache(folder, 0, writable=False, owned=True) if is_there else None
 
 
 class PrivateFolders:

@@ -7,6 +7,7 @@ are no threads of ``concurrent.futures``, because that waits at the end of the p
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .counts import Counts
-from .objects import Seal, unpacked
+from .objects import Seal, decompressed
 from .store import Refused, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
@@ -90,15 +91,15 @@ class RemoteCache:
 
     def get(self, name: str) -> bytes | None:
         """The entry of a name, as it was written; None: there is none, or it cannot be had. Never an error."""
-        data = self.get_packed(name)
+        data = self.get_compressed(name)
         try:
-            return None if data is None else unpacked(data)
+            return None if data is None else decompressed(data)
         except ValueError as error:
             self.damaged(name, str(error))
             return None
 
-    def get_packed(self, name: str) -> bytes | None:
-        """The same, as it travels: whoever unpacks it says what is damaged."""
+    def get_compressed(self, name: str) -> bytes | None:
+        """The same, signature checked, as ``objects.decompressed`` takes it: whoever calls that tells of damage."""
         if self.is_off:
             return None
         start = time.monotonic()
@@ -309,7 +310,12 @@ class _Threads:
                     self._changed.wait()
                 task = self._tasks.popleft()
                 self._idle -= 1
-            task()
+            try:
+                task()
+            except Exception:
+                # A mistake of ours, shown as a thread that ends shows it. But it must not end one thread after another:
+                # somebody waits for the tasks that follow.
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 def place_of(name: str) -> str:

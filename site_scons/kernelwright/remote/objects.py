@@ -49,13 +49,13 @@ class Seal:
         return data
 
 
-def unpacked(data: bytes) -> bytes:
+def decompressed(data: bytes) -> bytes:
     """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged."""
     reader = zlib.decompressobj()
     try:
         entry = reader.decompress(data, LARGEST_RECORD)
     except zlib.error as error:
-        raise ValueError("it cannot be unpacked") from error
+        raise ValueError("it cannot be decompressed") from error
     if not reader.eof or reader.unused_data:
         raise ValueError("it is cut off, too long, or larger than any entry")
     return entry

@@ -15,7 +15,7 @@ from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
-from ..state.cache import BuildCache, Packed
+from ..state.cache import BuildCache, Compressed
 from ..state.finished import Finished, FinishedStage
 from ..state.restorer import Restored, Restorer, Wanted
 from ..state.settled import SettledKernel
@@ -98,29 +98,30 @@ class RestoredKernels:
         """
         batches = [files[begin : begin + BATCH] for begin in range(0, len(files), BATCH)]
         count = min(self.run.jobs, len(os.sched_getaffinity(0)), len(batches) // WORTH_A_PROCESS)
-        here = 0
-        while here < len(batches) and not (self.files and count and build_cache.writable):
-            self._ask_ahead_of(files, here)
+        here, by_processes = 0, count > 0 and build_cache.writable
+        while here < len(batches) and not (self.files and by_processes):
+            self._ask_ahead_of(files, here, by_processes)
             yield batches[here], [None] * len(batches[here])
             here += 1
         rest = range(here, len(batches))
         if not rest:
             return
 
-        def questions_of(number: int) -> list[tuple[Any, Packed | None]]:
-            self._ask_ahead_of(files, number)
-            return [(question, build_cache.packed(question)) for question in map(self._question, batches[number])]
+        def questions_of(number: int) -> list[tuple[Any, Compressed | None]]:
+            self._ask_ahead_of(files, number, by_processes)
+            return [(question, build_cache.compressed(question)) for question in map(self._question, batches[number])]
 
         with Restorers(count, build_cache.folder, wanted, self.run.lock_descriptor) as restorers:
-            for number, (answers, work) in zip(rest, restorers.map(questions_of, rest), strict=True):
+            done = restorers.map(questions_of, build_cache.give_back, rest)
+            for number, (answers, work) in zip(rest, done, strict=True):
                 build_cache.note(work)
                 yield batches[number], answers
 
-    def _ask_ahead_of(self, files: Sequence[str], number: int) -> None:
+    def _ask_ahead_of(self, files: Sequence[str], number: int, by_processes: bool) -> None:
         """Have the remote cache look for the kernels that are wanted after the batch of a number, and for the first."""
         begin = number * BATCH
         if begin % AT_ONCE == 0:
-            self._ask_ahead(files[begin + AT_ONCE if begin else 0 : begin + 2 * AT_ONCE])
+            self._ask_ahead(files[begin + AT_ONCE if begin else 0 : begin + 2 * AT_ONCE], by_processes)
 
     def pull(self, files: Sequence[str]) -> int:
         """Have the build cache get the finished kernels of definition files; how many files it has them of."""
@@ -136,9 +137,12 @@ class RestoredKernels:
             there += len(found)
         return there
 
-    def _ask_ahead(self, files: Sequence[str]) -> None:
+    def _ask_ahead(self, files: Sequence[str], by_processes: bool = False) -> None:
+        """Have the remote cache look for kernels; ``by_processes``: which unpack them, and not the threads that ask."""
         if self.run.cache is not None and self.run.has_remote:
-            self.run.cache.recall_packed_ahead(map(self._question, files), _present(self.run.top))
+            cache = self.run.cache
+            look = cache.recall_compressed_ahead if by_processes else cache.recall_ahead
+            look(map(self._question, files), _present(self.run.top))
 
     def _adopt(self, file: str, restored: Restored) -> None:
         """Note that the kernels of a definition file are there."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..remote.counts import Counts
-from ..state.cache import Packed, Work
+from ..state.cache import Compressed, Work
 from ..state.restorer import Restored, Wanted, batch_line
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"
@@ -67,23 +67,36 @@ class Restorers:
             process.communicate()
 
     def map(
-        self, questions_of: Callable[[int], Sequence[tuple[Any, Packed | None]]], batches: Iterable[int]
+        self,
+        questions_of: Callable[[int], Sequence[tuple[Any, Compressed | None]]],
+        give_back: Callable[[Compressed], None],
+        batches: Iterable[int],
     ) -> Iterator[tuple[list[Restored | None], Work]]:
         """Restore the kernels of batch after batch: those that were restored, and what the build cache has done.
 
         Arguments:
             questions_of: gives what ``batch_line`` takes for the batch of a number; called in one of several threads,
                 which waits.
+            give_back: gets what no process could use of that; called in the same threads.
         """
+
+        def restore(number: int) -> tuple[list[Restored | None], Work]:
+            questions = questions_of(number)
+            answers, work = self._ask(questions)
+            for (_, compressed), answer in zip(questions, answers, strict=True):
+                if answer is None and compressed is not None:
+                    give_back(compressed)
+            return answers, work
+
         with ThreadPoolExecutor(max(1, len(self._processes))) as threads:
             try:
-                yield from threads.map(lambda number: self._ask(questions_of(number)), batches)
-            except BaseException:  # Ctrl-C: the threads end when the processes do
+                yield from threads.map(restore, batches)
+            except BaseException:  # Ctrl-C: the threads end when the processes do, and the requests that they wait for
                 threads.shutdown(wait=False, cancel_futures=True)
                 self.close()
                 raise
 
-    def _ask(self, questions: Sequence[tuple[Any, Packed | None]]) -> tuple[list[Restored | None], Work]:
+    def _ask(self, questions: Sequence[tuple[Any, Compressed | None]]) -> tuple[list[Restored | None], Work]:
         """What a process answers; one that has ended, or was never there, has restored nothing."""
         nothing: tuple[list[Restored | None], Work] = [None] * len(questions), Work(Counts())
         if not self._processes:
@@ -95,7 +108,7 @@ class Restorers:
             line = process.stdout.readline()
         finally:
             self._free.put(process)
-        if not line:
+        if not line.endswith("\n"):  # it was killed, perhaps in the middle of its answer
             return nothing
         answer = json.loads(line)
         work = Work(**{**answer["work"], "counts": Counts(**answer["work"]["counts"])})

@@ -510,10 +510,13 @@ class BuildRun:
         try:
             self._end()
         except KeyboardInterrupt:
-            # All that was to be built has been, or the user was impatient before: nothing is lost but some notes.
-            self.interrupt()
+            with contextlib.suppress(KeyboardInterrupt):
+                self.interrupt()
             self._end_remote()
-            self._not_kept("it was interrupted")
+            # All that was to be built has been, or the user was impatient before.
+            self.progress.erase()
+            text = "interrupted at its end; the next run repeats some of what this one found out"
+            sys.stderr.write(f"kernelwright: {text}\n")
 
     def _end(self) -> None:
         self.end_children()
@@ -527,7 +530,7 @@ class BuildRun:
         else:
             problem = self.journal.problem
         if problem is not None:
-            self._not_kept(f"{problem.strerror or problem} ({problem.filename or self.state})")
+            self._not_kept(problem)
         self._tell_of_tables()
         self._tell_of_targets()
         self._summary()
@@ -543,16 +546,21 @@ class BuildRun:
             if near:
                 sys.stderr.write(f"kernelwright: there is no target {shown(name)}; did you mean {' or '.join(near)}?\n")
 
-    def _not_kept(self, why: str) -> None:
+    def _not_kept(self, error: OSError) -> None:
         self.progress.erase()
-        text = f"kernelwright: what this run found out could not be kept: {why}; the next one repeats some of it"
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(
+            f"kernelwright: what this run found out could not be kept: {error.strerror or error} "
+            f"({error.filename or self.state}); the next one repeats some of it\n"
+        )
 
     def _keep(self) -> None:
         try:
             for settle in self.settle:
                 settle()
             self.journal.close()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         finally:
             self._end_remote()
         if "cache" in self.__dict__ and self.cache is not None:
@@ -579,13 +587,22 @@ class BuildRun:
         """Have the remote cache write what is still to be written, and say what it did."""
         if "remote" not in self.__dict__ or self.remote is None or self.remote.is_closed:
             return
-        try:
-            self.remote.close(INTERRUPTED_S if self._interrupted else FLUSH_S)
-        except KeyboardInterrupt:
-            self.remote.close(0)
+        patience_s = INTERRUPTED_S if self._interrupted else FLUSH_S
+        # However often the user is impatient: Python must not end in the middle of a request.
+        while not self._has_closed(patience_s):
+            patience_s = 0
         counts = self.remote.counts
         if counts.hits or counts.misses or counts.written:
             self.progress.note(f"kernelwright: remote cache: {counts}")
+
+    def _has_closed(self, patience_s: float) -> bool:
+        """Close the remote cache; whether that was not interrupted."""
+        assert self.remote is not None
+        try:
+            self.remote.close(patience_s)
+        except KeyboardInterrupt:
+            return False
+        return True
 
     def interrupt(self) -> None:
         """End what runs: the user wants the run to end."""

@@ -39,7 +39,7 @@ from ..core.records import Record, decoded
 from ..core.sealed import sealed_object, unsealed_object
 from ..core.surroundings import OUTSIDE
 from ..remote.counts import Counts
-from ..remote.objects import unpacked
+from ..remote.objects import decompressed
 from .own_folder import mark_own, require_own
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ MOST_LISTS = 16
 MOST_HELD = 64 << 20
 """Bytes that came ahead and are held in memory until they are asked for; further ones are read again."""
 
+MOST_PASSED = 1 << 20
+"""Bytes of an answer that is passed on to another process as it came; a larger one is kept here first."""
+
 LARGEST_OUTPUTS = LARGEST_RECORD // 2
 """Bytes that the outputs of a stage may have together; larger ones are not kept."""
 
@@ -74,13 +77,13 @@ Found = tuple[dict[str, bytes], dict[str, str]]
 
 
 @dataclass(frozen=True)
-class Packed:
-    """An entry as it came from the remote cache: it is not checked, and not kept here yet.
+class Compressed:
+    """An answer as it came from the remote cache. Its signature was checked, and nothing else; it is not kept here yet.
 
     Arguments:
-        key: of the stage or of the question.
+        key: of the question.
         later: what it turned out to depend on, with the digests.
-        data: what ``remote.objects.unpacked`` takes.
+        data: what ``remote.objects.decompressed`` takes.
     """
 
     key: str
@@ -109,16 +112,16 @@ class _Asked:
 
     Arguments:
         done: whether the answer is known.
-        known: whether it was there.
+        known: whether it was there, so that it makes sense to ask once more if it was lost meanwhile.
         found: what was there; None, if it was kept here, and need not be in the memory as well.
-        packed: the same, if others are to unpack it.
+        compressed: the same, if whoever needs it unpacks it, perhaps another process.
         size: bytes of either.
     """
 
     done: threading.Event = field(default_factory=threading.Event)
     known: bool = False
     found: Found | None = None
-    packed: Packed | None = None
+    compressed: Compressed | None = None
     size: int = 0
 
 
@@ -284,8 +287,8 @@ class BuildCache:
         """Have the remote cache look for the answers to questions that are going to be asked."""
         self.look_ahead((_question_key(question), AN_ANSWER, current) for question in questions)
 
-    def recall_packed_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
-        """The same for answers that other processes are going to unpack; see :meth:`packed`."""
+    def recall_compressed_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
+        """The same for answers that are unpacked by whoever needs them; see :meth:`compressed`."""
         remote = self.remote
         if remote is None or remote.is_off:
             return
@@ -295,27 +298,38 @@ class BuildCache:
             asked.known = self.has(key, digest)
             if asked.known:
                 return
-            packed = _find_packed(remote, key, digest)
-            if packed is not None and not self._hold(asked, len(packed.data), packed=packed):
-                self._adopt_or_tell(remote, packed)
+            compressed = _find_compressed(remote, key, digest)
+            if compressed is None:
+                return
+            size = len(compressed.data)
+            if size > MOST_PASSED or not self._hold(asked, size, compressed=compressed):
+                asked.known = self._adopt_or_tell(remote, compressed) is not None
 
         keys = map(_question_key, questions)
         self._ask_ahead(remote, ((key, functools.partial(look, key=key)) for key in keys))
 
-    def packed(self, question: Any) -> Packed | None:
+    def compressed(self, question: Any) -> Compressed | None:
         """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once."""
         asked = self._answered(_question_key(question))
-        return None if asked is None else asked.packed
+        return None if asked is None else asked.compressed
 
-    def receive(self, packed: Packed) -> None:
-        """Keep an entry that another process got from the remote cache, and have it at hand.
+    def receive(self, compressed: Compressed) -> None:
+        """Keep an answer that another process got from the remote cache, and have it at hand.
 
         Raises:
             ValueError: it is damaged.
         """
-        asked = _Asked(known=True, found=self._adopt(packed))
+        self._have_at_hand(compressed.key, _Asked(known=True, found=self._adopt(compressed)))
+
+    def give_back(self, compressed: Compressed) -> None:
+        """Have an answer at hand again that another process could not use."""
+        self._have_at_hand(compressed.key, _Asked(known=True, compressed=compressed, size=len(compressed.data)))
+
+    def _have_at_hand(self, key: str, asked: _Asked) -> None:
         asked.done.set()
-        self._asked[packed.key] = asked
+        with self._lock:
+            self._held += asked.size
+            self._asked[key] = asked
 
     def work_done(self) -> Work:
         """What was done here since it was last asked."""
@@ -376,7 +390,7 @@ class BuildCache:
         def do(asked: _Asked, look: Callable[[_Asked], None]) -> None:
             try:
                 look(asked)
-            finally:
+            finally:  # whatever happens: somebody may wait for it
                 asked.done.set()
 
         tasks = []
@@ -425,8 +439,8 @@ class BuildCache:
         """
         asked = self._answered(key)
         come = None if asked is None else asked.found
-        if asked is not None and asked.packed is not None and self.remote is not None:
-            come = self._adopt_or_tell(self.remote, asked.packed)
+        if asked is not None and asked.compressed is not None and self.remote is not None:
+            come = self._adopt_or_tell(self.remote, asked.compressed)
             asked.known = come is not None
         if come is not None and _is_current(come[1], digest):
             self._count(None, 0)
@@ -445,7 +459,7 @@ class BuildCache:
             found = self._find_far(self.remote, key, files, digest)
         return found
 
-    def _hold(self, asked: _Asked, size: int, found: Found | None = None, packed: Packed | None = None) -> bool:
+    def _hold(self, asked: _Asked, size: int, found: Found | None = None, compressed: Compressed | None = None) -> bool:
         """Note what a question has given, and have it at hand if there is room, or if it could not be kept here.
 
         Returns:
@@ -456,7 +470,7 @@ class BuildCache:
             if self._held + size > MOST_HELD and self._writable and self.problem is None:
                 return False
             self._held += size
-            asked.size, asked.found, asked.packed = size, found, packed
+            asked.size, asked.found, asked.compressed = size, found, compressed
         return True
 
     def _answered(self, key: str) -> _Asked | None:
@@ -501,19 +515,19 @@ class BuildCache:
                 return found[1], later
         return None
 
-    def _adopt(self, packed: Packed) -> Found:
-        """Keep an entry as it came from the remote cache. Raises ValueError if it is damaged."""
-        name, entry = _entry_key(packed.key, packed.later), unpacked(packed.data)
-        contents = _opened(name, entry, functools.partial(_from_afar, _unpacked))
-        self._keep_whole(name, entry, packed.key, packed.later)
-        return contents, {**packed.later}
+    def _adopt(self, compressed: Compressed) -> Found:
+        """Keep an answer as it came from the remote cache. Raises ValueError if it is damaged, or no answer."""
+        name, entry = _entry_key(compressed.key, compressed.later), decompressed(compressed.data)
+        contents = _opened(name, entry, functools.partial(_from_afar, functools.partial(_wanted, AN_ANSWER)))
+        self._keep_whole(name, entry, compressed.key, compressed.later)
+        return contents, {**compressed.later}
 
-    def _adopt_or_tell(self, remote: RemoteCache, packed: Packed) -> Found | None:
+    def _adopt_or_tell(self, remote: RemoteCache, compressed: Compressed) -> Found | None:
         """The same; None: it is damaged, which is said."""
         try:
-            return self._adopt(packed)
+            return self._adopt(compressed)
         except ValueError as error:
-            remote.damaged(_entry_key(packed.key, packed.later), str(error))
+            remote.damaged(_entry_key(compressed.key, compressed.later), str(error))
             return None
 
     def push(self, remote: RemoteCache) -> None:
@@ -635,7 +649,7 @@ class BuildCache:
         """Whether there is an entry for a stage, be it intact or not; ``current`` as for :func:`fetch`."""
         present = functools.cache(current)
         digests = ({name: present(name) for name in names} for names in ([], *self._lists(key)))
-        found = any(self._place(_entry_key(key, later)).is_file() for later in digests)
+        found = any(_is_file(self._place(_entry_key(key, later))) for later in digests)
         return found or (self.behind is not None and self.behind.has(key, present))
 
     def trim(self) -> None:
@@ -766,6 +780,14 @@ def file_with_answer(entry: str, name: str) -> str:
     return f"{entry}-{name}"
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is a file; no, if that cannot be told, for which ``Path.is_file`` raises an OSError."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except OSError:
+        return False
+
+
 def _digest(value: Any) -> str:
     return _sha256(canonical_json(value).encode())
 
@@ -828,12 +850,12 @@ def _slots(
             return
 
 
-def _find_packed(remote: RemoteCache, key: str, digest: Callable[[str], str]) -> Packed | None:
+def _find_compressed(remote: RemoteCache, key: str, digest: Callable[[str], str]) -> Compressed | None:
     """An answer that depends on something, as the remote cache has it; None: there is none."""
     for later, whole in _slots(remote, key, AN_ANSWER, digest):
-        data = None if whole else remote.get_packed(_entry_key(key, later))
+        data = None if whole else remote.get_compressed(_entry_key(key, later))
         if data is not None:
-            return Packed(key, later, data)
+            return Compressed(key, later, data)
     return None
 
 

@@ -1,7 +1,8 @@
 """Takes the finished kernels of definition files out of the build cache: in the build, or in a process beside it.
 
 In a process of its own it speaks lines of JSON: the first says where it works, and each further one has a batch of
-questions, to which it answers with a line. It ends when its input does, so also when the build was killed.
+questions, with what the remote cache has given for them, to which it answers with a line. It ends when its input does,
+so also when the build was killed.
 
 Nothing here imports SCons.
 """
@@ -24,7 +25,7 @@ from ..core.dependencies import is_file, present_digest
 from ..core.files import lasting_stamp, sha256_of
 from ..core.shard import parse_shard
 from . import finished
-from .cache import BuildCache, Packed
+from .cache import BuildCache, Compressed
 from .finished import Finished
 from .settled import Recorded, trusted_stamps
 
@@ -135,19 +136,19 @@ def serve() -> None:
     restorer = Restorer(build_cache, Wanted(**setup["wanted"]))
     for line in sys.stdin:
         answers = []
-        for question, packed in json.loads(line):
-            if packed is not None:
-                key, later, data = packed
-                # One that is damaged is a miss here, too; the build asks for it once more, and says so.
+        for question, compressed in json.loads(line):
+            if compressed is not None:
+                key, later, data = compressed
+                # One that is damaged is a miss here, too; the build gets it back, and says so.
                 with contextlib.suppress(ValueError):
-                    build_cache.receive(Packed(key, later, base64.b64decode(data)))
+                    build_cache.receive(Compressed(key, later, base64.b64decode(data)))
             restored = restorer.restore(question)
             answers.append(None if restored is None else vars(restored))
         work = build_cache.work_done()
         print(json.dumps({"answers": answers, "work": {**vars(work), "counts": vars(work.counts)}}), flush=True)
 
 
-def batch_line(questions: Sequence[tuple[Any, Packed | None]]) -> str:
+def batch_line(questions: Sequence[tuple[Any, Compressed | None]]) -> str:
     """The line that asks :func:`serve` for a batch.
 
     Arguments:
