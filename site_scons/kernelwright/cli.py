@@ -47,13 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = run(list(sys.argv[1:] if arguments is None else arguments))
         print(end="", flush=True)  # what is in the buffer, where there is any stdout
     except BrokenPipeError:
-        try:
-            print(end="", flush=True)
-        except BrokenPipeError:
-            # Whoever reads has seen enough, as `head` has. What is left at the end of Python goes nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
-        raise  # it was another pipe
+        # Whoever reads has seen enough, as `head` has. What is left at the end of Python goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return status
 
 
