@@ -27,7 +27,8 @@ from crash import ROOT, Drill, DrillError, is_of_stage
 sys.path.append(str(ROOT / "site_scons"))
 
 from kernelwright.remote.objects import decompressed
-from kernelwright.state.cache import ENTRY, BuildCache
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.entry import ENTRY
 
 
 class RemoteDrill(Drill):

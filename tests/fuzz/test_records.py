@@ -27,7 +27,7 @@ from kernelwright.processes import memory
 from kernelwright.processes.memory import Measurements, MemoryGovernor
 from kernelwright.report import make_report
 from kernelwright.scons.journal import entry_from_json
-from kernelwright.state import cache as build_cache
+from kernelwright.state import entry as cache_entry
 from kernelwright.state import settled as settled_kernels
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.journal import SCHEMA, SEPARATOR, Journal
@@ -191,8 +191,8 @@ def test_cache_entries(tmp_path: Path, data: Any, lists: bool) -> None:
     (entry,) = (path for path in (tmp_path / "cache").glob("??/*") if kind in path.read_bytes())
     content = entry.read_bytes()
     line, newline, rest = content.partition(b"\n")
-    header = unsealed_object(line + newline, build_cache.SCHEMA).raw
-    sealed = sealed_with(build_cache.SCHEMA)
+    header = unsealed_object(line + newline, cache_entry.SCHEMA).raw
+    sealed = sealed_with(cache_entry.SCHEMA)
     entry.write_bytes(found := drawn(data, changed(content, header, lambda text: sealed(text) + rest)))
     asked = []
     with write_guard().only(tmp_path):

@@ -43,6 +43,7 @@ SOURCES = "site_scons/kernelwright/"
 TESTS = {
     "backends/__init__.py": "test_backend_registry",
     "state/cache.py": "test_cache",
+    "state/entry.py": "test_cache",
     "worker/compare.py": "test_compare",
     "define/kernel.py": "test_declare",
     "discover/discovery.py": "test_discovery",

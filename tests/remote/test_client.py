@@ -21,7 +21,8 @@ from kernelwright.remote.client import RemoteCache, place_of
 from kernelwright.remote.objects import SIGNING_KEY, Seal, decompressed, new_keys
 from kernelwright.remote.opening import open_remote
 from kernelwright.state import cache, shared
-from kernelwright.state.cache import BuildCache, Wanted, key_of
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.entry import ANSWER, Wanted, entry_with, key_of
 
 from remote.servers import Faulty, faulty, reply, status
 
@@ -687,9 +688,9 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
     has_answer(tmp_path / "one", server.address)
     _, path = sorted(server.objects, key=lambda path: len(server.objects[path]))
     name, more = path.rpartition("/")[2], {"needs": ["0" * 64]} if wrong == "it says too much" else {}
-    files = {"a.cubin" if wrong == "no answer" else cache.ANSWER: b'{"answer":43}'}
+    files = {"a.cubin" if wrong == "no answer" else ANSWER: b'{"answer":43}'}
     well = server.objects[path]
-    server.objects[path] = well[:-5] if wrong == "cut off" else Seal().packed(name, cache._packed(name, files, more))
+    server.objects[path] = well[:-5] if wrong == "cut off" else Seal().packed(name, entry_with(name, files, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         compressed = two.cache.compressed(["what"])
@@ -756,7 +757,7 @@ def test_an_object_says_nothing_that_only_a_machine_may_say(
 ) -> None:
     with machine(tmp_path / "one", server.address) as one:
         name = one.cache.entry_of(KEY, {})
-        one.remote.put(name, cache._packed(name, outputs(made), more))
+        one.remote.put(name, entry_with(name, outputs(made), more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         assert two.fetched() is None and "damaged object" in two.said[0]
 

@@ -17,7 +17,7 @@ from kernelwright.define.remote_address import TOKEN
 from kernelwright.remote import bazel
 from kernelwright.remote.bazel import BazelStore, _fields
 from kernelwright.remote.store import ObjectStore
-from kernelwright.state.cache import key_of
+from kernelwright.state.entry import key_of
 
 from remote.servers import READER, WRITER, azurite, moto, nginx, rclone
 from remote.test_client import FILES, KEY, OTHER, Machine, fill, machine, made, outputs

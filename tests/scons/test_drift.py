@@ -142,7 +142,8 @@ DECIDING_NOTHING = {
         "core/version.py",
         "core/pipeline.py",
     ),
-    *("remote/bazel.py", "remote/client.py", "remote/opening.py", "remote/store.py"),
+    *("remote/bazel.py", "remote/client.py", "remote/counts.py", "remote/objects.py", "remote/opening.py"),
+    *("remote/store.py", "state/cache.py", "state/own_folder.py", "state/remote_entries.py"),
     *(
         "scons/action.py",
         "scons/ahead.py",

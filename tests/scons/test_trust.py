@@ -26,7 +26,7 @@ import pytest
 from conftest import ADD, SCALE, SCONSTRUCT, SITE_SCONS, Project, Run
 from kernelwright.compilers.glibc import LIBRARIES
 from kernelwright.core.sealed import sealed, sealed_object, unsealed_object, write_sealed
-from kernelwright.state.cache import SCHEMA
+from kernelwright.state.entry import SCHEMA
 from kernelwright.state.journal import SEPARATOR
 from kernelwright.toolchain.host_compiler import find_host_compiler
 from kernelwright.toolchain.nvcc import find_nvcc

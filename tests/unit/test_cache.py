@@ -13,7 +13,8 @@ import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.core.files import LARGEST_RECORD
 from kernelwright.core.sealed import sealed_object
-from kernelwright.state.cache import LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, STALE_S, BuildCache, key_of
+from kernelwright.state.cache import STALE_S, BuildCache
+from kernelwright.state.entry import LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, key_of
 
 KEY = key_of("signature", [("a.py", "digest")])
 FILES = ["a.cubin", "empty"]

@@ -12,7 +12,7 @@ from kernelwright.cli import CACHE_ACTIONS, main
 from kernelwright.ondemand.store import KernelStore
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.state.cache import key_of
+from kernelwright.state.entry import key_of
 from test_store import KEY, OTHER, age, write_kernel
 
 THIRD = "abcd" * 16

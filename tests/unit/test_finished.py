@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kernelwright.state import finished
-from kernelwright.state.cache import BuildCache, key_of
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.entry import key_of
 from kernelwright.state.finished import Finished, FinishedStage
 from kernelwright.state.settled import SettledKernel
 

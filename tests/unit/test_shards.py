@@ -8,7 +8,8 @@ import pytest
 from kernelwright.core.errors import SettingsError
 from kernelwright.core.shard import Shard, parse_shard, shard_of
 from kernelwright.state import shards
-from kernelwright.state.cache import BuildCache, key_of
+from kernelwright.state.cache import BuildCache
+from kernelwright.state.entry import key_of
 from kernelwright.state.shards import BuiltShard, lacking, merge, note_shard, shard_in
 
 

@@ -22,7 +22,7 @@ from kernelwright.ondemand import store as store_module
 from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.state.cache import key_of
+from kernelwright.state.entry import key_of
 
 KEY = "ab" * 32
 OTHER = "cd" * 32

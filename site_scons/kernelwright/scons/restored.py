@@ -15,8 +15,9 @@ from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
 from ..stages.stage import Stage
 from ..state import finished
-from ..state.cache import BuildCache, Compressed
+from ..state.cache import BuildCache
 from ..state.finished import Finished, FinishedStage
+from ..state.remote_entries import Compressed
 from ..state.restorer import Restored, Restorer, Wanted
 from ..state.settled import SettledKernel
 from .restorers import Restorers

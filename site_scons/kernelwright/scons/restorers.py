@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..remote.counts import Counts
-from ..state.cache import Compressed, Work
+from ..state.cache import Work
+from ..state.remote_entries import Compressed
 from ..state.restorer import Restored, Wanted, batch_line
 
 PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from kernelwright.state.restorer import serve; serve()"

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import Where
 from ..core.files import canonical_json
-from ..state.cache import key_of
+from ..state.entry import key_of
 from .code import code_digest
 
 IR = "ir"

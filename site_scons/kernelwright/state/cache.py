@@ -8,24 +8,17 @@ the digests of these files. Entries of stages that read no such files need no li
 What a build found out and no stage made, such as what a tool says of itself, is kept in the same way: as the one file
 of an entry whose key is made of the question.
 
-Behind the folder there may be a remote cache (``remote.client``), which has the same entries under the same names. It
-can only be asked for names, and an object never changes. So there the lists of a stage are in slots, one list in each,
-which are created one after the other. The first slot has the name of the entry of a stage that reads no such files; so
-whatever a stage is, one question tells what there is of it.
-
-An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
-outputs, whose digests are in the line. One that does not fit is removed and counts as a miss, so nothing that happens
-to a cache can get into an output.
+Behind the folder there may be a remote cache (``remote.client``), which has the same entries under the same names
+(``state.remote_entries``). An entry (``state.entry``) that does not fit what its line says is removed and counts as a
+miss, so nothing that happens to a cache can get into an output.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-import re
 import stat
 import threading
 import time
@@ -34,27 +27,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.files import LARGEST_RECORD, SCRATCH, canonical_json, read_record, write_atomically
+from ..core.files import SCRATCH, read_record, write_atomically
 from ..core.records import Record, decoded
-from ..core.sealed import sealed_object, unsealed_object
 from ..core.surroundings import OUTSIDE
 from ..remote.counts import Counts
 from ..remote.objects import decompressed
+from .entry import (
+    AN_ANSWER,
+    ANSWER,
+    ENTRY,
+    HERE,
+    LARGEST_OUTPUTS,
+    MOST_LISTS,
+    Wanted,
+    checked,
+    entry_key,
+    entry_with,
+    file_with_answer,
+    files_in,
+    list_key,
+    lists_in,
+    needed,
+    open_entry,
+    question_key,
+    read_entry,
+    referred,
+    wanted_files,
+    with_line,
+)
 from .own_folder import mark_own, require_own
+from .remote_entries import Compressed, fetched, find_compressed, from_afar, send_list, slots
 
 if TYPE_CHECKING:
     from ..remote.client import RemoteCache
 
 Parsed = TypeVar("Parsed")
-
-SCHEMA = "cache 3"
-"""Schema of the sealed line of an entry; it is a part of the keys, too."""
-
-ENTRY = re.compile(r"[0-9a-f]{64}")
-"""Name of an entry; it is in a folder that has its first two digits as name."""
-
-MOST_LISTS = 16
-"""Sets of files that are known for a stage; the one that was stored longest ago goes."""
 
 MOST_HELD = 64 << 20
 """Bytes that came ahead and are held in memory until they are asked for; further ones are read again."""
@@ -62,33 +69,12 @@ MOST_HELD = 64 << 20
 MOST_PASSED = 1 << 20
 """Bytes of an answer that is passed on to another process as it came; a larger one is kept here first."""
 
-LARGEST_OUTPUTS = LARGEST_RECORD // 2
-"""Bytes that the outputs of a stage may have together; larger ones are not kept."""
-
-ANSWER = "answer.json"
-"""Name of the file in the entry of an answer."""
-
 STALE_S = 24 * 3600
 """After so long a file that is half written has been left by a process that was killed, perhaps on another machine."""
 
 
 Found = tuple[dict[str, bytes], dict[str, str]]
 """The files of an entry, and what they turned out to depend on, with the digests."""
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """An answer as it came from the remote cache. Its signature was checked, and nothing else; it is not kept here yet.
-
-    Arguments:
-        key: of the question.
-        later: what it turned out to depend on, with the digests.
-        data: what ``remote.objects.decompressed`` takes.
-    """
-
-    key: str
-    later: Mapping[str, str]
-    data: bytes
 
 
 @dataclass(frozen=True)
@@ -123,35 +109,6 @@ class _Asked:
     found: Found | None = None
     compressed: Compressed | None = None
     size: int = 0
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The files of an entry that are looked for.
-
-    Arguments:
-        names: they must be there.
-        exactly: whether there must be no others.
-    """
-
-    names: frozenset[str]
-    exactly: bool = True
-
-    def require(self, contents: Mapping[str, bytes]) -> None:
-        """Raise a ValueError if an entry has other files."""
-        if not (contents.keys() == self.names if self.exactly else contents.keys() >= self.names):
-            raise ValueError("the files of another stage")
-
-
-HERE = {"here": True}
-"""What the line of an entry says besides that no other machine may have."""
-
-AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
-"""What the entry of an answer has."""
-
-
-ANYTHING = Wanted(frozenset(), exactly=False)
-"""What any entry has."""
 
 
 class BuildCache:
@@ -249,7 +206,7 @@ class BuildCache:
         self, question: Any, current: Callable[[str], str], here: bool = False
     ) -> tuple[Record, dict[str, bytes]] | None:
         """The answer to a question, and the files that it has with it; see :meth:`remember`."""
-        found = self._look_up(_question_key(question), AN_ANSWER, functools.cache(current), here)
+        found = self._look_up(question_key(question), AN_ANSWER, functools.cache(current), here)
         if found is None:
             return None
         files = found[0]
@@ -275,7 +232,7 @@ class BuildCache:
                 that one question is enough for all.
             needs: further such entries, which many answers need: the remote cache gets each of them once.
         """
-        key = _question_key(question)
+        key = question_key(question)
         # Not sorted: the order of a config's parameters counts.
         text = json.dumps(answer, separators=(",", ":")).encode()
         more = {"refers": refers or {}, "needs": [*needs]} if refers or needs else {}
@@ -285,7 +242,7 @@ class BuildCache:
 
     def recall_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
         """Have the remote cache look for the answers to questions that are going to be asked."""
-        self.look_ahead((_question_key(question), AN_ANSWER, current) for question in questions)
+        self.look_ahead((question_key(question), AN_ANSWER, current) for question in questions)
 
     def recall_compressed_ahead(self, questions: Iterable[Any], current: Callable[[str], str]) -> None:
         """The same for answers that are unpacked by whoever needs them; see :meth:`compressed`."""
@@ -298,19 +255,19 @@ class BuildCache:
             asked.known = self.has(key, digest)
             if asked.known:
                 return
-            compressed = _find_compressed(remote, key, digest)
+            compressed = find_compressed(remote, key, digest)
             if compressed is None:
                 return
             size = len(compressed.data)
             if size > MOST_PASSED or not self._hold(asked, size, compressed=compressed):
                 asked.known = self._adopt_or_tell(remote, compressed) is not None
 
-        keys = map(_question_key, questions)
+        keys = map(question_key, questions)
         self._ask_ahead(remote, ((key, functools.partial(look, key=key)) for key in keys))
 
     def compressed(self, question: Any) -> Compressed | None:
         """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once."""
-        asked = self._answered(_question_key(question))
+        asked = self._answered(question_key(question))
         return None if asked is None else asked.compressed
 
     def receive(self, compressed: Compressed) -> None:
@@ -404,7 +361,7 @@ class BuildCache:
 
     def entry_of(self, key: str, later: Mapping[str, str]) -> str:
         """Name of the entry with the outputs of a stage; ``later`` is what the stage turned out to depend on."""
-        return _entry_key(key, later)
+        return entry_key(key, later)
 
     def contents(self, entry: str, files: Sequence[str], far: bool = False) -> dict[str, bytes] | None:
         """The files in an entry, which must have these names; None: it is missing, or damaged.
@@ -424,7 +381,7 @@ class BuildCache:
         """What :meth:`contents` gives for an entry of the remote cache, which is kept here. It is asked for once."""
         if self.remote is None or entry in self._missing:
             return None
-        found = _fetched(self.remote, entry, functools.partial(_wanted, files))
+        found = fetched(self.remote, entry, functools.partial(wanted_files, files))
         if found is None:
             self._missing.add(entry)
             return None
@@ -495,21 +452,21 @@ class BuildCache:
         """What :meth:`_look_up` gives for an entry of this cache."""
         for names in ([], *self._lists(key)):
             later = {name: digest(name) for name in names}
-            place = self._place(_entry_key(key, later))
+            place = self._place(entry_key(key, later))
             contents = self._outputs(place, files)
             if contents is not None:
                 # The list comes last: it must not be removed before the entries that it leads to.
                 self._touch(place)
                 if names:
-                    self._touch(self._place(_list_key(key)))
+                    self._touch(self._place(list_key(key)))
                 return contents, later
         return None
 
     def _find_far(self, remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]) -> Found | None:
         """What :meth:`_look_up` gives for an entry of the remote cache; it is kept here."""
-        for later, whole in _slots(remote, key, files, digest):
-            name = _entry_key(key, later)
-            found = whole or _fetched(remote, name, functools.partial(_wanted, files))
+        for later, whole in slots(remote, key, files, digest):
+            name = entry_key(key, later)
+            found = whole or fetched(remote, name, functools.partial(wanted_files, files))
             if found is not None:
                 self._keep_whole(name, found[0], key, later)
                 return found[1], later
@@ -517,8 +474,8 @@ class BuildCache:
 
     def _adopt(self, compressed: Compressed) -> Found:
         """Keep an answer as it came from the remote cache. Raises ValueError if it is damaged, or no answer."""
-        name, entry = _entry_key(compressed.key, compressed.later), decompressed(compressed.data)
-        contents = _opened(name, entry, functools.partial(_from_afar, functools.partial(_wanted, AN_ANSWER)))
+        name, entry = entry_key(compressed.key, compressed.later), decompressed(compressed.data)
+        contents = open_entry(name, entry, functools.partial(from_afar, functools.partial(wanted_files, AN_ANSWER)))
         self._keep_whole(name, entry, compressed.key, compressed.later)
         return contents, {**compressed.later}
 
@@ -527,7 +484,7 @@ class BuildCache:
         try:
             return self._adopt(compressed)
         except ValueError as error:
-            remote.damaged(_entry_key(compressed.key, compressed.later), str(error))
+            remote.damaged(entry_key(compressed.key, compressed.later), str(error))
             return None
 
     def push(self, remote: RemoteCache) -> None:
@@ -535,13 +492,13 @@ class BuildCache:
 
         def push(path: Path) -> None:
             with contextlib.suppress(OSError, ValueError):  # it is damaged, or somebody has removed it
-                header = _parsed(path, lambda header, data: header)
+                header = read_entry(path, lambda header, data: header)
                 if not header.has("lists"):
                     if not remote.has(path.name):
                         self._send(remote, path.name)
                 elif header.has("of"):
                     for names in reversed(header.lists_of_texts("lists")):
-                        _send_list(remote, header.text("of"), names)
+                        send_list(remote, header.text("of"), names)
 
         for _, _, path in self.entries():
             remote.write_behind(functools.partial(push, path), patient=True)
@@ -550,30 +507,30 @@ class BuildCache:
         """Have an entry of this cache written to the remote one, if that may be written, and what leads to it."""
         if not self._writable or self.remote is None:
             return
-        remote, name, names = self.remote, _entry_key(key, later), sorted(later)
+        remote, name, names = self.remote, entry_key(key, later), sorted(later)
 
         def send() -> None:
             if self._send(remote, name) and names:
-                _send_list(remote, key, names)
+                send_list(remote, key, names)
 
         remote.write_behind(send)
 
     def _send(self, remote: RemoteCache, name: str) -> bool:
         """Write an entry to the remote cache; whether it is there now. An answer takes with it what it refers to."""
         try:
-            header, contents = _parsed(self._place(name), lambda header, data: (header, _unpacked(header, data)))
-            for entry, files in _referred(header).items():
+            header, contents = read_entry(self._place(name), lambda header, data: (header, files_in(header, data)))
+            for entry, files in referred(header).items():
                 found = self._outputs(self._place(entry), Wanted(frozenset(files)))
                 if found is None:
                     return False
                 contents |= {file_with_answer(entry, file): data for file, data in found.items()}
-            for entry in _needed(header):
+            for entry in needed(header):
                 self._send_once(remote, entry)
         except (OSError, ValueError):
             return False  # it was removed, or damaged, meanwhile
         if header.has("here") or sum(map(len, contents.values())) > LARGEST_OUTPUTS:
             return False
-        return remote.put(name, _packed(name, contents)) is not None
+        return remote.put(name, entry_with(name, contents)) is not None
 
     def _send_once(self, remote: RemoteCache, name: str) -> None:
         """See to it that an entry which many answers need is in the remote cache."""
@@ -592,8 +549,8 @@ class BuildCache:
             more: what the line says besides.
         """
         if self._writable and sum(map(len, contents.values())) <= LARGEST_OUTPUTS:
-            name = _entry_key(key, later)
-            self._keep_whole(name, _packed(name, contents, more), key, later)
+            name = entry_key(key, later)
+            self._keep_whole(name, entry_with(name, contents, more), key, later)
 
     def _keep_whole(self, name: str, entry: bytes, key: str = "", later: Mapping[str, str] | None = None) -> None:
         """Add an entry as it is, if entries may be added; with the list that leads from the key of the stage to it."""
@@ -604,7 +561,7 @@ class BuildCache:
                 mark_own(self._folder)
             self._write(name, entry)
             if later:
-                self._add_list(_list_key(key), sorted(later), key)
+                self._add_list(list_key(key), sorted(later), key)
             self._stored = True
         except OSError as error:
             self.problem = f"{error.strerror or error} ({self._folder})"
@@ -631,17 +588,17 @@ class BuildCache:
         """
         try:
             data = read_record(entry)
-            lists = _opened(entry.name, data, _checked)
+            lists = open_entry(entry.name, data, checked)
         except OSError as error:
             raise ValueError(f"it cannot be read: {error.strerror or error}") from error
         if not self._stored:
             mark_own(self._folder)
             self._stored = True
         # The oldest list first, because each is put in front of those that are here.
-        of = _opened(entry.name, data, lambda header, data: header.optional(header.text, "of"))
+        of = open_entry(entry.name, data, lambda header, data: header.optional(header.text, "of"))
         for names in reversed(lists or []):
             self._add_list(entry.name, names, of)
-        if lists is None and self._read(self._place(entry.name), _unpacked) is None:
+        if lists is None and self._read(self._place(entry.name), files_in) is None:
             self._write(entry.name, data)
         self._touch(self._place(entry.name))
 
@@ -649,7 +606,7 @@ class BuildCache:
         """Whether there is an entry for a stage, be it intact or not; ``current`` as for :func:`fetch`."""
         present = functools.cache(current)
         digests = ({name: present(name) for name in names} for names in ([], *self._lists(key)))
-        found = any(_is_file(self._place(_entry_key(key, later))) for later in digests)
+        found = any(_is_file(self._place(entry_key(key, later))) for later in digests)
         return found or (self.behind is not None and self.behind.has(key, present))
 
     def trim(self) -> None:
@@ -667,7 +624,7 @@ class BuildCache:
     def damage(self, entry: Path) -> str | None:
         """What is wrong with an entry; None: nothing. It stays as it is."""
         try:
-            _parsed(entry, _checked)
+            read_entry(entry, checked)
         except (OSError, ValueError) as error:
             return str(error)
         return None
@@ -677,22 +634,22 @@ class BuildCache:
 
     def _lists(self, key: str) -> list[list[str]]:
         """The sets of files that a stage was seen to depend on, the newest first."""
-        return self._read(self._place(_list_key(key)), _listed) or []
+        return self._read(self._place(list_key(key)), lists_in) or []
 
     def _add_list(self, entry: str, names: list[str], of: str | None) -> None:
         """Note a set of files in the entry of this name; ``of`` is the key of the stage, if it is known.
 
         If two processes do so for one stage at once, one set is lost until it is met again.
         """
-        lists = self._read(self._place(entry), _listed) or []
+        lists = self._read(self._place(entry), lists_in) or []
         if names in lists:
             self._touch(self._place(entry))
         else:
-            self._write(entry, _with_line(entry, {"of": of, "lists": [names, *lists][:MOST_LISTS]}))
+            self._write(entry, with_line(entry, {"of": of, "lists": [names, *lists][:MOST_LISTS]}))
 
     def _outputs(self, place: Path, files: Wanted) -> dict[str, bytes] | None:
         """The outputs in an entry; None: there is none, or it does not fit, and is removed."""
-        return self._read(place, functools.partial(_wanted, files))
+        return self._read(place, functools.partial(wanted_files, files))
 
     def _read(self, place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed | None:
         """What ``parse`` makes of the line and of the rest of an entry; None: there is none, or it is removed.
@@ -700,7 +657,7 @@ class BuildCache:
         It is removed if it is damaged, or has another key, or if ``parse`` raises a ValueError.
         """
         try:
-            return _parsed(place, parse)
+            return read_entry(place, parse)
         except ValueError:
             self.remove(place)
         except OSError:
@@ -740,44 +697,9 @@ class BuildCache:
                     self.remove(path)
 
 
-def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
-    """Key of a stage.
-
-    Arguments:
-        fingerprint: everything besides the sources that decides the outputs.
-        sources: name and SHA-256 of each source, in order.
-    """
-    return _digest([SCHEMA, fingerprint, sources])
-
-
-def _question_key(question: Any) -> str:
-    """Key of an answer, which can be that of no stage."""
-    return _digest([SCHEMA, "question", ANSWER, question])
-
-
-def _entry_key(key: str, later: Mapping[str, str]) -> str:
-    """Key of a stage's outputs: the stage's key, and name and digest of each file that the stage read while it ran."""
-    return _digest([key, sorted(later.items())])
-
-
-def _list_key(key: str) -> str:
-    """Key of the entry that lists for a stage which files it turned out to read."""
-    return _digest([key, "lists"])
-
-
-def _slot_key(key: str, slot: int) -> str:
-    """Key of the remote entry that has the list of that number; the first may be the outputs themselves."""
-    return _digest([key, "lists", slot]) if slot else _entry_key(key, {})
-
-
 def _is_current(later: Mapping[str, str], digest: Callable[[str], str]) -> bool:
     """Whether what an entry depends on is still the same."""
     return all(digest(name) == was for name, was in later.items())
-
-
-def file_with_answer(entry: str, name: str) -> str:
-    """Name of a file that comes with an answer: it is in another entry of the cache that has the answer."""
-    return f"{entry}-{name}"
 
 
 def _is_file(path: Path) -> bool:
@@ -786,159 +708,3 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except OSError:
         return False
-
-
-def _digest(value: Any) -> str:
-    return _sha256(canonical_json(value).encode())
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _parsed(place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
-    """What ``parse`` makes of the line and of the rest of an entry. Raises OSError or ValueError if it is damaged."""
-    return _opened(place.name, read_record(place), parse)
-
-
-def _opened(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
-    """The same for an entry that was read. Raises ValueError if it is damaged."""
-    line, newline, data = entry.partition(b"\n")
-    header = unsealed_object(line + newline, SCHEMA)
-    if header.text("key") != key:
-        raise ValueError("an entry of another key")
-    return parse(header, data)
-
-
-def _fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
-    """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
-
-    Damage is said.
-    """
-    entry = remote.get(name)
-    if entry is None:
-        return None
-    try:
-        return entry, _opened(name, entry, functools.partial(_from_afar, parse))
-    except ValueError as error:
-        remote.damaged(name, str(error))
-        return None
-
-
-def _from_afar(parse: Callable[[Record, bytes], Parsed], header: Record, data: bytes) -> Parsed:
-    """What ``parse`` makes of an entry of others. One that says more than they may tell us is damaged: we keep it."""
-    header.require_names("key", "lists" if header.has("lists") else "files")
-    return parse(header, data)
-
-
-def _slots(
-    remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]
-) -> Iterator[tuple[dict[str, str], tuple[bytes, dict[str, bytes]] | None]]:
-    """What the entries of a stage in the remote cache depend on, with the digests.
-
-    One that depends on nothing more is in the first slot itself: it, and its files, come with that.
-    """
-    for slot in range(MOST_LISTS):
-        first = _fetched(remote, _slot_key(key, slot), functools.partial(_either, files))
-        if first is None:
-            return
-        entry, there = first
-        if isinstance(there, list):
-            yield {name: digest(name) for name in there}, None
-        else:
-            yield {}, (entry, there)
-            return
-
-
-def _find_compressed(remote: RemoteCache, key: str, digest: Callable[[str], str]) -> Compressed | None:
-    """An answer that depends on something, as the remote cache has it; None: there is none."""
-    for later, whole in _slots(remote, key, AN_ANSWER, digest):
-        data = None if whole else remote.get_compressed(_entry_key(key, later))
-        if data is not None:
-            return Compressed(key, later, data)
-    return None
-
-
-def _send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
-    """Put a list of files into the first slot of a stage that is free, unless one has it."""
-    for slot in range(MOST_LISTS):
-        name = _slot_key(key, slot)
-        there = _fetched(remote, name, functools.partial(_either, ANYTHING))
-        if there is None and remote.put(name, _with_line(name, {"lists": [names]})):
-            return
-        # Where another process was faster, it may have been with the same list.
-        there = there or _fetched(remote, name, functools.partial(_either, ANYTHING))
-        if there is not None and there[1] == names:
-            return
-
-
-def _packed(name: str, contents: Mapping[str, bytes], more: Mapping[str, Any] | None = None) -> bytes:
-    """An entry with files; ``more`` is what its line says besides."""
-    files = [{"name": file, "size": len(data), "sha256": _sha256(data)} for file, data in contents.items()]
-    return _with_line(name, {"files": files, **(more or {})}, *contents.values())
-
-
-def _with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:
-    return b"".join([sealed_object(SCHEMA, {"key": name, **header}), *contents])
-
-
-def _referred(header: Record) -> dict[str, list[str]]:
-    """The entries whose files travel with an answer -> names of these files."""
-    refers = header.record("refers") if header.has("refers") else Record({}, "")
-    return {_name_of_entry(entry): refers.texts(entry) for entry in refers.raw}
-
-
-def _needed(header: Record) -> list[str]:
-    """The entries that an answer needs besides."""
-    return list(map(_name_of_entry, header.texts("needs"))) if header.has("needs") else []
-
-
-def _name_of_entry(name: str) -> str:
-    """The name of an entry, which is a part of paths. Raises ValueError for another text."""
-    if not ENTRY.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of an entry")
-    return name
-
-
-def _wanted(files: Wanted, header: Record, data: bytes) -> dict[str, bytes]:
-    """The files of an entry, if they are those that are looked for. Raises ValueError otherwise."""
-    contents = _unpacked(header, data)
-    files.require(contents)
-    return contents
-
-
-def _either(files: Wanted, header: Record, data: bytes) -> dict[str, bytes] | list[str]:
-    """The files of an entry, or its one list."""
-    if not header.has("lists"):
-        return _wanted(files, header, data)
-    lists = _listed(header, data)
-    if len(lists) != 1 or not lists[0]:
-        raise ValueError("a slot has one list")
-    return lists[0]
-
-
-def _checked(header: Record, data: bytes) -> list[list[str]] | None:
-    """The lists in an entry; None: it has outputs. Raises ValueError if either does not fit its line."""
-    if header.has("lists"):
-        return _listed(header, data)
-    _unpacked(header, data)
-    return None
-
-
-def _listed(header: Record, data: bytes) -> list[list[str]]:
-    if data:
-        raise ValueError("more than the lists")
-    return header.lists_of_texts("lists")
-
-
-def _unpacked(header: Record, data: bytes) -> dict[str, bytes]:
-    """The files of an entry. Raises ValueError if their sizes or contents are not those that its line lists."""
-    files: dict[str, bytes] = {}
-    for item in header.records("files"):
-        name, size = item.file_name("name"), item.count("size", len(data))
-        files[name], data = data[:size], data[size:]
-        if _sha256(files[name]) != item.text("sha256"):
-            raise ValueError("the content does not fit its digest")
-    if data:
-        raise ValueError("more than the files")
-    return files

@@ -19,7 +19,8 @@ from typing import Any
 
 from ..core.files import SCRATCH, make_folder, sha256_of
 from ..core.records import Record
-from .cache import ENTRY, BuildCache, file_with_answer
+from .cache import BuildCache
+from .entry import ENTRY, file_with_answer
 from .settled import SettledKernel, inside, kernel_name, settled_kernel
 
 SCHEMA = "finished 2"

@@ -25,8 +25,9 @@ from ..core.dependencies import is_file, present_digest
 from ..core.files import lasting_stamp, sha256_of
 from ..core.shard import parse_shard
 from . import finished
-from .cache import BuildCache, Compressed
+from .cache import BuildCache
 from .finished import Finished
+from .remote_entries import Compressed
 from .settled import Recorded, trusted_stamps
 
 

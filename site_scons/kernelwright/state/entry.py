@@ -1,0 +1,194 @@
+"""The entries of the build cache: what they are known by, and what is in them.
+
+An entry is one file: a sealed line, and behind it, because they are large and binary, the contents of the stage's
+outputs, whose digests are in the line. Others have lists of names instead, see ``state.cache``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..core.files import LARGEST_RECORD, canonical_json, read_record
+from ..core.records import Record
+from ..core.sealed import sealed_object, unsealed_object
+
+Parsed = TypeVar("Parsed")
+
+SCHEMA = "cache 3"
+"""Schema of the sealed line of an entry; it is a part of the keys, too."""
+
+ENTRY = re.compile(r"[0-9a-f]{64}")
+"""Name of an entry; it is in a folder that has its first two digits as name."""
+
+MOST_LISTS = 16
+"""Sets of files that are known for a stage; the one that was stored longest ago goes."""
+
+LARGEST_OUTPUTS = LARGEST_RECORD // 2
+"""Bytes that the outputs of a stage may have together; larger ones are not kept."""
+
+ANSWER = "answer.json"
+"""Name of the file in the entry of an answer."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The files of an entry that are looked for.
+
+    Arguments:
+        names: they must be there.
+        exactly: whether there must be no others.
+    """
+
+    names: frozenset[str]
+    exactly: bool = True
+
+    def require(self, contents: Mapping[str, bytes]) -> None:
+        """Raise a ValueError if an entry has other files."""
+        if not (contents.keys() == self.names if self.exactly else contents.keys() >= self.names):
+            raise ValueError("the files of another stage")
+
+
+HERE = {"here": True}
+"""What the line of an entry says besides that no other machine may have."""
+
+AN_ANSWER = Wanted(frozenset([ANSWER]), exactly=False)
+"""What the entry of an answer has."""
+
+ANYTHING = Wanted(frozenset(), exactly=False)
+"""What any entry has."""
+
+
+def key_of(fingerprint: str, sources: Sequence[tuple[str, str]]) -> str:
+    """Key of a stage.
+
+    Arguments:
+        fingerprint: everything besides the sources that decides the outputs.
+        sources: name and SHA-256 of each source, in order.
+    """
+    return _digest([SCHEMA, fingerprint, sources])
+
+
+def question_key(question: Any) -> str:
+    """Key of an answer, which can be that of no stage."""
+    return _digest([SCHEMA, "question", ANSWER, question])
+
+
+def entry_key(key: str, later: Mapping[str, str]) -> str:
+    """Key of a stage's outputs: the stage's key, and name and digest of each file that the stage read while it ran."""
+    return _digest([key, sorted(later.items())])
+
+
+def list_key(key: str) -> str:
+    """Key of the entry that lists for a stage which files it turned out to read."""
+    return _digest([key, "lists"])
+
+
+def slot_key(key: str, slot: int) -> str:
+    """Key of the remote entry that has the list of that number; the first may be the outputs themselves."""
+    return _digest([key, "lists", slot]) if slot else entry_key(key, {})
+
+
+def file_with_answer(entry: str, name: str) -> str:
+    """Name of a file that comes with an answer: it is in another entry of the cache that has the answer."""
+    return f"{entry}-{name}"
+
+
+def _digest(value: Any) -> str:
+    return _sha256(canonical_json(value).encode())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_entry(place: Path, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+    """What ``parse`` makes of the line and of the rest of an entry. Raises OSError or ValueError if it is damaged."""
+    return open_entry(place.name, read_record(place), parse)
+
+
+def open_entry(key: str, entry: bytes, parse: Callable[[Record, bytes], Parsed]) -> Parsed:
+    """The same for an entry that was read. Raises ValueError if it is damaged."""
+    line, newline, data = entry.partition(b"\n")
+    header = unsealed_object(line + newline, SCHEMA)
+    if header.text("key") != key:
+        raise ValueError("an entry of another key")
+    return parse(header, data)
+
+
+def entry_with(name: str, contents: Mapping[str, bytes], more: Mapping[str, Any] | None = None) -> bytes:
+    """An entry with files; ``more`` is what its line says besides."""
+    files = [{"name": file, "size": len(data), "sha256": _sha256(data)} for file, data in contents.items()]
+    return with_line(name, {"files": files, **(more or {})}, *contents.values())
+
+
+def with_line(name: str, header: Mapping[str, Any], *contents: bytes) -> bytes:
+    """An entry of a name: its line, which says that besides, and the contents behind it."""
+    return b"".join([sealed_object(SCHEMA, {"key": name, **header}), *contents])
+
+
+def referred(header: Record) -> dict[str, list[str]]:
+    """The entries whose files travel with an answer -> names of these files."""
+    refers = header.record("refers") if header.has("refers") else Record({}, "")
+    return {_name_of_entry(entry): refers.texts(entry) for entry in refers.raw}
+
+
+def needed(header: Record) -> list[str]:
+    """The entries that an answer needs besides."""
+    return list(map(_name_of_entry, header.texts("needs"))) if header.has("needs") else []
+
+
+def _name_of_entry(name: str) -> str:
+    """The name of an entry, which is a part of paths. Raises ValueError for another text."""
+    if not ENTRY.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an entry")
+    return name
+
+
+def wanted_files(files: Wanted, header: Record, data: bytes) -> dict[str, bytes]:
+    """The files of an entry, if they are those that are looked for. Raises ValueError otherwise."""
+    contents = files_in(header, data)
+    files.require(contents)
+    return contents
+
+
+def files_or_list(files: Wanted, header: Record, data: bytes) -> dict[str, bytes] | list[str]:
+    """The files of an entry, or its one list."""
+    if not header.has("lists"):
+        return wanted_files(files, header, data)
+    lists = lists_in(header, data)
+    if len(lists) != 1 or not lists[0]:
+        raise ValueError("a slot has one list")
+    return lists[0]
+
+
+def checked(header: Record, data: bytes) -> list[list[str]] | None:
+    """The lists in an entry; None: it has outputs. Raises ValueError if either does not fit its line."""
+    if header.has("lists"):
+        return lists_in(header, data)
+    files_in(header, data)
+    return None
+
+
+def lists_in(header: Record, data: bytes) -> list[list[str]]:
+    """The lists of an entry. Raises ValueError if it has anything else."""
+    if data:
+        raise ValueError("more than the lists")
+    return header.lists_of_texts("lists")
+
+
+def files_in(header: Record, data: bytes) -> dict[str, bytes]:
+    """The files of an entry. Raises ValueError if their sizes or contents are not those that its line lists."""
+    files: dict[str, bytes] = {}
+    for item in header.records("files"):
+        name, size = item.file_name("name"), item.count("size", len(data))
+        files[name], data = data[:size], data[size:]
+        if _sha256(files[name]) != item.text("sha256"):
+            raise ValueError("the content does not fit its digest")
+    if data:
+        raise ValueError("more than the files")
+    return files

@@ -1,0 +1,108 @@
+"""The entries that a remote cache has. It can only be asked for names, and its objects never change.
+
+So there the lists of a stage are in slots, one list in each, which are created one after the other. The first slot has
+the name of the entry of a stage that reads no further files; so whatever a stage is, one question tells what there is
+of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from ..core.records import Record
+from .entry import (
+    AN_ANSWER,
+    ANYTHING,
+    MOST_LISTS,
+    Wanted,
+    entry_key,
+    files_or_list,
+    open_entry,
+    slot_key,
+    with_line,
+)
+
+if TYPE_CHECKING:
+    from ..remote.client import RemoteCache
+
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """An answer as it came from the remote cache. Its signature was checked, and nothing else; it is not kept here yet.
+
+    Arguments:
+        key: of the question.
+        later: what it turned out to depend on, with the digests.
+        data: what ``remote.objects.decompressed`` takes.
+    """
+
+    key: str
+    later: Mapping[str, str]
+    data: bytes
+
+
+def fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Parsed]) -> tuple[bytes, Parsed] | None:
+    """An entry of the remote cache, and what ``parse`` makes of it; None: there is none, or it is damaged.
+
+    Damage is said.
+    """
+    entry = remote.get(name)
+    if entry is None:
+        return None
+    try:
+        return entry, open_entry(name, entry, functools.partial(from_afar, parse))
+    except ValueError as error:
+        remote.damaged(name, str(error))
+        return None
+
+
+def from_afar(parse: Callable[[Record, bytes], Parsed], header: Record, data: bytes) -> Parsed:
+    """What ``parse`` makes of an entry of others. One that says more than they may tell us is damaged: we keep it."""
+    header.require_names("key", "lists" if header.has("lists") else "files")
+    return parse(header, data)
+
+
+def slots(
+    remote: RemoteCache, key: str, files: Wanted, digest: Callable[[str], str]
+) -> Iterator[tuple[dict[str, str], tuple[bytes, dict[str, bytes]] | None]]:
+    """What the entries of a stage in the remote cache depend on, with the digests.
+
+    One that depends on nothing more is in the first slot itself: it, and its files, come with that.
+    """
+    for slot in range(MOST_LISTS):
+        first = fetched(remote, slot_key(key, slot), functools.partial(files_or_list, files))
+        if first is None:
+            return
+        entry, there = first
+        if isinstance(there, list):
+            yield {name: digest(name) for name in there}, None
+        else:
+            yield {}, (entry, there)
+            return
+
+
+def find_compressed(remote: RemoteCache, key: str, digest: Callable[[str], str]) -> Compressed | None:
+    """An answer that depends on something, as the remote cache has it; None: there is none."""
+    for later, whole in slots(remote, key, AN_ANSWER, digest):
+        data = None if whole else remote.get_compressed(entry_key(key, later))
+        if data is not None:
+            return Compressed(key, later, data)
+    return None
+
+
+def send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
+    """Put a list of files into the first slot of a stage that is free, unless one has it."""
+    for slot in range(MOST_LISTS):
+        name = slot_key(key, slot)
+        there = fetched(remote, name, functools.partial(files_or_list, ANYTHING))
+        if there is None and remote.put(name, with_line(name, {"lists": [names]})):
+            return
+        # Where another process was faster, it may have been with the same list.
+        there = there or fetched(remote, name, functools.partial(files_or_list, ANYTHING))
+        if there is not None and there[1] == names:
+            return
