@@ -15,7 +15,7 @@ pytest.importorskip("SCons")
 
 import SCons.Node
 import SCons.Script
-from kernelwright.core.errors import KernelwrightError, SettingsError
+from kernelwright.core.errors import KernelwrightError, SettingsError, Where
 from kernelwright.core.files import open_lock
 from kernelwright.define.settings import Settings
 from kernelwright.discover import discovery
@@ -206,6 +206,16 @@ def test_however_often_a_run_is_interrupted_its_requests_end_before_it(run):
     run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
     run._end_remote()
     assert waited == [FLUSH_S, 0, 0, 0]
+
+
+def test_a_long_error_that_many_stages_have_is_shown_once(run):
+    def error(line: int, detail: str | None) -> KernelwrightError:
+        return KernelwrightError("no worker has it", Where(location=f"a.py:{line}"), "start one", detail)
+
+    first, again, other, short = error(1, "needed: x"), error(2, "needed: x"), error(3, "needed: y"), error(4, None)
+    assert run.text_of(first) == str(first) and run.text_of(other) == str(other)
+    assert run.text_of(again) == "a.py:2: no worker has it, as above"
+    assert [run.text_of(short), run.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
 
 
 def test_the_last_line_counts_what_was_built_fetched_found_and_failed(tmp_path, monkeypatch, capsys):

@@ -73,9 +73,9 @@ class StageAction(ActionBase):  # type: ignore[misc]
         run, stage = self.run, self.stage
         run.failed(stage, error)
         if run.partial and run.partial.tolerates(stage, error):
-            sys.stderr.write(f"scons: *** [{run.node_of(stage)}] {error}\n")
+            sys.stderr.write(f"scons: *** [{run.node_of(stage)}] {run.text_of(error)}\n")
             fail_at_the_end()
             run.journal.forget(stage.paths)
             return None
         node = run.node_of(stage)
-        return SCons.Errors.BuildError(node=node, errstr=str(error), status=2, exitstatus=2, action=self)
+        return SCons.Errors.BuildError(node=node, errstr=run.text_of(error), status=2, exitstatus=2, action=self)

@@ -108,6 +108,7 @@ class BuildRun:
         self._lock: TextIO | None = None
         self._folders: set[str] = set()
         self._warned: set[str] = set()
+        self._said: set[tuple[str, str | None, str | None]] = set()
         self._warning = threading.Lock()
         if self.partial:
             compat.keep_going()
@@ -461,6 +462,14 @@ class BuildRun:
         self._failures.append(f"{stage.line}: {first}")
         self.progress.finished(stage.line)
         self.progress.erase()
+
+    def text_of(self, error: KernelwrightError) -> str:
+        """What is shown of an error: a long one that another stage has had as well is not repeated."""
+        said = error.message, error.detail, error.remedy
+        if error.detail is None or said not in self._said:
+            self._said.add(said)
+            return str(error)
+        return f"{str(error).splitlines()[0]}, as above"
 
     def trace_stage(self, stage: Stage, start: float, failed: bool) -> None:
         """Put a stage that ran just now into the timeline."""
