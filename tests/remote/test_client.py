@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -652,8 +653,8 @@ def test_an_answer_that_came_ahead_is_unpacked_by_whoever_needs_it(
         if unpacks == "this process":
             found = two.cache.recall(["what"], lambda name: "1")
         else:
-            compressed = two.cache.compressed(["what"])
-            assert two.cache.compressed(["what"]) is None, "it is given once"
+            compressed = two.cache.take_compressed(["what"])
+            assert two.cache.take_compressed(["what"]) is None, "it is given once"
             other = BuildCache(two.folder / "cache", 0, owned=True)
             if room:
                 assert compressed is not None and not list(other.entries()), "this process has kept nothing"
@@ -676,7 +677,7 @@ def test_an_answer_that_is_here_is_not_asked_for_unless_it_is_damaged(tmp_path: 
         assert two.cache.recall(["what"], lambda name: "1") is not None
         server.asked.clear()
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        assert two.cache.compressed(["what"]) is None and not server.asked
+        assert two.cache.take_compressed(["what"]) is None and not server.asked
         (answer,) = (path for _, _, path in two.cache.entries() if b"lists" not in path.read_bytes())
         answer.write_bytes(answer.read_bytes()[:-1])
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
@@ -693,7 +694,7 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
     server.objects[path] = well[:-5] if wrong == "cut off" else Seal().packed(name, entry_with(name, files, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        compressed = two.cache.compressed(["what"])
+        compressed = two.cache.take_compressed(["what"])
         other = BuildCache(two.folder / "cache", 0, owned=True)
         assert compressed is not None and not two.said
         with pytest.raises(ValueError):
@@ -710,11 +711,79 @@ def test_an_answer_that_no_process_could_use_is_not_asked_for_again(tmp_path: Pa
     has_answer(tmp_path / "one", server.address)
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        compressed = two.cache.compressed(["what"])
+        compressed = two.cache.take_compressed(["what"])
         assert compressed is not None
         server.asked.clear()
         two.cache.give_back(compressed)
         assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked and two.cache._held == 0
+
+
+def test_an_answer_that_is_not_there_is_asked_for_once(tmp_path: Path, server: Faulty) -> None:
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        assert two.cache.take_compressed(["what"]) is None
+        assert two.cache.recall(["what"], lambda name: "1") is None and len(server.asked) == 1
+
+
+def test_a_large_answer_that_cannot_be_kept_is_held(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "MOST_PASSED", 0)
+    has_answer(tmp_path / "one", server.address)
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        (two.folder / "cache").write_text("no folder can be made here")
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        assert two.cache.take_compressed(["what"]) is None
+        server.asked.clear()
+        assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked
+
+
+def test_what_another_process_has_kept_is_not_held_as_well(tmp_path: Path, server: Faulty) -> None:
+    has_answer(tmp_path / "one", server.address)
+    with machine(tmp_path / "two", server.address, remote_mode="read") as two:
+        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+        compressed = two.cache.take_compressed(["what"])
+        assert compressed is not None
+        BuildCache(two.folder / "cache", 0, owned=True).receive(compressed)
+        two.cache.give_back(compressed)
+        assert two.cache._held == 0
+        server.asked.clear()
+        assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked
+        assert two.cache.counts.hits == 1
+
+
+def test_the_end_waits_for_a_request_however_often_it_is_interrupted(tmp_path: Path, server: Faulty) -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def request() -> None:
+        begun.set()
+        go_on.wait(60)
+        ended.set()
+
+    def interrupt() -> None:
+        for _ in range(3):
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+        go_on.set()
+
+    with machine(tmp_path / "one", server.address) as one:
+        one.remote.write_behind(request)
+        assert begun.wait(60)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        interrupts, waited = 0, False
+        while interrupting.is_alive() or not one.remote.is_closed:
+            try:
+                if one.remote.is_closed:
+                    interrupting.join(0.1)
+                else:
+                    one.remote.close(0)
+                    waited = ended.is_set()
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert waited and interrupts > 0
+        one.remote.ask_ahead([pytest.fail])  # what comes too late is left out
+        assert one.remote.is_closed
 
 
 def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
@@ -731,7 +800,7 @@ def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(
         two.remote.ask_ahead([fail] * 2 * client.READERS)
         two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
         found: list[object] = []
-        asking = threading.Thread(target=lambda: found.append(two.cache.compressed(["what"])), daemon=True)
+        asking = threading.Thread(target=lambda: found.append(two.cache.take_compressed(["what"])), daemon=True)
         asking.start()
         asking.join(20)
         assert len(found) == 1 and found[0] is not None and len(shown) == 2 * client.READERS

@@ -185,14 +185,18 @@ def test_whoever_interrupts_the_end_of_a_run_sees_no_traceback(run, capsys, when
         for error in interrupts:
             raise error
 
-    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=closed.append, counts=Counts())
+    def close(patience_s: float) -> None:
+        closed.append(patience_s)
+        run.remote.is_closed = True
+
+    run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
     if when == "its children end":
         run.__dict__["pool"] = SimpleNamespace(close=interrupt)
     run.settle.append(interrupt)
     run.settled_stages = 1
     run._close()
     assert "kernelwright: interrupted at its end" in capsys.readouterr().err
-    assert {*closed} == {INTERRUPTED_S}, "what the remote cache is to get is written, or left out with a line"
+    assert closed == [INTERRUPTED_S], "what the remote cache is to get is written, or left out with a line"
 
 
 def test_however_often_a_run_is_interrupted_its_requests_end_before_it(run):
@@ -202,6 +206,7 @@ def test_however_often_a_run_is_interrupted_its_requests_end_before_it(run):
         waited.append(patience_s)
         if len(waited) < 4:
             raise KeyboardInterrupt
+        run.remote.is_closed = True
 
     run.__dict__["remote"] = SimpleNamespace(is_closed=False, close=close, counts=Counts())
     run._end_remote()
@@ -214,7 +219,7 @@ def test_a_long_error_that_many_stages_have_is_shown_once(run):
 
     first, again, other, short = error(1, "needed: x"), error(2, "needed: x"), error(3, "needed: y"), error(4, None)
     assert run.text_of(first) == str(first) and run.text_of(other) == str(other)
-    assert run.text_of(again) == "a.py:2: no worker has it, as above"
+    assert run.text_of(again) == "a.py:2: no worker has it (its details are shown once)"
     assert [run.text_of(short), run.text_of(short)] == [str(short)] * 2, "there is nothing to leave out"
 
 

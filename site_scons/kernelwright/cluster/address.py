@@ -55,7 +55,7 @@ def _require_usable(name: Path, load: Callable[[], None]) -> None:
         load()
     except OSError as error:  # an SSLError is one
         message = f"{name} cannot be used: {error.strerror or error}"
-        remedy = "make the certificates again: PEM texts, the key that of the certificate, and without a password"
+        remedy = "they are PEM texts that you may read, the key is that of the certificate, and it has no password"
         raise SettingsError(message, WHERE, remedy) from error
 
 

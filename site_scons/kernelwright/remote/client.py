@@ -78,6 +78,9 @@ class RemoteCache:
         self._left_out = self._not_written = self._damaged = 0
         self._has_answered = False
         self.is_closed = False
+        if writable:
+            # A run writes at its end, too, and Python 3.12 starts no thread any more when it has begun to end.
+            self._behind.start_one()
 
     @property
     def is_off(self) -> bool:
@@ -170,13 +173,16 @@ class RemoteCache:
             self._behind.add([task])
 
     def close(self, patience_s: float) -> None:
-        """Wait until everything is written, and end. What is not written after so many seconds is left out."""
-        self.is_closed = True
+        """Wait until everything is written, and end. What is not written after so many seconds is left out.
+
+        Whoever interrupts this calls it again: :attr:`is_closed` says whether it came to its end.
+        """
         self._ahead.drop()
         deadline = time.monotonic() + patience_s
         self._behind.finish(deadline)
-        self._left_out += 0 if self._writing.closed else self._behind.waiting
+        left_out = 0 if self._writing.closed else self._behind.waiting
         self._behind.drop()
+        self._left_out += left_out
         if 1 < self._damaged < MOST_DAMAGED:
             self._warn(f"kernelwright: {self._damaged} objects of the remote cache were damaged")
         if self._left_out:
@@ -187,6 +193,7 @@ class RemoteCache:
         # request has its own limits of time.
         self._ahead.join()
         self._behind.join()
+        self.is_closed = True
 
     def _attempt(self, line: _Line, request: Callable[[], Result]) -> Result | None:
         """What a request gives; None if it fails, or the line is closed."""
@@ -255,7 +262,7 @@ class _Threads:
         self._most = most
         self._tasks: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
+        self._running = 0
         self._idle = 0
         self._ended = False
 
@@ -265,17 +272,28 @@ class _Threads:
         return len(self._tasks)
 
     def add(self, tasks: Iterable[Callable[[], None]]) -> None:
-        """Do some tasks."""
+        """Do some tasks, unless they come too late."""
         with self._changed:
+            if self._ended:
+                return
             self._tasks.extend(tasks)
-            for _ in range(min(len(self._tasks) - self._idle, self._most - len(self._threads))):
-                thread = threading.Thread(target=self._work, name=f"remote-{self._name}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            for _ in range(min(len(self._tasks) - self._idle, self._most - self._running)):
+                if not self.start_one():
+                    break  # those that there are do it
             self._changed.notify_all()
 
+    def start_one(self) -> bool:
+        """Start a thread; whether that was possible: the system may have no room for one more, or Python may end."""
+        with self._changed:
+            try:
+                threading.Thread(target=self._work, name=f"remote-{self._name}", daemon=True).start()
+            except RuntimeError:
+                return False
+            self._running += 1
+        return True
+
     def drop(self) -> None:
-        """Begin no further task."""
+        """Begin no further task, also none that others add."""
         with self._changed:
             self._tasks.clear()
             self._ended = True
@@ -284,7 +302,7 @@ class _Threads:
     def finish(self, deadline: float) -> None:
         """Wait until all tasks are done, or until a moment of ``time.monotonic``."""
         with self._changed:
-            while self._tasks or self._idle < len(self._threads):
+            while self._tasks or self._idle < self._running:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     return
@@ -295,9 +313,12 @@ class _Threads:
             self._changed.wait_for(lambda: len(self._tasks) < most)
 
     def join(self) -> None:
-        """Wait for the tasks that have begun."""
-        for thread in self._threads:
-            thread.join()
+        """Wait for the tasks that have begun.
+
+        Not by ``Thread.join``: before Python 3.13, a thread that was interrupted in it takes the other one for ended.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
 
     def _work(self) -> None:
         while True:
@@ -306,6 +327,9 @@ class _Threads:
                 self._changed.notify_all()
                 while not self._tasks:
                     if self._ended:
+                        self._idle -= 1
+                        self._running -= 1
+                        self._changed.notify_all()
                         return
                     self._changed.wait()
                 task = self._tasks.popleft()

@@ -110,7 +110,8 @@ class RestoredKernels:
 
         def questions_of(number: int) -> list[tuple[Any, Compressed | None]]:
             self._ask_ahead_of(files, number, by_processes)
-            return [(question, build_cache.compressed(question)) for question in map(self._question, batches[number])]
+            questions = map(self._question, batches[number])
+            return [(question, build_cache.take_compressed(question)) for question in questions]
 
         with Restorers(count, build_cache.folder, wanted, self.run.lock_descriptor) as restorers:
             done = restorers.map(questions_of, build_cache.give_back, rest)

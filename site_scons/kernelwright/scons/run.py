@@ -464,12 +464,12 @@ class BuildRun:
         self.progress.erase()
 
     def text_of(self, error: KernelwrightError) -> str:
-        """What is shown of an error: a long one that another stage has had as well is not repeated."""
+        """What is shown of a stage's error: the details of one that another stage has had, too, are not repeated."""
         said = error.message, error.detail, error.remedy
         if error.detail is None or said not in self._said:
             self._said.add(said)
             return str(error)
-        return f"{str(error).splitlines()[0]}, as above"
+        return f"{str(error).splitlines()[0]} (its details are shown once)"
 
     def trace_stage(self, stage: Stage, start: float, failed: bool) -> None:
         """Put a stage that ran just now into the timeline."""
@@ -519,12 +519,13 @@ class BuildRun:
         try:
             self._end()
         except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                self.interrupt()
-            self._end_remote()
             # All that was to be built has been, or the user was impatient before.
+            self._interrupted = True
+            self._end_remote()
+            with contextlib.suppress(KeyboardInterrupt):
+                self.end_children()
             self.progress.erase()
-            text = "interrupted at its end; the next run repeats some of what this one found out"
+            text = "interrupted at its end; the next run may repeat some of what this one found out"
             sys.stderr.write(f"kernelwright: {text}\n")
 
     def _end(self) -> None:
@@ -598,20 +599,13 @@ class BuildRun:
             return
         patience_s = INTERRUPTED_S if self._interrupted else FLUSH_S
         # However often the user is impatient: Python must not end in the middle of a request.
-        while not self._has_closed(patience_s):
+        while not self.remote.is_closed:
+            with contextlib.suppress(KeyboardInterrupt):
+                self.remote.close(patience_s)
             patience_s = 0
         counts = self.remote.counts
         if counts.hits or counts.misses or counts.written:
             self.progress.note(f"kernelwright: remote cache: {counts}")
-
-    def _has_closed(self, patience_s: float) -> bool:
-        """Close the remote cache; whether that was not interrupted."""
-        assert self.remote is not None
-        try:
-            self.remote.close(patience_s)
-        except KeyboardInterrupt:
-            return False
-        return True
 
     def interrupt(self) -> None:
         """End what runs: the user wants the run to end."""

@@ -256,19 +256,27 @@ class BuildCache:
             if asked.known:
                 return
             compressed = find_compressed(remote, key, digest)
-            if compressed is None:
-                return
-            size = len(compressed.data)
-            if size > MOST_PASSED or not self._hold(asked, size, compressed=compressed):
-                asked.known = self._adopt_or_tell(remote, compressed) is not None
+            if compressed is not None:
+                self._hold_compressed(remote, asked, compressed)
 
         keys = map(question_key, questions)
         self._ask_ahead(remote, ((key, functools.partial(look, key=key)) for key in keys))
 
-    def compressed(self, question: Any) -> Compressed | None:
-        """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once."""
-        asked = self._answered(question_key(question))
-        return None if asked is None else asked.compressed
+    def take_compressed(self, question: Any) -> Compressed | None:
+        """An answer that is looked for ahead, as it came from the remote cache: waits for it, and gives it once.
+
+        None if it is here already, or not there; what is known of it stays known.
+        """
+        key = question_key(question)
+        with self._lock:
+            asked = self._asked.get(key)
+        if asked is None:
+            return None
+        asked.done.wait()
+        with self._lock:
+            if asked.compressed is not None and self._asked.pop(key, None) is asked:
+                self._held -= asked.size
+        return asked.compressed
 
     def receive(self, compressed: Compressed) -> None:
         """Keep an answer that another process got from the remote cache, and have it at hand.
@@ -276,20 +284,32 @@ class BuildCache:
         Raises:
             ValueError: it is damaged.
         """
-        self._have_at_hand(compressed.key, _Asked(known=True, found=self._adopt(compressed)))
+        asked = _Asked(known=True, found=self._adopt(compressed))
+        asked.done.set()
+        self._asked[compressed.key] = asked
 
     def give_back(self, compressed: Compressed) -> None:
-        """Have an answer at hand again that another process could not use."""
-        self._have_at_hand(compressed.key, _Asked(known=True, compressed=compressed, size=len(compressed.data)))
-
-    def _have_at_hand(self, key: str, asked: _Asked) -> None:
+        """Take an answer back that another process could not use: it is not asked for again."""
+        asked = _Asked(known=True)
+        # What the other process has kept was no damaged one.
+        if self.remote is not None and not _is_file(self._place(entry_key(compressed.key, compressed.later))):
+            self._hold_compressed(self.remote, asked, compressed)
         asked.done.set()
         with self._lock:
-            self._held += asked.size
-            self._asked[key] = asked
+            self._asked[compressed.key] = asked
+
+    def _hold_compressed(self, remote: RemoteCache, asked: _Asked, compressed: Compressed) -> None:
+        """Have an answer at hand as it came; a large one, or one for which there is no room, is kept here instead."""
+        size = len(compressed.data)
+        if size <= MOST_PASSED and self._hold(asked, size, compressed=compressed):
+            return
+        found = self._adopt_or_tell(remote, compressed)
+        asked.known = found is not None
+        if found is not None and self.problem is not None:
+            self._hold(asked, size, found)
 
     def work_done(self) -> Work:
-        """What was done here since it was last asked."""
+        """What was done here: in numbers since it was last asked, and whether anything was stored, or could not be."""
         work = Work(self.counts, self._stored, self.problem)
         self.counts = Counts()
         return work

@@ -20,7 +20,8 @@ from ..core.sealed import sealed_object, unsealed_object
 Parsed = TypeVar("Parsed")
 
 SCHEMA = "cache 3"
-"""Schema of the sealed line of an entry; it is a part of the keys, too."""
+"""Schema of the sealed line of an entry; it is a part of the keys, too. The code of the cache is in no key: if a
+mistake in it may have spoilt entries, this has to change."""
 
 ENTRY = re.compile(r"[0-9a-f]{64}")
 """Name of an entry; it is in a folder that has its first two digits as name."""
