@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import ROOT
+from conftest import ROOT, Project, once_in
 from kernelwright.core.dtype import numpy_dtype
 from kernelwright.define.kernel import Kernel, Variant
 from kernelwright.library.plan import Launch, LoweredUnit, TensorMap
@@ -145,7 +145,7 @@ class Emulation:
     Arguments:
         signature: its ``signature.json``.
         source: its ``device.cu``.
-        folder: where to compile it; what is compiled once for all is put beside it.
+        folder: where to compile it.
     """
 
     def __init__(self, signature: Mapping[str, Any], source: str, folder: Path) -> None:
@@ -175,7 +175,7 @@ class Emulation:
             for kernel in self.unit.device_kernels
         ]
         place, library = folder / "device.cpp", folder / "device.so"
-        machine = _machine(folder.parent)
+        machine = once_in(Project.shared, "machine", _make_machine) / "cuda_on_cpu.o"
         place.write_text(f'#include "{machine.with_suffix(".h")}"\n#line 1 "device.cu"\n{source}\n{"".join(launchers)}')
         _run("g++", *FLAGS, "-c", str(place), "-o", f"{place}.o")
         hidden = "-Wl,-z,start-stop-visibility=hidden"
@@ -280,17 +280,14 @@ def _instruction(match: re.Match[str]) -> str:
     return match.group()
 
 
-def _machine(folder: Path) -> Path:
-    """What runs threads, compiled once for all kernels; beside it is the header, which g++ has read already."""
-    machine = folder / "cuda_on_cpu.o"
-    if not machine.exists():
-        header = Path(shutil.copy(HEADER, folder))
-        _run("g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch")
-        parts = [folder / f"{source.stem}.part.o" for source in MACHINE]
-        for source, part in zip(MACHINE, parts, strict=True):
-            _run("g++", *FLAGS, "-O2", "-c", str(source), "-o", str(part))
-        _run("ld", "-r", *map(str, parts), "-o", str(machine))
-    return machine
+def _make_machine(folder: Path) -> None:
+    """Make what runs threads, once in a test run; beside it is the header, which g++ has read already."""
+    header = Path(shutil.copy(HEADER, folder))
+    _run("g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch")
+    parts = [folder / f"{source.stem}.part.o" for source in MACHINE]
+    for source, part in zip(MACHINE, parts, strict=True):
+        _run("g++", *FLAGS, "-O2", "-c", str(source), "-o", str(part))
+    _run("ld", "-r", *map(str, parts), "-o", str(folder / "cuda_on_cpu.o"))
 
 
 def _run(*command: str) -> None:

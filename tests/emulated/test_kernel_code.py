@@ -35,7 +35,7 @@ Emulated = Callable[..., Comparison]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for all that is compiled, so that the header is compiled once."""
+    """A folder for all that is compiled."""
     return tmp_path_factory.mktemp("compiled")
 
 

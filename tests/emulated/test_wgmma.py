@@ -37,7 +37,7 @@ def code_of(block_m: int, n: int = 1024, k: int = 1024) -> Lowered:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for all that is compiled, so that the header is compiled once."""
+    """A folder for all that is compiled."""
     return tmp_path_factory.mktemp("wgmma")
 
 
