@@ -70,6 +70,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpu") / "bundle"
     small = ("--archs", "x86-64-v3,compute_80", "--backends", BACKENDS, "--kernels", KERNELS)
     path = f"{Project.shared}/bin:{os.environ['PATH']}"
+    for name in ("library", "probes"):
+        work = folder.with_name(f"{folder.name}_work") / name
+        work.mkdir(parents=True)
+        Project(work).know_tools()
     said = child(sys.executable, GPU / "pack.py", folder, *small, "--no-wheels", PATH=path)
     assert re.search(r"bytes  packages\n.*bytes  the repository's files\n.*bytes  all\n", said, re.S), said
     make_wheel(folder / "wheels", "demo_of_a_wheel", "demo_of_a_wheel.py")
