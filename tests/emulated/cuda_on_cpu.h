@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -314,8 +313,6 @@ constexpr int warpSize = emulated::WARP;
 namespace emulated {
 
 // ---- what cuda_on_cpu.cpp gives to wgmma_on_cpu.cpp
-
-[[noreturn]] void fail(const std::string &text);
 
 // The number of the running thread in its block.
 int thread();

@@ -4,11 +4,15 @@
 // threads wait, a product when its thread waits for it. Until then the accumulators are NaN.
 #include <algorithm>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "cuda_on_cpu.h"
 
 namespace emulated {
+
+// Of cuda_on_cpu.cpp. The header does not have it, because with all of <string> each kernel would take 50 ms more.
+[[noreturn]] void fail(const std::string &text);
 
 constexpr int WARPGROUP = 128;
 
