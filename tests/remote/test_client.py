@@ -24,6 +24,7 @@ from kernelwright.remote.opening import open_remote
 from kernelwright.state import cache, shared
 from kernelwright.state.cache import BuildCache
 from kernelwright.state.entry import ANSWER, Wanted, entry_with, key_of
+from kernelwright.state.remote_entries import Compressed
 
 from remote.servers import Faulty, faulty, reply, status
 
@@ -638,6 +639,14 @@ def has_answer(folder: Path, address: str) -> None:
         one.cache.remember(["what"], {"answer": 42}, {"x": "1"})
 
 
+def arrived(two: Machine) -> Compressed:
+    """The answer of :func:`has_answer`, as it came to a machine that asked ahead."""
+    two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
+    compressed = two.cache.take_compressed(["what"])
+    assert compressed is not None
+    return compressed
+
+
 @pytest.mark.parametrize(
     ("limit", "room"), [("MOST_HELD", 1 << 20), ("MOST_HELD", 0), ("MOST_PASSED", 0)], ids=["small", "no room", "large"]
 )
@@ -693,10 +702,9 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
     well = server.objects[path]
     server.objects[path] = well[:-5] if wrong == "cut off" else Seal().packed(name, entry_with(name, files, more))
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        compressed = two.cache.take_compressed(["what"])
+        compressed = arrived(two)
         other = BuildCache(two.folder / "cache", 0, owned=True)
-        assert compressed is not None and not two.said
+        assert not two.said
         with pytest.raises(ValueError):
             other.receive(compressed)
         assert other.recall(["what"], lambda name: "1") is None and not list(other.entries())
@@ -710,9 +718,7 @@ def test_an_answer_that_came_ahead_is_checked_by_whoever_unpacks_it(tmp_path: Pa
 def test_an_answer_that_no_process_could_use_is_not_asked_for_again(tmp_path: Path, server: Faulty) -> None:
     has_answer(tmp_path / "one", server.address)
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        compressed = two.cache.take_compressed(["what"])
-        assert compressed is not None
+        compressed = arrived(two)
         server.asked.clear()
         two.cache.give_back(compressed)
         assert two.cache.recall(["what"], lambda name: "1") is not None and not server.asked and two.cache._held == 0
@@ -741,9 +747,7 @@ def test_a_large_answer_that_cannot_be_kept_is_held(
 def test_what_another_process_has_kept_is_not_held_as_well(tmp_path: Path, server: Faulty) -> None:
     has_answer(tmp_path / "one", server.address)
     with machine(tmp_path / "two", server.address, remote_mode="read") as two:
-        two.cache.recall_compressed_ahead([["what"]], lambda name: "1")
-        compressed = two.cache.take_compressed(["what"])
-        assert compressed is not None
+        compressed = arrived(two)
         BuildCache(two.folder / "cache", 0, owned=True).receive(compressed)
         two.cache.give_back(compressed)
         assert two.cache._held == 0
@@ -754,36 +758,43 @@ def test_what_another_process_has_kept_is_not_held_as_well(tmp_path: Path, serve
 
 def test_the_end_waits_for_a_request_however_often_it_is_interrupted(tmp_path: Path, server: Faulty) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    inside, raised = list[int](), list[int]()
 
     def request() -> None:
         begun.set()
         go_on.wait(60)
         ended.set()
 
+    def on_interrupt(number: int, frame: object) -> None:
+        if inside:
+            raised.append(inside.pop())
+            raise KeyboardInterrupt
+
     def interrupt() -> None:
-        for _ in range(3):
-            time.sleep(0.2)
+        while len(raised) < 3 and not one.remote.is_closed:
             os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
         go_on.set()
 
-    with machine(tmp_path / "one", server.address) as one:
-        one.remote.write_behind(request)
-        assert begun.wait(60)
-        interrupting = threading.Thread(target=interrupt)
-        interrupting.start()
-        interrupts, waited = 0, False
-        while interrupting.is_alive() or not one.remote.is_closed:
-            try:
-                if one.remote.is_closed:
-                    interrupting.join(0.1)
-                else:
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        with machine(tmp_path / "one", server.address) as one:
+            one.remote.write_behind(request)
+            assert begun.wait(60)
+            interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
+            while not one.remote.is_closed:
+                with contextlib.suppress(KeyboardInterrupt):
+                    inside.append(1)
                     one.remote.close(0)
-                    waited = ended.is_set()
-            except KeyboardInterrupt:
-                interrupts += 1
-        assert waited and interrupts > 0
-        one.remote.ask_ahead([pytest.fail])  # what comes too late is left out
-        assert one.remote.is_closed
+                    inside.clear()
+            inside.clear()
+            waited = ended.is_set()
+            interrupting.join()
+            assert waited and len(raised) == 3
+            one.remote.ask_ahead([pytest.fail])  # what comes too late is left out
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_whoever_waits_for_an_answer_is_told_whatever_goes_wrong(

@@ -162,15 +162,7 @@ def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tup
         for word, archs in (("removed", [a for a in old if a not in new]), ("added", [a for a in new if a not in old])):
             if archs:
                 yield word, f"{name}/{slug}", ", ".join(archs)
-    for slug, arch in sorted(before.functions.keys() & after.functions.keys()):
-        old_ones, new_ones = before.functions[slug, arch], after.functions[slug, arch]
-        if len(old_ones) == len(new_ones) == 1:
-            continue  # it may have another name
-        for word, one_side, other_side in (("removed", old_ones, new_ones), ("added", new_ones, old_ones)):
-            for function in sorted(one_side.keys() - other_side.keys()):
-                used = one_side[function]
-                text = f"{used.registers} registers, {used.spills:,} bytes of spills"
-                yield word, f"{name}/{slug} {arch} {function}", text
+    yield from _one_sided(name, before, after)
     for subject, one, other in _functions(name, before, after):
         steps = []
         if one.registers != other.registers:
@@ -179,6 +171,19 @@ def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tup
             steps.append(f"{_step(one.spills, other.spills)} bytes of spills")
         if steps:
             yield "changed", subject, ", ".join(steps)
+
+
+def _one_sided(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
+    """The rows about device functions that only one of the packages has, of archs that both have."""
+    for slug, arch in sorted(before.functions.keys() & after.functions.keys()):
+        old, new = before.functions[slug, arch], after.functions[slug, arch]
+        if len(old) == len(new) == 1:  # a single function may have another name
+            continue
+        for word, functions, others in (("removed", old, new), ("added", new, old)):
+            for function in sorted(functions.keys() - others.keys()):
+                used = functions[function]
+                text = f"{used.registers} registers, {used.spills:,} bytes of spills"
+                yield word, f"{name}/{slug} {arch} {function}", text
 
 
 def _functions(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, Usage, Usage]]:
