@@ -42,8 +42,8 @@ assert not isinstance(server.load(), Exception), server.load()
 
 def _lower_once() -> None:
     """Have Python's ``inspect``, TVM's parser and LLVM fill the tables that each worker would fill anew."""
+    from kernelwright.define.unit import Unit
     from kernelwright.lower.tir import Tir
-    from kernelwright.lower.unit import Unit
     from tvm import te
     from tvm.script import tirx as T
 
@@ -60,7 +60,7 @@ def _lower_once() -> None:
     x = te.placeholder((te.var("n"), 4), "float32", name="x")
     made = te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, name="y")])
     for target, arch in (("llvm", "x86-64-v3"), ("cuda", "sm_80")):
-        unit = Unit("once", "default", ("default",), {}, (), target, arch, __file__)
+        unit = Unit("once", "default", f"kw_once__{target}", {}, (), target, arch, __file__)
         for function in (parsed, made):
             Tir().lower(function, unit, lambda doing: None)
 

@@ -26,9 +26,9 @@ import numpy as np
 from conftest import ROOT, Project, once_in
 from kernelwright.core.dtype import numpy_dtype
 from kernelwright.define.kernel import Kernel, Variant
+from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.library.plan import Launch, LoweredUnit, TensorMap
 from kernelwright.lower.tir import Tir
-from kernelwright.lower.unit import Unit
 from kernelwright.processes.protocol import CheckRequest
 from kernelwright.runtime.cuda_core_device import truncdiv, truncmod
 from kernelwright.worker.check import Check, barely_aligned
@@ -122,8 +122,9 @@ def kernels_in(name: str) -> list[Kernel]:
 
 def lowered(kernel: Kernel, variant: Variant, arch: str = "sm_80") -> Lowered:
     """Lower a variant for CUDA, as a build does."""
-    slugs = tuple(other.slug for other in kernel.variants)
-    whose = (kernel.name, variant.slug, slugs, variant.config, kernel.outputs)
+    slugs = [other.slug for other in kernel.variants]
+    symbol = unit_symbol(kernel.name, variant.slug, slugs, "cuda", arch, kernel.per_arch)
+    whose = (kernel.name, variant.slug, symbol, variant.config, kernel.outputs)
     unit = Unit(*whose, "cuda", arch, kernel.location, multiples=kernel.multiples(variant.config))
     front_end = Tir()
     made = kernel.build(variant.config, front_end.target(unit))

@@ -516,3 +516,38 @@ def test_a_failure_of_one_thread_leaves_the_compile_of_another_alone(demand: Dem
         assert (array(made[0](np.ones((1, 4), "float32"))) == 3).all()
         """
     )
+
+
+def test_an_edit_that_only_one_variant_sees_compiles_the_kernel_anew(demand: Demand) -> None:
+    """Of a kernel with a space: its first point runs where data is only aligned to its elements, or the preferred."""
+    demand.run(
+        CELLS
+        + '''
+cell("""
+from tvm.script import tirx as T
+
+@kw.kernel(tune=[{"block": 1}, {"block": 8}], preferred={"x86-64-v2": {"block": 8}}, outputs=["y"])
+def times(block: int):
+    factor = FIRST if block == 1 else SECOND
+
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        x = T.match_buffer(x_handle, (64,), "float32", align=4 * block)
+        y = T.match_buffer(y_handle, (64,), "float32")
+        for i in T.serial(64 // block):
+            for k in T.vectorized(block):
+                y[i * block + k] = x[i * block + k] * T.float32(factor)
+
+    return main
+""")
+memory = np.ones(4 * 128, "uint8")
+start = -memory.ctypes.data % 64
+aligned, other = (memory[at : at + 256].view("float32") for at in (start, start + 4))
+aligned[:], other[-1] = 1, 1
+for first, second in (2.0, 5.0), (3.0, 5.0), (3.0, 4.0), (2.0, 5.0):
+    cell(f"FIRST, SECOND = {first}, {second}")
+    times = names["times"].using(archs=["x86-64-v2"])
+    for x, factor in (other, first), (aligned, second):
+        assert (array(times(x)) == factor).all(), (first, second, factor)
+'''
+    )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from kernelwright.core.errors import DefinitionError, KernelwrightError, LoweringError, ToolchainError
 from kernelwright.define.tilelang_program import NEED, Program
+from kernelwright.define.unit import Unit
 from kernelwright.lower.tilelang_lowering import lower
-from kernelwright.lower.unit import Unit
 
 PYTHON = os.environ.get("KERNELWRIGHT_TILELANG_PYTHON", "")
 needs_tilelang = pytest.mark.skipif(not PYTHON, reason=f"no KERNELWRIGHT_TILELANG_PYTHON with {NEED.requirement}")
@@ -27,7 +27,7 @@ def message_of(
     shutil.copy(SOURCE, folder / "kernels/faults.py")
     monkeypatch.chdir(folder)
     values = {"outputs": (-1,), "target": "cuda", "arch": "sm_90a", "location": "kernels/k.py:7", **fields}
-    unit = Unit("k", "default", ("default",), {}, python=python, **values)
+    unit = Unit("k", "default", "kw_k__default__cuda", {}, python=python, **values)
     with pytest.raises(KernelwrightError) as caught:
         lower(program, unit, lambda doing: None)
     text = str(caught.value)

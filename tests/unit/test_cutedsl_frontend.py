@@ -12,11 +12,11 @@ import pytest
 from kernelwright import kernel
 from kernelwright.core.errors import DefinitionError, LoweringError, ToolchainError, Where
 from kernelwright.define.program import NEED, Program, Scalar, Tensor
+from kernelwright.define.unit import Unit
 from kernelwright.lower import cutedsl_compiler, get, require_recognized
 from kernelwright.lower.cubin import usage_of
-from kernelwright.lower.unit import Unit
 
-UNIT = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
+UNIT = Unit("k", "default", "kw_k__default__cuda", {}, ("y",), "cuda", "sm_80", "k.py:3", ("sm_80", "compute_90"))
 WHERE = Where("k", "default", "lower", "k.py:3")
 
 

@@ -63,3 +63,31 @@ def test_a_constant_size_fits_int64(size: int, fits: bool) -> None:
         return
     with pytest.raises(KernelwrightError, match=r"shape is .*expected a list of sizes"):
         LoweredUnit.from_json(data, "o")
+
+
+ROWS: dict[str, Any] = {
+    **signature("k", [tensor("x", "float32", ["n", 4]) | {"strides": ["s", 1]}], symbols={"n": "int64"}),
+    "stride_symbols": {"s": "int64"},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"symbols": {"n": "int32"}},
+        {"stride_symbols": {"s": "int32"}},
+        {"multiples": {"n": 16}},
+        *({"arguments": [ROWS["arguments"][0] | more]} for more in ({"alignment": 64}, {"strides": ["s", 2]})),
+    ],
+    ids=str,
+)
+def test_variants_share_a_table_in_c_only_if_it_is_right_for_both(change: dict[str, Any]) -> None:
+    """What a call is compared with is in the library whatever other variants there are."""
+
+    def written(*units: dict[str, Any]) -> list[str]:
+        lowered = [LoweredUnit.from_json(unit | {"entry": f"kw_{number}"}, "o") for number, unit in enumerate(units)]
+        return library.emit(plan("k", *lowered))["wrapper.c"].splitlines()
+
+    other = ROWS | change | {"slug": "other"}
+    (own,) = (line for line in written(other) if line.startswith("static const kw_signature "))
+    assert own.replace("_0", "_1") in written(ROWS, other)

@@ -13,8 +13,8 @@ from kernelwright.define.cuda_source import Source
 from kernelwright.define.exported import Exported
 from kernelwright.define.program import Program, Tensor
 from kernelwright.define.settings import TARGETS
+from kernelwright.define.unit import Unit, unit_symbol
 from kernelwright.lower import get, names, require_recognized
-from kernelwright.lower.unit import Unit, unit_symbol
 
 WHERE = Where("k", "default", "lower", "k.py:3")
 ARCHS = {"llvm": ("x86-64-v3",), "cuda": ("sm_80", "sm_90a", "compute_90")}
@@ -91,15 +91,16 @@ def test_what_no_front_end_lowers_is_an_error_that_says_what_to_return(name: str
 
 
 def test_a_definition_that_is_called_for_each_arch_is_told_the_arch() -> None:
-    unit = Unit("k", "default", ("default",), {}, (), "cuda", "sm_90a", "k.py:3")
+    unit = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_90a", "k.py:3")
     each = replace(unit, per_arch=True)
     told = {name: get(name).target(each) for name in names() if name != "tir"}
     assert set(told.values()) == {"sm_90a"} and get("cuda").target(unit) == "cuda"
-    assert unit_symbol(unit) == "kw_k__default__cuda" and unit_symbol(each) == "kw_k__default__sm_90a"
+    symbols = [unit_symbol("k", "default", ["default"], "cuda", "sm_90a", per_arch) for per_arch in (False, True)]
+    assert symbols == ["kw_k__default__cuda", "kw_k__default__sm_90a"]
 
 
 def test_a_source_that_launches_by_itself_has_no_code_for_each_arch() -> None:
-    unit = Unit("k", "default", ("default",), {}, (), "cuda", "sm_90a", "k.py:3", per_arch=True)
+    unit = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_90a", "k.py:3", per_arch=True)
     with pytest.raises(DefinitionError, match="function 'f' launches by itself") as caught:
         get("cuda").with_host_code().lower(Exported("f"), unit, lambda doing: None)
     assert caught.value.remedy and "leave per_arch out" in caught.value.remedy

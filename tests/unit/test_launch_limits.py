@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from kernelwright.core.arch import shared_memory
 from kernelwright.core.errors import LoweringError
+from kernelwright.define.unit import Unit
 from kernelwright.lower.entry_name import ENTRY
 from kernelwright.lower.launch_limits import require_within_limits
-from kernelwright.lower.unit import Unit
 
 Launch = dict[str, Any]
 
 
 def require(arch: str = "sm_80", kernel: str = "sum_kernel", **changed: Any) -> None:
-    unit = Unit("sum", "default", ("default",), {}, (), "cuda", arch, "kernels/sum.py:7")
+    unit = Unit("sum", "default", "kw_sum__default__cuda", {}, (), "cuda", arch, "kernels/sum.py:7")
     launch: Launch = {"kernel": kernel, "grid": ["n", 1, 1], "block": [128, 1, 1], "shared": 0}
     require_within_limits([launch, launch | changed], unit)
 

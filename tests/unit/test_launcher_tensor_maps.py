@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelwright.define.unit import Unit
 from kernelwright.library.plan import KernelPlan, LoweredUnit, TensorMap
 from kernelwright.lower.tir import Tir
-from kernelwright.lower.unit import Unit
 from launcher_build import OPTIMISED, build, plan
 from test_launcher_cuda import Machine, folder, machine, on_cuda  # noqa: F401 (two of these are fixtures)
 
@@ -54,7 +54,7 @@ def doubled(dtype: str = "float16", stores: bool = False) -> Any:
 
 
 def lowered(dtype: str = "float16", stores: bool = False) -> dict[str, bytes]:
-    unit = Unit("boxes", "v", ("v",), {}, ("y",), "cuda", "sm_90a", "boxes.py:1")
+    unit = Unit("boxes", "v", "kw_boxes__v__cuda", {}, ("y",), "cuda", "sm_90a", "boxes.py:1")
     return dict(Tir().lower(doubled(dtype, stores), unit, lambda doing: None).files)
 
 

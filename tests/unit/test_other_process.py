@@ -17,11 +17,11 @@ from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.core.need import Need
 from kernelwright.define import tilelang_program, triton_program
 from kernelwright.define.triton_program import Program, Size, Tensor
+from kernelwright.define.unit import Unit
 from kernelwright.lower import other_process, triton_elsewhere
 from kernelwright.lower.other_process import process_of
 from kernelwright.lower.raised import line_of
 from kernelwright.lower.serving import Message, read_message, write_message
-from kernelwright.lower.unit import Unit
 from kernelwright.toolchain.distribution import Distribution
 from kernelwright.toolchain.elsewhere import Elsewhere
 from kernelwright.toolchain.probe import Toolchain
@@ -148,7 +148,7 @@ def test_a_release_of_the_pinned_range_is_used_and_another_one_is_an_error(tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "k.py").write_text("raise ValueError('executed')\n")
     python = stand_in(tmp_path / "env", version)
-    unit = Unit("k", "s", ("s",), {}, ("x",), "cuda", "sm_80", "d.py:3", ("sm_80",), python=str(python))
+    unit = Unit("k", "s", "kw_k__s__cuda", {}, ("x",), "cuda", "sm_80", "d.py:3", ("sm_80",), python=str(python))
     program = Program("k.py", "f", x=Tensor("float32", "n"), n=Size("n"), grid="n")
     with pytest.raises(Exception) as caught:
         triton_elsewhere.asked_for(program, unit)

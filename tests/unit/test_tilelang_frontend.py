@@ -13,8 +13,8 @@ from kernelwright.compilers.nvcc import NvccJob, ToolHeaders, script
 from kernelwright.core.errors import Where
 from kernelwright.define.arguments import Scalar, Tensor
 from kernelwright.define.sizes import Size
+from kernelwright.define.unit import Unit
 from kernelwright.lower.declared_launch import DeclaredLaunch, EncodedMap, Given, lower_launches
-from kernelwright.lower.unit import Unit
 from kernelwright.toolchain.elsewhere import TILELANG, Elsewhere
 from kernelwright.toolchain.nvcc import Nvcc
 from kernelwright.toolchain.probe import Toolchain
@@ -104,7 +104,7 @@ def test_launches_share_tensors_and_maps_in_any_order():
     # TileLang's host code passes all numbers as sizes.
     numbers = {"p0": Given("alpha"), "p1": Size("alpha", "float32")}
     second = DeclaredLaunch("scale", {**numbers, "p2": Given("x"), "p3": Given("y")}, sizes)
-    unit = Unit("k", "default", ("default",), {}, ("y",), "cuda", "sm_90a", "kernels/k.py:1")
+    unit = Unit("k", "default", "kw_k__default__cuda", {}, ("y",), "cuda", "sm_90a", "kernels/k.py:1")
     signature = json.loads(lower_launches(declared, [first, second], unit).files["signature.json"])
     assert [kernel["params"] for kernel in signature["device_kernels"]] == [
         ["handle", "tensor_map", "int64"],

@@ -12,15 +12,15 @@ from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.define.divisible import ALL
 from kernelwright.define.sizes import Size
 from kernelwright.define.triton_program import Program
+from kernelwright.define.unit import Unit
 from kernelwright.lower import get, require_recognized
 from kernelwright.lower.triton_compiler import ARCHS, _require_release
 from kernelwright.lower.triton_heuristics import divisor_of, resolved
 from kernelwright.lower.triton_lowering import _source
-from kernelwright.lower.unit import Unit
 from kernelwright.triton import Scalar, Tensor, ceildiv, configs_of
 
 WHERE = Where("k", "default", "lower", "k.py:1")
-UNIT = Unit("k", "default", ("default",), {}, (), "cuda", "sm_80", "k.py:1")
+UNIT = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_80", "k.py:1")
 
 
 def program(**more: object) -> Program:

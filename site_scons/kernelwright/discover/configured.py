@@ -13,7 +13,7 @@ from ..define.divisible import by_class, in_order
 from ..define.kernel import Variant
 from ..define.recorded import LARGEST, VARIABLE, Configs, config_text, damage, parse
 from ..define.space import Choice, callers_part, variants_of
-from ..lower.unit import alike
+from ..define.unit import alike
 from .discovery import DefinitionRecord, KernelRecord
 
 

@@ -55,7 +55,7 @@ class _Wrapper:
     def __init__(self, kernel: KernelPlan) -> None:
         self._kernel = kernel
         self._lines: list[str] = []
-        self._signatures: dict[tuple[object, ...], int] = {}
+        self._signatures: dict[str, int] = {}
         self._split = kernel.split and any(unit.images and not unit.exported for unit in kernel.units)
 
     def text(self) -> str:
@@ -180,65 +180,16 @@ class _Wrapper:
 
     # ---- signatures
 
-    def _key(self, unit: LoweredUnit) -> tuple[object, ...]:
-        return (unit.arguments, tuple(sorted(unit.symbols.items())), tuple(sorted(unit.multiples.items())))
-
     def _number(self, unit: LoweredUnit) -> int:
-        return self._signatures[self._key(unit)]
+        """The number of what a lowering expects. Lowerings whose tables would have the same text have one number."""
+        text = "\n".join(_signature(0, unit, bool(self._kernel.outputs)))
+        return self._signatures.setdefault(text, len(self._signatures))
 
     def _signature(self, unit: LoweredUnit) -> None:
-        """Write the tables of a signature, unless an equal one has been written."""
-        if self._key(unit) in self._signatures:
-            return
-        number = self._signatures[self._key(unit)] = len(self._signatures)
-        self._line("", f"static const kw_argument kw_arguments_{number}[] = {{")
-        for argument in unit.arguments:
-            self._line(f"  {_argument(argument, unit)},")
-        self._line("};")
-        if self._kernel.outputs:
-            self._output_shapes(number, unit)
-        fields = [f".arguments = kw_arguments_{number}"]
-        int32 = "int64" not in unit.symbols.values() or "int32" in unit.stride_symbols.values()
-        fields += [".int32_sizes = true"] if int32 else []
-        fields += [f".output_shapes = kw_shapes_{number}"] if self._kernel.outputs else []
-        if any(argument.strides for argument in unit.arguments):
-            self._strides(number, unit)
-            fields += [f".strides = kw_strides_{number}"]
-        self._line(f"static const kw_signature kw_signature_{number} = {{{', '.join(fields)}}};")
-
-    def _strides(self, number: int, unit: LoweredUnit) -> None:
-        """Write the function that computes declared strides of an argument."""
-        sources = _symbol_sources(unit)
-        for symbol, (position, axis) in unit.stride_places().items():
-            sources.setdefault(symbol, f"kw_stride(call->tensors[{position}], {axis})")
-        self._line(f"static void kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{")
-        listed = [stride for argument in unit.arguments for stride in argument.strides]
-        for symbol in dict.fromkeys(symbol for stride in listed for symbol in _symbols(stride, unit)):
-            if symbol not in sources:
-                text = f"strides of arguments depend on {symbol!r}, which no input tells"
-                raise KernelwrightError(text, unit.where, f"make {symbol!r} a size or a stride of an input")
-            self._line(f"  const int64_t size_{symbol} = {sources[symbol]};")
-        for position, argument in enumerate(unit.arguments):
-            for axis, stride in enumerate(argument.strides):
-                value = str(stride) if isinstance(stride, int) else size_expression(stride, "size_{}".format)
-                self._line(f"  if (argument == {position}) strides[{axis}] = {value};")
-        self._line("}")
-
-    def _output_shapes(self, number: int, unit: LoweredUnit) -> None:
-        """Write the function that computes the sizes of the outputs from the inputs."""
-        sources = _symbol_sources(unit)
-        sizes = [size for argument in unit.arguments if argument.output for size in argument.shape]
-        used = [symbol for size in sizes for symbol in _symbols(size, unit)]
-        self._line(f"static void kw_shapes_{number}(const kw_call *call, int64_t *dims) {{")
-        self._line("  (void)call, (void)dims;")
-        for symbol in dict.fromkeys(used):
-            if symbol not in sources:
-                raise _unbound(unit, symbol)
-            self._line(f"  const int64_t size_{symbol} = {sources[symbol]};")
-        for index, size in enumerate(sizes):
-            value = str(size) if isinstance(size, int) else size_expression(size, "size_{}".format)
-            self._line(f"  dims[{index}] = {value};")
-        self._line("}")
+        """Write the tables of a signature, unless equal ones have been written."""
+        known = len(self._signatures)
+        if self._number(unit) == known:
+            self._line(*_signature(known, unit, bool(self._kernel.outputs)))
 
     # ---- code of a variant
 
@@ -338,6 +289,56 @@ class _Wrapper:
         self._line(*(f"#define {name} {value}" for name, value in macros.items()), "KW_HOST_BEGIN")
         self._line(f"#include {c_string(unit.host)}", "KW_HOST_END")
         self._line(*(f"#undef {name.partition('(')[0]}" for name in macros))
+
+
+def _signature(number: int, unit: LoweredUnit, has_outputs: bool) -> list[str]:
+    """The tables of what a lowering expects of its arguments, and the functions that compute sizes and strides."""
+    lines = ["", f"static const kw_argument kw_arguments_{number}[] = {{"]
+    lines += [f"  {_argument(argument, unit)}," for argument in unit.arguments]
+    lines += ["};", *(_output_shapes(number, unit) if has_outputs else [])]
+    fields = [f".arguments = kw_arguments_{number}"]
+    int32 = "int64" not in unit.symbols.values() or "int32" in unit.stride_symbols.values()
+    fields += [".int32_sizes = true"] if int32 else []
+    fields += [f".output_shapes = kw_shapes_{number}"] if has_outputs else []
+    if any(argument.strides for argument in unit.arguments):
+        lines += _strides(number, unit)
+        fields += [f".strides = kw_strides_{number}"]
+    return [*lines, f"static const kw_signature kw_signature_{number} = {{{', '.join(fields)}}};"]
+
+
+def _strides(number: int, unit: LoweredUnit) -> list[str]:
+    """The function that computes declared strides of an argument."""
+    sources = _symbol_sources(unit)
+    for symbol, (position, axis) in unit.stride_places().items():
+        sources.setdefault(symbol, f"kw_stride(call->tensors[{position}], {axis})")
+    lines = [f"static void kw_strides_{number}(const kw_call *call, int32_t argument, int64_t *strides) {{"]
+    listed = [stride for argument in unit.arguments for stride in argument.strides]
+    for symbol in dict.fromkeys(symbol for stride in listed for symbol in _symbols(stride, unit)):
+        if symbol not in sources:
+            text = f"strides of arguments depend on {symbol!r}, which no input tells"
+            raise KernelwrightError(text, unit.where, f"make {symbol!r} a size or a stride of an input")
+        lines.append(f"  const int64_t size_{symbol} = {sources[symbol]};")
+    for position, argument in enumerate(unit.arguments):
+        for axis, stride in enumerate(argument.strides):
+            value = str(stride) if isinstance(stride, int) else size_expression(stride, "size_{}".format)
+            lines.append(f"  if (argument == {position}) strides[{axis}] = {value};")
+    return [*lines, "}"]
+
+
+def _output_shapes(number: int, unit: LoweredUnit) -> list[str]:
+    """The function that computes the sizes of the outputs from the inputs."""
+    sources = _symbol_sources(unit)
+    sizes = [size for argument in unit.arguments if argument.output for size in argument.shape]
+    used = [symbol for size in sizes for symbol in _symbols(size, unit)]
+    lines = [f"static void kw_shapes_{number}(const kw_call *call, int64_t *dims) {{", "  (void)call, (void)dims;"]
+    for symbol in dict.fromkeys(used):
+        if symbol not in sources:
+            raise _unbound(unit, symbol)
+        lines.append(f"  const int64_t size_{symbol} = {sources[symbol]};")
+    for index, size in enumerate(sizes):
+        value = str(size) if isinstance(size, int) else size_expression(size, "size_{}".format)
+        lines.append(f"  dims[{index}] = {value};")
+    return [*lines, "}"]
 
 
 def _built(kernel: KernelPlan) -> str:

@@ -22,7 +22,7 @@ from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.program import DTYPES, NEED, VERSION, Program
 from .cubin import functions_of, undefined_symbols, usage_of, with_spills
 from .raised import line_of
-from .unit import LoweredKernel, Unit, unit_symbol
+from .unit import LoweredKernel, Unit
 
 ANSWERED = frozenset(
     {
@@ -137,7 +137,7 @@ def _files(program: Program, unit: Unit, results: Mapping[str, _Compiled], compi
         "module.mlir": _source(results).encode(),
         "signature.json": pretty_json(_signature(program, unit, functions_of(main.cubin))).encode(),
         "host.c": HOST.format(
-            kernel=unit.kernel, slug=unit.slug, version=VERSION.rpartition(".")[0], entry=unit_symbol(unit)
+            kernel=unit.kernel, slug=unit.slug, version=VERSION.rpartition(".")[0], entry=unit.symbol
         ).encode(),
         "host.o": main.object,
     }
@@ -166,7 +166,7 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
         "config": dict(unit.config),
         # The exported code computes the launch by itself, and passes the parameters on as they are.
         "device_kernels": [{"name": name, "params": [], "launch": []} for name in functions],
-        "entry": unit_symbol(unit),
+        "entry": unit.symbol,
         "host_logic": "the host code computes launches in code that CuTe DSL has compiled",
         "kernel": unit.kernel,
         "launches": None,
@@ -323,7 +323,7 @@ class _Compiler:
         """The host code as an object that exports nothing but its packed function."""
         path = folder / "host.o"
         compiled.export_to_c(
-            str(path), function_name=unit_symbol(self._unit), enable_pic=True, export_only_tvm_ffi_symbols=True
+            str(path), function_name=self._unit.symbol, enable_pic=True, export_only_tvm_ffi_symbols=True
         )
         content = path.read_bytes()
         unknown = sorted(undefined_symbols(content) - ANSWERED)

@@ -29,7 +29,7 @@ from .tir_multiples import asserted, assumed
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
 from .tir_tensor_maps import in_plain_memory, is_pointer, with_type
-from .unit import LoweredKernel, Unit, unit_symbol
+from .unit import LoweredKernel, Unit
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
@@ -244,7 +244,7 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
     split, devices = build.split_host_device_mods(passes(bound))
-    host = _with_symbol(finish_host()(in_plain_memory(split)), unit_symbol(unit))
+    host = _with_symbol(finish_host()(in_plain_memory(split)), unit.symbol)
     compiled = build.codegen_build(host, host_target)
     if unit.target != "cuda":
         return _Code({"host.o": _object_code(compiled)}, [], split)
@@ -316,7 +316,7 @@ def _signature(
         "config": dict(unit.config),
         "target": unit.target,
         "arch": unit.arch,
-        "entry": unit_symbol(unit),
+        "entry": unit.symbol,
         "arguments": [argument.to_json() for argument in arguments],
         "symbols": symbols,
         **({"stride_symbols": strides} if (strides := stride_symbols_of(arguments)) else {}),

@@ -8,7 +8,6 @@ may use whatever it likes. What isolation that gives away is in ``docs/on-demand
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import linecache
 import os
 import sys
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 from .. import lower
 from ..core.arch import lowering_arch
 from ..core.errors import DefinitionError, Where, WorkerError, refused
-from ..core.files import canonical_json
+from ..core.request import digest
 from ..define.kernel import Config, Kernel
 from ..define.pass_configs import PassConfigs
 from ..define.space import targets_with_points
+from ..define.unit import Unit, unit_symbol
 from ..discover.discovery import DefinitionRecord, KernelRecord
-from ..lower.unit import Unit
 from ..processes.protocol import LowerRequest
 from ..stages.context import KernelContext
 from .options import settings_for
@@ -71,8 +70,9 @@ class Programs:
     def unit(self, slug: str, target: str, arch: str) -> Unit:
         """What is lowered for an arch."""
         kernel, config = self.kernel, self.configs[slug]
+        symbol = unit_symbol(kernel.name, slug, self.slugs, target, arch, kernel.per_arch)
         return Unit(
-            *(kernel.name, slug, self.slugs, config, kernel.outputs, target, arch, kernel.location),
+            *(kernel.name, slug, symbol, config, kernel.outputs, target, arch, kernel.location),
             pass_configs=self.pass_configs,
             multiples=kernel.multiples(config),
             per_arch=kernel.per_arch,
@@ -98,17 +98,17 @@ class Programs:
         return returned
 
     def digests(self, selection: KernelSelection) -> dict[str, str]:
-        """A digest of the program for each unit, by target and arch."""
+        """A digest of the program and of all else that decides the lowering, for each unit."""
         found: dict[str, str] = {}
         for slug in selection.record.slugs:
             wanted = selection.archs_of(slug)
             units = [("llvm", arch) for arch in wanted.get("llvm", ())]
             units += [("cuda", lowering_arch(archs)) for archs, _ in selection.cuda_sources(slug)]
-            found |= {f"{target} {arch}": self._digest(slug, target, arch) for target, arch in units}
+            found |= {f"{slug} {target} {arch}": self._digest(slug, target, arch) for target, arch in units}
         return found
 
     def _digest(self, slug: str, target: str, arch: str) -> str:
-        """A digest of the program for an arch: of its text, and of TVM's own hash of its structure.
+        """A digest of a unit and its program: of the text, and of TVM's own hash of the structure.
 
         The text alone would not do: TVM does not print all that a program can have.
         """
@@ -117,8 +117,7 @@ class Programs:
         with LOCK, deep_recursion():
             unit = self.unit(slug, target, arch)
             returned = self.returned(unit)
-            content = [returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned)), dict(unit.multiples)]
-        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+            return digest([unit, returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))])
 
     def lower(self, request: LowerRequest) -> dict[str, Any]:
         """Do what a worker would do."""
@@ -141,7 +140,7 @@ class LiveContext(KernelContext):
 
     Arguments:
         programs: gives what the definition returns.
-        digests: target and arch -> digest of that.
+        digests: slug, target and arch of a unit -> digest of that.
     """
 
     programs: Programs

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.arch import lowering_arch
-from ..lower.unit import alike
+from ..define.unit import alike
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
 from .stage import IR, Stage, files_in

@@ -32,7 +32,7 @@ from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Wh
 from ..define.kernel import Config, Kernel, Variant, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import targets_with_points
-from ..lower.unit import Unit
+from ..define.unit import Unit, unit_symbol
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
 from .definitions import Definition, Definitions, SpentError
@@ -163,7 +163,7 @@ class Server:
         unit = Unit(
             kernel.name,
             variant.slug,
-            tuple(slugs),
+            unit_symbol(kernel.name, variant.slug, slugs, request.target, request.arch, kernel.per_arch),
             variant.config,
             kernel.outputs,
             request.target,
@@ -267,8 +267,9 @@ class Server:
 
     def _interpreted_unit(self, request: CheckRequest, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
         location = self._definitions.project.location(kernel.location) or ""
+        symbol = unit_symbol(kernel.name, variant.slug, slugs, "cuda", request.archs, kernel.per_arch)
         return Unit(
-            *(kernel.name, variant.slug, tuple(slugs), variant.config, kernel.outputs, "cuda", request.archs, location),
+            *(kernel.name, variant.slug, symbol, variant.config, kernel.outputs, "cuda", request.archs, location),
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
             python=request.python,
