@@ -1,0 +1,531 @@
+"""The model of a walk's project: its files, what is in them, and which number each kernel gives for them.
+
+Every kernel computes ``y = x + offset``. Each decimal place of the offset is a digit from a source of its own: the
+definition, a helper that it imports, a file that it reads, a header. So a wrong number tells which source was missed.
+A source looks for its digit in several files in turn, such as a module that another folder shadows.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+PROJECT = "proj"
+"""The folder of the project in the repository, beside which others lie."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What decides the content of a file.
+
+    Arguments:
+        digit: what it is there for.
+        padding: how many lines of comments it has besides.
+    """
+
+    digit: int
+    padding: int = 0
+
+
+State = Mapping[str, Content]
+"""Path in the repository -> what is there. A file that is not in it does not exist."""
+
+
+def module(content: Content) -> bytes:
+    """A module of Python."""
+    return ("# a comment\n" * content.padding + f"VALUE = {content.digit}\n").encode()
+
+
+def text(content: Content) -> bytes:
+    """A file with a number in it, and blanks."""
+    return f"{' ' * content.padding}{content.digit}\n".encode()
+
+
+def array(content: Content) -> bytes:
+    """A file of NumPy; its padding are further elements."""
+    file = io.BytesIO()
+    np.save(file, np.array([content.digit, *range(content.padding)], "int64"))
+    return file.getvalue()
+
+
+def header(macro: str) -> Callable[[Content], bytes]:
+    """Makes a header that defines a macro."""
+    return lambda content: ("// a comment\n" * content.padding + f"#define {macro} {content.digit}\n").encode()
+
+
+def link(content: Content) -> bytes:
+    """Where a link leads to; see `Model.write`."""
+    return f"digits/{content.digit}.txt".encode()
+
+
+def first(found: list[int | None]) -> int | None:
+    """The digit of the first file that is there."""
+    return next((digit for digit in found if digit is not None), None)
+
+
+def total(found: list[int | None]) -> int:
+    """The last place of the sum of all digits."""
+    return sum(digit for digit in found if digit is not None) % 10
+
+
+def count(found: list[int | None]) -> int:
+    """How many files are there."""
+    return sum(digit is not None for digit in found)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the digit of a kernel comes from.
+
+    Arguments:
+        places: the files that are looked for, in turn.
+        content: makes the content of such a file.
+        value: the expression in the definition; for CUDA C++ that in the source.
+        before: lines at the beginning of the definition file; for CUDA C++ of the source.
+        inside: lines in the definition.
+        take: the digit of the files that are there; None: without them the definition fails.
+        fallback: the digit if `take` gives none; None: the definition fails.
+        option: an argument of ``@kernel``, for CUDA C++.
+    """
+
+    places: tuple[str, ...]
+    content: Callable[[Content], bytes]
+    value: str
+    before: str = ""
+    inside: str = ""
+    take: Callable[[list[int | None]], int | None] = first
+    fallback: int | None = None
+    option: str = ""
+
+    def digit(self, state: State) -> int | None:
+        """The digit that it gives now; None: the definition fails."""
+        taken = self.take([state[place].digit if place in state else None for place in self.places])
+        return self.fallback if taken is None else taken
+
+
+def _folder(*names: str) -> str:
+    return "".join(f"sys.path.insert(0, str(REPO / {name!r}))\n" for name in reversed(names))
+
+
+PYTHON: dict[str, Source] = {
+    "helper": Source(("proj/kernels/_helper.py", "proj/_helper.py"), module, "_helper.VALUE", "import _helper"),
+    "package": Source(("proj/packed/__init__.py", "proj/packed.py"), module, "packed.VALUE", "import packed"),
+    "late": Source(("proj/kernels/_late.py", "proj/_late.py"), module, "VALUE", inside="from _late import VALUE"),
+    "executed": Source(
+        ("proj/executed.py",),
+        module,
+        "executed['VALUE']",
+        inside="executed = runpy.run_path(str(ROOT / 'executed.py'))",
+    ),
+    "beside": Source(
+        ("common/early/tiles.py", "common/tiles.py"),
+        module,
+        "tiles.VALUE",
+        _folder("common/early", "common") + "import tiles",
+    ),
+    "text": Source(
+        ("proj/data/over.txt", "proj/data/base.txt"),
+        text,
+        "given",
+        inside="""
+        try:
+            given = int(open(ROOT / "data/over.txt").read())
+        except FileNotFoundError:
+            given = int((ROOT / "data/base.txt").read_text())
+        """,
+    ),
+    "array": Source(("proj/data/values.npy",), array, "ARRAY", "ARRAY = int(np.load(ROOT / 'data/values.npy')[0])"),
+    "outside": Source(
+        ("common/outside.txt",), text, "outside", inside="outside = int((REPO / 'common/outside.txt').read_text())"
+    ),
+    "globbed": Source(
+        tuple(f"proj/parts/{number}.txt" for number in range(3)),
+        text,
+        "globbed",
+        inside="globbed = sum(int(path.read_text()) for path in (ROOT / 'parts').glob('*.txt')) % 10",
+        take=total,
+    ),
+    "listed": Source(
+        tuple(f"proj/listed/{name}" for name in ("a", "b", "c")),
+        text,
+        "LISTED",
+        "LISTED = len(os.listdir(ROOT / 'listed')) - 1",
+        take=count,
+    ),
+    "existing": Source(
+        ("proj/existing.flag",),
+        text,
+        "existing",
+        inside="existing = int((ROOT / 'existing.flag').exists())",
+        take=count,
+    ),
+    "linked": Source(("proj/link.txt",), link, "linked", inside="linked = int((ROOT / 'link.txt').read_text())"),
+}
+"""Sources of definitions that are executed."""
+
+PYTHON_FIXED = {
+    **{f"proj/digits/{digit}.txt": text(Content(digit)) for digit in range(10)},
+    "proj/listed/always": b"",
+}
+
+FOLDERS = '["../include1", "../include2", "../../common/include"]'
+SEARCHED = ("proj/kernels", "proj/include1", "proj/include2", "common/include")
+"""Where a header is looked for, in turn."""
+
+
+def _headers(name: str, folders: tuple[str, ...] = SEARCHED) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for folder in folders)
+
+
+CUDA: dict[str, Source] = {
+    "quoted": Source(_headers("quoted.cuh"), header("QUOTED"), "QUOTED", '#include "quoted.cuh"'),
+    "angled": Source(_headers("angled.cuh", SEARCHED[1:]), header("ANGLED"), "ANGLED", "#include <angled.cuh>"),
+    "nested": Source(
+        _headers("inner.cuh", ("proj/include1", "proj/kernels", "proj/include2")),
+        header("NESTED"),
+        "NESTED",
+        "#include <outer.cuh>",
+    ),
+    "optional": Source(
+        _headers("optional.cuh", SEARCHED[2:]),
+        header("OPTIONAL"),
+        "OPTIONAL",
+        "#if __has_include(<optional.cuh>)\n#include <optional.cuh>\n#else\n#define OPTIONAL 0\n#endif",
+        fallback=0,
+    ),
+    "beyond": Source(("common/include/beyond.cuh",), header("BEYOND"), "BEYOND", "#include <beyond.cuh>"),
+    "forced": Source(_headers("forced.h", SEARCHED[1:3]), header("FORCED"), "FORCED", option='"-include", "forced.h"'),
+}
+"""Sources of a kernel in CUDA C++."""
+
+CUDA_FIXED = {
+    "proj/include1/outer.cuh": b'#include "inner.cuh"\n',
+    "proj/include2/always.cuh": b"",
+    "common/include/always.cuh": b"",
+}
+
+BEGIN = """\
+import os, runpy, sys
+from pathlib import Path
+import numpy as np
+from kernelwright import kernel
+
+HERE = Path(__file__).resolve().parent
+ROOT, REPO = HERE.parent, HERE.parent.parent
+"""
+
+BODIES = {
+    "te": """\
+    from tvm import te
+    x = te.placeholder((te.var("n"),), "float64", name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] + te.const(offset, "float64"), name="y")])
+""",
+    "blocks": """\
+    @T.prim_func(s_tir=True)
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float64")
+        y = T.match_buffer(y_handle, (n,), "float64")
+        for i in range(n):
+            with T.sblock("y"):
+                j = T.axis.spatial(n, i)
+                y[j] = x[j] + T.cast(offset, "float64")
+    return main
+""",
+    "loops": """\
+    @T.prim_func
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n = T.int32()
+        x = T.match_buffer(x_handle, (n,), "float64")
+        y = T.match_buffer(y_handle, (n,), "float64")
+        for i in range(n):
+            y[i] = x[i] + T.cast(offset, "float64")
+    return main
+""",
+}
+"""Language of a kernel for the CPU -> the end of its definition."""
+
+SOURCE = """\
+#ifndef SETTING
+#define SETTING 0
+#endif
+__global__ void {name}(const int *x, int *y, int n) {{
+  int i = blockIdx.x * 128 + threadIdx.x;
+  if (i < n) y[i] = x[i] + {offset};
+}}
+"""
+
+CUDA_DEFINITION = """
+from kernelwright.cuda import Size, Source, Tensor
+
+@kernel(frontend="cuda", outputs=["y"], includes={folders}, flags=[{flags}])
+def {name}():
+    return Source(
+        "{name}.cu",
+        "{name}",
+        x=Tensor("int32", "n"),
+        y=Tensor("int32", "n"),
+        n=Size("n"),
+        grid="(n + 127) // 128",
+        block=128,
+        defines={{"OWN": {own}}},
+    )
+"""
+
+SCONSTRUCT = b"""\
+from kernelwright.scons import generate
+env = Environment(tools=[generate])
+env.Default(env.KernelPackage("demo", env.Glob("kernels/*.py")))
+"""
+
+SETTINGS = f"{PROJECT}/pyproject.toml"
+REFERENCE = f"{PROJECT}/error.txt"
+"""A file that the references read: how much they are beside the truth. A check has to fail unless it is 0."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of the project.
+
+    Arguments:
+        name: its name, and that of its definition file.
+        language: that of `BODIES`, or ``cuda``.
+        sources: names of its sources, from the tens on. The units are the definition's own.
+    """
+
+    name: str
+    language: str
+    sources: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        """Its definition file."""
+        return f"{PROJECT}/kernels/{self.name}.py"
+
+    @property
+    def known(self) -> dict[str, Source]:
+        """The sources by name, from the tens on."""
+        return {name: (CUDA if self.language == "cuda" else PYTHON)[name] for name in self.sources}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All files that may have a digit of it."""
+        return (self.file, *(place for source in self.known.values() for place in source.places))
+
+    def digits(self, state: State) -> dict[str, int | None] | None:
+        """The digit of each source; None: there is no such kernel."""
+        if self.file not in state:
+            return None
+        digits: dict[str, int | None] = {"own": state[self.file].digit}
+        digits |= {name: source.digit(state) for name, source in self.known.items()}
+        if self.language == "cuda":
+            digits["setting"] = state[SETTINGS].digit
+        return digits
+
+    def expected(self, state: State) -> int | None:
+        """What it adds; None: it cannot be compiled."""
+        digits = self.digits(state) or {"": None}
+        if None in digits.values():
+            return None
+        return sum((digit or 0) * 10**place for place, digit in enumerate(digits.values()))
+
+    def difference(self, state: State, found: int) -> str:
+        """Which sources a wrong number is of."""
+        digits = self.digits(state) or {}
+        wrong = [
+            f"{name} is {found // 10**place % 10} and not {digit}"
+            for place, (name, digit) in enumerate(digits.items())
+            if digit != found // 10**place % 10
+        ]
+        return ", ".join(wrong)
+
+    def files(self, state: State) -> dict[str, bytes]:
+        """Its files but for those of the sources."""
+        if self.file not in state:
+            return {}
+        own, sources = state[self.file], self.known
+        padding = "# a comment\n" * own.padding
+        if self.language == "cuda":
+            values = ["OWN", *(source.value for source in sources.values()), "SETTING"]
+            offset = " + ".join(f"{10**place} * {value}" for place, value in enumerate(values))
+            includes = "".join(f"{source.before}\n" for source in sources.values())
+            flags = ", ".join(source.option for source in sources.values() if source.option)
+            definition = CUDA_DEFINITION.format(name=self.name, own=own.digit, folders=FOLDERS, flags=flags)
+            return {
+                self.file: (padding + BEGIN + definition).encode(),
+                f"{PROJECT}/kernels/{self.name}.cu": (includes + SOURCE.format(name=self.name, offset=offset)).encode(),
+            }
+        return {self.file: (padding + BEGIN + self._definition(own.digit)).encode()}
+
+    def _definition(self, own: int) -> str:
+        sources = self.known.values()
+        values = [str(own), *(source.value for source in sources)]
+        offset = " + ".join(f"{10**place} * {value}" for place, value in enumerate(values))
+        inside = "\n".join(textwrap.dedent(source.inside).strip() for source in sources)
+        tir = "" if self.language == "te" else "from tvm.script import tirx as T\n"
+        return (
+            tir
+            + "".join(f"{source.before}\n" for source in sources)
+            + f"\ndef offset_of():\n{textwrap.indent(inside, '    ')}\n    return {offset}\n\n\n"
+            + f'@kernel(outputs=["y"], targets=["llvm"])\ndef {self.name}():\n    offset = offset_of()\n'
+            + BODIES[self.language]
+            + f"\n\n@{self.name}.reference\ndef _(x):\n"
+            + '    return x + offset_of() + int((ROOT / "error.txt").read_text())\n'
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """The project of a walk: its kernels, and what they may read."""
+
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """All sources that a kernel has."""
+        return {name: source for kernel in self.kernels for name, source in kernel.known.items()}
+
+    @property
+    def places(self) -> list[str]:
+        """All files with a digit."""
+        places = (place for kernel in self.kernels for place in kernel.places)
+        return [*dict.fromkeys(places), SETTINGS, REFERENCE]
+
+    @property
+    def uses_cuda(self) -> bool:
+        return any(kernel.language == "cuda" for kernel in self.kernels)
+
+    def swaps(self) -> list[tuple[str, str]]:
+        """Pairs of files that may be swapped."""
+        return [
+            (one, other)
+            for source in self.sources.values()
+            for number, one in enumerate(source.places)
+            for other in source.places[:number]
+        ]
+
+    def start(self, random_: random.Random) -> dict[str, Content]:
+        """What is there at first."""
+        state = {kernel.file: Content(random_.randrange(10)) for kernel in self.kernels}
+        for source in self.sources.values():
+            chosen = source.places[random_.randrange(len(source.places)) :]
+            state |= {place: Content(random_.randrange(10)) for place in chosen}
+        return {**state, SETTINGS: Content(random_.randrange(10)), REFERENCE: Content(0)}
+
+    def files(self, state: State) -> dict[str, bytes]:
+        """Path in the repository -> content, for a state."""
+        files = {f"{PROJECT}/SConstruct": SCONSTRUCT, SETTINGS: self._settings(state[SETTINGS])}
+        files |= PYTHON_FIXED | {REFERENCE: text(state[REFERENCE])}
+        if self.uses_cuda:
+            files |= CUDA_FIXED
+        for kernel in self.kernels:
+            files |= kernel.files(state)
+        for source in self.sources.values():
+            files |= {place: source.content(state[place]) for place in source.places if place in state}
+        return files
+
+    def links(self) -> set[str]:
+        """The files that are links; their content is where they lead to."""
+        return {place for source in self.sources.values() if source.content is link for place in source.places}
+
+    def _settings(self, content: Content) -> bytes:
+        targets = ["llvm", *(["cuda"] if self.uses_cuda else [])]
+        lines = ["# a comment"] * content.padding + [
+            "[tool.kernelwright]",
+            f"targets = {targets}",
+            f'archs = ["x86-64-v{2 + content.digit % 2}", "sm_80"]',
+            f'nvcc_flags = ["-DSETTING={content.digit}"]',
+        ]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def expected(self, state: State) -> dict[str, int | None]:
+        """What each kernel adds. If one has an error, that is None."""
+        return {kernel.name: kernel.expected(state) for kernel in self.kernels if kernel.file in state}
+
+    def checks(self, state: State) -> bool:
+        """Whether ``scons check`` succeeds."""
+        numbers = self.expected(state).values()
+        fails = any(number is None for number in numbers) or not numbers
+        has_reference = any(kernel.language != "cuda" and kernel.file in state for kernel in self.kernels)
+        return not fails and (state[REFERENCE].digit == 0 or not has_reference)
+
+
+def random_model(random_: random.Random, cuda: bool, leave_out: frozenset[str]) -> Model:
+    """A project with two or three kernels.
+
+    Arguments:
+        cuda: whether one is in CUDA C++.
+        leave_out: names of sources and languages that it does not have.
+    """
+    languages = [language for language in BODIES if language not in leave_out]
+    known = [name for name in PYTHON if name not in leave_out]
+    kernels = []
+    for number in range(2):
+        language = random_.choice(languages)
+        kernels.append(Kernel(f"{language}{number}", language, tuple(random_.sample(known, min(3, len(known))))))
+    if cuda:
+        headers = [name for name in CUDA if name not in leave_out]
+        kernels.append(Kernel("cuda2", "cuda", tuple(random_.sample(headers, min(3, len(headers))))))
+    return Model(tuple(kernels))
+
+
+@dataclass
+class Checkout:
+    """A folder with the project in it, in some state.
+
+    Arguments:
+        folder: the root of the repository.
+        model: the project.
+        state: what is there.
+        history: the states that it was in.
+    """
+
+    folder: Path
+    model: Model
+    state: State = field(default_factory=dict)
+    history: list[State] = field(default_factory=list)
+
+    @property
+    def project(self) -> Path:
+        """The folder of the project."""
+        return self.folder / PROJECT
+
+    def become(self, state: State, keep_times: bool = False) -> None:
+        """Write what a state has, and remove what it does not have.
+
+        Arguments:
+            keep_times: whether files that are edited keep their time of modification.
+        """
+        before = self.model.files(self.state) if self.state else {}
+        after = self.model.files(state)
+        for name in before.keys() - after.keys():
+            (self.folder / name).unlink()
+        for name, content in after.items():
+            if before.get(name) != content:
+                self._write(name, content, keep_times)
+        self.history.append(self.state or state)
+        self.state = state
+
+    def _write(self, name: str, content: bytes, keep_times: bool) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        times = (path.lstat().st_atime_ns, path.lstat().st_mtime_ns) if keep_times and os.path.lexists(path) else None
+        if name in self.model.links():
+            path.unlink(missing_ok=True)
+            path.symlink_to(content.decode())
+            return
+        path.write_bytes(content)
+        if times is not None:
+            os.utime(path, ns=times)
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file to the place of another, with its times."""
+        (self.folder / new).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / old).rename(self.folder / new)
