@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.dependencies import IN_PACKAGE, present_digest
-from ..core.errors import DefinitionError, ToolchainError, Where
+from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
 from ..core.surroundings import interpreter
 
 if TYPE_CHECKING:
@@ -306,7 +306,8 @@ class KernelContext:
         """Have a worker answer a request.
 
         Raises:
-            DefinitionError: the worker says so, or it has executed something else than what was discovered.
+            DefinitionError: the worker says so.
+            EditedError: it has executed something else than what was discovered.
         """
         known, top = self.definition.dependencies, self.run.top
         try:
@@ -319,7 +320,7 @@ class KernelContext:
         return result
 
     def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
-        """Raise a DefinitionError if a file of the definition is not what it was when it was discovered."""
+        """Raise an EditedError if a file of the definition is not what it was when it was discovered."""
         for name, digest in self.definition.dependencies.items():
             if dependencies.get(name, digest) != digest:
-                raise DefinitionError(f"{name} was edited during the build", where, "run scons again")
+                raise EditedError(f"{name} was edited meanwhile", where, "try again")

@@ -28,7 +28,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import lower
-from ..core.errors import DefinitionError, KernelwrightError, ToolchainError, Where, WorkerError, refused
+from ..core.errors import (
+    DefinitionError,
+    EditedError,
+    KernelwrightError,
+    ToolchainError,
+    Where,
+    WorkerError,
+    refused,
+)
 from ..define.kernel import Config, Kernel, Variant, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import targets_with_points
@@ -469,11 +477,11 @@ def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) ->
     return kernel, variant, slugs
 
 
-def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> DefinitionError:
-    return DefinitionError(
+def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> EditedError:
+    return EditedError(
         f"variant {request.slug!r} has another config than when the kernels were discovered",
         Where(location=definition.file),
-        "the file was edited during the build: run scons again",
+        "the file was edited meanwhile: try again",
     )
 
 
