@@ -65,7 +65,7 @@ def test_calls_take_what_a_table_has_and_see_when_it_is_edited(demand: Demand) -
         small, large, double = np.ones(64, "float32"), np.ones(65, "float32"), np.ones(64, "float64")
         def chosen(x):
             assert (array(scaled(x)) == 2 * x).all()
-            return list(scaled._eager._chosen.values())[-1].choice(x).variant.rpartition("-")[2]
+            return list(scaled._eager._choices.chosen.values())[-1].choice(x).variant.rpartition("-")[2]
         assert [chosen(small), chosen(large), chosen(double)] == ["1", "1", "1"]
         pathlib.Path("tuning").mkdir()
         shutil.copy("first.json", {FILE!r})

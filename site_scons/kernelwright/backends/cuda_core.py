@@ -66,7 +66,6 @@ class CudaCore(Backend):
         "arch.py",
         "dtype.py",
         "interface.py",
-        "refusal.py",
         "arguments.py",
         "size.py",
         "tables.py",

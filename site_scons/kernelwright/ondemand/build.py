@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import lower as front_ends
-from ..core.dependencies import is_file, path_of, present_digest
+from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, sha256_of
 from ..core.version import VERSION
@@ -156,6 +156,8 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Path:
         try:
             _make(job, scratch, note)
         except KernelwrightError as error:
+            # Stages are written for builds.
+            error.remedy = error.remedy and error.remedy.replace("run scons again", "compile it again")
             with contextlib.suppress(CacheError):
                 kept = store.fail(f"{name}-{job.slug}", job.key, scratch, str(error))
                 _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")
@@ -171,14 +173,14 @@ def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) ->
     error.remedy = f"{error.remedy.replace(old, new)}; {see}" if error.remedy else see
 
 
-def lower_job(job: Job, target: str, note: Callable[[str], None]) -> dict[str, Any]:
-    """The ``signature.json`` of the one variant of a job, which is lowered for one target.
+def lower_job(job: Job, target: str, note: Callable[[str], None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The ``signature.json`` of the one variant of a job, which is lowered for one target; and what that has read.
 
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    signature: dict[str, Any] = json.loads(_lowered(job, target, note, "signature"))
-    return signature
+    content, later = _lowered(job, target, note, "signature")
+    return json.loads(content), later
 
 
 def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
@@ -187,11 +189,11 @@ def lowered_module(job: Job, target: str, note: Callable[[str], None]) -> bytes:
     Raises:
         KernelwrightError: it cannot be lowered; or it is not compiled for that target.
     """
-    return _lowered(job, target, note, "module")
+    return _lowered(job, target, note, "module")[0]
 
 
-def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) -> bytes:
-    """What has a name that begins so, of what the lowering of the one variant of a job makes."""
+def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) -> tuple[bytes, dict[str, str]]:
+    """What has a name that begins so, of what the lowering of the one variant of a job makes; and what it has read."""
     from ..stages import lower
     from ..stages.execution import attempt
     from .run import OnDemandRun
@@ -207,16 +209,16 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
         stage = lower.make(kernel, variant.slug, variant.config, target, archs)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
-        return Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted))).read_bytes()
+        made = Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted)))
+        return made.read_bytes(), {**stage.options.get("later", {}), **stage.outside}
 
 
-def later_files(job: Job, folder: Path) -> list[str]:
-    """The files that the stages of a compiled kernel turned out to read."""
+def later_digests(folder: Path) -> dict[str, str]:
+    """What the stages of a compiled kernel turned out to read: name -> digest."""
     try:
-        names = json.loads((folder / LATER).read_text(encoding="utf-8"))
-        return [str(path_of(job.session.root, name)) for name in names if is_file(name)]
+        return dict(json.loads((folder / LATER).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return []
+        return {}
 
 
 def _known(job: Job) -> Path | None:

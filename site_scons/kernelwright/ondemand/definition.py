@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..core.errors import DefinitionError, Where, shown
+from ..core.errors import DefinitionError, EditedError, Where, shown
 from .options import Options
 from .origin import job_of
 
 if TYPE_CHECKING:
     from ..define.kernel import Kernel
+    from .build import Job
     from .eager import Eager
     from .origin import Origin
+    from .reached import Doubt
+    from .watched import Watch
 
 Self = TypeVar("Self", bound="Compilable")
 
@@ -35,11 +38,14 @@ class Compilable:
     _options = Options()
     _bound: Callable[..., Mapping[str, Any]] | None = None
     _eager: Eager | None = None
-    _watched: tuple[str, ...] = ()
-    """The files that decide what a definition file declares, as far as they are known."""
+    _is_told = False
+    """Whether the user was told why each call evaluates the definition again."""
 
-    def _origin(self) -> Origin:
+    def _origin(self, watch: Watch | None = None) -> Origin:
         """What is known of the definition now.
+
+        Arguments:
+            watch: is told what that relies on.
 
         Raises:
             KernelwrightError: the definition file has an error, or a tool is missing.
@@ -88,7 +94,7 @@ class Compilable:
         origin = chosen._origin()
         seen = [choice.config for choice in origin.record.choices] or origin.record.configs
         wanted = seen if configs is None else listed(configs, "configs", origin.where)
-        return compile_all([partial(self._load, origin, config) for config in wanted], origin.session, ignore_error)
+        return compile_all([partial(chosen._load, origin, config) for config in wanted], origin.session, ignore_error)
 
     def using(self: Self, **options: Any) -> Self:
         """The same definition, compiled in another way.
@@ -183,40 +189,66 @@ class Compilable:
         from .scheduled import scheduled_module
 
         origin = self._origin()
-        return scheduled_module(self._definition(), job_of(origin, config, self._options))
+        with self._definition(origin) as kernel:
+            return scheduled_module(kernel, job_of(origin, config, self._options))
 
-    def _definition(self) -> Kernel:
-        """The definition itself, executed in this process."""
+    def _definition(self, origin: Origin) -> AbstractContextManager[Kernel]:
+        """The definition itself, executed in this process; it can be called as long as the context lasts."""
         raise NotImplementedError
 
-    def _snapshot(self) -> tuple[Any, ...]:
-        """What the definition has from around it, as far as that may change from call to call: here, its files."""
-        return tuple(map(_stamp, self._watched))
+    def _watch(self) -> Watch:
+        """What begins to look at all that a call relies on."""
+        raise NotImplementedError
 
-    def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
+    def _job(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Job:
+        """The job of a config; ``tuned``: with what tuning tables choose for the calls that it gets."""
+        return job_of(origin, config, self._options, tuned)
+
+    def _variant(self, job: Job, target: str | None, watch: Watch) -> dict[str, Any]:
         """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled."""
         from .build import lower_job
 
-        job = job_of(origin, config, self._options)
         target = target if target in job.selection.archs else next(iter(job.selection.archs))
         variant = job.selection.variant_for(target)
         units = [{"target": name} for name in job.selection.archs_of(variant.slug)]
-        signature = lower_job(job, target, _say)
+        signature, later = lower_job(job, target, say)
+        watch.rely_on(later)
         return {"slug": variant.slug, "config": dict(variant.config), "units": units, **signature}
 
-    def _load(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Any:
-        """The kernel object of a config; ``tuned``: with what tuning tables choose for the calls that it gets."""
-        from .build import later_files
+    def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
+        """The kernel object of a config. If a file was edited so that it failed, it is done once more."""
+        try:
+            return self._load_job(self._job(origin, config))
+        except EditedError:
+            return self._load_job(self._job(self._origin(), config))
+
+    def _load_job(self, job: Job, watch: Watch | None = None) -> Any:
+        """The kernel object of a job; ``watch`` is told which files the stages turned out to read."""
+        from .build import later_digests
         from .loaded import load_kernel
         from .record import active
 
-        job = job_of(origin, config, self._options, tuned)
-        kernel = load_kernel(job, _say)
-        self._watched = tuple(dict.fromkeys((*self._watched, *later_files(job, kernel.artifacts.parent))))
+        kernel = load_kernel(job, say)
+        if watch is not None:
+            watch.rely_on(later_digests(kernel.artifacts.parent))
         if (recorder := active(self._options.record)) is not None:
             for variant in job.record.configs[: job.selection.declared]:
-                recorder.note(origin.record.name, variant)
+                recorder.note(job.record.name, variant)
         return kernel
+
+    def _point_out(self, doubt: Doubt) -> None:
+        """Say once why each call evaluates the definition again, and what helps."""
+        if not self._is_told:
+            self._is_told = True
+            why = f"each call of {self.name} evaluates its definition again, because no call can compare {doubt.what}"
+            say(f"kernelwright: {doubt.location}: {why}")
+            say(f"  remedy: {REMEDY.format(name=self.name)}")
+
+
+REMEDY = (
+    "make what it reads a parameter of the definition, or call what {name}.compile() returns: "
+    "that is fast, and stays what it is"
+)
 
 
 def listed(values: Any, name: str, where: Where) -> tuple[Any, ...]:
@@ -226,14 +258,6 @@ def listed(values: Any, name: str, where: Where) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _stamp(path: str) -> tuple[int, ...]:
-    """What tells a file, or a folder, from what it was before; nothing if there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (at each call)
-    except (OSError, ValueError):
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Show a line."""
     sys.stderr.write(f"{text}\n")

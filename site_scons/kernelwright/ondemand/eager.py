@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.errors import KernelwrightError
+from ..core.errors import EditedError, KernelwrightError
 from ..define.kernel import require_values
 from ..define.recorded import config_text
-from ..runtime.arguments import Described, Signatures, Words
+from ..runtime.arguments import Described, Signatures
 from ..runtime.dtype import name_of_torch
-from ..runtime.refusal import MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
+from .reached import Doubt
 from .record import open_block
-from .session import SESSIONS
 
 if TYPE_CHECKING:
     from ..discover.discovery import KernelRecord
+    from .build import Job
     from .origin import Origin
+    from .watched import Watch
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""
 
+UNALIGNED = "has data that is not aligned to"
+"""What the error of a call says whose arguments fit but for their alignment (``library/launcher/call.h``)."""
+
+UNFIT = ("no built variant accepts these arguments", "it cannot run on")
+"""What errors say of a call that another variant may fit (``runtime/arguments.py``)."""
+
 MOST_CHOICES = 10_000
 """How many choices are remembered; arguments of ever new shapes would fill the memory."""
+
+
+BY_VALUE: Any = object()
+"""In place of a kernel: that of the config which is bound, because no listed one fits."""
 
 
 class Variants(Protocol):
@@ -32,51 +45,79 @@ class Variants(Protocol):
 
     name: str
 
-    def _origin(self) -> Origin: ...
+    def _watch(self) -> Watch: ...
 
-    def _variant(self, origin: Origin, config: Mapping[str, Any], target: str | None) -> dict[str, Any]: ...
+    def _origin(self, watch: Watch | None = None) -> Origin: ...
 
-    def _load(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Any: ...
+    def _job(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Job: ...
 
-    def _snapshot(self) -> tuple[Any, ...]: ...
+    def _variant(self, job: Job, target: str | None, watch: Watch) -> dict[str, Any]: ...
+
+    def _load_job(self, job: Job, watch: Watch) -> Any: ...
+
+    def _point_out(self, doubt: Doubt) -> None: ...
 
 
-class Candidates:
-    """The variants of a definition for a target, each lowered and loaded once, whatever arguments it is compared with.
+class Choices:
+    """What was chosen since something changed last. Each variant is evaluated, lowered and loaded once.
 
     Arguments:
         definition: which compiles them.
-        target: the target; None: the first one that is compiled for.
+        signatures: key of a job and target -> what the variant expects, as it is known from earlier choices.
     """
 
-    def __init__(self, definition: Variants, target: str | None) -> None:
-        self.origin = definition._origin()
+    def __init__(self, definition: Variants, signatures: dict[tuple[str, str | None], dict[str, Any]]) -> None:
+        self.watch = definition._watch()
+        self.chosen: dict[tuple[Any, ...], Any] = {}
         self._definition = definition
-        self._target = target
-        self._variants: dict[str, dict[str, Any]] = {}
+        self._signatures = signatures
+        self._jobs: dict[tuple[str, bool], Job] = {}
+        self._variants: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._kernels: dict[str, Any] = {}
 
-    def variant(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    @cached_property
+    def origin(self) -> Origin:
+        """What is known of the definition."""
+        return self._definition._origin(self.watch)
+
+    def _job(self, config: Mapping[str, Any], tuned: bool) -> Job:
+        tuned = tuned and bool(self.origin.record.choices)
+        name = config_text(config), tuned
+        if name not in self._jobs:
+            self._jobs[name] = self._definition._job(self.origin, config, tuned)
+        return self._jobs[name]
+
+    def variant(self, config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
         """What a listed variant expects of its arguments. Raises KernelwrightError if it cannot be lowered."""
-        name = config_text(config)
+        name = config_text(config), target
         if name not in self._variants:
-            self._variants[name] = self._definition._variant(self.origin, config, self._target)
+            job = self._job(config, tuned=False)
+            # What a program of this process is lowered to depends on nothing that its key lacks.
+            known = self._signatures if not self.origin.definition.dependencies else {}
+            if (job.key, target) not in known:
+                known[job.key, target] = self._definition._variant(job, target, self.watch)
+            self._variants[name] = known[job.key, target]
         return self._variants[name]
+
+    def known(self, config: Mapping[str, Any]) -> Any:
+        """The kernel of a config, if it was compiled or loaded; otherwise None."""
+        require_values(config, self.origin.where)
+        return self._kernels.get(config_text(config))
 
     def kernel(self, config: Mapping[str, Any]) -> Any:
         """The compiled kernel of a config. Raises KernelwrightError if there is no such config, or a stage fails."""
-        require_values(config, self.origin.where)
-        name = config_text(config)
-        if name not in self._kernels:
-            self._kernels[name] = self._definition._load(self.origin, config, tuned=True)
-        return self._kernels[name]
+        kernel = self.known(config)
+        if kernel is None:
+            kernel = self._definition._load_job(self._job(config, tuned=True), self.watch)
+            self._kernels[config_text(config)] = kernel
+        return kernel
 
 
 class Eager:
     """Chooses among the variants of a definition, as the dispatcher of a package does.
 
-    What was chosen is remembered by the dtypes, shapes and devices of the arguments. Safe to use from several threads,
-    and in a child of fork.
+    What was chosen is remembered by the dtypes, shapes and devices of the arguments, for as long as all that decides is
+    known to be what it was. Safe to use from several threads, and in a child of fork.
 
     Arguments:
         definition: which compiles the variants.
@@ -86,52 +127,91 @@ class Eager:
     def __init__(self, definition: Variants, bound: Callable[..., Mapping[str, Any]] | None) -> None:
         self._definition = definition
         self._bound = bound
-        self._chosen: dict[tuple[Any, ...], Any] = {}
-        self._candidates: dict[tuple[Any, ...], Candidates] = {}
+        self._choices: Choices | None = None
+        self._doubt: Doubt | None = None
+        self._signatures: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._lock, self._process = threading.RLock(), os.getpid()
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the variant that fits."""
-        now = self._now()
-        # A bound function may look at numbers, which no listed variant does.
-        keys = tuple(map(_key if self._bound is None else _key_with_value, arguments))
-        kernel = self._chosen.get((now, keys))
+        choices = self._choices
+        if choices is None or not choices.watch.is_current():
+            choices = self._anew()
+        keys = tuple(map(_key, arguments))
+        kernel = choices.chosen.get(keys)
         if kernel is None:
-            kernel = self._choose(now, arguments)
-            if len(self._chosen) >= MOST_CHOICES:
-                self._chosen.clear()
-            # Which files decide is known better now than before.
-            self._chosen[self._now(), keys] = kernel
+            choices, kernel = self._choose(choices, keys, arguments)
+        if kernel is BY_VALUE:
+            kernel = self._kernel_of_bound(choices, arguments)
         if (recorder := open_block()) is not None:  # which may be newer than the choice
             recorder.note(self._definition.name, kernel.variants[0])
         try:
             return kernel(*arguments)
         except ValueError as error:
-            if refusal_of(error) != MISALIGNED:
+            if UNALIGNED not in str(error):
                 raise
-            return self._call_another(now, arguments, kernel, error)
+            return self._call_another(choices, arguments, kernel, error)
 
-    def _now(self) -> tuple[Any, ...]:
-        """What choices depend on besides the arguments."""
-        return SESSIONS.generation, self._definition._snapshot()
+    def _anew(self) -> Choices:
+        """Choices that begin now. If that is because no call can compare something, the user is told, once."""
+        if self._doubt is not None:
+            self._definition._point_out(self._doubt)
+        return Choices(self._definition, self._signatures)
 
-    def _call_another(self, now: Any, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
+    def _call_another(self, choices: Choices, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
         """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
-        for kernel in self._fitting(now, arguments):
-            try:
-                if kernel is not refused:
+        for kernel in self._fitting(choices, arguments):
+            if kernel is BY_VALUE:
+                kernel = self._kernel_of_bound(choices, arguments)
+            if kernel is not refused:
+                with contextlib.suppress(ValueError):
                     return kernel(*arguments)
-            except ValueError as failure:
-                if refusal_of(failure) != MISALIGNED:
-                    raise
         raise error
 
-    def _choose(self, now: Any, arguments: tuple[Any, ...]) -> Any:
-        """The kernel for some arguments, compiled if it was not before; see :meth:`_fitting`."""
+    def _choose(self, choices: Choices, keys: Any, arguments: tuple[Any, ...]) -> tuple[Choices, Any]:
+        """The kernel for some arguments, compiled if it was not before; see :meth:`_fitting`.
+
+        Choices count for later calls when the work has turned out to rely on nothing that changed meanwhile. If a file
+        was edited so that the work failed, it is done once more.
+        """
+        with self._locked():
+            others = self._choices  # of another thread, which had the lock before
+            if others is not None and others is not choices and others.watch.is_current():
+                choices = others
+                if keys in choices.chosen:
+                    return choices, choices.chosen[keys]
+            try:
+                kernel = next(self._fitting(choices, arguments))
+            except EditedError:
+                choices = self._anew()
+                kernel = next(self._fitting(choices, arguments))
+            if self._settle(choices):
+                if len(choices.chosen) >= MOST_CHOICES:
+                    choices.chosen.clear()
+                choices.chosen[keys] = kernel
+            return choices, kernel
+
+    def _kernel_of_bound(self, choices: Choices, arguments: tuple[Any, ...]) -> Any:
+        """The kernel of the config that is bound, which may hang on anything: so it is asked at each call."""
+        assert self._bound is not None
+        config = self._bound(*arguments)
+        kernel = choices.known(config)
+        if kernel is None:
+            with self._locked():
+                kernel = choices.kernel(config)
+                self._settle(choices)
+        return kernel
+
+    def _settle(self, choices: Choices) -> bool:
+        """Have later calls use choices if all that they rely on can be compared, and is what it was."""
+        is_settled = choices.watch.settle()
+        self._choices, self._doubt = choices if is_settled else None, choices.watch.doubt
+        return is_settled
+
+    def _locked(self) -> threading.RLock:
         if self._process != os.getpid():  # a thread that the child of fork does not have may hold the lock
             self._lock, self._process = threading.RLock(), os.getpid()
-        with self._lock:
-            return next(self._fitting(now, arguments))
+        return self._lock
 
     @staticmethod
     def _listed(record: KernelRecord, target: str | None) -> list[Mapping[str, Any]]:
@@ -139,11 +219,8 @@ class Eager:
         seen = [choice.config for choice in record.choices if target is None or choice.points.get(target)]
         return seen if record.choices else list(record.configs)
 
-    def _fitting(self, now: Any, arguments: tuple[Any, ...]) -> Iterator[Any]:
+    def _fitting(self, choices: Choices, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """The kernels that fit some arguments, in order, each compiled when it is asked for.
-
-        Arguments:
-            now: what the variants were lowered from: they are lowered anew if that changes.
 
         Raises:
             TypeError, ValueError: no listed variant fits, and no config is bound.
@@ -151,36 +228,37 @@ class Eager:
         """
         passed = list(map(described, arguments))
         target = next((TARGETS.get(_kind(one)) for one in passed if one.device), None)
-        if (now, target) not in self._candidates:
-            self._candidates = {key: known for key, known in self._candidates.items() if key[0] == now}
-            self._candidates[now, target] = Candidates(self._definition, target)
-        candidates = self._candidates[now, target]
-        record = candidates.origin.record
+        record = choices.origin.record
         tried, errors, fits = [], [], False
         for config in self._listed(record, target):
             try:
-                variant = candidates.variant(config)
+                variant = choices.variant(config, target)
+            except EditedError:
+                raise
             except KernelwrightError as error:
                 errors.append(error)
+                if choices.origin.definition.dependencies:
+                    what = f"what the variant {config_text(config)} reads, which cannot be lowered"
+                    choices.watch.give_up(Doubt(what, str(choices.origin.where.location)))
                 continue
             tried.append(variant)
             if _fits(record, [variant], passed, target):
                 fits = True
-                yield candidates.kernel(config)
+                yield choices.kernel(config)
         if self._bound is not None:
-            yield candidates.kernel(self._bound(*arguments))
+            yield BY_VALUE
         elif not fits:
             if errors:
                 raise errors[0]
             _refuse(record.name, tried, passed, target)
-            raise KernelwrightError("no variant fits, and all of them do", candidates.origin.where)
+            raise KernelwrightError("no variant fits, and all of them do", choices.origin.where)
 
 
 def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:
     try:
         Signatures(record.name, {"variants": variants}).choose(passed, target=target)
     except (TypeError, ValueError) as error:
-        if refusal_of(error) not in (NO_VARIANT, NO_TARGET):
+        if not any(text in str(error) for text in UNFIT):
             raise  # a dispatcher looks no further, either
         return False
     return True
@@ -188,9 +266,12 @@ def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Des
 
 def _refuse(name: str, tried: list[dict[str, Any]], passed: list[Described], target: str | None) -> None:
     """Raise the error that a package would have for a call that fits nothing, with what helps here."""
-    remedy = f"convert the arguments, add a config for them to the definition, or have @{name}.bind name one"
-    words = Words("no listed config fits these arguments", remedy)
-    Signatures(name, {"variants": tried}, words).choose(passed, target=target)
+    try:
+        Signatures(name, {"variants": tried}).choose(passed, target=target)
+    except (TypeError, ValueError) as error:
+        text = str(error).replace("no built variant accepts", "no listed config fits")
+        here = f", add a config for them to the definition, or have @{name}.bind name one"
+        raise type(error)(text.replace(", or add a config for them to the definition and rebuild", here)) from None
 
 
 def described(argument: Any) -> Described:
@@ -216,8 +297,3 @@ def _key(argument: Any) -> Any:
     if dtype is None:
         return type(argument)
     return dtype, tuple(argument.shape), getattr(argument, "device", None)
-
-
-def _key_with_value(argument: Any) -> Any:
-    """What decides which variant an argument fits, and what a function of ``bind`` may make of it."""
-    return _key(argument) if hasattr(argument, "__dlpack__") else (type(argument), repr(argument))

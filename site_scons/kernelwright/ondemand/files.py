@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ..processes.pool import WorkerPool
     from .origin import Origin
     from .session import Session
+    from .watched import Watch
 
 
 class DefinitionFile:
@@ -68,27 +71,43 @@ class FileKernel(Compilable):
     """
 
     def __init__(self, path: Path, name: str, options: Options) -> None:
+        from .project import project_root
+
         self.name = name
+        self.root = project_root(path)
         self._path = path
         self._options = options
 
-    def _origin(self) -> Origin:
+    def _origin(self, watch: Watch | None = None) -> Origin:
         from .origin import tables_of
 
-        origin = origin_in(self._path, self.name, self._options)
-        tables = (origin.settings.tuning, *tables_of(origin, origin.record)) if origin.record.choices else ()
-        files = (origin.definition.file, *origin.definition.dependencies, *tables)
-        self._watched = tuple(str(origin.session.root / name) for name in files)
+        origin = origin_in(self._path, self.name, self._options, self.root)
+        definition, folder = origin.definition, origin.settings.tuning
+        if watch is not None:
+            watch.rely_on({**definition.dependencies, **definition.recorded, **definition.surroundings})
+            if origin.record.choices and folder:
+                watch.look_at([f"{folder}/"])
+                watch.look_at(tables_of(origin, origin.record))
         return origin
+
+    def _watch(self) -> Watch:
+        from .reached import Reached
+        from .watched import Watch
+
+        return Watch(self.root, Reached())
 
     def _source_file(self) -> Path | None:
         return self._path
 
-    def _definition(self) -> Kernel:
-        """The definition itself, from the file, which this process executes now."""
-        for kernel in vars(_executed(self._path)).values():
-            if isinstance(kernel, Kernel) and kernel.name == self.name:
-                return kernel
+    @contextlib.contextmanager
+    def _definition(self, origin: Origin) -> Iterator[Kernel]:
+        """The definition itself, from the file, which this process executes now, with its helpers as they are now."""
+        files = [name for name, digest in origin.definition.dependencies.items() if digest and not name.endswith("/")]
+        with _executed(self._path, self.root, files) as module:
+            for kernel in vars(module).values():
+                if isinstance(kernel, Kernel) and kernel.name == self.name:
+                    yield kernel
+                    return
         message = f"there is no kernel {self.name!r} any more"
         raise DefinitionError(message, Where(self.name, location=str(self._path)), "load the file again")
 
@@ -96,8 +115,11 @@ class FileKernel(Compilable):
         return f"<kernel {self.name} of {self._path}>"
 
 
-def origin_in(path: Path, name: str, options: Options) -> Origin:
+def origin_in(path: Path, name: str, options: Options, root: Path | None = None) -> Origin:
     """What is known of a kernel of a definition file now.
+
+    Arguments:
+        root: the project's folder; None: it is looked for.
 
     Raises:
         KernelwrightError: the file has an error, or no such kernel.
@@ -105,7 +127,7 @@ def origin_in(path: Path, name: str, options: Options) -> Origin:
     from ..stages.context import KernelContext
     from .origin import Origin
 
-    definition, session, settings = record_of(path, options)
+    definition, session, settings = record_of(path, options, root)
     record = next((record for record in definition.kernels if record.name == name), None)
     if record is None:
         message = f"there is no kernel {name!r} any more"
@@ -113,23 +135,59 @@ def origin_in(path: Path, name: str, options: Options) -> Origin:
     return Origin(definition, record, settings, session, lambda selection: (KernelContext, {}))
 
 
-def _executed(path: Path) -> ModuleType:
-    """The module of a definition file, executed in this process; what is beside it can be imported meanwhile."""
-    from .project import project_root
+@contextlib.contextmanager
+def _executed(path: Path, root: Path, files: Iterable[str]) -> Iterator[ModuleType]:
+    """The module of a definition file, executed in this process; what is beside it can be imported meanwhile.
 
+    What this process has imported of the project is put aside meanwhile, because it may be older than its files.
+
+    Arguments:
+        files: those that the definition is made from, relative to the root.
+    """
     name = f"kernelwright_definition_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise DefinitionError(f"{path} is no Python file", Where(stage="lower", location=str(path)))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
-    before = list(sys.path)
-    sys.path[:0] = dict.fromkeys([str(path.parent), str(project_root(path))])
+    folders = [str(path.parent), str(root)]
+    places = [Path(os.path.relpath(root / file, folder)) for file in files for folder in folders]
+    tops = {place.parts[0].removesuffix(".py") for place in places}
+    with _put_aside(lambda module: module.partition(".")[0] in tops), _from_source(root / file for file in files):
+        before = list(sys.path)
+        sys.path[:0] = dict.fromkeys(folders)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # TVMScript looks for the source of its functions through their module
+        try:
+            spec.loader.exec_module(module)
+            yield module
+        finally:
+            sys.path[:] = before
+
+
+@contextlib.contextmanager
+def _put_aside(is_meant: Callable[[str], bool]) -> Iterator[None]:
+    """Have this process forget some modules, and what takes their place meanwhile afterwards."""
+    aside = {name: sys.modules.pop(name) for name in list(sys.modules) if is_meant(name)}
     try:
-        spec.loader.exec_module(module)
+        yield
     finally:
-        sys.path[:] = before
-    return module
+        for name in list(sys.modules):
+            if is_meant(name):
+                del sys.modules[name]
+        sys.modules.update(aside)
+
+
+@contextlib.contextmanager
+def _from_source(files: Iterable[Path]) -> Iterator[None]:
+    """Have Python read files anew: bytecode and kept text may be of another text with the same size and time."""
+    importlib.invalidate_caches()
+    for file in files:
+        linecache.cache.pop(str(file), None)
+    before = sys.dont_write_bytecode, sys.pycache_prefix
+    sys.dont_write_bytecode, sys.pycache_prefix = True, os.devnull
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode, sys.pycache_prefix = before
 
 
 def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
@@ -149,13 +207,13 @@ def load(path: str | os.PathLike[str], **options: Any) -> DefinitionFile:
     return DefinitionFile(found, Options.read("load()", **options))
 
 
-def record_of(path: Path, options: Options) -> tuple[DefinitionRecord, Any, Any]:
+def record_of(path: Path, options: Options, root: Path | None = None) -> tuple[DefinitionRecord, Any, Any]:
     """The record of a definition file as it is now, with the session and the settings of its project."""
     from ..stages.code import loaded_code
     from .options import settings_for
     from .project import project_root, session_for
 
-    root = project_root(path)
+    root = root or project_root(path)
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
     identity = f"{session.toolchain.lowerer().identity} {loaded_code()}"

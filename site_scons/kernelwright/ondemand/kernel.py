@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from ..define.kernel import Kernel
 from .definition import Compilable
 
 if TYPE_CHECKING:
+    from .files import FileKernel
     from .origin import Origin
+    from .watched import Watch
 
 
 @dataclass(eq=False)
@@ -27,26 +30,35 @@ class OnDemandKernel(Compilable, Kernel):
     program: Any = field(default=None, init=False, repr=False)
     """The program that the definition returns, where there is no other definition."""
 
-    _file: Path | None = field(default=None, init=False, repr=False)
+    _of_file: FileKernel | None = field(default=None, init=False, repr=False)
+    _root: Path | None = field(default=None, init=False, repr=False)
+    """The project's folder. It, and whether a file is compiled, is found at the first use, and stays."""
 
     def __repr__(self) -> str:
         return f"<kernel {self.name} of {self.location}>"
 
-    def _origin(self) -> Origin:
-        self._refuse_in_worker()
-        path = self._definition_file()
-        if path is not None:
+    def _place(self) -> tuple[Path, FileKernel | None]:
+        """The project's folder; and the kernel of the file, if that is what is compiled."""
+        if self._root is None:
             from .files import FileKernel
+            from .project import root_of_live
 
-            found = FileKernel(path, self.name, self._options)
-            try:
-                return found._origin()
-            finally:
-                self._watched = found._watched
+            path = definition_file(self)
+            if path is not None:
+                self._of_file = FileKernel(path, self.name, self._options)
+            self._root = self._of_file.root if self._of_file is not None else root_of_live(self.location)
+        if self._of_file is not None:
+            self._of_file._options = self._options
+        return self._root, self._of_file
+
+    def _origin(self, watch: Watch | None = None) -> Origin:
+        self._refuse_in_worker()
+        root, of_file = self._place()
+        if of_file is not None:
+            return of_file._origin(watch)
         from .live import origin_of
 
-        self._snapshot()
-        return origin_of(self, self._options)
+        return origin_of(self, self._options, root)
 
     def _refuse_in_worker(self) -> None:
         """Raise a DefinitionError in a worker: there, a definition file is read, and its kernels are not called."""
@@ -57,26 +69,24 @@ class OnDemandKernel(Compilable, Kernel):
                 "call it elsewhere, or below: if __name__ == '__main__'",
             )
 
-    def _definition_file(self) -> Path | None:
-        """See :func:`definition_file`; a file that was found stays, because every eager call asks."""
-        if self._file is None:
-            self._file = definition_file(self)
-        return self._file
-
     def _source_file(self) -> Path | None:
-        return self._definition_file()
+        _, of_file = self._place()
+        return None if of_file is None else of_file._source_file()
 
-    def _definition(self) -> Kernel:
-        return self
+    def _definition(self, origin: Origin) -> AbstractContextManager[Kernel]:
+        _, of_file = self._place()
+        return nullcontext(self) if of_file is None else of_file._definition(origin)
 
-    def _snapshot(self) -> tuple[Any, ...]:
-        if self.program is not None:
-            return ()
-        if self._definition_file() is not None:
-            return super()._snapshot()
-        from .live import snapshot
+    def _watch(self) -> Watch:
+        from .reached import Reached, reached_by
+        from .watched import Watch
 
-        return snapshot(self.function)
+        root, of_file = self._place()
+        if of_file is not None:
+            return of_file._watch()
+        backward = self.backward_kernel
+        functions = [self.function, *([] if backward is None else [backward.function])]
+        return Watch(root, Reached() if self.program is not None else reached_by(functions))
 
 
 def definition_file(kernel: Kernel) -> Path | None:

@@ -14,12 +14,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import lower
 from ..core.arch import lowering_arch
@@ -34,7 +33,7 @@ from ..processes.protocol import LowerRequest
 from ..stages.context import KernelContext
 from .options import settings_for
 from .origin import Origin
-from .project import project_root, session_for
+from .project import session_for
 
 if TYPE_CHECKING:
     from ..discover.selection import KernelSelection
@@ -49,6 +48,13 @@ os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-de
 
 RECURSION_LIMIT = 10_000
 """TVMScript's printer and parser recurse for each level of a program."""
+
+
+class Evaluated(NamedTuple):
+    """A program that a definition has returned, and the digest that it is known by."""
+
+    program: Any
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -97,18 +103,18 @@ class Programs:
         front_end.require_pass_configs(unit.pass_configs, unit.where)
         return returned
 
-    def digests(self, selection: KernelSelection) -> dict[str, str]:
-        """A digest of the program and of all else that decides the lowering, for each unit."""
-        found: dict[str, str] = {}
+    def evaluated(self, selection: KernelSelection) -> dict[str, Evaluated]:
+        """The program of each unit: what is lowered later is what was digested, whatever is returned then."""
+        found: dict[str, Evaluated] = {}
         for slug in selection.record.slugs:
             wanted = selection.archs_of(slug)
             units = [("llvm", arch) for arch in wanted.get("llvm", ())]
             units += [("cuda", lowering_arch(archs)) for archs, _ in selection.cuda_sources(slug)]
-            found |= {f"{slug} {target} {arch}": self._digest(slug, target, arch) for target, arch in units}
+            found |= {f"{slug} {target} {arch}": self._evaluated(slug, target, arch) for target, arch in units}
         return found
 
-    def _digest(self, slug: str, target: str, arch: str) -> str:
-        """A digest of a unit and its program: of the text, and of TVM's own hash of the structure.
+    def _evaluated(self, slug: str, target: str, arch: str) -> Evaluated:
+        """A program, and a digest of it and its unit: of the text, and of TVM's own hash of the structure.
 
         The text alone would not do: TVM does not print all that a program can have.
         """
@@ -117,15 +123,16 @@ class Programs:
         with LOCK, deep_recursion():
             unit = self.unit(slug, target, arch)
             returned = self.returned(unit)
-            return digest([unit, returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))])
+            content = [unit, returned.script(show_meta=True), str(tvm_ffi.structural_hash(returned))]
+            return Evaluated(returned, digest(content))
 
-    def lower(self, request: LowerRequest) -> dict[str, Any]:
-        """Do what a worker would do."""
+    def lower(self, request: LowerRequest, program: Any) -> dict[str, Any]:
+        """Do what a worker would do, with a program that the definition has returned."""
         start = time.process_time()
         with LOCK, deep_recursion(), _without_compiling():
             unit = replace(self.unit(request.slug, request.target, request.arch), ir=request.ir)
             front_end = lower.of(self.kernel)
-            lowered = front_end.lower(self.returned(unit), unit, lambda doing: None)
+            lowered = front_end.lower(program, unit, lambda doing: None)
         try:
             for name, content in lowered.files.items():
                 (Path(request.out) / name).write_bytes(content)
@@ -139,17 +146,17 @@ class LiveContext(KernelContext):
     """What the stages of a kernel are made from whose definition is in this process.
 
     Arguments:
-        programs: gives what the definition returns.
-        digests: slug, target and arch of a unit -> digest of that.
+        programs: lowers.
+        evaluated: slug, target and arch of a unit -> its program.
     """
 
     programs: Programs
-    digests: Mapping[str, str]
+    evaluated: Mapping[str, Evaluated]
 
     @property
     def definition_identity(self) -> dict[str, Any]:
         """The programs, in place of the definition's files."""
-        return {"programs": dict(self.digests)}
+        return {"programs": {unit: one.digest for unit, one in self.evaluated.items()}}
 
     def lists(self, slug: str) -> bool:
         """See :meth:`KernelContext.lists`; nobody asks."""
@@ -159,18 +166,16 @@ class LiveContext(KernelContext):
         """See :meth:`KernelContext.call`: the answer is made here."""
         if not isinstance(request, LowerRequest):
             raise WorkerError(f"no operation for {request!r}", where)
-        return self.programs.lower(request)
+        one = self.evaluated[f"{request.slug} {request.target} {request.arch}"]
+        return self.programs.lower(request, one.program)
 
 
-def origin_of(kernel: Kernel, options: Options) -> Origin:
+def origin_of(kernel: Kernel, options: Options, root: Path) -> Origin:
     """What a compile needs to know of a kernel of this process.
 
-    Raises:
-        DefinitionError: its closure has an object that cannot be compared.
+    Arguments:
+        root: the project's folder.
     """
-    # Of a program without a definition, that is where somebody had it compiled.
-    file = Path(kernel.location.rpartition(":")[0])
-    root = project_root(file.absolute() if file.is_file() else Path.cwd() / "script.py")
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
 
@@ -181,8 +186,8 @@ def origin_of(kernel: Kernel, options: Options) -> Origin:
             declared.unlisted(config)
         configs = dict(zip(record.slugs, record.configs, strict=True))
         programs = Programs(declared, configs, _slugs(declared, record), record.pass_configs)
-        digests = programs.digests(selection)
-        return partial(LiveContext, programs=programs, digests=digests), digests
+        made = programs.evaluated(selection)
+        return partial(LiveContext, programs=programs, evaluated=made), {unit: one.digest for unit, one in made.items()}
 
     return Origin(definition_of(kernel), record_of_kernel(kernel), settings, session, context)
 
@@ -190,75 +195,6 @@ def origin_of(kernel: Kernel, options: Options) -> Origin:
 def _slugs(kernel: Kernel, record: KernelRecord) -> tuple[str, ...]:
     """The slugs of all variants of a kernel, with one that it may not list."""
     return tuple(dict.fromkeys((*(variant.slug for variant in kernel.variants), *record.slugs)))
-
-
-PLAIN = (bool, int, float, str, bytes, type(None))
-"""Types of values that a closure may have: they are compared, and their copies are equal."""
-
-
-def snapshot(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """The plain values that a function has from around it now: those of its closure, and the globals that it names.
-
-    Raises:
-        DefinitionError: its closure has something else than plain values, modules and functions like it.
-    """
-    found: list[Any] = []
-    _collect(function, function.__name__, found, set())
-    return tuple(found)
-
-
-def _collect(function: Any, name: str, found: list[Any], seen: set[int]) -> None:
-    """Add the values that a function has from around it, and those of the functions in its closure."""
-    if id(function) in seen:
-        return
-    seen.add(id(function))
-    code = function.__code__
-    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # the variable has no value yet
-            _add(variable, cell.cell_contents, name, code, found, seen)
-    for variable in sorted(_global_names(code)):
-        value = function.__globals__.get(variable)
-        if _is_plain(value):
-            found.append(_noted(variable, value))
-        elif isinstance(value, FunctionType):
-            found.append((variable, value.__code__))
-            if value.__globals__ is function.__globals__:  # a helper in the same notebook
-                with contextlib.suppress(DefinitionError):  # global variables may have anything
-                    _collect(value, name, found, seen)
-
-
-def _add(variable: str, value: Any, name: str, code: CodeType, found: list[Any], seen: set[int]) -> None:
-    """Add a value of a closure."""
-    if _is_plain(value):
-        found.append(_noted(variable, value))
-    elif isinstance(value, Kernel):
-        _collect(value.function, name, found, seen)
-    elif isinstance(value, FunctionType):
-        found.append((variable, value.__code__))
-        _collect(value, name, found, seen)
-    elif not isinstance(value, (ModuleType, type)):
-        where = Where(name, stage="lower", location=f"{code.co_filename}:{code.co_firstlineno}")
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        message = f"the definition has {variable!r} from the function around it, an object of type {kind}"
-        remedy = "only numbers, strings, modules and functions can be there: make it a parameter, or a global variable"
-        raise DefinitionError(message, where, remedy)
-
-
-def _noted(variable: str, value: Any) -> tuple[str, str, Any]:
-    """A plain value, different for 1, 1.0 and True, and for 0.0 and -0.0, in tuples, too."""
-    return variable, type(value).__name__, value if isinstance(value, (str, bytes)) else repr(value)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, frozenset)):
-        return all(map(_is_plain, value))
-    return isinstance(value, PLAIN)
-
-
-def _global_names(code: CodeType) -> set[str]:
-    """The names that some code, and the functions in it, look up."""
-    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*map(_global_names, inner))
 
 
 def record_of_kernel(kernel: Kernel) -> KernelRecord:

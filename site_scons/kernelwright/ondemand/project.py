@@ -21,6 +21,17 @@ def project_root(path: Path) -> Path:
     return project_of(path) or outside
 
 
+def root_of_live(location: str) -> Path:
+    """The folder of the project of a definition that is in this process only.
+
+    Arguments:
+        location: ``path:line``, of its definition or, for a program, of what has it compiled; if there is no such file,
+            the working folder counts.
+    """
+    file = Path(location.rpartition(":")[0])
+    return project_root(file.absolute() if file.is_file() else Path.cwd() / "script.py")
+
+
 def project_of(path: Path) -> Path | None:
     """The folder of the project that a file is in; None: it is in none.
 

@@ -20,24 +20,8 @@ SCHEMA = 3
 MOST_GAPS = 5
 """How many of the things that a kernel lacks an error lists."""
 
-INSTALL_AGAIN = "install the package again"
-"""What to do about a package whose files are not what they should be."""
-
 DIGEST_LINE = '\n "digest": '
 """Begins the last line of a manifest; the digest is that of all that comes before the comma in front of it."""
-
-
-class DamageError(ImportError):
-    """A file of a package is missing, or is not what the package says of it.
-
-    Arguments:
-        problem: the file, and what is wrong with it.
-        remedy: what to do about it.
-    """
-
-    def __init__(self, problem: str, remedy: str = INSTALL_AGAIN) -> None:
-        super().__init__(f"{problem}; {remedy}")
-        self.problem = problem
 
 
 class Loader:
@@ -48,9 +32,6 @@ class Loader:
         names: the kernels' names.
         package: the name by which the package was imported.
     """
-
-    remedy = INSTALL_AGAIN
-    """What to do about a file that is missing or was altered."""
 
     def __init__(self, module: str, names: tuple[str, ...], package: str) -> None:
         self.package = package
@@ -105,7 +86,7 @@ class Loader:
         """The content of manifest.json, read and verified once."""
         with self._lock:
             if self._manifest is None:
-                self._manifest = read_manifest(self.folder / "manifest.json", self.remedy)
+                self._manifest = read_manifest(self.folder / "manifest.json")
             return self._manifest
 
     def preload(self, device: Any = "cpu", backend: str = "") -> None:
@@ -168,8 +149,7 @@ class Loader:
         """What notes the calls that no built variant fits."""
         with self._lock:
             if self._misses is None:
-                for module in ("refusal.py", "misses.py"):
-                    self.verified(f"_runtime/{module}")
+                self.verified("_runtime/misses.py")
                 from .misses import Misses
 
                 self._misses = Misses()
@@ -239,7 +219,7 @@ class Loader:
         self.verified("_runtime/provider.py")
         from .provider import Provider
 
-        return Provider(self.folder, self.manifest(), name, read_manifest, self.remedy)
+        return Provider(self.folder, self.manifest(), name, read_manifest)
 
     def through(self, module: str, name: str) -> Any:
         """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.
@@ -304,9 +284,11 @@ class Loader:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DamageError(f"{path}: cannot be read ({error.strerror})", self.remedy) from error
+            raise ImportError(f"{path}: cannot be read ({error.strerror}); install the package again") from error
         if hashlib.sha256(content).hexdigest() != expected:
-            raise DamageError(f"{path}: was altered, its content is not what manifest.json lists", self.remedy)
+            raise ImportError(
+                f"{path}: was altered, its content is not what manifest.json lists; install the package again"
+            )
         return path
 
 
@@ -377,14 +359,11 @@ def _is_variant(variant: Any) -> bool:
     return units and isinstance(variant.get("slug"), str) and isinstance(variant.get("config"), dict)
 
 
-def read_manifest(path: Path, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Read and verify a manifest.
 
-    Arguments:
-        remedy: what to do if it is damaged.
-
     Raises:
-        DamageError: the file is missing, altered, or of another schema.
+        ImportError: the file is missing, altered, or of another schema.
     """
     import hashlib
     import json
@@ -393,12 +372,12 @@ def read_manifest(path: Path, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
         content = path.read_bytes()
         manifest = json.loads(content)
     except OSError as error:
-        raise DamageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+        raise ImportError(f"{path}: cannot be read ({error.strerror}); install the package again") from error
     except (ValueError, RecursionError) as error:
-        raise DamageError(f"{path}: is not valid JSON ({error})", remedy) from error
+        raise ImportError(f"{path}: is not valid JSON ({error}); install the package again") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise DamageError(f"{path}: has another schema than {SCHEMA}", remedy)
+        raise ImportError(f"{path}: has another schema than {SCHEMA}; install the package again")
     covered, line, rest = content.rpartition(b"," + DIGEST_LINE.encode())
     if not line or rest != f'"{hashlib.sha256(covered).hexdigest()}"\n}}\n'.encode():
-        raise DamageError(f"{path}: was altered, its content does not fit its digest", remedy)
+        raise ImportError(f"{path}: was altered, its content does not fit its digest; install the package again")
     return manifest

@@ -17,7 +17,9 @@ from .ask import WHERE, answer, content_digest, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
 
-INSTALL_CUDA = "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or have targets = llvm, without CUDA"
+INSTALL_CUDA = (
+    "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
+)
 
 
 @dataclass(frozen=True)

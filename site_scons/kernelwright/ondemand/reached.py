@@ -1,0 +1,351 @@
+"""What a function reads from around it: what a repeated call compares, or why nothing can be compared.
+
+The code of a definition is looked through, and that of all functions of the user's that it reaches. What they read is
+compared by identity, so it has to be something that cannot change inside: a number, a text, a function. Modules that
+have no state of their own, such as ``math`` and TVM's, are constants. A list, a dict, an object may change unseen.
+Whatever is not known to be safe is a doubt: with one, a call cannot tell, and the definition is evaluated again.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, NoReturn
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
+"""Types of values that cannot change; one of a class that is derived from them may."""
+
+_PURE = """
+__future__ abc bisect builtins cmath collections collections.abc contextlib copy dataclasses enum fractions functools
+heapq itertools math numbers operator re string struct textwrap types typing
+"""
+PURE = frozenset(_PURE.split())
+"""Modules of the standard library whose functions read nothing but their arguments."""
+
+PACKAGES = ("kernelwright", "ml_dtypes", "numpy", "tvm", "tvm_ffi")
+"""Packages that are constants, but for what has a name in :data:`STATEFUL`."""
+
+_STATEFUL = """
+random default_rng load loadtxt genfromtxt fromfile memmap DataSource lib ctypeslib f2py testing geterr seterr errstate
+get_printoptions printoptions open environ environb getenv read_text read_bytes readlines current current_scope
+get_global_func get_registered_func load_module contrib support rpc meta_schedule autotvm sys os linecache inspect
+modules __globals__ __dict__ __builtins__ __closure__ __code__ __self__ __func__ __wrapped__ __module__ __subclasses__
+__mro__ __bases__ __base__ __getattribute__ gi_frame cr_frame f_globals f_locals f_back tb_frame
+"""
+STATEFUL = frozenset(_STATEFUL.split())
+"""Names of attributes that lead to something which may change: files, variables, a random generator, namespaces."""
+
+_STATEFUL_BUILTINS = """
+open input eval exec compile globals locals vars dir getattr hasattr setattr delattr __import__ breakpoint id help
+"""
+STATEFUL_BUILTINS = frozenset(_STATEFUL_BUILTINS.split())
+"""Builtins that read more than their arguments, or attributes whose names the code does not show."""
+
+IMMUTABLE = frozenset({"PrimFunc", "Target", "Var", "SizeVar", "IntImm", "FloatImm", "StringImm"})
+"""Classes of TVM whose objects cannot change."""
+
+GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+CELL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD", "IMPORT_FROM"})
+ASSIGNED = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+FOLLOWED = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+UNIMPORTANT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "RESUME", "PRECALL", "PUSH_NULL"})
+
+PARSED = frozenset({"prim_func", "ir_module", "macro", "inline"})
+"""Decorators that read the text of a function."""
+
+TEXT_ANNOTATIONS = 0x1000000
+"""Flag of code whose annotations are texts (``from __future__ import annotations``); TVMScript evaluates them."""
+
+MOST_FUNCTIONS = 300
+"""A definition that reaches more is evaluated again: to compare them would take as long."""
+
+ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What a function reads, and no call can compare.
+
+    Arguments:
+        what: the variable, and of what kind it is.
+        location: ``path:line`` of the code that reads it.
+    """
+
+    what: str
+    location: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What some functions read from around them, as it was when it was looked at.
+
+    Arguments:
+        items: a namespace, a name in it, and what that was.
+        attributes: an object, the name of an attribute, and what that was.
+        empty: dicts that were empty.
+        files: those that TVMScript reads the text of functions from.
+        doubt: what else they read; then nothing is compared.
+    """
+
+    items: tuple[tuple[Mapping[str, Any], str, Any], ...] = ()
+    attributes: tuple[tuple[Any, str, Any], ...] = ()
+    empty: tuple[Mapping[str, Any], ...] = ()
+    files: tuple[str, ...] = ()
+    doubt: Doubt | None = None
+
+    def is_current(self) -> bool:
+        """Whether all of it is known to be what it was."""
+        if self.doubt is not None or any(self.empty):
+            return False
+        for names, name, value in self.items:
+            if names.get(name, ABSENT) is not value:
+                return False
+        try:
+            for owner, name, value in self.attributes:
+                if getattr(owner, name, ABSENT) is not value:
+                    return False
+        except ValueError:  # a cell that has lost its value
+            return False
+        return True
+
+
+def reached_by(functions: Iterable[Callable[..., Any]]) -> Reached:
+    """What some functions, and those that they call, read from around them."""
+    walk = _Walk()
+    try:
+        for function in functions:
+            walk.value(getattr(function, "__name__", "?"), function, (), "")
+    except _CannotTellError as found:
+        return Reached(doubt=found.doubt)
+    return Reached(
+        tuple(walk.items.values()), tuple(walk.attributes.values()), tuple(walk.empty), tuple(sorted(walk.files))
+    )
+
+
+class _CannotTellError(Exception):
+    """Something cannot be compared."""
+
+    def __init__(self, doubt: Doubt) -> None:
+        super().__init__(doubt.what)
+        self.doubt = doubt
+
+
+def _give_up(what: str, place: str) -> NoReturn:
+    raise _CannotTellError(Doubt(what, place))
+
+
+class _Walk:
+    """Goes from function to function, and collects what they read."""
+
+    def __init__(self) -> None:
+        self.items: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.empty: list[Mapping[str, Any]] = []
+        self.files: set[str] = set()
+        self._seen: dict[int, Any] = {}
+
+    def value(self, name: str, value: Any, chain: tuple[str, ...], place: str) -> None:
+        """Look at something that is read.
+
+        Arguments:
+            name: how the code calls it.
+            chain: the attributes of it that the code reads at once, such as those of ``module.Class.number``.
+            place: where.
+        """
+        kind = type(value)
+        if kind in PLAIN or _is_constant(value):
+            return
+        if kind in (tuple, frozenset):
+            for item in value:
+                self.value(name, item, (), place)
+        elif kind is FunctionType:
+            if chain:
+                _give_up(f"the attribute {name}.{chain[0]} of a function", place)
+            self._function(value)
+        elif chain and kind is ModuleType:
+            self._of_module(name, value, chain, place)
+        elif chain and kind is type:
+            self._of_class(name, value, chain, place)
+        else:
+            _give_up(f"{name}, {_described(value)}", place)
+
+    def _of_module(self, name: str, module: ModuleType, chain: tuple[str, ...], place: str) -> None:
+        found = self._item(vars(module), chain[0])
+        if found is ABSENT:
+            _give_up(f"{name}.{chain[0]}, which the module makes when it is asked for", place)
+        self.value(f"{name}.{chain[0]}", found, chain[1:], place)
+
+    def _of_class(self, name: str, owner: type, chain: tuple[str, ...], place: str) -> None:
+        attribute = chain[0]
+        raw = next((vars(base)[attribute] for base in owner.__mro__ if attribute in vars(base)), ABSENT)
+        found = raw.__func__ if type(raw) is staticmethod else raw
+        if type(found) not in (*PLAIN, tuple, frozenset, FunctionType, type):
+            _give_up(f"{name}.{attribute}, {_described(found)}", place)
+        self._attribute(owner, attribute, found)
+        self.value(f"{name}.{attribute}", found, chain[1:], place)
+
+    def _item(self, names: dict[str, Any], name: str) -> Any:
+        value = names.get(name, ABSENT)
+        self.items[id(names), name] = names, name, value
+        return value
+
+    def _attribute(self, owner: Any, name: str, value: Any) -> None:
+        self.attributes[id(owner), name] = owner, name, value
+
+    def _function(self, function: FunctionType) -> None:
+        """Look at a function of the user's: what it is, what it has, and what its code reads."""
+        if id(function) in self._seen:
+            return
+        self._seen[id(function)] = function
+        code, place = function.__code__, _place(function.__code__)
+        if len(self._seen) > MOST_FUNCTIONS:
+            _give_up(f"more than {MOST_FUNCTIONS} functions", place)
+        if type(function.__globals__) is not dict:
+            _give_up(f"the variables of {function.__name__}, {_described(function.__globals__)}", place)
+        self._attribute(function, "__code__", code)
+        self._attribute(function, "__defaults__", function.__defaults__)
+        self._attribute(function, "__kwdefaults__", function.__kwdefaults__)
+        for default in function.__defaults__ or ():
+            self.value(f"a default of {function.__name__}", default, (), place)
+        for name in function.__kwdefaults__ or ():
+            found = self._item(function.__kwdefaults__ or {}, name)
+            self.value(f"the default of {name} of {function.__name__}", found, (), place)
+        self._own_attributes(function, place)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        self._code(function, code, cells)
+
+    def _own_attributes(self, function: FunctionType, place: str) -> None:
+        """Look at what has been put into a function: a decorator puts the decorated one there."""
+        own = vars(function)
+        if not own:
+            self.empty.append(own)
+        for name in own:
+            if name != "__wrapped__":
+                _give_up(f"{function.__name__}, a function with an attribute {name}", place)
+            self.value(function.__name__, self._item(own, name), (), place)
+
+    def _code(self, function: FunctionType, code: CodeType, cells: Mapping[str, CellType]) -> None:
+        """Look at what some code reads, and the code in it."""
+        if PARSED.intersection(code.co_names):
+            self.files.add(code.co_filename)
+        for operation, argument, chain, place in _operations(code):
+            if operation in GLOBAL:
+                self._global(function, argument, chain, place)
+            elif operation in CELL and argument in cells:
+                self._cell(argument, cells[argument], chain, place)
+            elif operation in ATTRIBUTE and argument in STATEFUL:
+                _give_up(f"{argument}, which may change from call to call", place)
+            elif operation == "IMPORT_NAME" and not _is_pure(argument):
+                _give_up(f"the module {argument or '.'}, which it imports itself", place)
+            elif operation in ASSIGNED:
+                _give_up(f"{argument}, a global variable that it assigns", place)
+        inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for part in (*inner, *_annotations(code)):
+            self._code(function, part, cells)
+
+    def _global(self, function: FunctionType, name: str, chain: tuple[str, ...], place: str) -> None:
+        value = self._item(function.__globals__, name)
+        if value is not ABSENT:
+            self.value(name, value, chain, place)
+            return
+        found = getattr(function, "__builtins__", vars(builtins)).get(name, ABSENT)
+        if name in STATEFUL_BUILTINS:
+            _give_up(f"{name}(), which may give something else from call to call", place)
+        if found is not ABSENT and found is not vars(builtins).get(name):
+            _give_up(f"{name}, which is no builtin of Python", place)
+        if found is not ABSENT and type(found) not in (type, BuiltinFunctionType, *PLAIN):
+            self.value(name, found, chain, place)
+
+    def _cell(self, name: str, cell: CellType, chain: tuple[str, ...], place: str) -> None:
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            _give_up(f"{name}, which has no value yet", place)
+        self._attribute(cell, "cell_contents", value)
+        self.value(name, value, chain, place)
+
+
+def _operations(code: CodeType) -> Iterator[tuple[str, Any, tuple[str, ...], str]]:
+    """The operations of some code: name, argument, attributes that are read of the result at once, and the place."""
+    listed = [found for found in dis.get_instructions(code) if found.opname not in UNIMPORTANT]
+    line = code.co_firstlineno
+    for number, found in enumerate(listed):
+        begins = getattr(found, "line_number", found.starts_line)
+        line = begins or line
+        end = number + 1
+        while end < len(listed) and listed[end].opname in FOLLOWED and not listed[end].is_jump_target:
+            end += 1
+        chain = tuple(following.argval for following in listed[number + 1 : end])
+        yield found.opname, found.argval, chain, f"{code.co_filename}:{line}"
+
+
+def _annotations(code: CodeType) -> Iterator[CodeType]:
+    """The code of the texts of a function that may be annotations of functions in it."""
+    if not code.co_flags & TEXT_ANNOTATIONS:
+        return
+    for constant in code.co_consts:  # name, annotation, name, annotation
+        for text in constant[1::2] if isinstance(constant, tuple) else ():
+            if isinstance(text, str):
+                with contextlib.suppress(SyntaxError, ValueError):
+                    yield compile(text.strip(), code.co_filename, "eval", 0, dont_inherit=True)
+
+
+def _is_pure(module: object) -> bool:
+    """Whether a module of that name is a constant."""
+    name = str(module)
+    return (name in PURE or name.partition(".")[0] in PACKAGES) and not STATEFUL.intersection(name.split("."))
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether something is a pure module, or something in one; or an object of a class whose objects cannot change."""
+    kind = type(value)
+    if kind is ModuleType:
+        return _is_pure(value.__name__)
+    if kind.__module__ == "numpy" and value.__class__.__name__ != "void" and _is_named(kind):
+        numpy = sys.modules["numpy"]
+        if isinstance(value, (numpy.number, numpy.bool_, numpy.str_, numpy.bytes_)):
+            return True
+    if kind.__module__.partition(".")[0] == "tvm" and kind.__name__ in IMMUTABLE and not getattr(value, "__dict__", {}):
+        return True
+    return (isinstance(value, (type, FunctionType, BuiltinFunctionType)) or kind.__module__ == "numpy") and _is_named(
+        value
+    )
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a pure module has a function or a class under its name, so that no user's is in it."""
+    name = getattr(value, "__name__", None)
+    if not isinstance(name, str) or name in STATEFUL:
+        return False
+    for module in (getattr(value, "__module__", None), type(value).__module__):
+        if isinstance(module, str) and _is_pure(module) and module in sys.modules:
+            if module == "builtins" and name in STATEFUL_BUILTINS:
+                return False
+            if vars(sys.modules[module]).get(name) is value:
+                return True
+    return False
+
+
+def _described(value: Any) -> str:
+    """What kind of thing something is, for a message."""
+    kind = type(value)
+    if isinstance(value, type):
+        return "a class"
+    if isinstance(value, ModuleType):
+        return "a module"
+    known = {list: "a list", dict: "a dict", set: "a set", bytearray: "a bytearray", property: "a property"}
+    if value is ABSENT:
+        return "which is not there"
+    if kind.__name__ == "_lru_cache_wrapper":
+        return "a function that remembers its results"
+    return known.get(kind, f"an object of type {kind.__module__}.{kind.__qualname__}")
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,488 @@
+"""A call on demand may be slow, and is never old: each row of the table in the docs, in many ways."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Project
+from demand import Demand
+
+PAGE = ROOT / "docs/on-demand.md"
+
+HEADER = "| what changes | a call | `compile` | a build |"
+
+AGAIN = "yes, it evaluates the definition each time"
+
+
+def rows() -> dict[str, tuple[str, str, str]]:
+    """The table: what changes -> who sees it."""
+    lines = PAGE.read_text().partition(HEADER)[2].splitlines()[2:]
+    listed = [line.strip("| ").split(" | ") for line in lines[: lines.index("")]]
+    return {what: (call, compiled, built) for what, call, compiled, built in listed}
+
+
+PLAIN = "a number, a text or a tuple of these that is a global variable, or is in the function around the definition"
+BEHIND = "such a value that is an attribute of a module, or of a class"
+FUNCTION = "a function of yours that the definition reaches, or what that reads, whatever module it is in"
+OBJECT = (
+    "a global variable that is anything else, such as a list, a dict, an array, an object, or a class that is called"
+)
+INSIDE = "what is inside of such an object"
+STATE = "what the definition reads from outside without a worker: files, variables of the environment, random numbers"
+FILES = "a definition file, or a file that it imports or reads"
+FOUND = "a file or a module that was looked for in vain, a folder that is listed"
+TABLES = "a tuning table, configs that were recorded"
+HEADERS = "a header"
+SETTINGS = "a setting in pyproject.toml"
+CLOCK = "an edit with the same size and time of the file, or while something is compiled"
+VARIABLES = "a variable `KERNELWRIGHT_*`"
+ROOTS = "an SConstruct or a pyproject.toml that makes another folder the project"
+INSTALLED = "compilers, TVM and Kernelwright itself"
+
+LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
+    PLAIN: {
+        "number": ("F = 2", "F", "F = 3"),
+        "text": ("F = 'two'", "len(F) - 1", "F = 'four'"),
+        "tuple": ("F = (2, (1.0, None))", "F[0]", "F = (3, (1.0, None))"),
+        "kind": ("F = (1, 0.0)", "2 if isinstance(F[0], int) else 3", "F = (1.0, 0.0)"),
+        "sign": ("F = 0.0", "2 if str(F) == '0.0' else 3", "F = -0.0"),
+        "builtin": ("", "len('ab') if max(1, 2) == 2 else 3", "max = min"),
+        "closure": (
+            "def around():\n    n = 2\n    def get():\n        return n\n    def put():\n        nonlocal n\n"
+            "        n = 3\n    return get, put\nget, put = around()",
+            "get()",
+            "put()",
+        ),
+        "annotation": (
+            "from __future__ import annotations\nF = 2\ndef reads(x: F): return eval(reads.__annotations__['x'])",
+            "reads(1)",
+            "F = 3",
+        ),
+    },
+    BEHIND: {
+        "class": ("class C:\n    f = 2", "C.f", "C.f = 3"),
+        "class anew": ("class C:\n    f = 2", "C.f", "class C:\n    f = 3"),
+        "base": ("class B:\n    f = 2\nclass C(B):\n    pass", "C.f", "B.f = 3"),
+        "nested": ("class C:\n    class D:\n        f = 2", "C.D.f", "C.D.f = 3"),
+        "module": ("import types\nm = types.ModuleType('m')\nm.f = 2", "m.f", "m.f = 3"),
+        "module, passed on": ("import types\nm = types.ModuleType('m')\nm.f = 2", "(lambda m: m.f)(m)", "m.f = 3"),
+        "imported": (
+            "import types\nsys.modules['m'] = m = types.ModuleType('m')\nm.f = 2\ndef reads():\n    import m\n"
+            "    return m.f",
+            "reads()",
+            "m.f = 3",
+        ),
+    },
+    FUNCTION: {
+        "edited": ("def h(): return 2", "h()", "def h(): return 3"),
+        "global of it": ("F = 2\ndef h(): return F", "h()", "F = 3"),
+        "second": ("F = 2\ndef g(): return F\ndef h(): return g()", "h()", "F = 3"),
+        "lambda": ("F = 2\nh = lambda: [F for _ in 'a'][0]", "h()", "F = 3"),
+        "default": ("def h(f=2): return f", "h()", "h.__defaults__ = (3,)"),
+        "default function": ("F = 2\ndef g(): return F\ndef h(f=g): return f()", "h()", "F = 3"),
+        "keyword": ("def h(*, f=2): return f", "h()", "h.__kwdefaults__['f'] = 3"),
+        "static": ("F = 2\nclass C:\n    @staticmethod\n    def h(): return F", "C.h()", "F = 3"),
+        "static anew": ("class C:\n    @staticmethod\n    def h(): return 2", "C.h()", "C.h = staticmethod(lambda: 3)"),
+        "class method": ("class C:\n    f = 2\n    @classmethod\n    def h(cls): return cls.f", "C.h()", "C.f = 3"),
+        "method": ("F = 2\nclass C:\n    def h(self): return F\nc = C()", "c.h()", "F = 3"),
+        "decorated": (
+            "import functools\nF = 2\ndef d(f):\n    @functools.wraps(f)\n    def h(): return f()\n    return h\n"
+            "@d\ndef h(): return F",
+            "h()",
+            "F = 3",
+        ),
+        "context": (
+            "import contextlib\nF = 2\n@contextlib.contextmanager\ndef c(): yield F\ndef h():\n"
+            "    with c() as f: return f",
+            "h()",
+            "F = 3",
+        ),
+        "remembers": (
+            "import functools\nF = 2\n@functools.lru_cache\ndef h(): return F",
+            "h()",
+            "F = 3\nh.cache_clear()",
+        ),
+        "forgets later": (
+            "import functools\nF = 2\n@functools.lru_cache\ndef h(): return F",
+            "h()",
+            "F = 3\nkernel(x)\nh.cache_clear()",
+        ),
+        "dict": ("F = 2\ndef g(): return F\nt = {'g': g}", "t['g']()", "F = 3"),
+        "tuple": ("F = 2\ndef g(): return F\nt = (g,)", "t[0]()", "F = 3"),
+        "partial": ("import functools\nF = 2\ndef g(a): return F\nh = functools.partial(g, 1)", "h()", "F = 3"),
+        "attribute": ("def h(): return h.f\nh.f = 2", "h()", "h.f = 3"),
+        "attribute later": (
+            "def h():\n    g = h\n    try: return g.f\n    except AttributeError: return 2",
+            "h()",
+            "h.f = 3",
+        ),
+        "other module": (
+            "import types\nm = types.ModuleType('m')\nexec('F = 2\\ndef h(): return F', vars(m))\nh = m.h",
+            "h()",
+            "m.F = 3",
+        ),
+        "its own module": (
+            "import types\nm = types.ModuleType('m')\nexec('F = 2\\ndef h(): return F', vars(m))",
+            "m.h()",
+            "m.F = 3",
+        ),
+        "autoreload": ("def h(): return 2", "h()", "def new(): return 3\nh.__code__ = new.__code__"),
+        "by name": ("F = 2", "globals()['F']", "F = 3"),
+        "by a made name": ("import types\nm = types.ModuleType('m')\nm.f = 2", "getattr(m, 'f'.lower())", "m.f = 3"),
+        "evaluated": ("F = 2", "eval('F')", "F = 3"),
+    },
+    OBJECT: {
+        "list": ("F = 2", "F[0] if isinstance(F, list) else F", "F = [3]"),
+        "dict": ("F = {'f': 2}", "F['f']", "F = {'f': 3}"),
+        "array": ("F = np.full(1, 2)", "int(F[0])", "F = np.full(1, 3)"),
+        "scalar": ("F = np.int64(2)", "int(F)", "F = np.int64(3)"),
+        "instance": ("class C:\n    def __init__(self, f): self.f = f\nF = C(2)", "F.f", "F = C(3)"),
+        "class": (
+            "class C:\n    def __init__(self): self.f = 2",
+            "C().f",
+            "class C:\n    def __init__(self): self.f = 3",
+        ),
+        "frozen dataclass": (
+            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass D:\n    f: int\nF = D(2)",
+            "F.f",
+            "F = D(3)",
+        ),
+        "enum": ("import enum\nclass E(enum.Enum):\n    A = 2\n    B = 3\nF = E.A", "F.value", "F = E.B"),
+        "integer enum": ("import enum\nclass E(enum.IntEnum):\n    A = 2\n    B = 3\nF = E.A", "int(F)", "F = E.B"),
+        "named tuple": ("import collections\nP = collections.namedtuple('P', 'f')\nF = P(2)", "F.f", "F = P(3)"),
+        "partial": ("import functools\nF = functools.partial(int, 2)", "F()", "F = functools.partial(int, 3)"),
+        "from a list": ("F = [2]", "F[0] if isinstance(F, list) else F", "F = 3"),
+        "appears": ("", "F if 'F' in globals() else 2", "F = 3"),
+        "shadows": ("", "len([1, 2])", "len = lambda a: 3"),
+    },
+    INSIDE: {
+        "element": ("F = [2]", "F[0]", "F[0] = 3"),
+        "key": ("F = {'f': 2}", "F['f']", "F['f'] = 3"),
+        "of an array": ("F = np.full(1, 2)", "int(F[0])", "F[0] = 3"),
+        "attribute": ("class C: pass\nF = C()\nF.f = 2", "F.f", "F.f = 3"),
+        "class attribute": ("class C:\n    f = 2\nF = C()", "F.f", "C.f = 3"),
+        "property": (
+            "v = [2]\nclass M(type):\n    f = property(lambda c: v[0])\nclass C(metaclass=M): pass",
+            "C.f",
+            "v[0] = 3",
+        ),
+        "in a tuple": ("F = ([2],)", "F[0][0]", "F[0][0] = 3"),
+        "in a closure": ("def around(v):\n    return lambda: v[0]\nv = [2]\nh = around(v)", "h()", "v[0] = 3"),
+        "in a default": ("v = [2]\ndef h(v=v): return v[0]", "h()", "v[0] = 3"),
+        "counter": ("n = 1\ndef h():\n    global n\n    n += 1\n    return n", "min(h(), 3)", ""),
+    },
+    STATE: {
+        "file": ("open('f', 'w').write('2')", "int(open('f').read())", "open('f', 'w').write('3')"),
+        "path": (
+            "import pathlib\npathlib.Path('f').write_text('2')",
+            "int(pathlib.Path('f').read_text())",
+            "pathlib.Path('f').write_text('3')",
+        ),
+        "array": ("np.save('f.npy', np.full(1, 2))", "int(np.load('f.npy')[0])", "np.save('f.npy', np.full(1, 3))"),
+        "variable": ("os.environ['F'] = '2'", "int(os.environ['F'])", "os.environ['F'] = '3'"),
+        "another": ("os.environ['F'] = '2'\nfrom os import getenv", "int(getenv('F'))", "os.environ['F'] = '3'"),
+        "random": (
+            "import random\nrandom.seed(1)",
+            "2 if random.seed(1) or random.random() else 3",
+            "random.random = lambda: 0",
+        ),
+        "time": ("import time\nnow = time.time", "2 if now() else 3", "now = lambda: 0"),
+        "arguments": ("sys.argv = ['2']", "int(sys.argv[0])", "sys.argv = ['3']"),
+    },
+}
+"""Rows of definitions of the process: name -> (text before, the expression that is multiplied with, the change)."""
+
+ALL_AT_ONCE = '''
+import linecache
+from tvm import te
+
+count = 0
+x = np.ones((1, 4), "float32")
+
+def cell(text, names):
+    """Run a cell as IPython does."""
+    global count
+    count += 1
+    name = f"/tmp/ipykernel_1/{count}.py"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    exec(compile(text, name, "exec", dont_inherit=True), names)
+
+DEFINITION = """
+@kw.kernel(outputs=[-1])
+def times():
+    def program(factor):
+        x = te.placeholder((te.var("n"), 4), "float32", name="x")
+        y = te.compute(x.shape, lambda i, j: x[i, j] * te.const(factor, "float32"), name="y")
+        return te.create_prim_func([x, y])
+    return program(EXPRESSION)
+"""
+
+def value(kernel):
+    return float(array(kernel(x)).max())
+
+old = []
+for name, (before, expression, change) in scenarios:
+    names = {"__name__": "__main__", "kw": kw, "te": te, "np": np, "os": os, "sys": sys, "x": x}
+    cell(before + "\\n" + DEFINITION.replace("EXPRESSION", expression), names)
+    kernel = names["kernel"] = names["times"]
+    first = value(kernel)
+    again = value(kernel) if change else 3
+    cell(change, names)
+    seen = [first, again, value(kernel), value(kernel), value(kernel.compile()), value(kernel)]
+    expected = [2, 2 if change else 3, 3, 3, 3, 3]
+    if seen != expected:
+        old.append((name, seen))
+assert not old, old
+'''
+
+
+WRITE = """
+import os, time
+from pathlib import Path
+
+def write(name, text):
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+def replace(name, old, new):
+    text = Path(name).read_text()
+    assert old in text
+    Path(name).write_text(text.replace(old, new))
+
+def write_unseen(name, text):
+    before = os.stat(name)
+    with open(name, "w") as stream:
+        stream.write(text)
+    os.utime(name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (os.stat(name).st_size, os.stat(name).st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+"""
+
+ONES = {
+    "kernels/ones.py": """
+        import os
+        from kernelwright import kernel, recorded
+        from tvm import te
+        from kernels._one import ONE
+
+        try:
+            from kernels._later import ONE as LATER
+        except ImportError:
+            LATER = 0
+        HERE = os.path.dirname(__file__)
+        OWN = 1
+        READ = int(open(f"{HERE}/one.txt").read())
+        LISTED = len(os.listdir(f"{HERE}/listed"))
+        try:
+            WANTED = int(open(f"{HERE}/wanted.txt").read())
+        except FileNotFoundError:
+            WANTED = 0
+
+
+        @kernel(configs=recorded("ones.json", default=[{"plus": 0}]), outputs=["y"])
+        def ones(plus):
+            inside = int(open(f"{HERE}/inside.txt").read())
+            value = OWN + ONE + LATER + READ + LISTED + WANTED + inside + plus
+            x = te.placeholder((te.var("n"),), "float32", name="x")
+            return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] * te.const(value, "float32"), name="y")])
+        """,
+    "kernels/_one.py": "ONE = +1",
+    "kernels/one.txt": "1",
+    "kernels/inside.txt": "1",
+    "kernels/listed/first": "",
+}
+"""A definition file that multiplies with the number of ones that it finds, and what it reads."""
+
+EDITS = {
+    FILES: [
+        ('replace("kernels/ones.py", "OWN = 1", "OWN = 11")', 15),
+        ('write("kernels/_one.py", "ONE = 11")', 25),
+        ('write("kernels/one.txt", "11")', 35),
+        ('write("kernels/inside.txt", "11")', 45),
+    ],
+    FOUND: [
+        ('write("kernels/_later.py", "ONE = 1")', 46),
+        ('write("kernels/wanted.txt", "1")', 47),
+        ('write("kernels/listed/second", "")', 48),
+    ],
+    TABLES: [('write("kernels/ones.json", \'{"schema": 1, "kernels": {"ones": [{"plus": 1}]}}\')', 49)],
+    SETTINGS: [('replace("pyproject.toml", "targets", "archs = [\\"x86-64-v2\\"]\\ntargets")', 49)],
+    CLOCK: [
+        ('write_unseen("kernels/_one.py", "ONE = 12")', 50),
+        ('write_unseen("kernels/inside.txt", "12")', 51),
+        ('time.sleep(2.1); call(); write_unseen("kernels/one.txt", "12")', 52),
+        ('at_the_end_of_a_compile(lambda: write_unseen("kernels/one.txt", "13"))', 53),
+    ],
+    VARIABLES: [('os.environ["KERNELWRIGHT_ARCHS"] = "x86-64-v3"', 53)],
+}
+"""Rows of files -> what is done one after the other, and the number that counts then."""
+
+BY_TESTS_OF_THEIR_OWN = {
+    HEADERS: "test_headers_count_at_the_next_call",
+    ROOTS: "test_a_project_is_looked_for_when_a_file_is_loaded",
+    INSTALLED: "what decides in a process is found out once in it",
+}
+
+
+@pytest.fixture
+def demand(tmp_path: Path) -> Demand:
+    """A folder that is no project."""
+    return Demand(Project(tmp_path))
+
+
+def test_each_row_of_the_table_has_a_scenario_and_the_other_way_round() -> None:
+    assert set(rows()) == {*LIVE, *EDITS, *BY_TESTS_OF_THEIR_OWN}
+    assert {row: columns[:2] for row, columns in rows().items() if "yes" not in columns[0]} == {
+        ROOTS: ("when it is loaded again",) * 2,
+        INSTALLED: ("in the next process",) * 2,
+    }
+
+
+@pytest.mark.parametrize("row", LIVE, ids=str)
+def test_what_a_definition_of_the_process_has_around_it_counts_at_the_next_call(demand: Demand, row: str) -> None:
+    done = demand.run(f"scenarios = {list(LIVE[row].items())!r}\n{ALL_AT_ONCE}")
+    if rows()[row][0] == AGAIN:
+        assert done.stderr.count("evaluates its definition again") >= len(LIVE[row]) - 3, done.stderr
+
+
+@pytest.fixture
+def ones(cpu_project: Project) -> Demand:
+    for name, text in ONES.items():
+        cpu_project.write(name, text)
+    return Demand(cpu_project)
+
+
+def test_an_edit_of_a_file_counts_at_the_next_call_and_gives_the_kernel_of_compile(ones: Demand) -> None:
+    edits = [edit for row in EDITS for edit in EDITS[row]]
+    ones.run(
+        WRITE
+        + f"edits = {edits!r}"
+        + """
+from kernelwright.ondemand.definition import Compilable
+from kernels.ones import ones as imported
+loaded = kw.load("kernels/ones.py").ones
+x = np.ones(2, "float32")
+load = Compilable._load_job
+
+def call():
+    values = [float(array(one(x))[0]) for one in (loaded, imported)]
+    assert values[0] == values[1], values
+    return values[0]
+
+def at_the_end_of_a_compile(edit):
+    def loading(*arguments):
+        kernel = load(*arguments)
+        if Compilable._load_job is loading:
+            Compilable._load_job = load
+            edit()
+        return kernel
+    write("kernels/_one.py", "ONE = 1")
+    Compilable._load_job = loading
+    assert float(array(loaded(x))[0]) == 41
+    assert Compilable._load_job is load
+    write("kernels/_one.py", "ONE = 12")
+
+assert call() == 5
+for edit, value in edits:
+    exec(edit)
+    assert [call(), call()] == [value, value], (edit, call(), value)
+    kernel = loaded.compile()
+    assert float(array(kernel(x))[0]) == value, edit
+    for one in (loaded, imported):
+        assert list(one._eager._choices.chosen.values())[-1].key == kernel.key, edit
+    factor = int(value)
+    assert f"T.float32({factor}" in loaded.lower().script() and f"T.float32({factor}" in imported.lower().script(), edit
+assert sys.modules["kernels._one"].ONE == 1, "what the process has imported stays"
+"""
+    )
+
+
+def test_an_edit_of_a_file_counts_in_the_next_build(ones: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each makes another library than the one before."""
+    edits = [EDITS[row][0][0] for row in EDITS if rows()[row][2] == "yes"]
+    monkeypatch.chdir(ones.project.folder)
+    seen = []
+    for edit in ["", *edits]:
+        exec(f"{WRITE}\n{edit}", {})
+        ones.project.scons("-j2")
+        seen.append((ones.project.folder / "build/demo/_lib/ones.so").read_bytes())
+    assert all(one != other for one, other in pairwise(seen))
+
+
+def test_headers_count_at_the_next_call(project: Project) -> None:
+    """Nothing can call the kernel here: so this asks what a call asks."""
+    demand = Demand(project)
+    header = project.write("my.h", "__device__ int included = 1;\n")
+    demand.run(
+        f"""
+        from kernelwright.ondemand.eager import Choices
+        flags = ["-include", "{header}"]
+        scale = kw.load("kernels/scale.py").scale.using(archs=["sm_80"], flags=flags)
+        choices = Choices(scale, {{}})
+        first = choices.kernel({{"dtype": "float32"}})
+        assert choices.watch.settle() and choices.watch.is_current()
+        open("{header}", "w").write("__device__ int included = 2;\\n")
+        assert not choices.watch.is_current() and not scale.compile(dtype="float32").cached
+        """
+    )
+
+
+def test_a_project_is_looked_for_when_a_file_is_loaded(cpu_project: Project) -> None:
+    demand = Demand(cpu_project)
+    demand.definition("times")
+    demand.run(
+        """
+        def level(kernel):
+            assert (array(kernel(x)) == 2).all()
+            return list(kernel._eager._choices.chosen.values())[-1].key == v2.key
+
+        x = np.ones((1, 4), "float32")
+        times = kw.load("kernels/times.py").times
+        v2 = times.using(archs=["x86-64-v2"]).compile()
+        assert not level(times)
+        open("kernels/SConstruct", "w")
+        open("kernels/pyproject.toml", "w").write('[tool.kernelwright]\\ntargets = ["llvm"]\\narchs = ["x86-64-v2"]')
+        assert not level(times) and times.compile().key != v2.key
+        again = kw.load("kernels/times.py").times
+        v2 = again.using(archs=["x86-64-v2"]).compile()
+        assert level(again)
+        """
+    )
+
+
+def test_what_changes_while_a_call_compiles_counts_at_the_next_one(demand: Demand) -> None:
+    demand.run(
+        ALL_AT_ONCE.partition("old = []")[0]
+        + """
+from kernelwright.ondemand.definition import Compilable
+load = Compilable._load_job
+
+def loading(*arguments):
+    kernel = load(*arguments)
+    Compilable._load_job = load
+    names["F"] = 3
+    return kernel
+
+names = {"kw": kw, "te": te, "F": 2}
+cell(DEFINITION.replace("EXPRESSION", "F"), names)
+Compilable._load_job = loading
+assert [value(names["times"]) for _ in range(3)] == [2, 3, 3]
+"""
+    )
+
+
+def test_what_is_compiled_is_the_program_that_the_key_is_of(demand: Demand) -> None:
+    """The definition returns another program each time; a cached kernel is the one of its program all the same."""
+    program = (
+        ALL_AT_ONCE.partition("old = []")[0]
+        + """
+names = {"kw": kw, "te": te, "n": iter(range(START, 100))}
+cell(DEFINITION.replace("EXPRESSION", "next(n)"), names)
+assert [value(names["times"].compile()) for _ in range(2)] == [START, START + 1]
+assert [value(names["times"]) for _ in range(2)] == [START + 2, START + 3]
+"""
+    )
+    for start in (2, 1):
+        demand.run(program.replace("START", str(start)))
