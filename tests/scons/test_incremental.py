@@ -568,7 +568,7 @@ def test_definition_edited_while_it_is_lowered_is_an_error_and_not_a_wrong_signa
     cpu_project.write("kernels/scale.py", before)
     cpu_project.scons("-j2")
     assert value(cpu_project) == "[2.]"
-    assert process.returncode == 2 and "edited during the build" in seen
+    assert process.returncode == 2 and "edited meanwhile" in seen
 
 
 def test_strict_names_what_a_definition_reads_without_declaring_it(cpu_project):

@@ -96,7 +96,7 @@ def test_usage_is_read_and_every_number_of_it_checked(tmp_path: Path):
         path.write_text(json.dumps(bad))
         with pytest.raises(KernelwrightError, match=f"kernels.gemm_kernel.{name} is '168'") as caught:
             read_usage(path)
-        assert caught.value.remedy == "remove it and run scons again"
+        assert caught.value.remedy == "remove it and try again"
 
 
 def test_ptx_has_no_usage_and_so_no_limit():

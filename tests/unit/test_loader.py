@@ -164,7 +164,7 @@ def test_the_file_that_a_backend_made_for_a_kernel_is_verified_before_it_runs(
 
 
 def test_what_finds_device_code_is_verified_before_it_runs(package: Package) -> None:
-    folder, manifest, name, read = package.loader.provider("scale").given
+    folder, manifest, name, read, _ = package.loader.provider("scale").given
     assert (folder, manifest["package"], name) == (package.folder, NAME, "scale")
     assert read(folder / "manifest.json") == manifest
     del sys.modules[f"{NAME}._runtime.provider"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernelwright.runtime.misses import MOST, Misses
+from kernelwright.runtime.refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
 from launcher_build import tensor
 
 
@@ -32,7 +33,7 @@ def entry(*dtypes: str, target: str = "llvm") -> dict[str, Any]:
 
 ONE = entry("float32")
 X = np.zeros((3, 4), "float32")
-REFUSED = TypeError("kernel 'f': Mismatched x.dtype on argument #0")
+REFUSED = because(TypeError("kernel 'f': Mismatched x.dtype on argument #0"), BY_KERNEL)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_call_is_noted_if_dtypes_ranks_or_constant_sizes_are_those_of_no_varia
     assert len(misses.calls()) == is_miss
 
 
-@pytest.mark.parametrize("error", [RuntimeError("kernel 'f': no driver"), TypeError("x is wrong")])
+@pytest.mark.parametrize("error", [because(RuntimeError("no driver"), BY_KERNEL), TypeError("kernel 'f': x is wrong")])
 def test_other_errors_are_not_noted(error: Exception) -> None:
     misses = Misses()
     with pytest.raises(type(error)) as raised:
@@ -71,9 +72,8 @@ def test_other_errors_are_not_noted(error: Exception) -> None:
 
 def test_a_call_on_a_device_that_nothing_is_built_for_is_noted() -> None:
     misses = Misses()
-    assert misses.note(
-        "f", entry("float32", target="cuda"), (X, 1.5, 2), ValueError("kernel 'f': it cannot run on cpu")
-    )
+    error = because(ValueError("kernel 'f': it cannot run on cpu"), NO_TARGET)
+    assert misses.note("f", entry("float32", target="cuda"), (X, 1.5, 2), error)
 
 
 class Traced:
@@ -96,7 +96,7 @@ class Symbolic:
 
 def test_what_is_noted_of_arguments_has_values_that_json_has() -> None:
     misses = Misses()
-    no_match = TypeError("kernel 'f': no built variant accepts these arguments")
+    no_match = because(TypeError("kernel 'f': no built variant accepts these arguments"), NO_VARIANT)
     for arguments in (
         (X.astype("float16"), np.float32(0.5), np.int64(3)),
         (Traced(), float("nan"), Symbolic()),

@@ -267,9 +267,9 @@ def test_a_header_that_makes_nvrtc_crash_only_costs_time(bench: Bench, monkeypat
 def test_a_run_that_somebody_kills_is_not_repeated(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = []
 
-    def kill(command: list[str], *arguments: object, **keywords: object) -> ToolResult:
+    def kill(command: list[str], *arguments: object, called: str = "", **keywords: object) -> ToolResult:
         commands.append(command)
-        raise ToolError(command, -signal.SIGKILL, "", WHERE)
+        raise ToolError(command, -signal.SIGKILL, "", WHERE, called=called)
 
     monkeypatch.setattr(bench.runner, "run", kill)
     with pytest.raises(ToolError, match="NVRTC was ended by signal 9"):

@@ -1409,7 +1409,7 @@ def test_code_that_the_driver_cannot_read_has_the_versions_compared(
     text = refused(process, call, fail=f"{function}={status}", version=12080)
     assert text.endswith(
         "\n  its device code was made with CUDA 13.1, and the driver is for CUDA 12.8"
-        "\n  remedy: install an NVIDIA driver for CUDA 13.1, or rebuild with CUDA 12.8"
+        "\n  remedy: install an NVIDIA driver for CUDA 13.1, or compile it with CUDA 12.8"
     ), text
 
 
@@ -1424,10 +1424,10 @@ def test_code_that_the_driver_cannot_read_has_the_versions_compared(
         (
             0,
             12080,
-            "\n  the driver is for CUDA 12.8\n  remedy: install a newer NVIDIA driver, or rebuild with an older",
+            "\n  the driver is for CUDA 12.8\n  remedy: install a newer NVIDIA driver, or compile it with an older",
         ),
-        (12040, 12020, "install an NVIDIA driver for CUDA 12.4, or rebuild with CUDA 12.2"),
-        (13000, 12080, "install an NVIDIA driver for CUDA 13.0 (580 or newer), or rebuild with CUDA 12.8"),
+        (12040, 12020, "install an NVIDIA driver for CUDA 12.4, or compile it with CUDA 12.2"),
+        (13000, 12080, "install an NVIDIA driver for CUDA 13.0 (580 or newer), or compile it with CUDA 12.8"),
     ],
 )
 def test_what_is_said_of_code_depends_on_both_versions(
@@ -1479,7 +1479,7 @@ def test_a_device_that_no_image_suits_is_refused(process: Process) -> None:
     text = refused(process, 'x = on_cuda((5,), "float16"); made.kernel("scale")(x, x, 1, 1, 1)', capability=75)
     assert text == (
         "RuntimeError: kernel 'scale': cuda:0 is an sm_75, and variant default was built for sm_80, sm_90, sm_90a, "
-        "sm_100f, compute_80\n  remedy: add sm_75 to the archs and rebuild: scons ARCHS=...,sm_75"
+        "sm_100f, compute_80\n  remedy: add sm_75 to its archs"
     )
 
 

@@ -85,7 +85,7 @@ def test_cuda_home_wins_over_path(tmp_path, no_wheels):
 def test_no_nvcc_says_how_to_install_it(tmp_path, no_wheels):
     with pytest.raises(ToolchainError, match="no nvcc") as caught:
         find_nvcc("", {"PATH": str(tmp_path)})
-    assert "pip install 'kernelwright[cuda]'" in caught.value.remedy and "TARGETS=llvm" in caught.value.remedy
+    assert "pip install 'kernelwright[cuda]'" in caught.value.remedy and "targets = llvm" in caught.value.remedy
 
 
 def test_setting_that_is_no_executable_is_an_error(tmp_path):

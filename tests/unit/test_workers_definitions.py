@@ -603,7 +603,7 @@ def test_variants_of_one_file_execute_it_once(project: Project) -> None:
 
 def test_a_changed_config_is_an_error_and_not_another_kernel(project: Project) -> None:
     project.copy("k")
-    with pytest.raises(DefinitionError, match="edited during the build"):
+    with pytest.raises(DefinitionError, match="edited meanwhile"):
         project.lower("kernels/k.py", "k", config={"n": 1})
 
 

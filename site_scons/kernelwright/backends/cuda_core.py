@@ -66,6 +66,7 @@ class CudaCore(Backend):
         "arch.py",
         "dtype.py",
         "interface.py",
+        "refusal.py",
         "arguments.py",
         "size.py",
         "tables.py",

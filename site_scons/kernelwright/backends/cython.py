@@ -86,7 +86,7 @@ class Cython(Backend):
     name = "cython"
     build_needs = (Need("Cython", "cython>=3.1"),)
     run_needs = (Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"),)
-    runtime = ("cython_kernel.py", "interface.py")
+    runtime = ("cython_kernel.py", "interface.py", "refusal.py")
 
     def require_build(self) -> None:
         """Find out whether Cython and Python's headers are there."""
@@ -175,7 +175,7 @@ def check_headers(folder: Path) -> None:
     found = re.findall(r"^#define PY_M(?:AJ|IN)OR_VERSION\s+(\d+)", version.read_text(), re.MULTILINE)
     if tuple(map(int, found)) < OLDEST_PYTHON:
         message = f"the backend cython needs the headers of Python 3.11 or later, these are of {'.'.join(found)}"
-        raise ToolchainError(message, where, "run scons with a later Python, or take cython out of backends")
+        raise ToolchainError(message, where, "use a later Python, or take cython out of backends")
 
 
 def _source(kernel: KernelPlan) -> str:

@@ -90,7 +90,7 @@ class Torch(Backend):
     name = "torch"
     versioned = True
     run_needs = (Need("torch", "torch>=2.4"), Need("tvm_ffi", "apache-tvm-ffi>=0.1.13,<0.2"))
-    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "arguments.py", "dtype.py", "size.py")
+    runtime = ("torch_kernel.py", "kernel.py", "interface.py", "refusal.py", "arguments.py", "dtype.py", "size.py")
 
     def check(self, kernel: KernelPlan) -> None:
         """See :meth:`Backend.check`."""

@@ -115,6 +115,7 @@ class ClusterRunner:
         kind: str,
         subject: str,
         elsewhere: Elsewhere | None = None,
+        called: str = "",
     ) -> ToolResult:
         """Run a tool; see :meth:`ToolRunner.run`.
 
@@ -123,7 +124,7 @@ class ClusterRunner:
         """
 
         def here() -> ToolResult:
-            return self._local.run(command, folder, scratch, where, remedy, kind=kind, subject=subject)
+            return self._local.run(command, folder, scratch, where, remedy, kind=kind, subject=subject, called=called)
 
         if elsewhere is None or self._is_gone:
             return here()
@@ -141,7 +142,7 @@ class ClusterRunner:
             if is_new:
                 self._note(f"kernelwright: the cluster does not answer any more ({problem}): going on without it")
             return here()
-        return judged(command, answer, action.request.timeout_s, where, remedy)
+        return judged(command, answer, action.request.timeout_s, where, remedy, called)
 
     def save(self) -> None:
         """Write what this build measured, for the next one."""

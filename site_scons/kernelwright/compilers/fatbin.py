@@ -111,7 +111,7 @@ def pack(job: PackJob, nvcc: Nvcc, fatbinary: str, scratch: Path, tools: RunsToo
     """
     output, by_hand = job.outputs
     command = job.arguments(fatbinary, place_for_shell(scratch / output, job.folder))
-    remedy = f"the image is {job.folder / job.image}; remove it and run scons again, or write compress = none"
+    remedy = f"the image is {job.folder / job.image}; remove it and try again, or write compress = none"
     result = tools.run(command, job.folder, scratch, job.where, remedy, kind="fatbinary", subject=subject)
     script = shell_script(f"fatbinary of nvcc {nvcc.version}", ".", job.arguments(stand_in("FATBINARY"), output))
     (scratch / by_hand).write_text(script)

@@ -30,7 +30,7 @@ def read_usage(path: Path) -> dict[str, Any]:
     Raises:
         KernelwrightError: the file is missing or damaged.
     """
-    return read_json(path, _checked_usage, "remove it and run scons again")
+    return read_json(path, _checked_usage, "remove it and try again")
 
 
 def read_reports(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -41,7 +41,7 @@ def read_reports(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
-        report = read_json(Path(path), _checked_report, "remove it and run scons again")
+        report = read_json(Path(path), _checked_report, "remove it and try again")
         for arch, kernels in report["archs"].items():
             found.setdefault(arch, {"kernels": {}})["kernels"].update(kernels)
     return {arch: {"kernels": dict(sorted(usage["kernels"].items()))} for arch, usage in sorted(found.items())}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.arch import is_ptx, virtual_arch
-from ..core.errors import KernelwrightError, ToolError
+from ..core.errors import ToolError
 from ..processes.elsewhere import Elsewhere
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult, together
@@ -184,9 +184,11 @@ def _reading(job: NvccJob, steps: Steps, scratch: Path) -> list[str]:
 def _run(
     job: NvccJob, command: Sequence[str], scratch: Path, tools: RunsTools, subject: str, elsewhere: Elsewhere | None
 ) -> ToolResult:
-    try:
-        return tools.run(command, job.folder, scratch, job.where, "", kind="nvcc", subject=subject, elsewhere=elsewhere)
-    except KernelwrightError as error:
-        # It is a shell that was run, and the user has asked for nvcc.
-        error.message = re.sub(r"^sh\b", "nvcc", error.message)
-        raise
+    # It is a shell that is run, and the user has asked for nvcc.
+    return tools.run(
+        *(command, job.folder, scratch, job.where, ""),
+        kind="nvcc",
+        subject=subject,
+        elsewhere=elsewhere,
+        called="nvcc",
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.arch import is_ptx
-from ..core.errors import KernelwrightError, SettingsError, ToolError, Where
+from ..core.errors import SettingsError, ToolError, Where
 from ..core.files import canonical_json
 from ..processes.elsewhere import Elsewhere
 from ..processes.runner import RunsTools, ToolResult
@@ -178,17 +178,13 @@ def _run(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path, tools: RunsTools, subject: 
     process, output = compiler_process(), str(scratch / job.output)
     command = job.arguments(process, nvrtc.library, nvrtc.include, output, own)
     remedy = f"the source is {job.folder / 'device.cu'}; mend the definition that it was lowered from, or the flags"
-    try:
-        return tools.run(
-            *(command, job.folder, scratch, job.where, remedy),
-            kind="nvrtc",
-            subject=subject,
-            elsewhere=_needs(job, nvrtc, scratch),
-        )
-    except KernelwrightError as error:
-        # The user has not asked for a Python.
-        error.message = error.message.replace(Path(process[0]).name, "NVRTC", 1)
-        raise
+    return tools.run(
+        *(command, job.folder, scratch, job.where, remedy),
+        kind="nvrtc",
+        subject=subject,
+        elsewhere=_needs(job, nvrtc, scratch),
+        called="NVRTC",  # the user has not asked for a Python
+    )
 
 
 def _needs(job: NvrtcJob, nvrtc: Nvrtc, scratch: Path) -> Elsewhere | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from ..core.errors import KernelwrightError, Where
+from ..core.errors import Where
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvdisasm import Nvdisasm
 
@@ -42,10 +43,6 @@ def disassemble(job: SassJob, nvdisasm: Nvdisasm, scratch: Path, tools: RunsTool
     folder, name = job.cubin.parent, job.cubin.name
     command = ["/bin/sh", "-c", TO_FILE, "nvdisasm", nvdisasm.path, name, str(scratch / job.output)]
     remedy = f"the cubin is {job.cubin}, and nvdisasm is {nvdisasm.version}; an older one may not know {job.arch}"
-    try:
-        return tools.run(command, folder, scratch, job.where, remedy, kind="nvdisasm", subject=subject)
-    except KernelwrightError as error:
-        # The user has not asked for a shell.
-        if error.message.startswith("sh "):
-            error.message = f"nvdisasm {error.message[3:]}"
-        raise
+    # The user has not asked for a shell.
+    run = partial(tools.run, kind="nvdisasm", subject=subject, called="nvdisasm")
+    return run(command, folder, scratch, job.where, remedy)

@@ -105,7 +105,7 @@ def refused(error: OSError, where: Where | None = None, place: str = "") -> Kern
     """
     path = error.filename or place
     message = f"the operating system said: {error.strerror or error}{f' ({path})' if path else ''}"
-    return KernelwrightError(message, where, "mend that and run scons again")
+    return KernelwrightError(message, where, "mend that and try again")
 
 
 class SettingsError(KernelwrightError):
@@ -117,7 +117,7 @@ class DefinitionError(KernelwrightError):
 
 
 class EditedError(DefinitionError):
-    """A file of a definition was edited while it was in use; what is done once more will do."""
+    """A file of a definition is not what it was when its kernels were discovered: they have to be discovered again."""
 
 
 class LoweringError(KernelwrightError):
@@ -144,15 +144,22 @@ class ToolError(KernelwrightError):
         status: its exit status (negative: the signal that ended it).
         output: what it printed, both streams together.
         where, remedy: as for :class:`KernelwrightError`.
+        called: what the user calls the program; empty: as its file is called.
     """
 
     def __init__(
-        self, command: Sequence[str], status: int, output: str, where: Where, remedy: str | None = None
+        self,
+        command: Sequence[str],
+        status: int,
+        output: str,
+        where: Where,
+        remedy: str | None = None,
+        called: str = "",
     ) -> None:
         import shlex
 
         ending = f"was ended by signal {-status}" if status < 0 else f"ended with exit status {status}"
         text = f"$ {shlex.join(command)}\n{output.strip() or '(no output)'}"
-        super().__init__(f"{command[0].rsplit('/', 1)[-1]} {ending}", where, remedy, text)
+        super().__init__(f"{called or command[0].rsplit('/', 1)[-1]} {ending}", where, remedy, text)
         self.command = tuple(command)
         self.status = status

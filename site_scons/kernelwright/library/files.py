@@ -45,7 +45,7 @@ class UnitFiles:
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json."""
-        return read_json(Path(self.signature), lambda document: document.raw, "remove it and run scons again")
+        return read_json(Path(self.signature), lambda document: document.raw, "remove it and try again")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..runtime.tables import DeviceTable, Rules
 SCHEMA = 1
 """The schema of signature.json that is understood."""
 
-REBUILD = "rebuild from scratch: scons -c, then scons"
+REBUILD = "remove what was built, and try again"
 
 MOST = 2**63 - 1
 """What no range of a tuning table reaches: it stands for the end of the last one in C."""

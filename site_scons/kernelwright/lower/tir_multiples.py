@@ -43,7 +43,7 @@ def asserted(function: tirx.PrimFunc, multiples: Mapping[str, int], unit: Unit) 
 
 
 def _check(symbol: Any, name: str, number: int, unit: Unit) -> tirx.AssertStmt:
-    remedy = f"pass arrays of such sizes, or list 1 for {name} in divisible and rebuild"
+    remedy = f"pass arrays of such sizes, or list 1 for {name} in divisible"
     message = f"kernel '{unit.kernel}': the size {name} is not a multiple of {number}\n  remedy: {remedy}"
     passes = tirx.EQ(tirx.FloorMod(symbol, _number(symbol, number)), _number(symbol, 0))
     # TVM 0.27 documents another order of these arguments.

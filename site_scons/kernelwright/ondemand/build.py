@@ -156,8 +156,6 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Path:
         try:
             _make(job, scratch, note)
         except KernelwrightError as error:
-            # Stages are written for builds.
-            error.remedy = error.remedy and error.remedy.replace("run scons again", "compile it again")
             with contextlib.suppress(CacheError):
                 kept = store.fail(f"{name}-{job.slug}", job.key, scratch, str(error))
                 _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")

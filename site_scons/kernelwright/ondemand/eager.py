@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..core.errors import EditedError, KernelwrightError
 from ..define.kernel import require_values
 from ..define.recorded import config_text
-from ..runtime.arguments import Described, Signatures
+from ..runtime.arguments import Described, Signatures, Words
 from ..runtime.dtype import name_of_torch
+from ..runtime.refusal import MISALIGNED, NO_TARGET, NO_VARIANT, refusal_of
 from .reached import Doubt
 from .record import open_block
 
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
 
 TARGETS = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of a device -> the target of its code."""
-
-UNALIGNED = "has data that is not aligned to"
-"""What the error of a call says whose arguments fit but for their alignment (``library/launcher/call.h``)."""
-
-UNFIT = ("no built variant accepts these arguments", "it cannot run on")
-"""What errors say of a call that another variant may fit (``runtime/arguments.py``)."""
 
 MOST_CHOICES = 10_000
 """How many choices are remembered; arguments of ever new shapes would fill the memory."""
@@ -148,7 +142,7 @@ class Eager:
         try:
             return kernel(*arguments)
         except ValueError as error:
-            if UNALIGNED not in str(error):
+            if refusal_of(error) != MISALIGNED:
                 raise
             return self._call_another(choices, arguments, kernel, error)
 
@@ -161,11 +155,14 @@ class Eager:
     def _call_another(self, choices: Choices, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
         """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
         for kernel in self._fitting(choices, arguments):
-            if kernel is BY_VALUE:
-                kernel = self._kernel_of_bound(choices, arguments)
-            if kernel is not refused:
-                with contextlib.suppress(ValueError):
+            try:
+                if kernel is BY_VALUE:
+                    kernel = self._kernel_of_bound(choices, arguments)
+                if kernel is not refused:
                     return kernel(*arguments)
+            except ValueError as failure:
+                if refusal_of(failure) != MISALIGNED:
+                    raise
         raise error
 
     def _choose(self, choices: Choices, keys: Any, arguments: tuple[Any, ...]) -> tuple[Choices, Any]:
@@ -258,7 +255,7 @@ def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Des
     try:
         Signatures(record.name, {"variants": variants}).choose(passed, target=target)
     except (TypeError, ValueError) as error:
-        if not any(text in str(error) for text in UNFIT):
+        if refusal_of(error) not in (NO_VARIANT, NO_TARGET):
             raise  # a dispatcher looks no further, either
         return False
     return True
@@ -266,12 +263,9 @@ def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Des
 
 def _refuse(name: str, tried: list[dict[str, Any]], passed: list[Described], target: str | None) -> None:
     """Raise the error that a package would have for a call that fits nothing, with what helps here."""
-    try:
-        Signatures(name, {"variants": tried}).choose(passed, target=target)
-    except (TypeError, ValueError) as error:
-        text = str(error).replace("no built variant accepts", "no listed config fits")
-        here = f", add a config for them to the definition, or have @{name}.bind name one"
-        raise type(error)(text.replace(", or add a config for them to the definition and rebuild", here)) from None
+    remedy = f"convert the arguments, add a config for them to the definition, or have @{name}.bind name one"
+    words = Words("no listed config fits these arguments", remedy)
+    Signatures(name, {"variants": tried}, words).choose(passed, target=target)
 
 
 def described(argument: Any) -> Described:

@@ -28,6 +28,8 @@ class KernelLoader(Loader):
         name: the kernel.
     """
 
+    remedy = "compile it again"
+
     def __init__(self, compiled: Compiled, name: str) -> None:
         first = package = f"{PREFIX}{name}_{compiled.key[:16]}"
         number = 1

@@ -117,12 +117,12 @@ class Shown:
         kind: str,
         subject: str,
         elsewhere: Elsewhere | None = None,
+        called: str = "",
     ) -> ToolResult:
         """Run a tool; see ``ToolRunner.run``."""
         self._note(f"$ cd {shlex.quote(str(folder))} && {shlex.join(command)}")
-        result = self._tools.run(
-            command, folder, scratch, where, remedy, kind=kind, subject=subject, elsewhere=elsewhere
-        )
+        named = {"kind": kind, "subject": subject, "called": called}
+        result = self._tools.run(command, folder, scratch, where, remedy, elsewhere=elsewhere, **named)
         if result.output.strip():
             self._note(result.output.rstrip())
         return result

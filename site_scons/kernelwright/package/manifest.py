@@ -20,7 +20,7 @@ from ..library.files import UnitFiles, VariantFiles, usages_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
 
-REMEDY = "run scons again; if that does not help, remove the build folder"
+REMEDY = "try again; if that does not help, remove the build folder"
 
 
 @dataclass(frozen=True)

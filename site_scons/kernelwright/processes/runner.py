@@ -89,6 +89,7 @@ class RunsTools(Protocol):
         kind: str,
         subject: str,
         elsewhere: Elsewhere | None = None,
+        called: str = "",
     ) -> ToolResult:
         """Run a tool; see :meth:`ToolRunner.run`."""
 
@@ -133,6 +134,7 @@ class ToolRunner:
         kind: str,
         subject: str,
         elsewhere: Elsewhere | None = None,
+        called: str = "",
     ) -> ToolResult:
         """Run a compiler with a fixed environment, when there is memory for it.
 
@@ -145,6 +147,7 @@ class ToolRunner:
             kind: ``nvcc``, ``cc`` or ``link``; with ``subject``, for the measurements of memory.
             subject: what it makes; the same in every build.
             elsewhere: what another machine would need for this run; None: it has to be here.
+            called: what messages call it, where the command is a shell's or an interpreter's that runs it for us.
 
         Raises:
             ToolError: it ended with an error; the message has its command and its output.
@@ -154,7 +157,7 @@ class ToolRunner:
         """
         environment = tool_environment() | {"TMPDIR": place_for_shell(scratch, folder)}
         request = ToolRequest(list(command), str(folder), environment, self.timeout_s, where)
-        return judged(command, self.attempt(request, kind, subject), request.timeout_s, where, remedy)
+        return judged(command, self.attempt(request, kind, subject), request.timeout_s, where, remedy, called)
 
     def attempt(self, request: ToolRequest, kind: str, subject: str) -> dict[str, Any]:
         """Run a tool when there is memory for it, and say how it ended: the result of a :class:`ToolRequest`.
@@ -180,7 +183,7 @@ class ToolRunner:
 
 
 def judged(
-    command: Sequence[str], answer: Mapping[str, Any], timeout_s: float, where: Where, remedy: str
+    command: Sequence[str], answer: Mapping[str, Any], timeout_s: float, where: Where, remedy: str, called: str = ""
 ) -> ToolResult:
     """What a run of a tool gave, or the error that it ended with; the arguments are those of :meth:`ToolRunner.run`.
 
@@ -189,14 +192,14 @@ def judged(
         timeout_s: seconds that the run had.
     """
     if not answer["in_time"]:
-        raise _late(command, timeout_s, answer["output"], where)
+        raise _late(command, timeout_s, answer["output"], where, called)
     if answer["status"] != 0:
-        raise _failure(command, answer, where, remedy)
+        raise _failure(command, answer, where, remedy, called)
     return ToolResult(answer["output"], answer["seconds"], answer["cpu_seconds"], answer["peak_kib"])
 
 
-def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -> KernelwrightError:
-    name = command[0].rpartition("/")[2]
+def _late(command: Sequence[str], timeout_s: float, output: str, where: Where, called: str) -> KernelwrightError:
+    name = called or command[0].rpartition("/")[2]
     return KernelwrightError(
         f"{name} took longer than {timeout_s:g} s, and was ended",
         where,
@@ -205,13 +208,14 @@ def _late(command: Sequence[str], timeout_s: float, output: str, where: Where) -
     )
 
 
-def _failure(command: Sequence[str], answer: Mapping[str, Any], where: Where, remedy: str) -> ToolError:
+def _failure(command: Sequence[str], answer: Mapping[str, Any], where: Where, remedy: str, called: str) -> ToolError:
     """The error of a tool that failed; one that was killed, or had no room, says nothing about its input."""
     remedies = {
         MEMORY: f"{OUT_OF_MEMORY}; or set memory_limit lower, or nvcc_memory higher",
-        DISK: "make room on the disk of the build folder, and run scons again",
+        DISK: "make room on the disk, and try again",
     }
-    return ToolError(command, answer["status"], answer["output"], where, remedies.get(lacked(answer), remedy))
+    chosen = remedies.get(lacked(answer), remedy)
+    return ToolError(command, answer["status"], answer["output"], where, chosen, called)
 
 
 def lacked(answer: Mapping[str, Any]) -> str:

@@ -225,7 +225,7 @@ def _not_run(name: str, request: dict[str, Any], error: Exception) -> dict[str, 
         "type": "ToolchainError",
         "message": f"{name} cannot be run: {error}",
         "where": {key: value for key, value in request["where"].items() if value is not None},
-        "remedy": "was it removed while the build ran? See to it that it is there and executable, and run scons again",
+        "remedy": "was it removed meanwhile? See to it that it is there and executable, and try again",
         "detail": None,
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..core.arch import image_file
 from ..core.errors import KernelwrightError
 from ..core.records import Record, damage_named, is_file_name
-from ..runtime.loader import gap_text, read_manifest
+from ..runtime.loader import DamageError, gap_text, read_manifest
 from ..state import tuning_result
 from ..state.trace import RecordedRun, read_trace
 from ..state.tuning_result import TuningResult, read_result
@@ -185,9 +185,9 @@ def _package(base: Path, name: str) -> PackageEntry:
     path = _manifest(base, name)
     try:
         manifest = read_manifest(path)
-    except ImportError as error:
+    except DamageError as error:
         # What the loader tells a package's user to do does not help who builds it.
-        raise KernelwrightError(str(error).removesuffix("; install the package again"), remedy=REMEDY) from error
+        raise KernelwrightError(error.problem, remedy=REMEDY) from error
     with damage_named(path, REMEDY):
         document = Record(manifest, "")
         if document.text("package") != name:

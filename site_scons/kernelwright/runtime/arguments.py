@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 from .dtype import integer_range, number_kind
 from .loader import gaps_text
+from .refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
 from .size import Size, size_text, strides_text
 
 INT32_LIMIT = 2**31 - 1 - 65535
 """Most elements of a tensor of a kernel that computes with int32 sizes (``KW_INT32_LIMIT`` of the launcher)."""
 
-CONVERT = "\n  remedy: convert the arguments, or add a config for them to the definition and rebuild"
 SPLIT = "\n  remedy: split the call, or build the kernel with int64 sizes"
 FIT = "\n  remedy: pass arrays whose sizes fit each other"
 
@@ -46,19 +46,34 @@ class Described:
     device: str | None = None
 
 
+@dataclass(frozen=True)
+class Words:
+    """What is said of a call that no variant fits.
+
+    Arguments:
+        problem: what is wrong.
+        remedy: what to do about it.
+    """
+
+    problem: str = "no built variant accepts these arguments"
+    remedy: str = "convert the arguments, or add a config for them to the definition"
+
+
 class Signatures:
     """What the variants of a kernel expect.
 
     Arguments:
         kernel: the kernel's name.
         entry: its part of the manifest.
+        words: what a call gets to hear that no variant fits; None: what the library of a package says.
 
     Raises:
         ValueError: a size in the entry is not an expression of integers, symbols, ``+ - * // %``, ``min`` and ``max``.
     """
 
-    def __init__(self, kernel: str, entry: Mapping[str, Any]) -> None:
+    def __init__(self, kernel: str, entry: Mapping[str, Any], words: Words | None = None) -> None:
         self.kernel = kernel
+        self._words = words or Words()
         self.variants = [_Variant(variant) for variant in entry["variants"]]
         arguments = self.variants[0].arguments
         self.names = tuple(argument.name for argument in arguments)
@@ -105,10 +120,9 @@ class Signatures:
             subject = "it" if index is None else self.variants[index].slug
             device = "cpu" if target == "llvm" else target
             built = ", ".join(dict.fromkeys(t for variant in self.variants for t in variant.targets))
-            remedy = "use a device that it was built for, or add an arch and rebuild: scons ARCHS=..."
-            self.refuse(
-                ValueError, f"it cannot run on {device}: {subject} was built for {built} only\n  remedy: {remedy}"
-            )
+            text = f"it cannot run on {device}: {subject} was built for {built} only"
+            remedy = "use a device that it was built for, or add an arch of this one"
+            self.refuse(ValueError, f"{text}\n  remedy: {remedy}", NO_TARGET)
         return found
 
     def _bound(self, passed: Sequence[Described | None]) -> list[Described | None]:
@@ -179,7 +193,7 @@ class Signatures:
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         """A TypeError, unless only constant dimensions are wrong."""
         given = [(name, described) for name, described in zip(self.names, call, strict=True) if described is not None]
-        text = "no built variant accepts these arguments\n  passed: "
+        text = f"{self._words.problem}\n  passed: "
         text += ", ".join(f"{name} = {_passed_text(described)}" for name, described in given)
         for number in numbers:
             variant = self.variants[number]
@@ -187,11 +201,12 @@ class Signatures:
             listed = ", ".join(f"{a.name} = {a.text}" for a, described in expected if described is not None)
             text += f"\n  {variant.slug} expects: {listed}"
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
-        self.refuse(ValueError if only_sizes else TypeError, text + CONVERT)
+        text += f"\n  remedy: {self._words.remedy}"
+        self.refuse(ValueError if only_sizes else TypeError, text, NO_VARIANT)
 
-    def refuse(self, kind: type[Exception], text: str) -> NoReturn:
-        """Raise an error that names the kernel."""
-        raise kind(f"kernel '{self.kernel}': {text}{self._gaps}")
+    def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
+        """Raise an error that names the kernel, and tells programs why the call is refused."""
+        raise because(kind(f"kernel '{self.kernel}': {text}{self._gaps}"), refusal)
 
 
 @dataclass(frozen=True)

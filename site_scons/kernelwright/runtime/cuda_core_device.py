@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from . import cuda_core_tensor_maps as tensor_maps
 from .arch import is_ptx, suitable
 from .dtype import integer_range
+from .refusal import BY_KERNEL, because
 
 SHARED_LIMIT = 48 * 1024
 """Beyond this, counting its static shared memory too, a function must opt in to dynamic shared memory."""
@@ -195,9 +196,9 @@ class Cuda:
 
     # ---- errors
 
-    def refuse(self, kind: type[Exception], text: str) -> NoReturn:
-        """Raise an error that names the kernel."""
-        raise kind(f"kernel '{self.kernel}': {text}")
+    def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
+        """Raise an error that names the kernel, and tells programs why the call is refused."""
+        raise because(kind(f"kernel '{self.kernel}': {text}"), refusal)
 
     def call(self, doing: Callable[[], str], function: Callable[..., Any], *arguments: Any) -> Any:
         """Call cuda.core; what it raises becomes an error that says what was being done."""
@@ -241,14 +242,14 @@ class Cuda:
         has, made = driver.cuDriverGetVersion()[1] or 0, self._toolkit
         own = f"the driver is for CUDA {_version(has)}"
         if not made:
-            return f"\n  {own}\n  remedy: install a newer NVIDIA driver, or rebuild with an older CUDA"
+            return f"\n  {own}\n  remedy: install a newer NVIDIA driver, or compile it with an older CUDA"
         text = f"\n  its device code was made with CUDA {_version(made)}, and {own}"
         if has >= made:
             return f"{text}, which is new enough\n  remedy: install the package again: its device code may be damaged"
         # This is PTX. It needs a driver of its own CUDA version, and not just one of the same major version.
         number = "" if made % 1000 else f" ({_driver_for(made)} or newer)"
         wanted = f"CUDA {_version(made)}{number}"
-        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or rebuild with CUDA {_version(has)}"
+        return f"{text}\n  remedy: install an NVIDIA driver for {wanted}, or compile it with CUDA {_version(has)}"
 
     # ---- devices and contexts
 
@@ -501,8 +502,7 @@ class DeviceCode:
             sm = f"sm_{device.capability}"
             self.cuda.refuse(
                 RuntimeError,
-                f"{device} is an {sm}, and variant {self.slug} was built for {built}\n"
-                f"  remedy: add {sm} to the archs and rebuild: scons ARCHS=...,{sm}",
+                f"{device} is an {sm}, and variant {self.slug} was built for {built}\n  remedy: add {sm} to its archs",
             )
         arch, path = self.find_image(self.cuda.kernel, self.slug, " ".join(archs), device.number, device.capability)
         self._check_driver(arch)
@@ -516,7 +516,7 @@ class DeviceCode:
         has = self.cuda.checked(lambda: "asking for the version of the driver", driver.cuDriverGetVersion())
         if has < self.driver:
             needed, own = (f"CUDA {_version(version)}" for version in (self.driver, has))
-            remedy = "install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed"
+            remedy = "install a newer NVIDIA driver, or compress it less, with compress = speed"
             self.cuda.refuse(
                 RuntimeError,
                 f"{arch} of variant {self.slug} is compressed, and needs a driver for {needed} or newer; "

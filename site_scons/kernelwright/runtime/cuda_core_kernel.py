@@ -18,6 +18,7 @@ from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
 from .interface import Choice, Interface
+from .refusal import BY_KERNEL, MISALIGNED, NO_TARGET
 from .size import Size
 from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
 
@@ -126,7 +127,7 @@ class NvrtcKernel(Interface):
             remedy = "move it to a CUDA device, or use a backend that was built for the CPU"
             built = ", ".join(self._shared.archs)
             text = f"argument '{name}' is on {array.place}, and it was built for cuda ({built}) only"
-            self._refuse(ValueError, f"{text}\n  remedy: {remedy}")
+            self._refuse(ValueError, f"{text}\n  remedy: {remedy}", NO_TARGET)
         return array
 
     def _matched(self, passed: Passed) -> _Match:
@@ -229,7 +230,7 @@ class NvrtcKernel(Interface):
             alignment = self._shared.alignments[index][position]
             if not _is_aligned(alignment, array):
                 text = f"argument '{name}' has data that is not aligned to {alignment} bytes"
-                self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it")
+                self._refuse(ValueError, f"{text}\n  remedy: pass a copy of it", MISALIGNED)
 
     def _check_strides(self, index: int, position: int, passed: Passed) -> None:
         """Compare the strides of an array with those that are declared, where they stride over something."""
@@ -272,8 +273,8 @@ class NvrtcKernel(Interface):
         text = f"{what} on argument #{position} when calling:\n  `{call}`,\n  expected {to}{expected}{remedy}"
         self._refuse(ValueError, text)
 
-    def _refuse(self, kind: type[Exception], text: str) -> NoReturn:
-        self._shared.cuda.refuse(kind, text)
+    def _refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
+        self._shared.cuda.refuse(kind, text, refusal)
 
     # ---- streams and outputs
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 
 from .loader import gaps_text
+from .refusal import BY_KERNEL, because
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,17 +180,15 @@ class Interface:
 
     def _refuse_writing(self, name: str, what: str) -> NoReturn:
         remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
-        raise ValueError(
-            f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
-        )
+        text = f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
+        raise because(ValueError(text), BY_KERNEL)
 
     def _refuse_array(self, name: str, argument: Any, error: Exception) -> NoReturn:
         kind = f"{type(argument).__module__}.{type(argument).__qualname__}"
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = REMEDIES.get(library_of(argument), "pass an array of NumPy, PyTorch, JAX or CuPy")
-        raise TypeError(
-            f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}\n  remedy: {remedy}"
-        ) from error
+        text = f"kernel {self.name!r}: argument {name!r} is a {kind} that cannot be passed: {cause}"
+        raise because(TypeError(f"{text}\n  remedy: {remedy}"), BY_KERNEL) from error
 
     def __repr__(self) -> str:
         if self._index is None:

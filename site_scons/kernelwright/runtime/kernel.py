@@ -15,7 +15,8 @@ from typing import Any
 import tvm_ffi
 
 from .interface import DEVICE_TYPES, Choice, Interface, library_of, parse_device
-from .loader import Loader
+from .loader import DamageError, Loader
+from .refusal import refusal_of
 
 CUDA = DEVICE_TYPES["cuda"]
 
@@ -133,7 +134,7 @@ class Kernel(Interface, tvm_ffi.Function):
             TypeError: an array cannot be passed.
             ValueError: the kernel writes an array that is read-only.
         """
-        exported = None if str(error).startswith("kernel '") else self._exported(arguments)
+        exported = None if refusal_of(error) else self._exported(arguments)
         if exported is not None:
             try:
                 return self._with_stream(self._function(*exported))
@@ -196,7 +197,7 @@ class Kernel(Interface, tvm_ffi.Function):
         try:
             return self._told_choice(choose(*arguments))
         except Exception as error:
-            exported = None if str(error).startswith("kernel '") else self._exported(arguments)
+            exported = None if refusal_of(error) else self._exported(arguments)
             if exported is None:
                 raise
         return self._told_choice(choose(*exported))
@@ -373,7 +374,7 @@ def load_kernel(name: str, entry: dict[str, Any], path: Path) -> Kernel:
     try:
         return make_kernel(name, entry, module, None)
     except AttributeError as error:
-        raise ImportError(f"{path}: has no kernel {name!r}; install the package again") from error
+        raise DamageError(f"{path}: has no kernel {name!r}") from error
 
 
 def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index: int | None) -> Kernel:

@@ -20,8 +20,24 @@ SCHEMA = 3
 MOST_GAPS = 5
 """How many of the things that a kernel lacks an error lists."""
 
+INSTALL_AGAIN = "install the package again"
+"""What to do about a package whose files are not what they should be."""
+
 DIGEST_LINE = '\n "digest": '
 """Begins the last line of a manifest; the digest is that of all that comes before the comma in front of it."""
+
+
+class DamageError(ImportError):
+    """A file of a package is missing, or is not what the package says of it.
+
+    Arguments:
+        problem: the file, and what is wrong with it.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, problem: str, remedy: str = INSTALL_AGAIN) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
 
 
 class Loader:
@@ -32,6 +48,9 @@ class Loader:
         names: the kernels' names.
         package: the name by which the package was imported.
     """
+
+    remedy = INSTALL_AGAIN
+    """What to do about a file that is missing or was altered."""
 
     def __init__(self, module: str, names: tuple[str, ...], package: str) -> None:
         self.package = package
@@ -86,7 +105,7 @@ class Loader:
         """The content of manifest.json, read and verified once."""
         with self._lock:
             if self._manifest is None:
-                self._manifest = read_manifest(self.folder / "manifest.json")
+                self._manifest = read_manifest(self.folder / "manifest.json", self.remedy)
             return self._manifest
 
     def preload(self, device: Any = "cpu", backend: str = "") -> None:
@@ -149,7 +168,8 @@ class Loader:
         """What notes the calls that no built variant fits."""
         with self._lock:
             if self._misses is None:
-                self.verified("_runtime/misses.py")
+                for module in ("refusal.py", "misses.py"):
+                    self.verified(f"_runtime/{module}")
                 from .misses import Misses
 
                 self._misses = Misses()
@@ -219,7 +239,7 @@ class Loader:
         self.verified("_runtime/provider.py")
         from .provider import Provider
 
-        return Provider(self.folder, self.manifest(), name, read_manifest)
+        return Provider(self.folder, self.manifest(), name, read_manifest, self.remedy)
 
     def through(self, module: str, name: str) -> Any:
         """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.
@@ -284,11 +304,9 @@ class Loader:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise ImportError(f"{path}: cannot be read ({error.strerror}); install the package again") from error
+            raise DamageError(f"{path}: cannot be read ({error.strerror})", self.remedy) from error
         if hashlib.sha256(content).hexdigest() != expected:
-            raise ImportError(
-                f"{path}: was altered, its content is not what manifest.json lists; install the package again"
-            )
+            raise DamageError(f"{path}: was altered, its content is not what manifest.json lists", self.remedy)
         return path
 
 
@@ -359,11 +377,14 @@ def _is_variant(variant: Any) -> bool:
     return units and isinstance(variant.get("slug"), str) and isinstance(variant.get("config"), dict)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
     """Read and verify a manifest.
 
+    Arguments:
+        remedy: what to do if it is damaged.
+
     Raises:
-        ImportError: the file is missing, altered, or of another schema.
+        DamageError: the file is missing, altered, or of another schema.
     """
     import hashlib
     import json
@@ -372,12 +393,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
         content = path.read_bytes()
         manifest = json.loads(content)
     except OSError as error:
-        raise ImportError(f"{path}: cannot be read ({error.strerror}); install the package again") from error
+        raise DamageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
     except (ValueError, RecursionError) as error:
-        raise ImportError(f"{path}: is not valid JSON ({error}); install the package again") from error
+        raise DamageError(f"{path}: is not valid JSON ({error})", remedy) from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise ImportError(f"{path}: has another schema than {SCHEMA}; install the package again")
+        raise DamageError(f"{path}: has another schema than {SCHEMA}", remedy)
     covered, line, rest = content.rpartition(b"," + DIGEST_LINE.encode())
     if not line or rest != f'"{hashlib.sha256(covered).hexdigest()}"\n}}\n'.encode():
-        raise ImportError(f"{path}: was altered, its content does not fit its digest; install the package again")
+        raise DamageError(f"{path}: was altered, its content does not fit its digest", remedy)
     return manifest

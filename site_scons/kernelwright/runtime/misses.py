@@ -1,6 +1,6 @@
 """Notes the calls that no built variant fits, and has them compiled on demand if the user says so.
 
-Nothing of this runs for a call that succeeds. Only the standard library is imported here.
+Nothing of this runs for a call that succeeds. Of other libraries than the standard one nothing is imported here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import threading
 from importlib import import_module
 from pathlib import Path
 
+from .refusal import NO_VARIANT, because, refusal_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 
 MOST = 1000
 """How many different calls are kept; more are not noted."""
-
-NO_VARIANT = "no built variant accepts"
-"""What errors say where there are several variants, and none fits."""
 
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda", 13: "cuda"}
 """DLPack's device type -> kind of device; pinned and managed memory are CUDA's."""
@@ -70,20 +69,20 @@ class Misses:
         if not self.note(kernel, entry, arguments, error) or not self._definitions:
             raise error
         if stream is not None:
-            raise type(error)(f"{error}\n  set_fallback: a call with a stream is not compiled on demand") from error
+            raise _with_line(error, "a call with a stream is not compiled on demand") from error
         return self._definition(kernel, error)(*arguments)
 
     def note(self, kernel: str, entry: dict[str, Any], arguments: Sequence[Any], error: Exception) -> bool:
         """Note a call that has failed, if the reason is that no variant fits it; whether it is."""
-        text = str(error)
-        if not isinstance(error, (TypeError, ValueError)) or not text.startswith("kernel '"):
+        refusal = refusal_of(error)
+        if not isinstance(error, (TypeError, ValueError)) or refusal is None:
             return False
         items = _passed(entry, len(arguments))
         if items is None:
             return False
         described = [_described(item, value) for item, value in zip(items, arguments, strict=True)]
         compared = entry["variants"][: entry.get("declared")]
-        if NO_VARIANT not in text and any(_fits(variant, described) for variant in compared):
+        if refusal != NO_VARIANT and any(_fits(variant, described) for variant in compared):
             return False
         key = json.dumps([kernel, described])
         with self._lock:
@@ -103,8 +102,13 @@ class Misses:
                     break
             else:
                 listed = ", ".join(self._definitions)
-                raise type(error)(f"{error}\n  set_fallback: none of {listed} has this kernel") from error
+                raise _with_line(error, f"none of {listed} has this kernel") from error
         return self._compiled[kernel]
+
+
+def _with_line(error: Exception, why: str) -> Exception:
+    """An error that says as well why the call is not compiled on demand."""
+    return because(type(error)(f"{error}\n  set_fallback: {why}"), refusal_of(error) or NO_VARIANT)
 
 
 def _passed(entry: dict[str, Any], count: int) -> list[dict[str, Any]] | None:

@@ -27,11 +27,18 @@ class Provider:
         manifest: the content of its manifest.json.
         kernel: the kernel's name.
         read_manifest: reads and verifies that of another package. It is the loader's, which imports this module.
+        remedy: what to do about device code that is damaged in the package itself.
     """
 
     def __init__(
-        self, folder: Path, manifest: dict[str, Any], kernel: str, read_manifest: Callable[[Path], dict[str, Any]]
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        kernel: str,
+        read_manifest: Callable[[Path], dict[str, Any]],
+        remedy: str,
     ) -> None:
+        self._own_remedy = remedy
         self._folder = folder
         self._path = folder / "manifest.json"
         self._place = manifest["device_code"]
@@ -149,7 +156,7 @@ class Provider:
 
     def _remedy(self, arch: str) -> str:
         if not self._place["packages"]:
-            return "\n  remedy: install the package again"
+            return f"\n  remedy: {self._own_remedy}"
         again = "scons" if "folder" in self._place else self._pip(arch, again=True)
         return f"\n  remedy: {again}"
 

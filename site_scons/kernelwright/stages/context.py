@@ -306,7 +306,8 @@ class KernelContext:
         """Have a worker answer a request.
 
         Raises:
-            DefinitionError: the worker says so, or it has executed something else than what was discovered.
+            DefinitionError: the worker says so.
+            EditedError: it has executed something else than what was discovered.
         """
         known, top = self.definition.dependencies, self.run.top
         try:
@@ -322,4 +323,4 @@ class KernelContext:
         """Raise an EditedError if a file of the definition is not what it was when it was discovered."""
         for name, digest in self.definition.dependencies.items():
             if dependencies.get(name, digest) != digest:
-                raise EditedError(f"{name} was edited during the build", where, "run scons again")
+                raise EditedError(f"{name} was edited meanwhile", where, "try again")

@@ -17,9 +17,7 @@ from .ask import WHERE, answer, content_digest, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
 
-INSTALL_CUDA = (
-    "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or build without CUDA: scons TARGETS=llvm"
-)
+INSTALL_CUDA = "pip install 'kernelwright[cuda]', or set nvcc to another compiler, or have targets = llvm, without CUDA"
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,11 @@ MAX_BYTES = 64 * 2**20
 CUDART = "libcudart.so.13"
 """The library of the CUDA toolkit that TVM's CUDA runtime is linked with."""
 
+DRIVER = "libcuda.so.1"
+"""The library of NVIDIA's driver, which it needs as well."""
+
+INSTALL_DRIVER = "install NVIDIA's driver, or make it visible in the container"
+
 INSTALL_CUDART = "pip install 'nvidia-cuda-runtime>=13,<14', or set LD_LIBRARY_PATH to a toolkit's folder of libraries"
 
 
@@ -458,20 +463,23 @@ def load_cuda_runtime() -> None:
         _load_first([CUDART, *(path for folder in sys.path for path in Path(folder).glob(f"nvidia/cu*/lib/{CUDART}"))])
         ctypes.CDLL(str(Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"))
     except OSError as error:
-        driver = "libcuda.so" in str(error)
-        remedy = "install NVIDIA's driver, or make it visible in the container" if driver else INSTALL_CUDART
+        remedy = INSTALL_CUDART if _load_first([DRIVER]) else INSTALL_DRIVER
         raise CheckError(f"TVM's CUDA runtime cannot be loaded: {error}", remedy=remedy) from error
 
 
-def _load_first(libraries: Sequence[str | Path]) -> None:
-    """Load the first of some libraries that can be loaded. Who asks for one of its name later gets this one."""
+def _load_first(libraries: Sequence[str | Path]) -> bool:
+    """Load the first of some libraries that can be loaded. Who asks for one of its name later gets this one.
+
+    Returns:
+        Whether there is one. If not, the error of whoever needs it says that it is missing.
+    """
     for library in libraries:
         try:
             ctypes.CDLL(str(library))
-            return
+            return True
         except OSError:
             continue
-    # The error of whoever needs it says that it is missing.
+    return False
 
 
 def devices() -> list[str]:

@@ -73,7 +73,7 @@ class Definition:
         """The kernel and the variant of these names.
 
         Raises:
-            DefinitionError: there is no such variant (any more).
+            EditedError: there is no such variant any more.
         """
         for candidate in self.kernels:
             for variant in candidate.variants:
@@ -85,16 +85,15 @@ class Definition:
         """The kernel of that name.
 
         Raises:
-            DefinitionError: there is no such kernel (any more).
+            EditedError: there is no such kernel any more.
         """
         for candidate in self.kernels:
             if candidate.name == name:
                 return candidate
         raise self._absent(f"kernel {name!r}", Where(name, location=self.file))
 
-    def _absent(self, what: str, where: Where) -> DefinitionError:
-        remedy = "the file was probably edited during the build: run scons again"
-        return EditedError(f"{self.file} has no {what}", where, remedy)
+    def _absent(self, what: str, where: Where) -> EditedError:
+        return EditedError(f"{self.file} has no {what}", where, "the file was probably edited meanwhile: try again")
 
 
 class Definitions:

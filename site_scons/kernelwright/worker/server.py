@@ -477,11 +477,11 @@ def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) ->
     return kernel, variant, slugs
 
 
-def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> DefinitionError:
+def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> EditedError:
     return EditedError(
         f"variant {request.slug!r} has another config than when the kernels were discovered",
         Where(location=definition.file),
-        "the file was edited during the build: run scons again",
+        "the file was edited meanwhile: try again",
     )
 
 

@@ -112,11 +112,13 @@ KW_COLD int kw_raise_tensor(const kw_argument *argument, const DLTensor *tensor,
       return kw_raise_size(argument->name, "stride", stride, limit);
   }
   if (kw_is_empty(tensor)) return 0;
-  if (!kw_is_aligned(argument, tensor))
-    return kw_raise("ValueError", "argument '%s' has data that is not aligned to %u bytes\n  remedy: pass a copy of it",
-                    argument->name, argument->alignment);
   kw_text text;
   kw_begin(&text);
+  if (!kw_is_aligned(argument, tensor)) {
+    kw_append(&text, "argument '%s' has data that is not aligned to %u bytes", argument->name, argument->alignment);
+    kw_append(&text, "\n  remedy: pass a copy of it");
+    return kw_raise_because("ValueError", KW_MISALIGNED, &text);
+  }
   kw_append(&text, "argument '%s' of shape ", argument->name);
   kw_append_shape(&text, tensor->ndim, tensor->shape);
   kw_append(&text, " has more elements than the %" PRId64 " that int%d sizes allow", limit, kw_bits_of(limit));

@@ -68,8 +68,7 @@ KW_COLD int kw_raise_cpu(const kw_variant *variant, int level) {
   kw_append(&text, "this CPU supports %s, and variant %s was built for ", kw_level_names[level], variant->slug);
   for (int i = 0; i < variant->num_cpu_units; ++i)
     kw_append(&text, "%s%s", i ? ", " : "", variant->cpu_units[i].arch);
-  kw_append(&text, " only\n  remedy: add %s to the archs and rebuild: scons ARCHS=...,%s",
-            kw_level_names[level ? level : 1], kw_level_names[level ? level : 1]);
+  kw_append(&text, " only\n  remedy: add %s to its archs", kw_level_names[level ? level : 1]);
   return kw_raise_text("RuntimeError", &text);
 }
 

@@ -214,8 +214,7 @@ KW_COLD int kw_raise_no_image(const kw_module *module, int capability, int id) {
   kw_begin(&text);
   kw_append(&text, "cuda:%d is an sm_%d, and variant %s was built for ", id, capability, module->variant);
   for (int i = 0; i < module->num_images; ++i) kw_append(&text, "%s%s", i ? ", " : "", module->images[i].arch);
-  kw_append(&text, "%s\n  remedy: add sm_%d to the archs and rebuild: scons ARCHS=...,sm_%d",
-            module->num_images ? "" : "no arch", capability, capability);
+  kw_append(&text, "%s\n  remedy: add sm_%d to its archs", module->num_images ? "" : "no arch", capability);
   return kw_raise_text("RuntimeError", &text);
 }
 
@@ -283,7 +282,7 @@ KW_COLD int kw_check_driver(const kw_module *module, const kw_image *image) {
   if (has >= needed) return 0;
   return kw_raise("RuntimeError",
                   "%s of variant %s is compressed, and needs a driver for CUDA %d.%d or newer; this one is for CUDA %d.%d\n"
-                  "  remedy: install a newer NVIDIA driver, or rebuild with less compression: scons COMPRESS=speed",
+                  "  remedy: install a newer NVIDIA driver, or compress it less, with compress = speed",
                   image->arch, module->variant, needed / 1000, needed % 1000 / 10, has / 1000, has % 1000 / 10);
 }
 

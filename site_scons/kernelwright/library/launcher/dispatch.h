@@ -8,7 +8,7 @@ KW_FUNCTION kw_entry kw_entry_on(const kw_variant *variant, DLDevice device) {
   return unit ? unit->entry : NULL;
 }
 
-/* What to do about an argument that TVM's host code (0.27) refuses, by the words that it has for it. */
+/* What to do about an argument that TVM's host code (0.27) refuses. Its words are all that it tells. */
 KW_COLD const char *kw_remedy_for(const char *message) {
   if (strstr(message, ".strides[")) return "pass an array with the strides that the definition declares";
   if (strstr(message, "compact") || strstr(message, ".strides"))
@@ -20,18 +20,18 @@ KW_COLD const char *kw_remedy_for(const char *message) {
   return "pass what the line above expects";
 }
 
-/* Names kernel and remedy in an error of TVM's host code about an argument. Errors of ours have both, and those of
- * others, such as an allocator, are left as they are. */
+/* Names kernel and remedy in an error of TVM's host code about an argument, which has no kind of its own: it is told by
+ * its words. Errors of ours have both, and those of others, such as an allocator, are left as they are. */
 KW_COLD void kw_complete_error(void) {
   kw_text text;
   TVMFFIObjectHandle error = NULL;
   TVMFFIErrorMoveFromRaised(&error);
   if (!error) return;
-  const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((const char *)error + sizeof(TVMFFIObject));
+  const TVMFFIErrorCell *cell = kw_error_cell(error);
   kw_begin(&text);
-  kw_append(&text, "%.*s", (int)cell->message.size, cell->message.data);
-  const char *message = strchr(text.data, ':') + 2;
-  if (strstr(message, " when calling:\n") && strncmp(message, "kernel '", 8)) {
+  const char *message = text.data + text.used;
+  kw_append_message(&text, cell);
+  if (!cell->extra_context && strstr(message, " when calling:\n")) {
     char kind[64];
     snprintf(kind, sizeof kind, "%.*s", (int)cell->kind.size, cell->kind.data);
     kw_append(&text, "\n  remedy: %s", kw_remedy_for(message));
@@ -144,8 +144,8 @@ KW_COLD int kw_raise_no_match(const kw_call *call, const kw_variant *variants, i
     kw_append_expected(&text, call, variants[i].slug, signature);
     if (kw_matches(signature, call, KW_KINDS)) kind = "ValueError";
   }
-  kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition and rebuild");
-  return kw_raise_text(kind, &text);
+  kw_append(&text, "\n  remedy: convert the arguments, or add a config for them to the definition");
+  return kw_raise_because(kind, KW_NO_VARIANT, &text);
 }
 
 /* Where only the alignment of data is in the way, or there is one candidate, running it says what is wrong: it fails in
@@ -179,11 +179,10 @@ KW_COLD void kw_explain_gaps(const kw_kernel *kernel) {
   if (!kernel->gaps) return;
   TVMFFIErrorMoveFromRaised(&error);
   if (!error) return;
-  const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((const char *)error + sizeof(TVMFFIObject));
-  char kind[64];
-  snprintf(kind, sizeof kind, "%.*s", (int)cell->kind.size, cell->kind.data);
-  kw_append(&text, "%.*s%s", (int)cell->message.size, cell->message.data, kernel->gaps);
-  kw_raise_text(kind, &text);
+  const TVMFFIErrorCell *cell = kw_error_cell(error);
+  kw_append_message(&text, cell);
+  kw_append(&text, "%s", kernel->gaps);
+  kw_raise_with(cell->kind, &text, cell->extra_context);
   TVMFFIObjectDecRef(error);
 }
 

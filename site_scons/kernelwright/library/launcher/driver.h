@@ -166,7 +166,7 @@ KW_COLD int kw_driver_for(int cuda) { return cuda < 13000 ? 525 : 580; }
 KW_COLD void kw_append_newer_driver(kw_text *text, int made, int has) {
   kw_append(text, "\n  remedy: install an NVIDIA driver for CUDA %d.%d", made / 1000, made % 1000 / 10);
   if (made % 1000 == 0) kw_append(text, " (%d or newer)", kw_driver_for(made));
-  kw_append(text, ", or rebuild with CUDA %d.%d", has / 1000, has % 1000 / 10);
+  kw_append(text, ", or compile it with CUDA %d.%d", has / 1000, has % 1000 / 10);
 }
 
 /* The driver could not read the device code. PTX is refused by drivers that are older than what made it. */
@@ -175,7 +175,7 @@ KW_COLD void kw_append_versions(kw_text *text) {
   kw_cuda.version(&has);
   if (!made) {
     kw_append(text, "\n  the driver is for CUDA %d.%d", has / 1000, has % 1000 / 10);
-    kw_append(text, "\n  remedy: install a newer NVIDIA driver, or rebuild with an older CUDA");
+    kw_append(text, "\n  remedy: install a newer NVIDIA driver, or compile it with an older CUDA");
     return;
   }
   kw_append(text, "\n  its device code was made with CUDA %d.%d, and the driver is for CUDA %d.%d", made / 1000,

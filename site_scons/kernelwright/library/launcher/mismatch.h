@@ -95,8 +95,8 @@ KW_COLD int kw_raise_no_target(const kw_call *call, const char *subject) {
   kw_append(&text, "it cannot run on ");
   kw_append_device(&text, call->device);
   kw_append(&text, ": %s was built for %s only", subject, call->kernel->built);
-  kw_append(&text, "\n  remedy: use a device that it was built for, or add an arch and rebuild: scons ARCHS=...");
-  return kw_raise_text("ValueError", &text);
+  kw_append(&text, "\n  remedy: use a device that it was built for, or add an arch of this one");
+  return kw_raise_because("ValueError", KW_NO_TARGET, &text);
 }
 
 /* The width of the integers that a limit of sizes is for. */

@@ -71,6 +71,19 @@ KW_COLD PyObject *kw_exception(const TVMFFIByteArray *kind) {
   return PyExc_RuntimeError;
 }
 
+KW_COLD PyObject *kw_decoded(const TVMFFIByteArray *bytes) {
+  return PyUnicode_DecodeUTF8(bytes->data, (Py_ssize_t)bytes->size, "replace");
+}
+
+/* An exception says as `refusal` why the library refuses a call (runtime/refusal.py). */
+KW_COLD int kw_note_refusal(PyObject *raised, TVMFFIObjectHandle context) {
+  if (!context || ((const TVMFFIObject *)context)->type_index != kTVMFFIStr) return 0;
+  PyObject *text = kw_decoded((const TVMFFIByteArray *)((const char *)context + sizeof(TVMFFIObject)));
+  int status = text ? PyObject_SetAttrString(raised, "refusal", text) : -1;
+  Py_XDECREF(text);
+  return status;
+}
+
 /* Raises the error of TVM-FFI as one of Python; one that Python has raised in between stays. */
 KW_COLD void kw_raise_taken(void) {
   TVMFFIObjectHandle error = NULL;
@@ -84,8 +97,10 @@ KW_COLD void kw_raise_taken(void) {
     return;
   }
   const TVMFFIErrorCell *cell = (const TVMFFIErrorCell *)((const char *)error + sizeof(TVMFFIObject));
-  PyObject *text = PyUnicode_DecodeUTF8(cell->message.data, (Py_ssize_t)cell->message.size, "replace");
-  if (text) PyErr_SetObject(kw_exception(&cell->kind), text);
+  PyObject *class = kw_exception(&cell->kind), *text = kw_decoded(&cell->message);
+  PyObject *raised = text ? PyObject_CallFunctionObjArgs(class, text, NULL) : NULL;
+  if (raised && !kw_note_refusal(raised, cell->extra_context)) PyErr_SetObject(class, raised);
+  Py_XDECREF(raised);
   Py_XDECREF(text);
   kw_ffi.TVMFFIObjectDecRef(error);
 }
