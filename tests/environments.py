@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import once
+from conftest import ROOT, once
 from kernelwright.backends.tvm_ffi import TvmFfi
 
 NEEDED = ("numpy", TvmFfi.run_needs[0].requirement)
@@ -58,6 +58,27 @@ def install(home: Path, *requirements: str | Path, env: Mapping[str, str] | None
         stderr=subprocess.STDOUT,
     )
     assert done.returncode == 0, done.stdout
+
+
+def own_wheel(factory: pytest.TempPathFactory) -> Path:
+    """The wheel of Kernelwright itself, made once."""
+
+    def make(folder: Path) -> None:
+        # A copy, because setuptools writes into the tree that it builds.
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copyfile(ROOT / name, folder / name)
+        leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / "site_scons", folder / "site_scons", ignore=leave)
+        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
+        subprocess.run(command, cwd=folder, check=True, env=without_path())
+
+    (wheel,) = (once(factory, "own-wheel", make) / "dist").glob("*.whl")
+    return wheel
+
+
+def without_path() -> dict[str, str]:
+    """The environment without what would let another kernelwright be found."""
+    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
 @functools.cache

@@ -23,8 +23,8 @@ from kernelwright.remote.objects import SIGNING_KEY, Seal, decompressed, new_key
 from kernelwright.remote.opening import open_remote
 from kernelwright.state import cache, shared
 from kernelwright.state.cache import BuildCache
-from kernelwright.state.entry import ANSWER, Wanted, entry_with, key_of
-from kernelwright.state.remote_entries import Compressed
+from kernelwright.state.entry import ANSWER, Wanted, entry_key, entry_with, key_of
+from kernelwright.state.remote_entries import Compressed, send_list
 
 from remote.servers import Faulty, faulty, reply, status
 
@@ -69,7 +69,7 @@ class Machine:
     def fetched(self, key: str = KEY, current: Callable[[str], str] = lambda name: "") -> dict[str, bytes] | None:
         """The outputs of a stage, as a build gets them."""
         out = self.folder / "out"
-        out.mkdir(exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
         if self.cache.fetch(key, out, FILES, current) is None:
             return None
         return {name: (out / name).read_bytes() for name in FILES}
@@ -887,3 +887,29 @@ def test_a_signature_is_that_of_one_name(tmp_path: Path) -> None:
 
 def test_each_object_has_one_place() -> None:
     assert place_of("ab" + "0" * 62) == "v1/ab/ab" + "0" * 62
+
+
+def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faulty, made: Path, tmp_path: Path) -> None:
+    writer = Machine(tmp_path / "writer", server.address)
+    writer.cache.store(KEY, made, FILES, {"kernels/a.py": "1", "/home/me/table.json": "2"})
+    writer.end()
+    assert server.objects == {}
+    assert writer.fetched(current={"kernels/a.py": "1", "/home/me/table.json": "2"}.__getitem__)
+
+
+def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(server: Faulty, made: Path, tmp_path: Path) -> None:
+    writer = Machine(tmp_path / "writer", server.address)
+    for name in ("/etc/shadow", "../secret", ".git/config", "/environment/TOKEN", "kernels/a.py"):
+        send_list(writer.remote, KEY, [name])
+        writer.remote.put(
+            entry_key(KEY, {name: "1"}), entry_with(entry_key(KEY, {name: "1"}), dict.fromkeys(FILES, b""))
+        )
+    writer.end()
+    asked: list[str] = []
+
+    def current(name: str) -> str:
+        asked.append(name)
+        return "1"
+
+    reader = Machine(tmp_path / "reader", server.address)
+    assert reader.fetched(current=current) and asked == ["kernels/a.py"]

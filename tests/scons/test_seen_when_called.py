@@ -1,18 +1,23 @@
 """What a definition sees only when it is called, variables, packages and files outside, is in the keys of caches.
 
-Workers look for packages where Python does, so the packages of these tests are in an environment of their own.
+Workers look for packages where Python does, so the packages of these tests are in an environment of their own. There
+Kernelwright is installed from its wheel, among the packages and so below the standard library, as it is for users.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import SCONSTRUCT, SITE_SCONS, Project
+from conftest import SCONSTRUCT, Project
+from environments import own_wheel
+from kernelwright.remote.objects import decompressed
 
 DEFINITION = """\
 from kernelwright import kernel
@@ -31,35 +36,50 @@ LINES = {
     "of_package": "from acme_numbers import VALUE as value",
     "of_variable": 'import os; value = float(os.environ["CUDA_VISIBLE_DEVICES"])',
     "of_file": "value = float(open({outside!r}).read())",
+    "of_common": "import sys; sys.path[:0] = [__file__.rpartition('/project')[0] + '/common']; from tiles import value",
+    "of_editable": "from acme_editable import value",
 }
 
 PRINTED = """
 import demo, numpy as np
-for name in ("of_package", "of_variable", "of_file"):
+for name in ("of_package", "of_variable", "of_file", "of_common", "of_editable"):
     print(np.from_dlpack(getattr(demo, name)(np.zeros((1, 4), "float32")))[0, 0])
 """
 
 
 class Machine:
-    """A place with an environment, in which a package is installed, and with a build cache of its own.
+    """A place with an environment, in which packages are installed, and with a build cache of its own.
+
+    The project is in a repository with a folder of modules that several projects use.
 
     Arguments:
         top: what all machines have in common: a remote cache.
+        wheel: that of Kernelwright.
     """
 
-    def __init__(self, top: Path, name: str) -> None:
+    def __init__(self, top: Path, name: str, wheel: Path) -> None:
         self.folder = top / name
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.folder / "venv"], check=True)
         (self.site,) = (self.folder / "venv/lib").glob("python3*/site-packages")
-        (self.site / "others.pth").write_text(sysconfig.get_path("purelib"))
-        (self.folder / "outside.txt").write_text("1")
-        self.project = Project(self.folder / "project")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(self.site)
+        (self.site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n{self.folder / 'editable'}\n")
+        (self.folder / "editable").mkdir()
+        (self.folder / "repository/.git").mkdir(parents=True)
+        (self.folder / "repository/common").mkdir()
+        self.set_outside(1, 1)
+        self.project = Project(self.folder / "repository/project")
         settings = f'targets = ["llvm"]\nbackends = ["tvm_ffi"]\nremote_cache = "{top / "remote"}"\n'
         self.project.write("SConstruct", SCONSTRUCT)
         self.project.write("pyproject.toml", f'[tool.kernelwright]\n{settings}remote_mode = "read-write"\n')
         for kernel, line in LINES.items():
             text = DEFINITION.format(name=kernel, line=line.format(outside=str(top / "outside.txt")))
             self.project.write(f"kernels/{kernel}.py", text)
+
+    def set_outside(self, common: int, editable: int) -> None:
+        """Edit what lies outside of the project."""
+        (self.folder / "repository/common/tiles.py").write_text(f"value = {common}.0\n")
+        (self.folder / "editable/acme_editable.py").write_text(f"value = {editable}.0\n")
 
     def install(self, value: int) -> None:
         """Install a release of the package, as pip does."""
@@ -70,41 +90,72 @@ class Machine:
         record.parent.mkdir()
         record.write_text(f"acme_numbers.py,sha256=of{value},13\n")
 
-    def values(self, variable: str) -> list[float]:
-        """What the kernels of a fresh build add."""
-        shutil.rmtree(self.project.folder / "build", ignore_errors=True)
-        shutil.rmtree(self.project.folder / ".sconsign.dblite", ignore_errors=True)
-        environment = {"PYTHONPATH": str(SITE_SCONS), "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": variable}
-        command = [self.folder / "venv/bin/python", "-m", "SCons"]
+    def scons(self, variable: str, *arguments: str, ok: bool = True) -> str:
+        """What a run prints."""
+        environment = {"PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": variable}
+        command = [self.folder / "venv/bin/python", "-m", "SCons", *arguments]
         done = subprocess.run(command, cwd=self.project.folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        self.output = done.stdout
+        assert (done.returncode == 0) == ok, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def values(self, variable: str, fresh: bool = True) -> list[float]:
+        """What the kernels of a build add."""
+        if fresh:
+            shutil.rmtree(self.project.folder / "build", ignore_errors=True)
+        self.output = self.scons(variable)
         return [float(line) for line in self.project.python(PRINTED).split()]
+
+    @property
+    def lowered(self) -> list[str]:
+        """The kernels that the last build has lowered."""
+        return re.findall(r"^\[ LOWER \] (\w+)/", self.output, re.M)
 
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Machine, Machine]:
-    top = tmp_path_factory.mktemp("machines")
-    return top, Machine(top, "one"), Machine(top, "two")
+    top, wheel = tmp_path_factory.mktemp("machines"), own_wheel(tmp_path_factory)
+    return top, Machine(top, "one", wheel), Machine(top, "two", wheel)
 
 
 def test_no_machine_takes_what_a_definition_saw_elsewhere(machines: tuple[Path, Machine, Machine]) -> None:
     top, one, two = machines
     one.install(1)
     two.install(2)
+    two.set_outside(5, 6)
     (top / "outside.txt").write_text("1")
-    assert one.values("1") == [1, 1, 1]
+    assert one.values("1") == [1, 1, 1, 1, 1]
     (top / "outside.txt").write_text("3")
-    assert two.values("4") == [2, 4, 3]
-    assert "[ LOWER ]" in two.output
-    assert two.values("4") == [2, 4, 3]
+    assert two.values("4") == [2, 4, 3, 5, 6]
+    assert sorted(two.lowered) == sorted(LINES)
+    assert two.values("4") == [2, 4, 3, 5, 6]
 
 
-def test_what_is_the_same_is_shared_but_for_what_nobody_can_tell(machines: tuple[Path, Machine, Machine]) -> None:
-    _, one, two = machines
+def test_what_is_the_same_is_shared_but_for_what_has_no_name_elsewhere(machines: tuple[Path, Machine, Machine]) -> None:
+    top, one, two = machines
     two.install(5)
-    assert two.values("6")[:2] == [5, 6]
+    two.set_outside(7, 8)
+    assert two.values("6") == [5, 6, 3, 7, 8]
     one.install(5)
-    assert one.values("6")[:2] == [5, 6]
-    lowered = [line for line in one.output.splitlines() if line.startswith("[ LOWER ]")]
-    assert lowered == ["[ LOWER ] of_file/default x86-64-v3"]
+    one.set_outside(7, 8)
+    assert one.values("6") == [5, 6, 3, 7, 8]
+    assert one.lowered == ["of_file"]
+    objects = [decompressed(path.read_bytes()) for path in (top / "remote").rglob("*/*/*") if path.is_file()]
+    assert any(b"../common/tiles.py" in text for text in objects)
+    assert not any(b"outside.txt" in text for text in objects)
+
+
+def test_an_edit_of_what_lies_outside_is_seen_and_nothing_else_is_done(machines: tuple[Path, Machine, Machine]) -> None:
+    top, one, _ = machines
+    one.values("6")
+    for change, kernel, expected in (
+        (lambda: (top / "outside.txt").write_text("4"), "of_file", [5, 6, 4, 7, 8]),
+        (lambda: one.set_outside(9, 8), "of_common", [5, 6, 4, 9, 8]),
+        (lambda: one.set_outside(9, 2), "of_editable", [5, 6, 4, 9, 2]),
+    ):
+        change()
+        assert one.values("6", fresh=False) == expected
+        assert one.lowered == [kernel]
+    assert one.values("6", fresh=False) == expected and one.lowered == []
+    output = one.scons("6", "--strict", ok=False)
+    assert "kernels/of_file.py:7 of_file/default [lower]: the definition of of_file reads " in output
+    assert "of_common/default [" not in output and "of_editable/default [" not in output

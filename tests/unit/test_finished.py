@@ -62,8 +62,15 @@ def test_a_line_that_no_journal_has_is_no_answer(cache: BuildCache, line: Any) -
 
 def test_stamps_of_this_tree_are_not_noted(cache: BuildCache) -> None:
     here = kernels(cache, outputs={"gemm.so": [1, 2, 3, 4]}, checks=1, check_outputs={"x": [1, 2, 3, 4]})
-    finished.remember(cache, QUESTION, here, {})
-    assert finished.recall(cache, QUESTION, lambda name: "") == kernels(cache)
+    finished.remember(cache, QUESTION, here, {"kernels/gemm.py": "1"})
+    assert finished.recall(cache, QUESTION, lambda name: "1") == kernels(cache)
+
+
+def test_an_answer_names_nothing_that_was_not_compared(cache: BuildCache) -> None:
+    finished.remember(
+        cache, QUESTION, replace(kernels(cache), names=("kernels/gemm.py", "/etc/shadow")), {"kernels/gemm.py": "1"}
+    )
+    assert finished.recall(cache, QUESTION, lambda name: "1") is None
 
 
 def test_outputs_are_written(cache: BuildCache, tmp_path: Path) -> None:

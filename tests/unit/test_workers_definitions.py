@@ -568,7 +568,6 @@ def test_what_a_kernel_declares_is_a_dependency_even_if_nothing_reads_it(
 @pytest.mark.parametrize(
     ("reads", "message", "remedy"),
     [
-        (["../../data.json"], "outside of the project", "copy it into the project"),
         (["../tables"], "which is a folder", 'write "../tables/**"'),
         (["../tables/"], "which is a folder", 'write "../tables/**"'),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Project, once
-from consumers import wheel_in
+from conftest import ROOT, Project
+from environments import own_wheel, without_path
 from pages import Block, agrees, blocks, commands
 
 INSTALLATION = "pip install 'path/to/kernelwright[cuda]'"
@@ -52,21 +51,7 @@ for requirement in map(Requirement, metadata.requires("kernelwright")):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def make(folder: Path) -> None:
-        # A copy, because setuptools writes into the tree that it builds.
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copyfile(ROOT / name, folder / name)
-        leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / "site_scons", folder / "site_scons", ignore=leave)
-        command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "dist", "."]
-        subprocess.run(command, cwd=folder, check=True, env=without_path())
-
-    return wheel_in(once(tmp_path_factory, "own-wheel", make) / "dist")
-
-
-def without_path() -> dict[str, str]:
-    """The environment without what would let another kernelwright be found."""
-    return {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return own_wheel(tmp_path_factory)
 
 
 def test_it_is_pure_python_and_has_every_file_of_the_package(wheel: Path) -> None:

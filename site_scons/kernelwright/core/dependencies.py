@@ -1,26 +1,33 @@
 """The names of what builds depend on: what each stands for, and the digest of what is there now.
 
-A file of the project has its path relative to the top, any other file its absolute one. What differs in place from
-machine to machine, and from environment to environment, has a name of its own: a variable or a distribution (see
-``surroundings``), or a file in an installed package, whose folder is looked for as the compiler's flags have it.
+A file of the project has its path relative to the top, and so has one of the repository that the project is in:
+``../common/tiles.py``. What differs in place from machine to machine, and from environment to environment, has a name
+of its own: a variable or a distribution (see ``surroundings``), or a file that is found in the search path of Python,
+such as one of an installed package. Any other file has its absolute path, which means nothing elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 from .files import dependency_digest
-from .surroundings import FOLDER, surrounding_digest
+from .repository import repository_around
+from .surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, surrounding_digest
 
 IN_PACKAGE = "package:"
 """What the name of a folder or of a source begins with that is in an installed package: ``package:cutlass/include``.
 
-The name of a file in such a folder is a slash, the folder's name, two slashes, and the path in it."""
+The name of a file in such a folder is a slash, the folder's name, two slashes, and the path in it. The folder ``.``
+stands for all folders of the search path: the file is the first one of that name."""
+
+SOFTWARE = ("/usr/", "/opt/")
+"""Where software is installed: at the same place on machines that have the same, and it is nobody's secret."""
 
 
 def present_digest(top: Path, name: str) -> str:
@@ -50,6 +57,45 @@ def path_of(top: Path, name: str) -> Path:
     return Path(root or "/nonexistent", rest)
 
 
+def is_portable(name: str) -> bool:
+    """Whether a name means the same on another machine, so that what depends on it may be given to others."""
+    return name != OUTSIDE and (not name.startswith("/") or name.startswith(_PORTABLE))
+
+
+_PORTABLE = (VARIABLE, INSTALLED, FOLDER, f"/{IN_PACKAGE}", *SOFTWARE)
+
+
+def may_be_asked(top: Path, name: str, variables: Collection[str] = PASSED_ON) -> bool:
+    """Whether others may have us look at something, whose digest they can find out then.
+
+    They may name what is in the repository, in packages and in folders of installed software, and the variables that
+    definitions see. They may not name what hides: keys and tokens are in such files.
+
+    Arguments:
+        name: as of :func:`present_digest`, but who wrote it is not known.
+        variables: the names of the variables that definitions see.
+    """
+    if "\0" in name or not is_portable(name):
+        return False
+    if name.startswith(VARIABLE):
+        return name.removeprefix(VARIABLE) in variables
+    if name == FOLDER or name.startswith(INSTALLED):
+        return True
+    if name.startswith(f"/{IN_PACKAGE}"):
+        place = posixpath.normpath(name.removeprefix(f"/{IN_PACKAGE}"))
+        return not place.startswith(("/", "../")) and not _is_hidden(place)
+    place = posixpath.normpath(name)
+    if not place.startswith(("/", "../")) and place != "..":
+        return ".git" not in place.split("/")
+    repository = repository_around(top)
+    is_ours = repository is not None and Path(posixpath.normpath(top / place)).is_relative_to(repository)
+    return (is_ours or place.startswith(SOFTWARE)) and not _is_hidden(place)
+
+
+def _is_hidden(place: str) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in place.split("/"))
+
+
 def dependency_name(path: Path, top: Path, folders: Mapping[str, str]) -> str:
     """The name of a file.
 
@@ -65,16 +111,35 @@ def dependency_name(path: Path, top: Path, folders: Mapping[str, str]) -> str:
     beside = [folder for folder, installed_in in tops.items() if text.startswith(installed_in)]
     for folder in (*sorted(inside, key=len, reverse=True), *beside):
         return f"/{folders[folder]}//{os.path.relpath(text, folder)}"
-    return path.relative_to(top).as_posix() if path.is_relative_to(top) else path.as_posix()
+    if path.is_relative_to(top):
+        return path.relative_to(top).as_posix()
+    repository = repository_around(top)
+    is_ours = repository is not None and path.is_relative_to(repository)
+    return Path(os.path.relpath(path, top)).as_posix() if is_ours else path.as_posix()
 
 
 def installed_name(path: Path) -> str:
     """The name of a file that is a part of a tool: in an installed package, if that is where it is."""
-    for top in map(Path, filter(None, sys.path)):
-        if path.is_relative_to(top):
-            folder = path.parent.relative_to(top).as_posix()
-            return f"/{IN_PACKAGE}{folder}//{path.name}" if packaged_folder(folder) == path.parent else str(path)
-    return str(path)
+    return found_name(str(path), sys.path) or str(path)
+
+
+def found_name(path: str, search_path: Iterable[str]) -> str | None:
+    """The name of a file or a folder that is found in a search path; None: another one is found by that name, or none.
+
+    The name of a file that does not exist stands for what is found in its place: it will be that file, if that comes
+    into being where it comes first.
+
+    Arguments:
+        path: its absolute path.
+    """
+    for top in filter(None, search_path):
+        if path.startswith(top.rstrip(os.sep) + os.sep):
+            folder, name = os.path.split(os.path.relpath(path, top))
+            name = f"/{IN_PACKAGE}{folder or '.'}//{name}"
+            root, rest = _place_of(Path(top), name)
+            is_found = root is None or os.path.join(root, rest) == path  # noqa: PTH118
+            return name if is_found or not os.path.lexists(path) else None
+    return None
 
 
 @cache
@@ -96,6 +161,9 @@ def _place_of(top: Path, name: str) -> tuple[Path | None, str]:
     if not name.startswith(f"/{IN_PACKAGE}"):
         return top, name
     folder, _, path = name.removeprefix(f"/{IN_PACKAGE}").partition("//")
+    if folder == ".":
+        found = (Path(place) for place in filter(None, sys.path) if os.path.lexists(os.path.join(place, path)))  # noqa: PTH118
+        return next(found, None), path
     try:
         return packaged_folder(folder), path
     except (OSError, ValueError):  # ValueError: there is a NUL in the name

@@ -1,4 +1,4 @@
-"""Tells the files of the project from those of Python, of installed packages, and of the system."""
+"""Tells the files of the user, in the project and elsewhere, from those of Python, of packages, and of the system."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
+
+from .dependencies import found_name
+from .repository import repository_around
 
 MAX_DETAIL = 6000
 """Longest text in characters that an error shows of an exception."""
@@ -19,6 +22,9 @@ _SYSTEM = (
 )
 """Shared libraries, devices, languages and time zones."""
 
+MACHINE = ("/proc/", "/sys/")
+"""What the system says about the machine. It may be another thing each time, so it is no file that has a digest."""
+
 
 class Project:
     """Tells the files of the project from those of installed packages.
@@ -29,11 +35,14 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self._names: dict[str, str | None] = {}
+        self._users: dict[str, str | None] = {}
         self.root = os.path.abspath(root)  # noqa: PTH100 (symlinks stay: they are part of the names users know)
         # A definition may resolve the links in its own path to find the files beside it.
         self._roots = tuple(dict.fromkeys((self.root, os.path.realpath(root))))
-        folders = (OWN_PACKAGE, sys.prefix + os.sep, sys.exec_prefix + os.sep)
-        self._foreign = tuple(folder for folder in folders if self._inside(folder) is not None)
+        self._repositories = [(top, str(found)) for top in self._roots if (found := repository_around(Path(top)))]
+        tops = (*self._roots, *(repository for _, repository in self._repositories))
+        folders = {OWN_PACKAGE, *(prefix + os.sep for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix))}
+        self._foreign = tuple(folder for folder in folders if any(_is_below(folder, top) for top in tops))
 
     def relative(self, path: str) -> str | None:
         """The name of a project file relative to the root (``.``), with forward slashes; None for any other file."""
@@ -46,12 +55,42 @@ class Project:
             self._names[path] = self._relative(path)
         return self._names[path]
 
+    def name(self, path: str, installation: Installation) -> str | None:
+        """The name of a file, or folder, of the user's as that of a dependency; None for any other file.
+
+        A file of the project, or of the repository that the project is in, is named relative to the root, so that the
+        name means the same in another checkout. So does that of a file which is found in the search path of Python,
+        such as one of an editable installation. All others have their absolute paths.
+        """
+        known = self.relative(path)
+        if known is not None or path.startswith("<"):
+            return known
+        full = os.path.abspath(path)  # noqa: PTH100
+        if full not in self._users:
+            self._users[full] = self._name_outside(full, installation)
+        return self._users[full]
+
+    def _name_outside(self, full: str, installation: Installation) -> str | None:
+        if (full + os.sep).startswith((*self._foreign, *MACHINE)) or _is_foreign(full):
+            return None
+        known = self._in_repository(full)
+        if known is not None or installation.has(full):
+            return known
+        return found_name(full, installation.search_path) or full
+
+    def _in_repository(self, full: str) -> str | None:
+        for root, repository in self._repositories:
+            name = os.path.relpath(full, root)
+            # With links on the way, the name might lead elsewhere.
+            if _is_below(full, repository) and os.path.realpath(os.path.join(root, name)) == os.path.realpath(full):  # noqa: PTH118
+                return name.replace(os.sep, "/")
+        return None
+
     def _relative(self, full: str) -> str | None:
         name = self._inside(full)
         if name is None or (full + os.sep).startswith(self._foreign):
             return None
-        parts = name.split("/")
-        return None if {"site-packages", "dist-packages", "__pycache__"}.intersection(parts) else name
+        return None if _is_foreign(name) else name
 
     def is_in(self, data: bytes) -> bool:
         """Whether there is an absolute path of the project in some bytes, or one of a folder around it."""
@@ -64,18 +103,17 @@ class Project:
         return text if len(text) <= MAX_DETAIL else text[:MAX_DETAIL] + "\n[cut]"
 
     def location(self, location: str | None) -> str | None:
-        """``path:line`` with the path relative to the root where it is a project file."""
+        """``path:line`` with the path relative to the root where it is a file of the project or of its repository."""
         if location is None:
             return None
         path, colon, line = location.rpartition(":")
-        name = self.relative(path) if colon else self.relative(location)
+        file = path if colon else location
+        name = self.relative(file) or (self._in_repository(file) if file.startswith(os.sep) else None)
         return location if name is None else name + (f":{line}" if colon else "")
 
     def _inside(self, path: str) -> str | None:
         for root in self._roots:
-            if path == root:
-                return "."
-            if path.startswith(root.rstrip(os.sep) + os.sep):
+            if _is_below(path, root):
                 return os.path.relpath(path, root).replace(os.sep, "/")
         return None
 
@@ -89,7 +127,8 @@ class Installation:
         prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix} - {"/", "/usr", "/usr/local"}
         tvm = [path for name in ("tvm", "tvm_ffi") for path in getattr(sys.modules.get(name), "__path__", ())]
         self._folders = (*self._standard, *map(_with_slash, [*prefixes, *tvm]), OWN_PACKAGE)
-        self._search_path = frozenset(os.path.abspath(folder) for folder in sys.path)  # noqa: PTH100
+        self.search_path = tuple(dict.fromkeys(os.path.abspath(folder) for folder in sys.path))  # noqa: PTH100
+        """Where Python looks for modules, before a definition adds something."""
 
     def has(self, path: str) -> bool:
         """Whether a file, or a folder, belongs to Python, to an installed package, or to the system's libraries.
@@ -98,7 +137,7 @@ class Installation:
         an installed package lists them all.
         """
         known = (*self._folders, *_SYSTEM)
-        return path in self._search_path or any(
+        return path in self.search_path or any(
             _is_installed(p) or _with_slash(p).startswith(known) for p in {path, os.path.realpath(path)}
         )
 
@@ -109,12 +148,24 @@ class Installation:
         return _is_installed(file) or (file.startswith(self._folders) and not file.startswith(self._standard))
 
     def is_module_code(self, file: str) -> bool:
-        """Whether code is that of an installed package other than this one, or of the standard library."""
-        return self.is_package_code(file) or file.startswith(self._standard)
+        """Whether code is that of an installed package other than this one, or of the standard library.
+
+        This one may be installed below the standard library, too.
+        """
+        return not file.startswith(OWN_PACKAGE) and (self.is_package_code(file) or file.startswith(self._standard))
 
 
 def _is_installed(path: str) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(path.split("/"))
+
+
+def _is_foreign(path: str) -> bool:
+    return _is_installed(path) or "__pycache__" in path.split("/")
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Whether a path is that of a folder, or of something in it."""
+    return _with_slash(path).startswith(_with_slash(folder))
 
 
 def _with_slash(path: str) -> str:

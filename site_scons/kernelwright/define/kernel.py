@@ -833,9 +833,9 @@ def _strings(name: str, value: Any, where: Where) -> tuple[str, ...] | None:
 def _checked_reads(value: Any, where: Where) -> tuple[str, ...]:
     patterns = _strings("reads", value, where) or ()
     for pattern in patterns:
-        if not pattern.strip("/") or pattern.startswith("/") or "\\" in pattern or "\0" in pattern:
+        if not pattern.strip("/") or "\\" in pattern or "\0" in pattern:
             raise DefinitionError(
-                f"reads contains {pattern!r}, expected a path relative to the folder of the definition file",
+                f"reads contains {pattern!r}, expected a path, absolute or relative to that of the definition file",
                 where,
                 'write for example reads=["tuning.json", "tables/*.json"]',
             )

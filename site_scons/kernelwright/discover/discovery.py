@@ -156,8 +156,8 @@ class DefinitionRecord:
 
     Arguments:
         file: path relative to the project root, with forward slashes.
-        dependencies: the project files that decide what the definitions are, the file itself included, in sorted order:
-            path relative to the project root -> SHA-256 of the content that was executed.
+        dependencies: the files that decide what the definitions are, the file itself included, in sorted order: name
+            (see ``core.dependencies``) -> SHA-256 of the content that was executed.
         kernels: the kernels in the order of their definition.
         later: what single requests turned out to read besides, such as a function's own imports: name of the request ->
             path -> SHA-256 of its present content.
@@ -174,6 +174,11 @@ class DefinitionRecord:
     recorded: Mapping[str, str] = field(default_factory=dict)
     surroundings: Mapping[str, str] = field(default_factory=dict)
     shared: bool = False
+
+    @property
+    def known(self) -> list[tuple[str, str]]:
+        """All that it depends on, with the digests."""
+        return [*self.dependencies.items(), *self.recorded.items(), *self.surroundings.items()]
 
     def covers(self, name: str) -> bool:
         """Whether it is known of something that the definition depends on it, before any of its functions is called."""
@@ -364,28 +369,34 @@ class _Cache:
 
     def _is_current(self, record: DefinitionRecord) -> bool:
         """Whether all that a record was made from is what it was."""
-        known = [*record.dependencies.items(), *record.recorded.items(), *record.surroundings.items()]
-        return all(self._digest(name) == digest for name, digest in known)
+        return all(self._digest(name) == digest for name, digest in record.known)
 
     def write(self, path: Path, answer: Mapping[str, Any], record: DefinitionRecord) -> DefinitionRecord:
         """Keep a new record, and return it together with what lowerings of the old one have read."""
         kept = self._keep(path, answer, record)
         if self._answers is not None and record.shared:
-            depends = {**record.dependencies, **record.recorded, **record.surroundings}
-            self._answers.remember(self._question(path, record.dependencies[record.file]), answer, depends)
+            self._answers.remember(self._question(path, record.dependencies[record.file]), answer, dict(record.known))
         return kept
 
     def _recall(self, path: Path) -> DefinitionRecord | None:
         """The record that another tree or machine has found out, if all that it depends on is the same here."""
         if self._answers is None:
             return None
-        question = self._question(path, self._digest(self.name(path)))
-        answer = self._answers.recall(question, self._digest)
+        question, compared = self._question(path, self._digest(self.name(path))), {self.name(path)}
+
+        def compare(name: str) -> str:
+            compared.add(name)
+            return self._digest(name)
+
+        answer = self._answers.recall(question, compare)
         try:
             record = None if answer is None else DefinitionRecord.from_json(answer)
         except ValueError:
             return None
-        if answer is None or record is None or record.file != self.name(path) or not self._is_current(record):
+        if answer is None or record is None or record.file != self.name(path):
+            return None
+        # What the record names was compared when it was looked for; another name is none that others may ask for.
+        if not compared.issuperset(name for name, _ in record.known) or not self._is_current(record):
             return None
         return self._keep(path, answer.raw, record)
 

@@ -13,8 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
+from ..core.dependencies import may_be_asked
 from .counts import Counts
 from .objects import Seal, decompressed
 from .store import Refused, Store, Unknown, Unreachable
@@ -63,9 +66,19 @@ class RemoteCache:
         seal: how they are signed.
         writable: whether entries are written.
         warn: shows a line to the user.
+        may_ask: whether we look at something that an entry says it depends on, see ``core.dependencies.may_be_asked``;
+            None: what that says of a project in no repository.
     """
 
-    def __init__(self, store: Store, seal: Seal, writable: bool, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        seal: Seal,
+        writable: bool,
+        warn: Callable[[str], None],
+        may_ask: Callable[[str], bool] | None = None,
+    ) -> None:
+        self.may_ask = may_ask or partial(may_be_asked, Path("/nonexistent"))
         self._store = store
         self._seal = seal
         self.writable = writable

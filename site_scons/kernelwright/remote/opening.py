@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.dependencies import may_be_asked
 from ..core.errors import SettingsError, Where
 from ..define.remote_address import OWN_CREDENTIALS, SIGNING_KEY, TOKEN, is_safe_for_secrets, scheme_of
 from ..define.settings import Settings
@@ -55,7 +57,7 @@ def open_remote(
         from .bazel import BazelStore
 
         store = BazelStore(store)
-    return RemoteCache(store, seal, writes, warn)
+    return RemoteCache(store, seal, writes, warn, partial(may_be_asked, top))
 
 
 def _store(settings: Settings, top: Path, environment: Mapping[str, str]) -> Store:

@@ -23,12 +23,11 @@ import SCons.Util
 
 from .. import backends, lower
 from ..core.arch import image_file
-from ..core.dependencies import is_file, present_digest
+from ..core.dependencies import is_file, is_portable, present_digest
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
-from ..core.surroundings import OUTSIDE
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
@@ -689,7 +688,7 @@ class PackageGraph:
         """Note the finished kernels of a definition file for other trees, if nothing else decides what they are."""
         whole = {name: kernel for name, kernel in kernels.items() if kernel is not None}
         all_here = len(whole) == len(kernels) and not found.elsewhere
-        if OUTSIDE in self._digests(found):
+        if not all(map(is_portable, self._digests(found))):
             return
         if whole and all_here and found.definition.shared and self._restored:
             common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]

@@ -249,9 +249,11 @@ class KernelContext:
     def definition_files(self) -> list[str]:
         """Paths of the files that the definition consists of: itself and the project files that it imports or reads.
 
-        Folders whose listing it read, and files that it looked for in vain, are only in the fingerprints.
+        Files outside of the project, folders whose listing it read, and files that it looked for in vain are only in
+        the fingerprints.
         """
-        names = [name for name, digest in self.definition.dependencies.items() if digest and not name.endswith("/")]
+        known = [name for name, digest in self.definition.dependencies.items() if digest and not name.endswith("/")]
+        names = [name for name in known if not name.startswith(("/", "../"))]
         return [f"{self.run.top}/{name}" for name in sorted(names)]
 
     @cached_property

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.dependencies import is_portable
 from ..core.files import SCRATCH, read_record, write_atomically
 from ..core.records import Record, decoded
-from ..core.surroundings import OUTSIDE
 from ..remote.counts import Counts
 from ..remote.objects import decompressed
 from .entry import (
@@ -191,7 +191,7 @@ class BuildCache:
         Arguments:
             here: whether no other machine may have them.
         """
-        here = here or OUTSIDE in later
+        here = here or not all(map(is_portable, later))
         if self._writable and sum((out / name).stat().st_size for name in names) <= LARGEST_OUTPUTS:
             self._keep(key, {name: (out / name).read_bytes() for name in names}, later, HERE if here else {})
             if not here:
@@ -428,7 +428,7 @@ class BuildCache:
         if found is None and self.behind is not None:
             found = self.behind._look_up(key, files, digest)
             if found is not None:
-                here = here or OUTSIDE in found[1]
+                here = here or not all(map(is_portable, found[1]))
                 self._keep(key, *found, HERE if here else {})
                 if not here:
                     self._share(key, found[1])

@@ -89,11 +89,18 @@ def remember(cache: BuildCache, question: Any, finished: Finished, digests: Mapp
 
 def recall(cache: BuildCache, question: Any, current: Callable[[str], str]) -> Finished | None:
     """The finished kernels of a definition file, if everything that they depend on is the same now."""
-    found = cache.recall_with_files(question, current)
+    compared: set[str] = set()
+
+    def compare(name: str) -> str:
+        compared.add(name)
+        return current(name)
+
+    found = cache.recall_with_files(question, compare)
     try:
-        return None if found is None else replace(_finished(found[0]), files=found[1])
+        kernels = None if found is None else replace(_finished(found[0]), files=found[1])
     except ValueError:
         return None
+    return kernels if kernels is not None and compared.issuperset(kernels.names) else None
 
 
 def fetch_common(cache: BuildCache, finished: Iterable[Finished]) -> None:

@@ -72,7 +72,9 @@ def slots(
 ) -> Iterator[tuple[dict[str, str], tuple[bytes, dict[str, bytes]] | None]]:
     """What the entries of a stage in the remote cache depend on, with the digests.
 
-    One that depends on nothing more is in the first slot itself: it, and its files, come with that.
+    One that depends on nothing more is in the first slot itself: it, and its files, come with that. Others wrote the
+    names, and what is asked for next depends on the digests: so a list that names what is none of their business counts
+    as absent.
     """
     for slot in range(MOST_LISTS):
         first = fetched(remote, slot_key(key, slot), functools.partial(files_or_list, files))
@@ -80,7 +82,8 @@ def slots(
             return
         entry, there = first
         if isinstance(there, list):
-            yield {name: digest(name) for name in there}, None
+            if all(map(remote.may_ask, there)):
+                yield {name: digest(name) for name in there}, None
         else:
             yield {}, (entry, there)
             return

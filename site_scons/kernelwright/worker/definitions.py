@@ -30,9 +30,8 @@ from types import ModuleType
 from typing import Any
 
 from .. import lower
-from ..core.dependencies import present_digest
+from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
-from ..core.files import dependency_digest
 from ..core.project import Installation, Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
@@ -112,7 +111,7 @@ class Definitions:
         self._owners: dict[frozenset[str], list[str] | None] = {}
         self._installation = installation = Installation()
         self._strict = Strict(self.project, installation)
-        self._recorder = ReadRecorder(self.project, self._strict)
+        self._recorder = ReadRecorder(self.project, installation, self._strict)
         self._finder = ProjectFinder(self.project, installation, self._recorder)
         self._recorder.install()
         sys.meta_path.insert(0, self._finder)
@@ -166,7 +165,8 @@ class Definitions:
 
     def is_shareable(self, definition: Definition) -> bool:
         """Whether all that the definition depends on is known, so that others can tell whether it is the same there."""
-        return not definition.reads.outside and self._distributions() is not None
+        known = not definition.reads.outside and self._distributions() is not None
+        return known and all(map(is_portable, definition.reads.files))
 
     def seen_by(self, definition: Definition) -> dict[str, str]:
         """All that the definition depends on, what its functions turned out to see when they were called included."""
@@ -188,7 +188,7 @@ class Definitions:
         """The files of installed modules that this process has loaded since it began with the definition."""
         new = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] not in self._before]
         files = [getattr(module, "__file__", None) or "" for module in new]
-        others = [file for file in files if self.project.relative(file) is None]
+        others = [file for file in files if self._recorder.name_of(file) is None]
         return [file for file in others if self._installation.is_package_code(file)]
 
     def require_recorded(self, definition: Definition) -> None:
@@ -229,7 +229,7 @@ class Definitions:
 
     def _is_current(self, files: Mapping[str, str]) -> bool:
         root = Path(self.project.root)
-        return all(dependency_digest(root, name) == digest for name, digest in files.items())
+        return all(present_digest(root, name) == digest for name, digest in files.items())
 
     def _execute(self, path: str, definition: Definition) -> Definition:
         folder, module_name = module_name_of(path)
@@ -248,20 +248,20 @@ class Definitions:
         """Note what the kernels say they read: it is a dependency whether or not anything is seen to read it."""
         for kernel in definition.kernels:
             if kernel.recorded is not None:
-                self._declared_name(definition, kernel, kernel.recorded, "recorded() names")
+                name = self._declared_name(definition, kernel, kernel.recorded, "recorded() names")
+                if name.startswith("../"):
+                    where = Where(kernel.name, location=self.project.location(kernel.location))
+                    message = f"recorded() names {kernel.recorded!r}, which is outside of the project"
+                    raise DefinitionError(message, where, "copy it into the project")
             for pattern in kernel.reads:
                 self._recorder.note_declared(self._declared_name(definition, kernel, pattern))
 
     def _declared_name(
         self, definition: Definition, kernel: Kernel, pattern: str, subject: str = "reads contains"
     ) -> str:
-        """A pattern of ``reads``, or the path of ``recorded()``, made relative to the project root."""
+        """A pattern of ``reads``, or the path of ``recorded()``, relative to the project root, or absolute."""
         name = posixpath.normpath(posixpath.join(posixpath.dirname(definition.file), pattern))
         where = Where(kernel.name, location=self.project.location(kernel.location))
-        if name.split("/")[0] == "..":
-            raise DefinitionError(
-                f"{subject} {pattern!r}, which is outside of the project", where, "copy it into the project"
-            )
         if (Path(self.project.root) / name).is_dir():
             remedy = f'write "{pattern.rstrip("/")}/**" for all files in it'
             raise DefinitionError(f"{subject} {pattern!r}, which is a folder", where, remedy)
@@ -363,8 +363,8 @@ class Definitions:
         )
 
     def _is_file(self, path: str) -> bool:
-        """Whether a path is that of a file of the project; TVM and Cython name sources that do not exist here."""
-        return self.project.relative(path) is not None and Path(path).is_file()
+        """Whether a path is that of a file of the user's; TVM and Cython name sources that do not exist here."""
+        return self._recorder.name_of(path) is not None and Path(path).is_file()
 
     @staticmethod
     def _verb(error: BaseException) -> str:

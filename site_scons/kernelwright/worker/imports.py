@@ -1,4 +1,4 @@
-"""Finds and loads the project's modules, always from source, and notes every file that it looks for.
+"""Finds and loads the user's modules, wherever they lie, always from source, and notes every file that it looks for.
 
 Python's own finders list folders and remember what they saw. This one asks for single files in a fixed order, so that
 those which it asked for in vain are known: if one of them is made later, an import finds another module.
@@ -11,16 +11,17 @@ import linecache
 import os
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
-from ..core.project import Installation, Project
+from ..core.project import OWN_PACKAGE, Installation, Project
 from .reads import ReadRecorder
 
 
 class ProjectLoader(SourceFileLoader):
-    """Loads a project module from its source and never from bytecode."""
+    """Loads a module of the user's from its source and never from bytecode."""
 
     def __init__(self, name: str, path: str, recorder: ReadRecorder) -> None:
         super().__init__(name, path)
@@ -37,7 +38,10 @@ class ProjectLoader(SourceFileLoader):
 
 
 class ProjectFinder(MetaPathFinder):
-    """Finds project modules before Python's own finders do, except under the names of standard modules.
+    """Finds the user's modules before Python's own finders do, except under the names of standard modules.
+
+    Folders of the user's that were in the search path from the start, as a ``.pth`` file adds them, have their place in
+    it. All others come first.
 
     A folder's source modules come before its extension modules. Bytecode without source is not looked for.
     """
@@ -51,20 +55,38 @@ class ProjectFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a project module, or None for any other."""
+        """The spec of a module of the user's, or None for any other."""
         if path is None:
             if fullname in sys.stdlib_module_names:
                 return None
             if self._is_import_of_a_package() and _is_installed(fullname):
                 return None
-            return self._search(fullname, self._top_folders())
-        return self._search(fullname, [folder for folder in path if self._project.relative(folder) is not None])
+            return self._search(fullname, self._top_folders()) or self._search_from_the_start(fullname)
+        return self._search(fullname, [folder for folder in path if self._is_users(folder)])
+
+    def _is_users(self, folder: str) -> bool:
+        return self._recorder.name_of(f"{folder}/_") is not None
 
     def _top_folders(self) -> list[str]:
         added = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]  # noqa: PTH100
-        return list(
-            dict.fromkeys([*self.folders, *(folder for folder in added if self._project.relative(folder) is not None)])
-        )
+        later = {folder for folder in self._installation.search_path if self._project.relative(folder) is None}
+        own = [folder for folder in added if folder not in later and self._is_users(folder)]
+        return list(dict.fromkeys([*self.folders, *own]))
+
+    @cached_property
+    def _start(self) -> list[tuple[str, bool]]:
+        """The search path as it was at the start, and which of its folders are the user's; empty, if none is."""
+        ours = os.path.dirname(OWN_PACKAGE.rstrip(os.sep))  # noqa: PTH120
+        found = [(folder, folder != ours and self._is_users(folder)) for folder in self._installation.search_path]
+        return found if any(is_users for _, is_users in found) else []
+
+    def _search_from_the_start(self, fullname: str) -> ModuleSpec | None:
+        for folder, is_users in self._start:
+            if is_users and (spec := self._search(fullname, [folder])):
+                return spec
+            if not is_users and PathFinder.find_spec(fullname, [folder]) is not None:
+                return None
+        return None
 
     def _is_import_of_a_package(self) -> bool:
         """Whether an installed package imports something: it must not get a project file of that name instead."""
@@ -74,13 +96,13 @@ class ProjectFinder(MetaPathFinder):
         return self._installation.is_package_code(frame.f_code.co_filename)
 
     def _is_user_of_import(self, file: str) -> bool:
-        return self._project.relative(file) is not None or self._installation.is_package_code(file)
+        return self._recorder.name_of(file) is not None or self._installation.is_package_code(file)
 
     def _search(self, fullname: str, folders: Sequence[str]) -> ModuleSpec | None:
         portions = []
         for folder in folders:
             base = os.path.join(folder, fullname.rpartition(".")[2])  # noqa: PTH118
-            if self._project.relative(base) is None:
+            if self._recorder.name_of(base) is None:
                 continue
             if spec := self._spec_at(fullname, base):
                 return spec

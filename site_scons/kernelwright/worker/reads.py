@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.files import OUTPUT_FOLDERS, dependency_digest
-from ..core.project import Project
+from ..core.dependencies import present_digest
+from ..core.files import OUTPUT_FOLDERS
+from ..core.project import Installation, Project
 from ..define import recorded
 from .environment import watch_environment
 from .patterns import pattern_files
@@ -34,8 +35,8 @@ class Reads:
     Arguments:
         strict: whether to note also what strict mode does not allow.
         files: what it depends on: name as for ``dependency_digest`` -> digest of what was used.
-        modules: names of project files that were imported.
-        declared: names of project files that it says it reads.
+        modules: names of the files that were imported.
+        declared: names of the files that it says it reads.
         recorded: project files that ``recorded()`` looked for -> digest of what was used. Which configs there are
             depends on them, and what a variant is lowered to does not.
         made: paths of files and folders that it made itself: what is in them is no input.
@@ -72,12 +73,13 @@ class ReadRecorder:
     """The audit hook. There must be one object of this class in a process.
 
     Arguments:
-        project: tells which files belong to the project.
+        project, installation: tell which files are the user's, and which are installed.
         strict: judges what a strict definition does.
     """
 
-    def __init__(self, project: Project, strict: Strict) -> None:
+    def __init__(self, project: Project, installation: Installation, strict: Strict) -> None:
         self._project = project
+        self._installation = installation
         self._root = Path(project.root)
         self._strict = strict
         self._reads: Reads | None = None
@@ -106,9 +108,23 @@ class ReadRecorder:
         if self._reads is not None and not self._own.busy and self._counts(self._reads):
             self._reads.variables.add(variable)
 
+    def name_of(self, path: str) -> str | None:
+        """The name of a file of the user's, wherever it lies; see :meth:`core.project.Project.name`."""
+        return self._project.name(path, self._installation)
+
     def _counts(self, reads: Reads) -> bool:
         """Whether what is done outside of the project is the definition's own doing."""
         return not reads.by_tool or self._strict.is_by_project()
+
+    def _used_name(self, reads: Reads, full: str) -> str | None:
+        """The name of a file or folder of the user's that is being used.
+
+        None also for what is outside of the project and is the affair of others: an installed module reads it while it
+        is imported, or the compiler of a front end does.
+        """
+        name = self.name_of(full)
+        is_own = name is None or not _is_outside(name) or (self._counts(reads) and self._strict.is_own_doing())
+        return name if is_own else None
 
     def _beyond(self, reads: Reads) -> Findings:
         """Where what is done outside of the project is noted."""
@@ -127,14 +143,14 @@ class ReadRecorder:
 
     def note_module(self, path: str, content: bytes) -> None:
         """Note a module with the content that is being used."""
-        name = self._project.relative(path)
+        name = self.name_of(path)
         if name is not None and self._reads is not None:
             self._reads.files[name] = hashlib.sha256(content).hexdigest()
             self._reads.modules.add(name)
 
     def note_candidate(self, path: str) -> None:
         """Note a file, or with a slash at the end a folder, that an import asks for, whether or not it is there."""
-        name = self._project.relative(path)
+        name = self.name_of(path)
         if name is not None and self._reads is not None:
             self._note(self._reads, name + "/" if path.endswith(os.sep) else name)
             if self._reads.files.get(name):
@@ -142,7 +158,7 @@ class ReadRecorder:
 
     def note_used(self, path: str, digest: str | None) -> None:
         """Note what another process used: a file with the digest of its content, or without one a folder."""
-        name = self._project.relative(path)
+        name = self.name_of(path)
         if name is not None and self._reads is not None:
             if digest is None:
                 self._note(self._reads, name + "/")
@@ -153,16 +169,25 @@ class ReadRecorder:
         """Note the files that a definition says it reads: a pattern relative to the project root."""
         if self._reads is not None:
             with self._quietly():
-                names = list(pattern_files(self._root, ".", pattern.split("/")))
+                first, *rest = pattern.split("/")
+                found = (
+                    pattern_files(self._root, ".", [first, *rest]) if first else pattern_files(self._root, "/", rest)
+                )
+                names = [self._canonical(name) for name in found]
             for name in names:
                 self._note(self._reads, name)
             self._reads.declared.update(names)
+
+    def _canonical(self, name: str) -> str:
+        """The name that a file has when it is read, given another one that leads to it."""
+        path = os.path.normpath(os.path.join(self._root, name))  # noqa: PTH118
+        return (self.name_of(path) or name.rstrip("/")) + ("/" if name.endswith("/") else "")
 
     def _note(self, reads: Reads, name: str) -> None:
         """Note what is there now, unless it is noted already."""
         if name not in reads.files:
             with self._quietly():
-                reads.files[name] = dependency_digest(self._root, name)
+                reads.files[name] = present_digest(self._root, name)
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -202,28 +227,28 @@ class ReadRecorder:
             self._read(reads, os.path.abspath(path))  # noqa: PTH100
 
     def _read(self, reads: Reads, full: str) -> None:
-        name = self._project.relative(full)
         if os.path.isdir(full) or reads.has_made(full):  # noqa: PTH112
             return
+        name = self._used_name(reads, full)
         if name is not None and _is_by_recorded():
-            reads.recorded.setdefault(name, dependency_digest(self._root, name))
+            reads.recorded.setdefault(name, present_digest(self._root, name))
         elif name is not None:
             self._note(reads, name)
             if _is_by_import("get_code"):
                 reads.modules.add(name)
             elif reads.strict and name not in reads.modules:
                 self._strict.note_undeclared(reads.findings, name)
-        else:
+        elif self.name_of(full) is None:
             self._strict.note_outside(self._beyond(reads), "reads", full)
 
     def _refuse_bytecode(self, full: str) -> None:
-        """Have Python's own loader take the source of a project module: bytecode may be of another one.
+        """Have Python's own loader take the source of a module of the user's: bytecode may be of another one.
 
         That loader comes in where a definition loads a file itself, with ``spec_from_file_location``.
         """
         folder, name = os.path.split(full)
         is_bytecode = name.endswith(".pyc") and os.path.basename(folder) == "__pycache__"  # noqa: PTH119
-        if is_bytecode and self._project.relative(os.path.dirname(folder)) is not None:  # noqa: PTH120
+        if is_bytecode and self.name_of(os.path.join(os.path.dirname(folder), "_")) is not None:  # noqa: PTH118, PTH120
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
 
     def _listed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
@@ -231,17 +256,18 @@ class ReadRecorder:
         if path is None or _is_by_import("_fill_cache"):
             return  # our finder has asked for what an import depends on
         full = os.path.abspath(path)  # noqa: PTH100
-        name = self._project.relative(full)
         if reads.has_made(full):
             return
+        name = self._used_name(reads, full)
         if name is not None:
             self._note_listing(reads, name)
-        else:
+        elif self.name_of(full) is None:
             self._strict.note_outside(self._beyond(reads), "lists", full)
 
     def _note_listing(self, reads: Reads, name: str) -> None:
         parts = name.split("/")
-        if parts[0] not in OUTPUT_FOLDERS and not any(part.startswith(".") for part in parts if part != "."):
+        hidden = any(part.startswith(".") for part in parts if part not in (".", ".."))
+        if _is_outside(name) or (parts[0] not in OUTPUT_FOLDERS and not hidden):
             self._note(reads, name + "/")
 
     def _made_folder(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
@@ -263,7 +289,7 @@ class ReadRecorder:
         """What a glob looks for besides the folders that it lists: for ``*/b/x`` the file ``b/x`` in each folder."""
         parts = Path(os.path.abspath(folder), pattern).parts  # noqa: PTH100
         fixed = next((place for place, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-        name = self._project.relative(str(Path(*parts[:fixed])))
+        name = self._used_name(reads, str(Path(*parts[:fixed])))
         if name is None:
             return
         for found in pattern_files(self._root, name, parts[fixed:]):
@@ -271,6 +297,11 @@ class ReadRecorder:
                 self._note_listing(reads, posixpath.normpath(found))
             elif not glob.has_magic(parts[-1]):
                 self._note(reads, found)
+
+
+def _is_outside(name: str) -> bool:
+    """Whether a name is that of a file outside of the project."""
+    return name.startswith(("/", "../")) or name == ".."
 
 
 def _path(value: Any) -> str | None:

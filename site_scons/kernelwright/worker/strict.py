@@ -1,7 +1,7 @@
 """Strict mode: what a definition must not do, and which of its lines did it.
 
-A definition is to be a function of the project's files that it imports or declares. What it reads elsewhere, what a
-process that it starts says, and what the network says can change without a rebuild.
+A definition is to be a function of the files that it imports or declares. What a process that it starts says, and what
+the network says, can change without a rebuild.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ from types import FrameType
 from typing import Any
 
 from ..core.errors import DefinitionError, Where
-from ..core.project import Installation, Project
+from ..core.project import MACHINE, Installation, Project
 
 MAX_TEXT = 200
 """Longest text in characters that an error shows of a command."""
 
 MAX_MORE = 20
 """How many findings an error lists besides the first."""
-
-_MACHINE = ("/proc/", "/sys/")
-"""What the system says about the machine: an installed package may look at it, a definition may not."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,8 @@ class Finding:
     Arguments:
         text: what it does, such as ``starts a process: uname``.
         remedy: what to do about it.
-        location: ``path:line`` of the project's innermost line; None if no line of the project is known.
-        name: the project file that it read without declaring it; None for what no declaration allows.
+        location: ``path:line`` of the user's innermost line; None if no line of the user's is known.
+        name: the file that it read without declaring it; None for what no declaration allows.
     """
 
     text: str
@@ -51,7 +48,7 @@ Findings = dict[Finding, None]
 
 @dataclass(frozen=True)
 class _Culprit:
-    """The innermost line of the project; ``by_package``: it has an installed package do it."""
+    """The innermost line of the user's; ``by_package``: it has an installed package do it."""
 
     location: str | None
     by_package: bool
@@ -61,7 +58,7 @@ class Strict:
     """Judges what a strict definition does.
 
     Arguments:
-        project, installation: tell which files are the project's, and which are installed.
+        project, installation: tell which files are the user's, and which are installed.
     """
 
     def __init__(self, project: Project, installation: Installation) -> None:
@@ -76,16 +73,16 @@ class Strict:
             self._note(findings, self._culprit(), Finding(describe(arguments), remedy))
 
     def note_undeclared(self, findings: Findings, name: str) -> None:
-        """Note that a project file is read; whether that was declared is only known in the end."""
+        """Note that a file of the user's is read; whether that was declared is only known in the end."""
         text = f"reads {name}, which is neither imported nor declared"
         self._note(findings, self._culprit(), Finding(text, "", name=name))
 
     def note_outside(self, findings: Findings, verb: str, path: str) -> None:
-        """Note that something outside of the project is read or listed, unless it is installed."""
+        """Note that something is read or listed that has no lasting content, unless an installed package does so."""
         culprit = self._culprit()
-        of_package = culprit is not None and culprit.by_package and (path + os.sep).startswith(_MACHINE)
+        of_package = culprit is not None and culprit.by_package and (path + os.sep).startswith(MACHINE)
         if not of_package and not self._installation.has(path):
-            remedy = 'copy it into the project and declare it with @kernel(reads=["..."]), or leave it out'
+            remedy = 'keep what it says in a file of the project, declared with @kernel(reads=["..."]), or leave it out'
             self._note(findings, culprit, Finding(f"{verb} {path}, which is outside of the project", remedy))
 
     def error(
@@ -112,11 +109,18 @@ class Strict:
         )
 
     def is_by_project(self) -> bool:
-        """Whether a line of the project does what is being done, or has it done."""
+        """Whether a line of the user's does what is being done, or has it done."""
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self._project.relative(frame.f_code.co_filename) is None:
+        while frame is not None and not self._is_users(frame.f_code.co_filename):
             frame = frame.f_back
         return frame is not None
+
+    def is_own_doing(self) -> bool:
+        """Whether what is being done is more than an installed module does while it is imported."""
+        return self._culprit() is not None
+
+    def _is_users(self, file: str) -> bool:
+        return self._project.name(file, self._installation) is not None
 
     @staticmethod
     def _note(findings: Findings, culprit: _Culprit | None, finding: Finding) -> None:
@@ -131,7 +135,7 @@ class Strict:
         frame, by_package, by_module = sys._getframe(1), False, False
         while True:
             file = frame.f_code.co_filename
-            if self._project.relative(file) is not None:
+            if self._is_users(file):
                 return _Culprit(f"{file}:{frame.f_lineno}", by_package)
             if by_module and file.startswith("<frozen importlib"):
                 return None
@@ -143,7 +147,7 @@ class Strict:
 
 
 def _declaration(name: str, file: str) -> str:
-    path = posixpath.relpath(f"/{name}", f"/{posixpath.dirname(file)}")
+    path = name if name.startswith("/") else posixpath.relpath(name, posixpath.dirname(file) or ".")
     return f'declare it with @kernel(reads=["{path}"]), or leave it out'
 
 

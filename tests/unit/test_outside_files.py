@@ -1,0 +1,187 @@
+"""Files outside of the project are dependencies like those in it; their names mean the same elsewhere if they can."""
+
+from __future__ import annotations
+
+import os
+import py_compile
+import textwrap
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernelwright.core import repository
+from kernelwright.core.dependencies import dependency_name, is_portable, may_be_asked, path_of, present_digest
+from kernelwright.core.project import Installation
+from kernelwright.core.project import Project as Names
+from workers_project import Project
+
+
+@pytest.fixture(scope="module")
+def monorepo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project in a repository, with other folders of it beside, and one outside of it."""
+    top = tmp_path_factory.mktemp("monorepo")
+    project = Project(top / "repo/proj")
+    (top / "repo/.git").mkdir(parents=True)
+    with project.pool:
+        yield project
+
+
+@pytest.fixture
+def project(monorepo: Project) -> Project:
+    for folder in ("repo/common", "far"):
+        for name, text in {"tiles.py": "VALUE = 1\n", "table.json": "1\n"}.items():
+            path = top_of(monorepo) / folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    return monorepo
+
+
+def top_of(project: Project) -> Path:
+    return project.folder.parents[1]
+
+
+def dependencies(project: Project, top: str) -> dict[str, str]:
+    """What a definition file depends on, besides itself and what it looks for beside itself in vain."""
+    text = textwrap.dedent(top).format(top=top_of(project))
+    record = project.discover(project.empty("k", text))
+    listed: dict[str, str] = {**record["dependencies"], **record["recorded"]}
+    return {name: digest for name, digest in listed.items() if name.startswith(("/", "../"))}
+
+
+@pytest.mark.parametrize("folder", ["{top}/repo/common", "{top}/far"])
+@pytest.mark.parametrize(
+    ("code", "file"),
+    [
+        ("import sys; sys.path.insert(0, '{folder}'); import tiles", "tiles.py"),
+        ("import sys; sys.path.append('{folder}')\ndef f(): import tiles\nf()", "tiles.py"),
+        (
+            "from importlib.util import *\nspec = spec_from_file_location('tiles', '{folder}/tiles.py')\n"
+            "spec.loader.exec_module(module_from_spec(spec))",
+            "tiles.py",
+        ),
+        ("open('{folder}/table.json').close()", "table.json"),
+        ("import os; os.close(os.open('{folder}/table.json', os.O_RDONLY))", "table.json"),
+        ("import os; os.chdir('{folder}'); open('table.json').close()", "table.json"),
+        ("import numpy; numpy.fromfile('{folder}/table.json', 'u1')", "table.json"),
+        ("try: open('{folder}/new.json')\nexcept OSError: pass", "new.json"),
+        ("import os; os.listdir('{folder}')", ""),
+        ("import glob; glob.glob('{folder}/*.json')", ""),
+        ("from pathlib import Path; list(Path('{folder}').glob('*/new.json'))", ""),
+    ],
+)
+def test_what_is_used_outside_of_the_project_is_a_dependency(
+    project: Project, code: str, file: str, folder: str
+) -> None:
+    place = folder.format(top=top_of(project))
+    name = f"{'../common' if folder.endswith('common') else place}/{file}"
+    before = dependencies(project, code.format(folder=folder))
+    assert name in before
+    Path(place, file or "another.json").write_text("VALUE = 2\n")
+    after = dependencies(project, code.format(folder=folder))
+    assert after[name] != before[name] and after[name] == present_digest(project.folder, name)
+    Path(place, file or "another.json").unlink()
+    assert is_portable(name) == folder.endswith("common")
+
+
+def test_modules_outside_are_taken_from_their_source_and_what_was_asked_for_in_vain_is_known(project: Project) -> None:
+    tiles = top_of(project) / "repo/common/tiles.py"
+    (tiles.parent / "first").mkdir(exist_ok=True)
+    os.utime(tiles, (1_000_000_000, 1_000_000_000))
+    py_compile.compile(str(tiles))
+    tiles.write_text("VALUE = 2\n")
+    os.utime(tiles, (1_000_000_000, 1_000_000_000))
+    code = (
+        "import sys; sys.path[:0] = ['{top}/repo/common/first', '{top}/repo/common']; import tiles; print(tiles.VALUE)"
+    )
+    found = dependencies(project, code)
+    assert project.printed[-1] == "2\n"
+    assert {name for name in found if not found[name]} == {
+        *("../common/first/tiles.py", "../common/first/tiles/", "../common/tiles/"),
+        *(f"../common/first/tiles{suffix}" for suffix in EXTENSION_SUFFIXES),
+    }
+
+
+def test_a_repository_is_known_by_any_of_its_paths_and_links_lead_nobody_astray(project: Project) -> None:
+    top = top_of(project)
+    installation = Installation()
+    (top / "link").symlink_to(top / "repo")
+    (top / "repo/deep/er").mkdir(parents=True)
+    (top / "repo/shallow").symlink_to(top / "repo/deep/er")
+    for root in (top / "link/proj", top / "repo/proj"):
+        for path in (top / "link/common/tiles.py", top / "repo/common/tiles.py"):
+            name = Names(root).name(str(path), installation)
+            assert name in ("../common/tiles.py", str(path))
+            assert path_of(root, str(name)).resolve() == path.resolve()
+    assert Names(top / "link/proj").name(str(top / "link/common/tiles.py"), installation) == "../common/tiles.py"
+    assert Names(top / "link/proj").name(str(top / "repo/common/tiles.py"), installation) == "../common/tiles.py"
+    for root in (top / "repo/shallow", top / "repo/deep/er"):
+        name = Names(root).name(str(top / "repo/common/tiles.py"), installation)
+        assert path_of(root, str(name)).resolve() == (top / "repo/common/tiles.py").resolve()
+
+
+def test_what_is_installed_in_a_repository_is_none_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "venv"))
+    names, installation = Names(tmp_path / "proj"), Installation()
+    for path in ("venv/lib/a.py", "other/lib/python3/site-packages/a.py", "common/__pycache__/a.pyc"):
+        assert names.name(str(tmp_path / path), installation) is None
+    assert names.name(str(tmp_path / "common/a.h"), installation) == "../common/a.h"
+    assert dependency_name(tmp_path / "common/a.h", tmp_path / "proj", {}) == "../common/a.h"
+    assert names.location(f"{tmp_path}/common/a.py:3") == "../common/a.py:3"
+
+
+def test_a_repository_with_the_home_folder_in_it_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "proj").mkdir()
+    assert repository.repository_around(tmp_path / "proj") is None
+    (tmp_path / ".git").write_text("gitdir: elsewhere\n")  # of a submodule, or of one of several work trees
+    repository.repository_around.cache_clear()
+    assert repository.repository_around(tmp_path / "proj") == tmp_path
+    for home in (tmp_path, tmp_path / "users/me"):
+        monkeypatch.setenv("HOME", str(home))
+        repository.repository_around.cache_clear()
+        assert repository.repository_around(tmp_path / "proj") is None
+    repository.repository_around.cache_clear()
+
+
+ASKED: dict[str, Any] = {
+    "kernels/tiles.py": True,
+    "kernels/.config": True,
+    "../common/tiles.py": True,
+    "../common/": True,
+    "/package:acme/include//a.h": True,
+    "/package:acme/include//../more/a.h": True,
+    "/usr/include/a.h": True,
+    "/opt/cutlass/a.h": True,
+    "/installed/numpy": True,
+    "/environment/HOME": True,
+    "/folder/": True,
+    "/environment/SECRET": False,
+    "/outside/": False,
+    ".git/config": False,
+    "a/../.git/config": False,
+    "../.git/config": False,
+    "../.env": False,
+    "../../far/table.json": False,
+    "..": True,
+    "../..": False,
+    "../common/../../far/table.json": False,
+    "/etc/shadow": False,
+    "/home/me/.ssh/id_rsa": False,
+    "/usr/../etc/shadow": False,
+    "/package:.ssh//id_rsa": False,
+    "/package:acme//../../etc/passwd": False,
+    "/package:/etc//passwd": False,
+    "/package:..//secret": False,
+    "a\0": False,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_others_may_ask_for_what_is_in_the_repository_and_in_software_only(project: Project, name: str) -> None:
+    assert may_be_asked(project.folder, name) == ASKED[name]
+    outside_of_any = may_be_asked(Path("/nowhere/at/all"), name)
+    assert outside_of_any == (ASKED[name] and not name.startswith(".."))
