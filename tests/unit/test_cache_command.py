@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, (name, key, config) in enumerate([("scale", KEY, {"n": 4}), ("softmax", OTHER, {})]):
         with store.scratch(name) as scratch:
             describe(scratch, name, key, **config)
-            age(store.publish(name, key, scratch), 1000 * (2 - number))
+            age(store.publish(name, THIRD, key, scratch), 1000 * (2 - number))
     with store.scratch("broken") as scratch:
         store.fail("broken-default", THIRD, scratch, "error: no")
     out = tmp_path / "out"
@@ -82,7 +82,7 @@ def test_the_list_has_a_line_for_each_kernel_the_last_used_first(
 
 def test_a_kernel_is_shown_by_the_begin_of_its_key(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "show", OTHER[:2])
-    folder = cache / f"kernels/softmax-{OTHER[:16]}"
+    folder = cache / f"kernels/softmax-{THIRD[:16]}-{OTHER[:16]}"
     assert status == 0
     for line in (
         f"key:       {OTHER}",
@@ -94,7 +94,7 @@ def test_a_kernel_is_shown_by_the_begin_of_its_key(cache: Path, capsys: pytest.C
     assert "file:      _lib/scale.so" in out
     status, out, _ = run(capsys, "show", KEY)
     assert status == 0 and "config:    n=4" in out
-    (cache / f"kernels/scale-{KEY[:16]}/_lib/scale.so").unlink()
+    (cache / f"kernels/scale-{THIRD[:16]}-{KEY[:16]}/_lib/scale.so").unlink()
     status, out, _ = run(capsys, "show", KEY)
     assert status == 1 and re.search("damage: .*scale.so: cannot be read", out)
 
@@ -121,7 +121,7 @@ def test_pruning_keeps_what_was_used_last(cache: Path, capsys: pytest.CaptureFix
     assert run(capsys, "prune")[0] == 0 and len(list((cache / "kernels").iterdir())) == 2
     status, out, _ = run(capsys, "prune", "--to", "1K")
     assert status == 0 and out.startswith("removed ")
-    assert [path.name for path in (cache / "kernels").iterdir()] == [f"softmax-{OTHER[:16]}"]
+    assert [path.name for path in (cache / "kernels").iterdir()] == [f"softmax-{THIRD[:16]}-{OTHER[:16]}"]
     assert not list((cache / "stages").glob("??/*")) and not list((cache / "failed").iterdir())
     status, _, err = run(capsys, "prune", "--to", "much")
     assert status == 1 and "'much' is no size" in err
@@ -135,16 +135,16 @@ def test_clearing_leaves_an_empty_cache(cache: Path, capsys: pytest.CaptureFixtu
 
 def test_verifying_reports_all_damage_and_removes_it_if_asked(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "verify") == (0, "1 stage and 2 kernels, 0 damaged\n", "")
-    (cache / f"kernels/scale-{KEY[:16]}/_lib/scale.so").write_bytes(b"librarx")
-    moved = cache / f"kernels/softmax-{THIRD[:16]}"
-    (cache / f"kernels/softmax-{OTHER[:16]}").rename(moved)
+    (cache / f"kernels/scale-{THIRD[:16]}-{KEY[:16]}/_lib/scale.so").write_bytes(b"librarx")
+    moved = cache / f"kernels/softmax-{THIRD[:16]}-{THIRD[:16]}"
+    (cache / f"kernels/softmax-{THIRD[:16]}-{OTHER[:16]}").rename(moved)
     stage = entry(cache)
     stage.write_bytes(stage.read_bytes()[:-1] + b"x")
     status, out, _ = run(capsys, "verify")
     assert status == 1 and out.splitlines() == [
         f"stages/{stage.name[:2]}/{stage.name}: the content does not fit its digest",
-        f"kernels/scale-{KEY[:16]}: _lib/scale.so: was altered",
-        f"kernels/softmax-{THIRD[:16]}: has the name of another key",
+        f"kernels/scale-{THIRD[:16]}-{KEY[:16]}: _lib/scale.so: was altered",
+        f"kernels/softmax-{THIRD[:16]}-{THIRD[:16]}: has the name of another key",
         "1 stage and 2 kernels, 3 damaged",
     ]
     assert stage.exists() and moved.exists()
@@ -164,7 +164,7 @@ def test_lists_of_files_are_checked_as_well(cache: Path, tmp_path: Path, capsys:
 
 
 def test_a_damaged_manifest_is_listed_and_ends_nothing(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = cache / f"kernels/scale-{KEY[:16]}/manifest.json"
+    manifest = cache / f"kernels/scale-{THIRD[:16]}-{KEY[:16]}/manifest.json"
     for text in ("{", sealed_document({"schema": SCHEMA, "key": KEY, "kernels": {"scale": []}, "files": {}})):
         manifest.write_text(text)
         status, out, _ = run(capsys, "list")

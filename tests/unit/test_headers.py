@@ -16,8 +16,9 @@ from kernelwright.compilers.headers import (
     sought_in_vain,
 )
 from kernelwright.compilers.nvcc import NvccJob
+from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import ToolchainError, Where
-from kernelwright.stages.included import EDITED, included
+from kernelwright.stages.included import included
 
 
 @pytest.mark.parametrize(

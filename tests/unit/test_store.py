@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from kernelwright.ondemand import store as store_module
 from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, clear_cache, damage, kernel_folder
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
-from kernelwright.state.entry import key_of
+from kernelwright.state.entry import entry_key, key_of
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -32,18 +33,29 @@ def a_store(tmp_path: Path, **more: bool) -> KernelStore:
     return KernelStore(tmp_path / "cache", 1 << 20, **more)
 
 
-def write_kernel(folder: Path, key: str = KEY, content: bytes = b"library") -> None:
-    """What a compile leaves: a library, and a manifest with its digest."""
+PLACE = f"cache/kernels/scale-{KEY[:16]}-{entry_key(KEY, {})[:16]}"
+"""Where a kernel is that no other files decide."""
+
+
+def write_kernel(folder: Path, key: str = entry_key(KEY, {}), content: bytes = b"library") -> None:
+    """What a compile leaves: a library, and a manifest with its digest and its whole key."""
     (folder / "_lib").mkdir(parents=True)
     (folder / "_lib/scale.so").write_bytes(content)
     files = {"_lib/scale.so": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}}
+    (folder / "later.json").write_text("{}")
     (folder / "manifest.json").write_text(sealed_document({"schema": SCHEMA, "key": key, "files": files}))
 
 
 def publish(store: KernelStore, name: str = "scale", key: str = KEY, content: bytes = b"library") -> Path:
     with store.scratch(name) as scratch:
-        write_kernel(scratch, key, content)
-        return store.publish(name, key, scratch)
+        write_kernel(scratch, entry_key(key, {}), content)
+        return store.publish(name, key, entry_key(key, {}), scratch)
+
+
+def find(store: KernelStore, name: str = "scale", key: str = KEY) -> Path | None:
+    """The folder of a kernel that no other files decide; None: there is none."""
+    found = store.find(name, key, lambda file: "")
+    return None if found is None else found.folder
 
 
 def quiet() -> None:
@@ -93,13 +105,15 @@ def test_the_cache_is_no_news_for_git(tmp_path: Path) -> None:
 
 def test_what_was_published_is_found_by_its_whole_key_only(tmp_path: Path) -> None:
     store = a_store(tmp_path)
-    assert store.find("scale", KEY) is None
+    assert find(store) is None
     folder = publish(store)
-    assert folder == tmp_path / f"cache/kernels/scale-{KEY[:16]}"
-    assert a_store(tmp_path).find("scale", KEY) == folder
-    assert store.find("other", KEY) is None
-    assert store.find("scale", KEY[:16] + OTHER[16:]) is None, "only the first digits are the same"
+    assert folder == tmp_path / PLACE
+    assert find(a_store(tmp_path)) == folder
+    assert find(store, "other", KEY) is None
     assert damage(folder) == [] and rest(tmp_path / "cache") == []
+    shutil.rmtree(folder)
+    write_kernel(folder, entry_key(KEY, {})[:16] + OTHER[16:])
+    assert find(store) is None, "only the first digits are the same"
 
 
 def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None:
@@ -113,18 +127,6 @@ def test_the_first_one_stays_and_a_damaged_one_makes_way(tmp_path: Path) -> None
         assert damage(folder) == [f"{library}: was altered"]
         assert publish(store) == folder and damage(folder) == []
         assert reader.read() == b"lib", "who has opened a file keeps it"
-
-
-def test_one_whose_stages_read_other_files_takes_the_place(tmp_path: Path) -> None:
-    store = a_store(tmp_path)
-    folder = publish(store)
-    for later in ("{}", '{"table.json": "now"}', '{"table.json": "now"}'):
-        with store.scratch("scale") as scratch:
-            write_kernel(scratch)
-            (scratch / "later.json").write_text(later)
-            assert store.publish("scale", KEY, scratch) == folder
-        assert (folder / "later.json").read_text() == later
-    assert damage(folder) == [] and rest(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("what", ["truncated", "flipped", "schema", "no json", "gone", "a file"])
@@ -141,10 +143,12 @@ def test_a_damaged_manifest_is_a_miss_and_is_replaced(tmp_path: Path, what: str)
     else:
         other = json.dumps({**json.loads(text), "schema": SCHEMA + 1})
         manifest.write_text(
-            {"truncated": text[:-9], "flipped": text.replace("abab", "abac"), "schema": other, "no json": "{"}[what]
+            {"truncated": text[:-9], "flipped": text.replace("scale.so", "scale.sp"), "schema": other, "no json": "{"}[
+                what
+            ]
         )
-    assert store.find("scale", KEY) is None
-    assert publish(store) == folder == store.find("scale", KEY)
+    assert find(store) is None
+    assert publish(store) == folder == find(store)
 
 
 def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> None:
@@ -166,7 +170,7 @@ def test_many_processes_publish_one_kernel_and_one_stays(tmp_path: Path) -> None
     command = [sys.executable, "-c", code, str(tmp_path / "cache"), str(Path(__file__).parent)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     places = {process.communicate()[0].strip() for process in started}
-    assert places == {str(tmp_path / f"cache/kernels/scale-{KEY[:16]}")}
+    assert places == {str(tmp_path / PLACE)}
     assert rest(tmp_path / "cache") == [] and all(process.returncode == 0 for process in started)
 
 
@@ -363,7 +367,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def require_private(store: KernelStore, reason: str) -> None:
     """A store works without its folder, and says why."""
     folder = publish(store, "other", OTHER)
-    assert store.find("other", OTHER) == folder and store.folder not in folder.parents
+    assert find(store, "other", OTHER) == folder and store.folder not in folder.parents
     assert store.problem and reason in store.problem and "KERNELWRIGHT_CACHE_DIR" in store.problem
     assert not store.lasting
     with store.locked(KEY, 1, quiet), store.scratch("scale") as scratch:
@@ -375,10 +379,10 @@ def test_a_read_only_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mo
     folder = publish(a_store(tmp_path))
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     store = a_store(tmp_path)
-    assert store.find("scale", KEY) == folder
+    assert find(store) == folder
     assert store.problem is None, "reading needs nothing else"
     require_private(store, "Read-only file system")
-    assert store.find("scale", KEY) == folder
+    assert find(store) == folder
 
 
 def test_a_full_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mounted: Path) -> None:
@@ -389,7 +393,7 @@ def test_a_full_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mounted
     store = a_store(tmp_path)
     require_private(store, "No space left on device")
     assert "kernelwright cache prune" in str(store.problem)
-    assert store.find("scale", KEY) == folder
+    assert find(store) == folder
 
 
 def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
@@ -404,7 +408,7 @@ def test_a_disk_that_becomes_full_while_a_kernel_is_put_in_place_is_an_error(
         write_kernel(scratch)
         monkeypatch.setattr(Path, "rename", refuse)
         with pytest.raises(CacheError, match="No space left on device") as caught:
-            store.publish("scale", KEY, scratch)
+            store.publish("scale", KEY, entry_key(KEY, {}), scratch)
     assert "make room on the disk" in str(caught.value) and str(tmp_path) in str(caught.value)
 
 
@@ -446,11 +450,11 @@ def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_private_store_reads_and_keeps_nothing(tmp_path: Path) -> None:
     code = """
-from test_store import KernelStore, publish, KEY
+from test_store import KernelStore, find, publish
 store = KernelStore.private()
-assert store.find("scale", KEY) is None and not store.lasting and store.problem is None
+assert find(store) is None and not store.lasting and store.problem is None
 folder = publish(store)
-assert store.find("scale", KEY) == folder
+assert find(store) == folder
 print(store.work)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True)
@@ -461,7 +465,7 @@ print(store.work)
 def test_a_store_that_may_not_write_has_no_problem(tmp_path: Path) -> None:
     folder = publish(a_store(tmp_path))
     store = a_store(tmp_path, writable=False)
-    assert store.find("scale", KEY) == folder and not store.lasting
+    assert find(store) == folder and not store.lasting
     other = publish(store, "other", OTHER)
     assert store.problem is None and tmp_path not in other.parents
 
@@ -482,19 +486,19 @@ def test_what_was_used_least_recently_goes_first_and_what_is_in_use_stays(tmp_pa
     with store.scratch("scale") as scratch:
         (scratch / "big").write_bytes(bytes(20_000))
         age(store.fail("scale", OTHER, scratch, "log"), 5000)
-    assert store.find("scale", keys[0]), "that is a use"
+    assert find(store, "scale", keys[0]), "that is a use"
     store.trim()
-    assert [store.find("scale", key) is not None for key in keys] == [True, False, False, True]
+    assert [find(store, "scale", key) is not None for key in keys] == [True, False, False, True]
     assert store.failures() == []
     assert store.size() < 50_000
     store.prune(0)
-    assert store.find("scale", keys[0]), "a kernel that was used a moment ago stays"
+    assert find(store, "scale", keys[0]), "a kernel that was used a moment ago stays"
 
 
 def test_nothing_is_looked_at_if_nothing_was_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     age(publish(a_store(tmp_path)), 1000)
     store = KernelStore(tmp_path / "cache", 1)
-    assert store.find("scale", OTHER) is None
+    assert find(store, "scale", OTHER) is None
     monkeypatch.setattr(store, "_items", None)
     store.trim()
 
@@ -529,4 +533,4 @@ def test_clearing_removes_what_is_ours_only(tmp_path: Path) -> None:
     assert (cache / "kernels/my folder").is_dir()
     clear_cache(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
-    assert kernel_folder(cache, "scale", KEY) == publish(store), "it is a cache still"
+    assert kernel_folder(cache, "scale", KEY, entry_key(KEY, {})) == publish(store), "it is a cache still"

@@ -29,6 +29,9 @@ stands for all folders of the search path: the file is the first one of that nam
 SOFTWARE = ("/usr/", "/opt/")
 """Where software is installed: at the same place on machines that have the same, and it is nobody's secret."""
 
+EDITED = "edited while it was read"
+"""In place of the digest of a file; no file has it, so that what was made of it is made again."""
+
 
 def present_digest(top: Path, name: str) -> str:
     """The digest of what something depends on, as it is now; empty if that is absent.

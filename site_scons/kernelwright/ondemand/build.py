@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from .. import lower as front_ends
-from ..core.dependencies import present_digest
+from ..core.dependencies import EDITED, present_digest
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, sha256_of
 from ..core.version import VERSION
@@ -24,6 +24,7 @@ from ..define.settings import Settings, affecting
 from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
+from ..state.entry import entry_key
 from .session import Session
 from .store import LATER, CacheError
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ..discover.selection import KernelSelection
     from ..stages.context import Run
     from ..stages.kernel import KernelBuild
+    from ..stages.stage import Stage
 
 LOCK_TIMEOUT_S = 600.0
 """How long a process waits for another one that compiles the same kernel."""
@@ -106,13 +108,15 @@ class Compiled:
     """A compiled kernel.
 
     Arguments:
-        folder: where it is.
-        key: what decides its content.
+        folder: where it is. It never has anything else in it, but somebody may remove it.
+        key: digest of all that decides its content: the job's key, and the files that the stages turned out to read.
+        later: these files, with their digests.
         cached: whether it was there before, so that nothing was compiled now.
     """
 
     folder: Path
     key: str
+    later: Mapping[str, str]
     cached: bool
 
 
@@ -129,20 +133,20 @@ def compile_job(job: Job, note: Callable[[str], None], anew: bool = False) -> Co
     store, name = job.session.store, job.record.name
     known = None if anew else _known(job)
     if known is not None:
-        return Compiled(known, job.key, True)
+        return known
     waiting = partial(note, f"kernelwright: another process compiles {name}, waiting for it")
     with store.locked(job.key, LOCK_TIMEOUT_S, waiting, lambda: job.session.ending):
         known = None if anew else _known(job)
         if known is not None:
-            return Compiled(known, job.key, True)
+            return known
         with job.session.compiling():
-            compiled = Compiled(_compiled(job, note), job.key, False)
+            compiled = _compiled(job, note)
     store.trim()
     return compiled
 
 
-def _compiled(job: Job, note: Callable[[str], None]) -> Path:
-    """The folder of a kernel that is compiled now."""
+def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
+    """A kernel that is compiled now."""
     logging.getLogger("kernelwright").info(
         "%s/%s is compiled for %s, for the backend %s",
         *(job.record.name, job.slug, ", ".join(job.settings.archs), job.selection.backends[0]),
@@ -154,13 +158,13 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Path:
         backends.get(backend).require_build()
     with store.scratch(name) as scratch:
         try:
-            _make(job, scratch, note)
+            entry, later = _make(job, scratch, note)
         except KernelwrightError as error:
             with contextlib.suppress(CacheError):
                 kept = store.fail(f"{name}-{job.slug}", job.key, scratch, str(error))
                 _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")
             raise
-        return store.publish(name, job.key, scratch)
+        return Compiled(store.publish(name, job.key, entry, scratch), entry, later, False)
 
 
 def _move_places(error: KernelwrightError, old: str, new: str, how_long: str) -> None:
@@ -211,29 +215,18 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
         return made.read_bytes(), {**stage.options.get("later", {}), **stage.outside}
 
 
-def later_digests(folder: Path) -> dict[str, str]:
-    """What the stages of a compiled kernel turned out to read: name -> digest."""
-    try:
-        return dict(json.loads((folder / LATER).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}
+def _known(job: Job) -> Compiled | None:
+    """What an earlier compile has left whose stages read the files that are there now."""
+    found = job.session.store.find(job.record.name, job.key, partial(present_digest, job.session.root))
+    return None if found is None else Compiled(*found, cached=True)
 
 
-def _known(job: Job) -> Path | None:
-    """The folder of an earlier compile, if the files that its stages read are what they were."""
-    folder = job.session.store.find(job.record.name, job.key)
-    if folder is None:
-        return None
-    try:
-        later = json.loads((folder / LATER).read_text(encoding="utf-8"))
-        current = all(present_digest(job.session.root, name) == digest for name, digest in later.items())
-    except (OSError, ValueError, AttributeError):
-        return None
-    return folder if current else None
+def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> tuple[str, dict[str, str]]:
+    """Run the stages, and put together what a package has of the kernels.
 
-
-def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
-    """Run the stages, and put together what a package has of the kernels."""
+    Returns:
+        The key of what was made, and the files that stages turned out to read.
+    """
     from ..package.assemble import IMAGES
     from ..package.manifest import BuiltPackage, make_manifest
     from ..stages import kernel, launcher
@@ -254,14 +247,35 @@ def _make(job: Job, scratch: Path, note: Callable[[str], None]) -> None:
     packaged = tuple(_packaged(build, scratch) for build in builds)
     names = tuple(dict.fromkeys(name for build in builds for name in build.backends))
     device_code = {"folder": IMAGES, "packages": {}} if contexts[0].package.images_in == "package" else {}
+    later = read_by(stages)
+    entry = key_of_made(job.key, later)
     package = BuiltPackage(
-        *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=job.key
+        *(job.record.name, VERSION, job.tools.data, names, packaged, _compress(job), device_code), key=entry
     )
+    texts = {LATER: json.dumps(later, indent=1)}
+    for file, text in {**texts, "manifest.json": make_manifest(package, texts)}.items():
+        (scratch / file).write_text(text, encoding="utf-8")
+    return entry, later
+
+
+def key_of_made(key: str, later: Mapping[str, str]) -> str:
+    """The key of what was made for a key, of files that stages turned out to read.
+
+    If one of these was edited meanwhile, nobody can tell what was made: then no look-up ever gives this key.
+    """
+    return os.urandom(32).hex() if EDITED in later.values() else entry_key(key, later)
+
+
+def read_by(stages: Iterable[Stage]) -> dict[str, str]:
+    """The files that stages turned out to read, with their digests; ``EDITED`` for one that two have read differently.
+
+    Those outside of the project are among them.
+    """
     later: dict[str, str] = {}
     for stage in stages:
-        later |= {**stage.options.get("later", {}), **stage.outside}
-    (scratch / LATER).write_text(json.dumps(later, indent=1), encoding="utf-8")
-    (scratch / "manifest.json").write_text(make_manifest(package, {}), encoding="utf-8")
+        for name, digest in {**stage.options.get("later", {}), **stage.outside}.items():
+            later[name] = digest if later.get(name, digest) == digest else EDITED
+    return later
 
 
 def kernel_context(job: Job, run: Run, folder: Path, selection: KernelSelection | None = None) -> KernelContext:

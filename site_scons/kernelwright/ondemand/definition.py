@@ -224,13 +224,12 @@ class Compilable:
 
     def _load_job(self, job: Job, watch: Watch | None = None) -> Any:
         """The kernel object of a job; ``watch`` is told which files the stages turned out to read."""
-        from .build import later_digests
         from .loaded import load_kernel
         from .record import active
 
         kernel = load_kernel(job, say)
         if watch is not None:
-            watch.rely_on(later_digests(kernel.artifacts.parent))
+            watch.rely_on(kernel._later)
         if (recorder := active(self._options.record)) is not None:
             for variant in job.record.configs[: job.selection.declared]:
                 recorder.note(job.record.name, variant)

@@ -48,7 +48,7 @@ class StoredKernel:
     @classmethod
     def of(cls, folder: Path) -> StoredKernel:
         """The kernel in a folder. Raises OSError if it is removed meanwhile."""
-        name, _, key = folder.name.rpartition("-")
+        name, key = folder.name.partition("-")[0], folder.name.rpartition("-")[2]
         size, used = folder_size(folder), folder.stat().st_mtime
         try:
             facts = read_manifest(folder / "manifest.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -11,24 +12,32 @@ from types import ModuleType
 from typing import Any
 
 from .. import runtime
-from ..runtime.loader import Loader
+from ..core.errors import Where
+from ..runtime.loader import DamageError, Loader, read_manifest
+from ..runtime.provider import Provider
 from .build import Compiled, Job, compile_job
 from .sources import source_of, write_ir
-from .store import damage
+from .store import AGAIN, PRIVATE, CacheError, damage
 
 PREFIX = "kernelwright_on_demand_"
 """What the names of packages begin with that have compiled kernels; they are in no file."""
 
+ATTEMPTS = 3
+"""How often a kernel is compiled whose files somebody changes or removes before they are loaded."""
+
 
 class KernelLoader(Loader):
     """Loads the kernels of a folder of the cache. The modules that load them are those of Kernelwright itself.
+
+    What a kernel loads later than with its first use, which is device code in files, is kept for as long as the process
+    lives: others may remove the folder.
 
     Arguments:
         compiled: the folder.
         name: the kernel.
     """
 
-    remedy = "compile it again"
+    remedy = AGAIN
 
     def __init__(self, compiled: Compiled, name: str) -> None:
         first = package = f"{PREFIX}{name}_{compiled.key[:16]}"
@@ -38,6 +47,7 @@ class KernelLoader(Loader):
             package = f"{first}_{number}"
         super().__init__(str(compiled.folder / "__init__.py"), (name,), package)
         self._number = number
+        self._providers: dict[str, Any] = {}
         self._register()
 
     def verified(self, relative: str) -> Path:
@@ -46,6 +56,22 @@ class KernelLoader(Loader):
             return Path(runtime.__file__).parent / relative.removeprefix("_runtime/")
         path = super().verified(relative)
         return self._spelled(relative) if self._number > 1 else path
+
+    def provider(self, name: str) -> Any:
+        """See :meth:`Loader.provider`. The device code is copied when that is asked for first: see :meth:`_load`."""
+        if name not in self._providers:
+            kept, manifest = PRIVATE.make(), self.manifest()
+            for relative in manifest["files"]:
+                if relative.startswith(f"{manifest['device_code']['folder']}/"):
+                    (kept / relative).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(self.verified(relative), kept / relative)
+            self._providers[name] = Provider(kept, manifest, name, read_manifest, self.remedy)
+        return self._providers[name]
+
+    def _load(self, name: str, backend: str) -> Any:
+        if "device_code" in self.manifest():
+            self.provider(name)
+        return super()._load(name, backend)
 
     def _spelled(self, relative: str) -> Path:
         """A path that no earlier loader has spelled so.
@@ -75,18 +101,24 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
     """The kernel object of a job, which is compiled unless the cache has it.
 
     Raises:
-        KernelwrightError: a stage failed.
+        KernelwrightError: a stage failed, or something keeps damaging the cache.
         ImportError: a package that the backend needs is not installed.
     """
-    compiled = compile_job(job, note)
-    try:
-        kernel = _loaded(compiled, job)
-    except ImportError:
-        if not damage(compiled.folder):
-            raise
-        # Somebody has changed or removed a file of the cache: such a kernel is compiled again.
-        compiled = compile_job(job, note, anew=True)
-        kernel = _loaded(compiled, job)
+    anew = False
+    for _ in range(ATTEMPTS):
+        compiled = compile_job(job, note, anew)
+        try:
+            kernel = _loaded(compiled, job)
+            break
+        except (ImportError, OSError, RuntimeError) as error:
+            # Somebody has changed or removed a file of the cache. Another process may have put that right by now.
+            anew, problem = bool(damage(compiled.folder)), getattr(error, "problem", error)
+            if not anew and not isinstance(error, DamageError):
+                raise
+    else:
+        where = Where(job.record.name, job.slug, "cache", job.record.location)
+        remedy = "find out what changes the cache, or set KERNELWRIGHT_DISABLE_CACHE=1"
+        raise CacheError(f"its files are damaged as soon as they are made: {problem}", where, remedy)
     kernel.cached = compiled.cached
     if job.settings.dump_ir == "yes":
         write_ir(job, compiled.folder, note)
@@ -94,26 +126,13 @@ def load_kernel(job: Job, note: Callable[[str], None]) -> Any:
 
 
 def _loaded(compiled: Compiled, job: Job) -> Any:
-    """The kernel object, loaded once in a process as long as its folder is the same one.
-
-    The key does not cover the files that only the stages have found out, such as headers: if they change, another
-    folder with the same key is put in its place.
-    """
-    loaded = job.session.loaded
-    place = (compiled.key, str(compiled.folder), *_stamp(compiled.folder / "manifest.json"))
+    """The kernel object, loaded once in a process for each folder, which never has the content of another key."""
+    loaded, place = job.session.loaded, (compiled.key, str(compiled.folder))
     if place not in loaded:
         kernel = KernelLoader(compiled, job.record.name).kernel(job.record.name)
         kernel.key = compiled.key
         kernel.artifacts = compiled.folder / job.record.name
-        kernel.source = partial(source_of, job, kernel.artifacts)
+        kernel.source = partial(source_of, job, kernel.artifacts, compiled.later)
+        kernel._later = compiled.later
         loaded[place] = kernel
     return loaded[place]
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What tells a file from another one that is put in its place; nothing if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_mtime_ns

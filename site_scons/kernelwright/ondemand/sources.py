@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.arch import real_arch, virtual_arch
+from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
+from .store import AGAIN
 
 if TYPE_CHECKING:
     from .build import Job
@@ -18,18 +20,19 @@ FILES = {"tir": ("module.tir", "module.mlir", "module.ttir"), "cuda": ("device.c
 KINDS = (*FILES, "ptx", "sass")
 
 
-def source_of(job: Job, artifacts: Path, kind: str = "cuda", arch: str | None = None) -> str:
+def source_of(job: Job, artifacts: Path, later: Mapping[str, str], kind: str = "cuda", arch: str | None = None) -> str:
     """A text of a compiled kernel.
 
     Arguments:
         job: what was compiled.
         artifacts: the kernel's folder.
+        later: what stages turned out to read for it, with digests: PTX that is not there yet is made of the same.
         kind: ``tir`` (the scheduled function), ``cuda`` (the device code), ``host`` (the host code of CUDA, in C),
             ``ptx`` or ``sass``.
         arch: the arch that it is of; None: the first CUDA arch, or else the CPU's.
 
     Raises:
-        KernelwrightError: there is no such text; the message says what there is.
+        KernelwrightError: there is no such text, and the message says what there is; or the kernel's files have gone.
     """
     where = Where(job.record.name, job.slug, "source", job.record.location)
     if kind not in KINDS:
@@ -45,31 +48,36 @@ def source_of(job: Job, artifacts: Path, kind: str = "cuda", arch: str | None = 
         remedy = "compile it for CUDA: using(archs=['sm_90a']); of code for the CPU there is 'tir'"
         raise KernelwrightError(f"there is no {kind} of code for the CPU", where, remedy)
     arch = arch or known[0]
-    if arch in archs.get("llvm", ()):
-        return _read(folder / "llvm" / arch, FILES[kind], kind, where)
-    unit = folder / "cuda" / (real_arch(arch) if job.record.per_arch else "")
-    return _read(unit, FILES[kind], kind, where) if kind in FILES else _made(job, unit, kind, arch)
+    try:
+        if arch in archs.get("llvm", ()):
+            return _read(folder / "llvm" / arch, kind, where)
+        unit = folder / "cuda" / (real_arch(arch) if job.record.per_arch else "")
+        return _read(unit, kind, where) if kind in FILES else _made(job, unit, kind, arch, later)
+    except (OSError, ValueError) as error:
+        message = f"its files are no longer in the cache: {artifacts.parent} has gone, or is damaged"
+        raise KernelwrightError(message, where, AGAIN) from error
 
 
-def _read(folder: Path, names: tuple[str, ...], kind: str, where: Where) -> str:
-    for name in names:
-        if (folder / name).is_file():
+def _read(folder: Path, kind: str, where: Where) -> str:
+    there = {path.name for path in folder.iterdir()}
+    for name in FILES[kind]:
+        if name in there:
             return (folder / name).read_text(encoding="utf-8")
     remedy = f"what there is lies in {folder}"
     raise KernelwrightError(f"this kernel has no source {kind!r}", where, remedy)
 
 
-def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
+def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]) -> str:
     """The PTX or the SASS of an arch, which a stage makes of the files of the kernel."""
     from ..stages import device, sass
     from ..stages.execution import attempt
     from .build import kernel_context
     from .run import OnDemandRun
 
-    ptx = folder / f"{virtual_arch(arch)}.ptx"
-    if kind == "ptx" and ptx.is_file():
-        return ptx.read_text(encoding="utf-8")
-    if kind == "ptx" and not (folder / "device.cu").is_file():
+    there, ptx = {path.name for path in folder.iterdir()}, f"{virtual_arch(arch)}.ptx"
+    if kind == "ptx" and ptx in there:
+        return (folder / ptx).read_text(encoding="utf-8")
+    if kind == "ptx" and "device.cu" not in there:
         where = Where(job.record.name, job.slug, "source", job.record.location)
         message = f"this kernel has no PTX: {job.record.frontend} compiles its device code itself"
         raise KernelwrightError(message, where, f"compile it for PTX, too: using(archs=[..., {virtual_arch(arch)!r}])")
@@ -83,7 +91,17 @@ def _made(job: Job, folder: Path, kind: str, arch: str) -> str:
         stage = make(kernel, job.slug, str(source), arch)
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
+        _require_unedited(job, later if kind == "ptx" else {})
         return Path(stage.paths[0]).read_text(encoding="utf-8")
+
+
+def _require_unedited(job: Job, later: Mapping[str, str]) -> None:
+    """Raise a KernelwrightError if a text was made now of other headers than the kernel was made of."""
+    for name, digest in later.items():
+        if present_digest(job.session.root, name) != digest:
+            where = Where(job.record.name, job.slug, "source", job.record.location)
+            message = f"its PTX cannot be made any more: {name} is not what the kernel was compiled with"
+            raise KernelwrightError(message, where, f"{AGAIN}, and ask the new one")
 
 
 def write_ir(job: Job, folder: Path, note: Callable[[str], None]) -> None:

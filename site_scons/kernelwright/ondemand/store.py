@@ -2,10 +2,16 @@
 
     CACHEDIR.TAG             says that the folder is a cache, and ours
     stages/ab/abcd...        entries of ``state/cache.py``, one for each finished stage
-    kernels/<name>-<key>/    one compiled kernel: a manifest, and the files that it lists; made elsewhere, and renamed
+    kernels/<name>-<a>-<b>/  one compiled kernel: a manifest, and the files that it lists; made elsewhere, and renamed
     failed/<name>-<key>/     the sources of a failed compile, and log.txt
     locks/<key>.lock         who holds it compiles the kernel of that key; a lock ends with its process
     scratch/                 what is being made
+
+Some files that decide a kernel are known only when its stages have run, as with the headers of a CUDA compiler. So it
+is looked up in two steps, as in ``state/cache.py``: ``a`` is the begin of the key of what was asked for. The kernels of
+that key tell which files their stages have read (``later.json``). The key, those names and the present digests of the
+files give the key of the kernel itself, whose begin is ``b``. What is published stays until it is removed, and only a
+damaged kernel is replaced. So a folder never has anything but what its name stands for.
 
 Nothing in the folder is believed: a manifest has its own digest, and the digests of all files of its kernel. So the
 folder can be deleted, mounted read-only, or baked into an image. If it cannot be written, work goes to a folder of the
@@ -18,19 +24,22 @@ import atexit
 import contextlib
 import errno
 import fcntl
+import functools
+import json
 import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import KernelwrightError, Where
 from ..core.files import SCRATCH, open_lock, write_atomically
-from ..runtime.loader import read_manifest
+from ..runtime.loader import DamageError, read_manifest
+from ..state.entry import MOST_LISTS, entry_key
 from ..state.own_folder import is_own, mark_own, require_own
 from .machine import REMEMBERED
 
@@ -64,6 +73,9 @@ PROBE_BYTES = 4096
 """Written to find out whether the disk has room at all."""
 
 PLACE = Where(stage="cache")
+
+AGAIN = "compile it again"
+"""The remedy for a kernel whose files are damaged."""
 
 
 class CacheError(KernelwrightError):
@@ -140,6 +152,14 @@ PRIVATE = PrivateFolders()
 """Those of this process. It is made with the module, so that it ends after what writes into the folders at its end."""
 
 
+class StoredAs(NamedTuple):
+    """A compiled kernel in the cache: its folder, its whole key, and what its stages turned out to read."""
+
+    folder: Path
+    key: str
+    later: Mapping[str, str]
+
+
 class KernelStore:
     """The cache folder. Safe to use from several threads and processes at once, and after a fork.
 
@@ -194,32 +214,42 @@ class KernelStore:
         """Whether what is written stays when this process ends."""
         return self.work == self.folder and self._own is None
 
-    def find(self, name: str, key: str) -> Path | None:
-        """The folder of a compiled kernel, whose manifest is intact and has the key; None: there is none.
+    def find(self, name: str, key: str, current: Callable[[str], str]) -> StoredAs | None:
+        """A compiled kernel whose manifest and list of files are intact; None: there is none.
 
         Its other files are compared with the manifest by whoever loads them.
-        """
-        for root in dict.fromkeys((self._work or self.folder, self.folder)):
-            found = kernel_folder(root, name, key)
-            if _has_key(found, key):
-                with contextlib.suppress(OSError):
-                    os.utime(found)
-                return found
-        return None
-
-    def publish(self, name: str, key: str, scratch: Path) -> Path:
-        """Put a finished folder in its place by renaming it.
-
-        If another process was first with one that is intact, and whose stages read the same files, that one stays and
-        is returned. Another one makes way; who has opened its files keeps them.
 
         Arguments:
-            scratch: the folder, out of :meth:`scratch`. Its manifest has the key.
+            key: that of what is asked for.
+            current: gives the present digest of a file that stages turned out to read while they ran.
+        """
+        digest, roots = functools.cache(current), dict.fromkeys((self._work or self.folder, self.folder))
+        for names in _sets_read(roots, name, key):
+            later = {read: digest(read) for read in names}
+            entry = entry_key(key, later)
+            for root in roots:
+                found = kernel_folder(root, name, key, entry)
+                if later_of(found) == later and _has_key(found, entry):
+                    with contextlib.suppress(OSError):
+                        os.utime(found)
+                    return StoredAs(found, entry, later)
+        return None
+
+    def publish(self, name: str, key: str, entry: str, scratch: Path) -> Path:
+        """Put a finished folder in its place by renaming it.
+
+        If another process was first with one that is intact, that one stays and is returned; both have what the key
+        stands for. A damaged one makes way; who has opened its files keeps them.
+
+        Arguments:
+            key: that of what was asked for.
+            entry: that of the kernel, which its manifest has.
+            scratch: the folder, out of :meth:`scratch`.
 
         Raises:
             CacheError: the folder cannot be put there.
         """
-        final = kernel_folder(self.work, name, key)
+        final = kernel_folder(self.work, name, key, entry)
         with self._refusing(final):
             final.parent.mkdir(parents=True, exist_ok=True)
             while True:
@@ -229,7 +259,7 @@ class KernelStore:
                 except OSError as error:
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                         raise
-                if _has_key(final, key) and _later(final) == _later(scratch) and not damage(final):
+                if _has_key(final, entry) and not damage(final):
                     return final
                 self.discard(final)
             self.published = True
@@ -558,9 +588,13 @@ RECORDS = ("toolchain.json", "measurements.json", REMEMBERED)
 RECORD_FOLDERS = ("discovery",)
 
 
-def kernel_folder(root: Path, name: str, key: str) -> Path:
-    """Where the compiled kernel of a key is in a cache."""
-    return root / "kernels" / folder_name(name, key)
+LATER = "later.json"
+"""The file of a kernel's folder that lists which files its stages turned out to read, with their digests."""
+
+
+def kernel_folder(root: Path, name: str, key: str, entry: str) -> Path:
+    """Where a compiled kernel is in a cache, by the key of what was asked for and by its own."""
+    return root / "kernels" / f"{folder_name(name, key)}-{entry[:KEY_SHOWN]}"
 
 
 def folder_name(name: str, key: str) -> str:
@@ -576,15 +610,24 @@ def _has_key(folder: Path, key: str) -> bool:
         return False
 
 
-LATER = "later.json"
-"""The file of a kernel's folder that lists which files its stages turned out to read, with their digests."""
+def _sets_read(roots: Iterable[Path], name: str, key: str) -> Iterator[tuple[str, ...]]:
+    """The sets of files that stages turned out to read for a key: none at all, and then those used last first."""
+    yield ()
+    begin, found = f"{folder_name(name, key)}-", list[tuple[float, Path]]()
+    for root in roots:
+        with contextlib.suppress(OSError), os.scandir(root / "kernels") as items:
+            found += [(item.stat().st_mtime, Path(item.path)) for item in items if item.name.startswith(begin)]
+    sets = (tuple(sorted(later_of(folder) or ())) for _, folder in sorted(found, reverse=True))
+    yield from list(dict.fromkeys(filter(None, sets)))[:MOST_LISTS]
 
 
-def _later(folder: Path) -> bytes:
+def later_of(folder: Path) -> dict[str, str] | None:
+    """The files that the stages of a compiled kernel turned out to read, and their digests; None: that is not there."""
     try:
-        return (folder / LATER).read_bytes()
-    except OSError:
-        return b""
+        listed = json.loads((folder / LATER).read_text(encoding="utf-8"))
+        return {str(name): str(digest) for name, digest in listed.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 def damage(folder: Path) -> list[str]:
@@ -593,8 +636,8 @@ def damage(folder: Path) -> list[str]:
 
     try:
         manifest = read_manifest(folder / "manifest.json")
-    except ImportError as error:
-        return [str(error)]
+    except DamageError as error:
+        return [error.problem]
     files: Any = manifest.get("files")
     if not isinstance(files, dict):
         return [f"{folder / 'manifest.json'}: lists no files"]

@@ -8,10 +8,7 @@ from pathlib import Path
 from ..compilers.headers import sought_in_vain
 from ..compilers.host_code import ObjectJob
 from ..compilers.nvcc import DeviceJob
-from ..core.dependencies import dependency_name, path_of, present_digest
-
-EDITED = "edited while it was read"
-"""In place of the digest of a file; no file has it, so that what was made of it is made again."""
+from ..core.dependencies import EDITED, dependency_name, path_of, present_digest
 
 
 def included(
