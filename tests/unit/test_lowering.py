@@ -245,8 +245,7 @@ ENVIRONMENT = """bx = T.launch_thread('blockIdx.x', 4)
     y[bx * 32 + tx] = x[bx * 32 + tx]"""
 
 
-@pytest.mark.parametrize("mode", ["", "(s_tir=True)"])
-@pytest.mark.parametrize("bind", [LOOP, ENVIRONMENT])
+@pytest.mark.parametrize(("mode", "bind"), [("", LOOP), ("(s_tir=True)", ENVIRONMENT)])
 def test_a_function_with_thread_bindings_is_left_as_written(project: Project, mode: str, bind: str) -> None:
     result = lowered(project, "k", body(PLAIN.format(mode=mode, bind=bind)), "cuda")
     assert result["schedule"] == "as written"
@@ -274,20 +273,6 @@ def k(target):
 """
     for target, size in (("llvm", 3), ("cuda", 5)):
         assert lowered(project, "k", text, target)["signature"]["arguments"][0]["shape"] == [size]
-
-
-def test_int64_sizes_and_bfloat16_lower_for_both_targets(project: Project) -> None:
-    text = """
-@kernel
-def k():
-    n = te.var("n", "int64")
-    x = te.placeholder((n, tirx.const(4, "int64")), "bfloat16", name="x")
-    return te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] + x[i, j], name="y")])
-"""
-    for target in ("llvm", "cuda"):
-        result = lowered(project, "k", text, target)
-        assert result["signature"]["symbols"] == {"n": "int64"}
-        assert result["signature"]["arguments"][0]["dtype"] == "bfloat16"
 
 
 MODULE = """

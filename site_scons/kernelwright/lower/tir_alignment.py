@@ -123,6 +123,8 @@ def _access_alignment(function: tirx.PrimFunc, parameter: Any) -> int:
 
     def note_call(call: Any) -> None:
         name = str(getattr(call.op, "name", ""))
+        if isinstance(call.op, tvm.ir.GlobalVar) and _mentions(call, parameter):
+            demanded.append(LARGEST_ACCESS)  # another function of the module has it, and may read it as any type
         if name.startswith(SEVERAL) and _mentions(call, parameter):
             demanded.append(WIDE_ACCESS if "_vec256" in name else LARGEST_ACCESS)
 

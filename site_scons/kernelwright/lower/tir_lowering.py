@@ -26,6 +26,7 @@ from .launch_limits import require_within_limits
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
+from .tir_pipeline import passes_for, require_one_order
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
 from .tir_tensor_maps import in_plain_memory, is_pointer, with_type
@@ -90,6 +91,7 @@ def lower(
     module = _assuming(module, name, unit)
     arguments = arguments_of(module[name], unit)
     require_written(arguments, unit)
+    require_one_order(module, unit)
     symbols = symbols_of(arguments, unit)
     failures: list[str] = []
     for rule, scheduled in _scheduled(module, name, unit, target, progress, failures):
@@ -234,14 +236,11 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
     """Run TVM's passes, split host from device, and generate code for both."""
     build = importlib.import_module("tvm.tirx.build")  # the attribute of that name is a function
     host_target = Target({"kind": "c"}) if unit.target == "cuda" else target
-    entry = module[name]
     if unit.multiples:
-        module = _replaced(module, name, asserted(entry, unit.multiples, unit))
+        module = _replaced(module, name, asserted(module[name], unit.multiples, unit))
     if unit.target == "llvm":
         module = _replaced(module, name, relaxed(module[name]))
-    # TVM's default pipeline is that of scheduled TIR; plain TIRx, with its own primitives, has another.
-    pipeline = "s_tir" if entry.attrs.get("s_tir", False) else "tirx"
-    passes, finish_host, finish_device = tirx.get_tir_pipeline(pipeline)
+    passes, finish_host, finish_device = passes_for(module)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
     split, devices = build.split_host_device_mods(passes(bound))
     host = _with_symbol(finish_host()(in_plain_memory(split)), unit.symbol)
