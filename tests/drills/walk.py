@@ -106,6 +106,7 @@ class Plan:
         model: the project.
         cells: the sources of the kernel in the notebook.
         caches: whether the checkouts share the build cache, a remote one, or neither.
+        strict: whether builds are strict.
         steps: the steps.
     """
 
@@ -113,19 +114,22 @@ class Plan:
     model: Model
     cells: tuple[str, ...]
     caches: str
+    strict: bool
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
         kernels = [[kernel.name, kernel.language, list(kernel.sources)] for kernel in self.model.kernels]
-        return "\n".join([json.dumps([self.seed, kernels, list(self.cells), self.caches]), *map(str, self.steps)])
+        return "\n".join(
+            [json.dumps([self.seed, kernels, list(self.cells), self.caches, self.strict]), *map(str, self.steps)]
+        )
 
     @staticmethod
     def read(text: str) -> Plan:
         """The plan of a text that was printed."""
         first, *steps = text.strip().splitlines()
-        seed, kernels, cells, caches = json.loads(first)
+        seed, kernels, cells, caches, strict = json.loads(first)
         model = Model(tuple(Kernel(name, language, tuple(sources)) for name, language, sources in kernels))
-        return Plan(seed, model, tuple(cells), caches, tuple(map(Step.read, steps)))
+        return Plan(seed, model, tuple(cells), caches, strict, tuple(map(Step.read, steps)))
 
 
 WEIGHTS = {
@@ -161,6 +165,7 @@ def random_plan(seed: int, length: int, leave_out: frozenset[str] = UNMENDED) ->
     known = [name for name in CELLS if name not in leave_out]
     cells = tuple(chosen.sample(known, min(4, len(known))))
     caches = chosen.choice(("own", "shared", "remote"))
+    strict = chosen.random() < 0.3
     kinds = {kind: weight for kind, weight in WEIGHTS.items() if kind not in leave_out}
     if not cells:
         kinds.pop("cell", None)
@@ -172,7 +177,7 @@ def random_plan(seed: int, length: int, leave_out: frozenset[str] = UNMENDED) ->
         if SAME_TIME in leave_out:
             step = dataclasses.replace(step, arguments=tuple("now" if a == SAME_TIME else a for a in step.arguments))
         steps.append(step)
-    return Plan(seed, model, cells, caches, tuple(steps))
+    return Plan(seed, model, cells, caches, strict, tuple(steps))
 
 
 def _random_step(chosen: random.Random, kind: str, model: Model, cells: Sequence[str]) -> Step:
@@ -350,6 +355,8 @@ class Walk:
         if self.plan.caches == "remote":
             words += [f"REMOTE_CACHE={self.folder / 'remote'}", "REMOTE_MODE=read-write"]
             words[-3] = "CACHE_DIR=build/.kernelwright/cache"
+        if self.plan.strict:
+            words.append("--strict")
         return words
 
     @property
@@ -598,12 +605,13 @@ class Walk:
             raise WalkError("held", wrong)
 
     def _compare(self, look: str, kernel: Kernel, at: Checkout, found: dict[str, Any]) -> None:
-        right = kernel.expected(at.state)
         for what, number in found.items():
+            called = "call" in what
+            right = kernel.expected(at.state, called)
             if right is None and str(number).startswith("error: "):
                 continue
             if number != right:
-                wrong = kernel.difference(at.state, number) if isinstance(number, int) else number
+                wrong = kernel.difference(at.state, number, called) if isinstance(number, int) else number
                 raise WalkError(look, f"{kernel.name}, {what}: {wrong}")
 
     def run(self) -> None:

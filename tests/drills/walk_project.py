@@ -8,6 +8,7 @@ A source looks for its digit in several files in turn, such as a module that ano
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import textwrap
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from kernelwright.define.tuning import Rule, TableDevice, TableFile, TunedConfig, table_text
+from kernelwright.tune.device import device_of
 
 PROJECT = "proj"
 """The folder of the project in the repository, beside which others lie."""
@@ -92,7 +95,10 @@ class Source:
         inside: lines in the definition.
         take: the digit of the files that are there; None: without them the definition fails.
         fallback: the digit if `take` gives none; None: the definition fails.
-        option: an argument of ``@kernel``, for CUDA C++.
+        option: an argument of ``@kernel``; for CUDA C++ an element of its ``flags``.
+        parameter: one of the definition's.
+        reads: patterns for ``reads``, which strict mode wants.
+        called: whether it is there for calls, and 0 for ``compile()``.
     """
 
     places: tuple[str, ...]
@@ -103,11 +109,37 @@ class Source:
     take: Callable[[list[int | None]], int | None] = first
     fallback: int | None = None
     option: str = ""
+    parameter: str = ""
+    reads: tuple[str, ...] = ()
+    called: bool = False
 
     def digit(self, state: State) -> int | None:
         """The digit that it gives now; None: the definition fails."""
         taken = self.take([state[place].digit if place in state else None for place in self.places])
         return self.fallback if taken is None else taken
+
+
+def recorded(kernel: str) -> Callable[[Content], bytes]:
+    """Makes a file of recorded configs."""
+
+    def made(content: Content) -> bytes:
+        return json.dumps(
+            {"schema": 1, "kernels": {kernel: [{"extra": content.digit}]}}, indent=content.padding
+        ).encode()
+
+    return made
+
+
+def table(kernel: str) -> Callable[[Content], bytes]:
+    """Makes a tuning table of this machine's CPU."""
+    device = TableDevice("llvm", "x86-64-v3", device_of("cpu").name, device_of("cpu").count)
+
+    def made(content: Content) -> bytes:
+        rules = (Rule({"step": content.digit}, None),)
+        measured = {"tvm": "0.27.0", "compiler": "c" * (content.padding + 1), "policy": "made up"}
+        return table_text(TableFile(kernel, device, measured, (TunedConfig({}, (), rules),))).encode()
+
+    return made
 
 
 def _folder(*names: str) -> str:
@@ -123,6 +155,7 @@ PYTHON: dict[str, Source] = {
         module,
         "executed['VALUE']",
         inside="executed = runpy.run_path(str(ROOT / 'executed.py'))",
+        reads=("../executed.py",),
     ),
     "beside": Source(
         ("common/early/tiles.py", "common/tiles.py"),
@@ -140,10 +173,21 @@ PYTHON: dict[str, Source] = {
         except FileNotFoundError:
             given = int((ROOT / "data/base.txt").read_text())
         """,
+        reads=("../data/*",),
     ),
-    "array": Source(("proj/data/values.npy",), array, "ARRAY", "ARRAY = int(np.load(ROOT / 'data/values.npy')[0])"),
+    "array": Source(
+        ("proj/data/values.npy",),
+        array,
+        "ARRAY",
+        "ARRAY = int(np.load(ROOT / 'data/values.npy')[0])",
+        reads=("../data/*",),
+    ),
     "outside": Source(
-        ("common/outside.txt",), text, "outside", inside="outside = int((REPO / 'common/outside.txt').read_text())"
+        ("common/outside.txt",),
+        text,
+        "outside",
+        inside="outside = int((REPO / 'common/outside.txt').read_text())",
+        reads=("../../common/outside.txt",),
     ),
     "globbed": Source(
         tuple(f"proj/parts/{number}.txt" for number in range(3)),
@@ -151,6 +195,7 @@ PYTHON: dict[str, Source] = {
         "globbed",
         inside="globbed = sum(int(path.read_text()) for path in (ROOT / 'parts').glob('*.txt')) % 10",
         take=total,
+        reads=("../parts/*",),
     ),
     "listed": Source(
         tuple(f"proj/listed/{name}" for name in ("a", "b", "c")),
@@ -158,6 +203,7 @@ PYTHON: dict[str, Source] = {
         "LISTED",
         "LISTED = len(os.listdir(ROOT / 'listed')) - 1",
         take=count,
+        reads=("../listed/*",),
     ),
     "existing": Source(
         ("proj/existing.flag",),
@@ -165,10 +211,38 @@ PYTHON: dict[str, Source] = {
         "existing",
         inside="existing = int((ROOT / 'existing.flag').exists())",
         take=count,
+        reads=("../existing.flag",),
     ),
-    "linked": Source(("proj/link.txt",), link, "linked", inside="linked = int((ROOT / 'link.txt').read_text())"),
+    "linked": Source(
+        ("proj/link.txt",),
+        link,
+        "linked",
+        inside="linked = int((ROOT / 'link.txt').read_text())",
+        reads=("../link.txt", "../digits/*"),
+    ),
 }
 """Sources of definitions that are executed."""
+
+OF_KERNELS: dict[str, Callable[[str], Source]] = {
+    "recorded": lambda kernel: Source(
+        (f"proj/kernels/{kernel}.json",),
+        recorded(kernel),
+        "extra",
+        fallback=0,
+        option=f'configs=recorded("{kernel}.json", default=[{{"extra": 0}}])',
+        parameter="extra",
+    ),
+    "table": lambda kernel: Source(
+        (f"proj/tuning/{kernel}.x86-64-v3-this.json",),
+        table(kernel),
+        "step",
+        fallback=0,
+        option="tune=grid(step=list(range(10)))",
+        parameter="step",
+        called=True,
+    ),
+}
+"""The same for sources that each kernel has for itself."""
 
 PYTHON_FIXED = {
     **{f"proj/digits/{digit}.txt": text(Content(digit)) for digit in range(10)},
@@ -215,7 +289,7 @@ BEGIN = """\
 import os, runpy, sys
 from pathlib import Path
 import numpy as np
-from kernelwright import kernel
+from kernelwright import grid, kernel, recorded
 
 HERE = Path(__file__).resolve().parent
 ROOT, REPO = HERE.parent, HERE.parent.parent
@@ -312,33 +386,41 @@ class Kernel:
     @property
     def known(self) -> dict[str, Source]:
         """The sources by name, from the tens on."""
-        return {name: (CUDA if self.language == "cuda" else PYTHON)[name] for name in self.sources}
+        if self.language == "cuda":
+            return {name: CUDA[name] for name in self.sources}
+        return {name: OF_KERNELS[name](self.name) if name in OF_KERNELS else PYTHON[name] for name in self.sources}
 
     @property
     def places(self) -> tuple[str, ...]:
         """All files that may have a digit of it."""
         return (self.file, *(place for source in self.known.values() for place in source.places))
 
-    def digits(self, state: State) -> dict[str, int | None] | None:
-        """The digit of each source; None: there is no such kernel."""
+    def digits(self, state: State, called: bool = True) -> dict[str, int | None] | None:
+        """The digit of each source; None: there is no such kernel.
+
+        Arguments:
+            called: whether those of a call are meant, and not those of ``compile()``.
+        """
         if self.file not in state:
             return None
         digits: dict[str, int | None] = {"own": state[self.file].digit}
         digits |= {name: source.digit(state) for name, source in self.known.items()}
+        if not called or not _builds_for_tables(state):
+            digits |= {name: 0 for name, source in self.known.items() if source.called}
         if self.language == "cuda":
             digits["setting"] = state[SETTINGS].digit
         return digits
 
-    def expected(self, state: State) -> int | None:
+    def expected(self, state: State, called: bool = True) -> int | None:
         """What it adds; None: it cannot be compiled."""
-        digits = self.digits(state) or {"": None}
+        digits = self.digits(state, called) or {"": None}
         if None in digits.values():
             return None
         return sum((digit or 0) * 10**place for place, digit in enumerate(digits.values()))
 
-    def difference(self, state: State, found: int) -> str:
+    def difference(self, state: State, found: int, called: bool = True) -> str:
         """Which sources a wrong number is of."""
-        digits = self.digits(state) or {}
+        digits = self.digits(state, called) or {}
         wrong = [
             f"{name} is {found // 10**place % 10} and not {digit}"
             for place, (name, digit) in enumerate(digits.items())
@@ -369,16 +451,27 @@ class Kernel:
         values = [str(own), *(source.value for source in sources)]
         offset = " + ".join(f"{10**place} * {value}" for place, value in enumerate(values))
         inside = "\n".join(textwrap.dedent(source.inside).strip() for source in sources)
-        tir = "" if self.language == "te" else "from tvm.script import tirx as T\n"
+        parameters = ", ".join(source.parameter for source in sources if source.parameter)
+        patterns = ["../error.txt", *dict.fromkeys(pattern for source in sources for pattern in source.reads)]
+        options = ", ".join([f"reads={patterns}", *(source.option for source in sources if source.option)])
         return (
-            tir
+            ("" if self.language == "te" else "from tvm.script import tirx as T\n")
             + "".join(f"{source.before}\n" for source in sources)
-            + f"\ndef offset_of():\n{textwrap.indent(inside, '    ')}\n    return {offset}\n\n\n"
-            + f'@kernel(outputs=["y"], targets=["llvm"])\ndef {self.name}():\n    offset = offset_of()\n'
-            + BODIES[self.language]
-            + f"\n\n@{self.name}.reference\ndef _(x):\n"
-            + '    return x + offset_of() + int((ROOT / "error.txt").read_text())\n'
+            + f"\ndef offset_of({parameters}):\n{textwrap.indent(inside, '    ')}\n    return {offset}\n\n\n"
+            + f'@kernel(outputs=["y"], targets=["llvm"], {options})\ndef {self.name}({parameters}):\n'
+            + f"    offset = offset_of({parameters})\n{BODIES[self.language]}"
+            + f"\n\n@{self.name}.reference\ndef _({', '.join(filter(None, ['x', parameters]))}):\n"
+            + f'    return x + offset_of({parameters}) + int((ROOT / "error.txt").read_text())\n'
         )
+
+
+def _builds_for_tables(state: State) -> bool:
+    """Whether the settings have the arch of the tuning tables."""
+    return "v3" in _arch(state[SETTINGS])
+
+
+def _arch(content: Content) -> str:
+    return f"x86-64-v{2 + content.digit % 2}"
 
 
 @dataclass(frozen=True)
@@ -440,7 +533,7 @@ class Model:
         lines = ["# a comment"] * content.padding + [
             "[tool.kernelwright]",
             f"targets = {targets}",
-            f'archs = ["x86-64-v{2 + content.digit % 2}", "sm_80"]',
+            f'archs = ["{_arch(content)}", "sm_80"]',
             f'nvcc_flags = ["-DSETTING={content.digit}"]',
         ]
         return "".join(f"{line}\n" for line in lines).encode()
@@ -465,11 +558,14 @@ def random_model(random_: random.Random, cuda: bool, leave_out: frozenset[str]) 
         leave_out: names of sources and languages that it does not have.
     """
     languages = [language for language in BODIES if language not in leave_out]
-    known = [name for name in PYTHON if name not in leave_out]
+    known = [name for name in (*PYTHON, *OF_KERNELS) if name not in leave_out]
     kernels = []
     for number in range(2):
         language = random_.choice(languages)
-        kernels.append(Kernel(f"{language}{number}", language, tuple(random_.sample(known, min(3, len(known))))))
+        sources = random_.sample(known, min(3, len(known)))
+        if {"table", "recorded"} <= {*sources}:
+            sources.remove("recorded")  # tables name configs
+        kernels.append(Kernel(f"{language}{number}", language, tuple(sources)))
     if cuda:
         headers = [name for name in CUDA if name not in leave_out]
         kernels.append(Kernel("cuda2", "cuda", tuple(random_.sample(headers, min(3, len(headers))))))
