@@ -262,7 +262,8 @@ class CleanBuilds:
             WalkError: it does not give what the model of the project has.
         """
         files = checkout.model.files(checkout.state)
-        key = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+        content = sorted(files.items()), checkout.model.environment(checkout.state)
+        key = hashlib.sha256(repr(content).encode()).hexdigest()
         if key not in self._known:
             self._known[key] = self._build(checkout)
             self.count += 1
@@ -274,7 +275,7 @@ class CleanBuilds:
         copy.become(checkout.state)
         subprocess.run(["git", "init", "-q", self._folder], check=True)
         project = Project(copy.project)
-        run = project.scons(*WORDS, ok=None)
+        run = project.scons(*WORDS, env=copy.model.environment(copy.state), ok=None)
         numbers = checkout.model.expected(checkout.state)
         if (run.status != 0) != (None in numbers.values() or not numbers):
             raise WalkError("clean", f"a clean build ended with {run.status}, but {numbers} is right\n{run.output}")
@@ -365,8 +366,11 @@ class Walk:
         return self.folder / "demand"
 
     def _scons(self, checkout: Checkout, *more: str) -> Any:
-        environment = {"KERNELWRIGHT_CACHE_DIR": str(self.demand_cache)}
+        environment = self._variables(checkout)
         return Project(checkout.project).scons(*self.words(), *more, env=environment, ok=None)
+
+    def _variables(self, at: Checkout) -> dict[str, str]:
+        return {"KERNELWRIGHT_CACHE_DIR": str(self.demand_cache), **at.model.environment(at.state)}
 
     def _environment(self) -> dict[str, str]:
         project = Project(self.folder)
@@ -502,7 +506,7 @@ class Walk:
         """A build that is killed when it has shown some stages."""
         project = Project(at.project)
         project.know_tools()
-        environment = project.variables({"KERNELWRIGHT_CACHE_DIR": str(self.demand_cache)})
+        environment = project.variables(self._variables(at))
         starter("scons_start").run(KILLED, *self.words(), stages, env=environment, cwd=at.project, merged=True)
 
     def move(self, at: Checkout) -> None:
@@ -564,7 +568,9 @@ class Walk:
     def _look_fresh(self, at: Checkout) -> None:
         kernels = [kernel for kernel in at.model.kernels if kernel.file in at.state]
         asked = [(kernel.name, str(at.folder / kernel.file), kernel.language == "cuda") for kernel in kernels]
-        done = starter(*READY_MODULES).run(IN_FRESH, json.dumps(asked), env=self._environment(), cwd=at.project)
+        done = starter(*READY_MODULES).run(
+            IN_FRESH, json.dumps(asked), env=self._environment() | self._variables(at), cwd=at.project
+        )
         line = next((line for line in done.stdout.splitlines() if line.startswith("found ")), None)
         if line is None:
             raise WalkError("fresh", f"the process ended with {done.returncode}\n{done.stdout}{done.stderr}")
@@ -573,6 +579,7 @@ class Walk:
             self._compare("fresh", kernel, at, found[kernel.name])
 
     def _look_kept(self, at: Checkout) -> None:
+        self.kept().ask(environment=at.model.environment(at.state))
         for number, kernel in enumerate(at.model.kernels):
             if kernel.file not in at.state:
                 continue

@@ -117,6 +117,9 @@ def cell(text):
 def answer(request):
     if "cell" in request:
         return number_of(lambda: cell(request["cell"]))
+    if "environment" in request:
+        os.environ.pop("WALK_DIGIT", None)
+        return os.environ.update(request["environment"])
     if "held" in request:
         return number_of(of_held)
     if "file" not in request:

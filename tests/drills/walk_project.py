@@ -146,7 +146,13 @@ def _folder(*names: str) -> str:
     return "".join(f"sys.path.insert(0, str(REPO / {name!r}))\n" for name in reversed(names))
 
 
+VARIABLE = "$WALK_DIGIT"
+"""In the place of a file: a variable of the environment."""
+
 PYTHON: dict[str, Source] = {
+    "environment": Source(
+        (VARIABLE,), text, "variable", inside="variable = int(os.environ.get('WALK_DIGIT', 0))", fallback=0
+    ),
     "helper": Source(("proj/kernels/_helper.py", "proj/_helper.py"), module, "_helper.VALUE", "import _helper"),
     "package": Source(("proj/packed/__init__.py", "proj/packed.py"), module, "packed.VALUE", "import packed"),
     "late": Source(("proj/kernels/_late.py", "proj/_late.py"), module, "VALUE", inside="from _late import VALUE"),
@@ -522,7 +528,12 @@ class Model:
             files |= kernel.files(state)
         for source in self.sources.values():
             files |= {place: source.content(state[place]) for place in source.places if place in state}
+        files.pop(VARIABLE, None)
         return files
+
+    def environment(self, state: State) -> dict[str, str]:
+        """The variables that definitions see."""
+        return {VARIABLE[1:]: str(state[VARIABLE].digit)} if VARIABLE in state else {}
 
     def links(self) -> set[str]:
         """The files that are links; their content is where they lead to."""
@@ -535,6 +546,7 @@ class Model:
             f"targets = {targets}",
             f'archs = ["{_arch(content)}", "sm_80"]',
             f'nvcc_flags = ["-DSETTING={content.digit}"]',
+            *([f'environment = ["{VARIABLE[1:]}"]'] if "environment" in self.sources else []),
         ]
         return "".join(f"{line}\n" for line in lines).encode()
 
