@@ -90,5 +90,102 @@ CELLS: dict[str, CellSource] = {
     "default argument": CellSource(
         "V5 = {digit}\ndef argument(f=lambda: V5):\n    return f()", "argument()", ("V5 = {digit}",)
     ),
+    "base class": CellSource(
+        "class Base:\n    v = {digit}\nclass Derived(Base):\n    pass", "Derived().v", ("Base.v = {digit}",)
+    ),
+    "property": CellSource(
+        "V6 = {digit}\nclass Owner:\n    @property\n    def v(self):\n        return V6\nowner = Owner()",
+        "owner.v",
+        ("V6 = {digit}", "Owner.v = property(lambda self: {digit})"),
+    ),
+    "getattr": CellSource(
+        "V7 = {digit}\nclass Any:\n    def __getattr__(self, name):\n        return V7\nany_ = Any()",
+        "any_.whatever",
+        ("V7 = {digit}",),
+    ),
+    "slots": CellSource(
+        "class Slots:\n    __slots__ = ('v',)\nslots = Slots()\nslots.v = {digit}", "slots.v", ("slots.v = {digit}",)
+    ),
+    "named class": CellSource(
+        "class One:\n    v = {digit}\nclass Other:\n    v = {digit}\nnamed = One()",
+        "named.v",
+        ("Other.v = {digit}\nnamed.__class__ = Other", "One.v = {digit}\nnamed.__class__ = One"),
+    ),
+    "nonlocal": CellSource(
+        "def pair():\n    v = {digit}\n    def get():\n        return v\n    def put(new):\n        nonlocal v\n"
+        "        v = new\n    return get, put\nget_v, put_v = pair()",
+        "get_v()",
+        ("put_v({digit})",),
+    ),
+    "closed list": CellSource(
+        "def listed():\n    v = [{digit}]\n    return lambda: v[0], v\nget_listed, its_list = listed()",
+        "get_listed()",
+        ("its_list[0] = {digit}",),
+    ),
+    "globals": CellSource("V8 = {digit}", "globals()['V' + str(8)]"),
+    "attrgetter": CellSource(
+        "import operator, types\nwithin = types.SimpleNamespace(v={digit})\ngetter = operator.attrgetter('v')",
+        "getter(within)",
+        ("within.v = {digit}",),
+    ),
+    "deque": CellSource(
+        "import collections\ndeque = collections.deque([{digit}])", "deque[0]", ("deque[0] = {digit}",)
+    ),
+    "bytearray": CellSource("raw = bytearray([{digit}])", "raw[0]", ("raw[0] = {digit}",)),
+    "view": CellSource(
+        "buffer = bytearray([{digit}])\nview = memoryview(buffer).toreadonly()", "view[0]", ("buffer[0] = {digit}",)
+    ),
+    "array view": CellSource(
+        "whole = np.array([0, {digit}])\npart = whole[1:]", "int(part[0])", ("whole[1] = {digit}",)
+    ),
+    "context": CellSource(
+        "import contextvars\ncontext = contextvars.ContextVar('context')\ntoken = context.set({digit})",
+        "context.get()",
+        ("token = context.set({digit})",),
+    ),
+    "thread": CellSource(
+        "import threading\nlocal = threading.local()\nlocal.v = {digit}", "local.v", ("local.v = {digit}",)
+    ),
+    "weak": CellSource(
+        "import weakref\nclass Target:\n    v = {digit}\ntarget = Target()\nweak = weakref.ref(target)",
+        "weak().v",
+        ("target.v = {digit}",),
+    ),
+    "variable": CellSource(
+        "os_ = __import__('os')\nos_.environ['WALK_CELL'] = '{digit}'", "int(os_.environ['WALK_CELL'])"
+    ),
+    "file": CellSource("open('walk.txt', 'w').write('{digit}')", "int(open('walk.txt').read())"),
+    "installed": CellSource("import sys\nsys.walk_value = {digit}", "sys.walk_value"),
+    "dispatch": CellSource(
+        "import functools\n@functools.singledispatch\ndef dispatch(v):\n    return {digit}",
+        "dispatch(1.5)",
+        ("dispatch.register(float)(lambda v: {digit})",),
+    ),
+    "iterator": CellSource("V9 = {digit}\ndef numbers():\n    yield V9", "next(numbers())", ("V9 = {digit}",)),
+    "comprehension": CellSource("V10 = {digit}", "[V10 for _ in range(1)][0]"),
+    "default dict": CellSource(
+        "import collections\nV11 = {digit}\ndefaults = collections.defaultdict(lambda: V11)",
+        "defaults.copy()['new']",
+        ("V11 = {digit}",),
+    ),
+    "chain": CellSource(
+        "import collections\nlower = {{'v': {digit}}}\nchain = collections.ChainMap({{}}, lower)",
+        "chain['v']",
+        ("lower['v'] = {digit}",),
+    ),
+    "proxy": CellSource(
+        "import types\nbehind = {{'v': {digit}}}\nproxy = types.MappingProxyType(behind)",
+        "proxy['v']",
+        ("behind['v'] = {digit}",),
+    ),
+    "set": CellSource("group = {{{digit}}}", "max(group)", ("group.clear()\ngroup.add({digit})",)),
+    "callable": CellSource(
+        "V12 = {digit}\nclass Callable:\n    def __call__(self):\n        return V12\ncallable_ = Callable()",
+        "callable_()",
+        ("V12 = {digit}", "Callable.__call__ = lambda self: {digit}"),
+    ),
+    "random": CellSource(
+        "import random\ngenerator = random.Random()\nchosen = {digit}", "chosen + 0 * generator.randrange(3)"
+    ),
 }
 """Name -> global; those of them whose change a call does not see are wrong results."""

@@ -179,7 +179,7 @@ PYTHON: dict[str, Source] = {
         except FileNotFoundError:
             given = int((ROOT / "data/base.txt").read_text())
         """,
-        reads=("../data/*",),
+        reads=("../data/over.txt", "../data/base.txt"),
     ),
     "array": Source(
         ("proj/data/values.npy",),
