@@ -53,7 +53,7 @@ LOOKS = ("scons", "fresh", "kept", "cells", "held")
 SAME_TIME = "same time"
 """How a file is edited that keeps its time of modification."""
 
-UNMENDED: frozenset[str] = frozenset({"beside", "outside", "existing", "forced", "beyond", "held", "environment"})
+UNMENDED: frozenset[str] = frozenset({"existing", "forced", "beyond", "held", "environment"})
 """Sources, languages, cells, looks and steps that are known to fail; ``--all`` has them as well."""
 
 WORDS = ("-Q", "-j2")
@@ -94,7 +94,6 @@ class Plan:
         model: the project.
         cells: the sources of the kernel in the notebook.
         caches: whether the checkouts share the build cache, a remote one, or neither.
-        strict: whether builds are strict.
         steps: the steps.
     """
 
@@ -102,13 +101,12 @@ class Plan:
     model: Model
     cells: tuple[str, ...]
     caches: str
-    strict: bool
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
         kernels = [[kernel.name, kernel.language, list(kernel.sources)] for kernel in self.model.kernels]
         return "\n".join(
-            [json.dumps([self.seed, kernels, list(self.cells), self.caches, self.strict]), *map(str, self.steps)]
+            [json.dumps([self.seed, kernels, list(self.cells), self.caches, self.model.strict]), *map(str, self.steps)]
         )
 
     @staticmethod
@@ -116,8 +114,8 @@ class Plan:
         """The plan of a text that was printed."""
         first, *steps = text.strip().splitlines()
         seed, kernels, cells, caches, strict = json.loads(first)
-        model = Model(tuple(Kernel(name, language, tuple(sources)) for name, language, sources in kernels))
-        return Plan(seed, model, tuple(cells), caches, strict, tuple(map(Step.read, steps)))
+        model = Model(tuple(Kernel(name, language, tuple(sources)) for name, language, sources in kernels), strict)
+        return Plan(seed, model, tuple(cells), caches, tuple(map(Step.read, steps)))
 
 
 WEIGHTS = {
@@ -149,11 +147,10 @@ LOST = ("build", "build/.kernelwright", "build/.kernelwright/cache", "shared cac
 def random_plan(seed: int, length: int, leave_out: frozenset[str] = UNMENDED) -> Plan:
     """The walk of a seed."""
     chosen = random.Random(seed)
-    model = random_model(chosen, chosen.random() < 0.35, leave_out)
+    model = random_model(chosen, leave_out)
     known = [name for name in CELLS if name not in leave_out]
     cells = tuple(chosen.sample(known, min(4, len(known))))
     caches = chosen.choice(("own", "shared", "remote"))
-    strict = chosen.random() < 0.3
     kinds = {kind: weight for kind, weight in WEIGHTS.items() if kind not in leave_out}
     if not cells:
         kinds.pop("cell", None)
@@ -165,7 +162,7 @@ def random_plan(seed: int, length: int, leave_out: frozenset[str] = UNMENDED) ->
         if SAME_TIME in leave_out:
             step = dataclasses.replace(step, arguments=tuple("now" if a == SAME_TIME else a for a in step.arguments))
         steps.append(step)
-    return Plan(seed, model, cells, caches, strict, tuple(steps))
+    return Plan(seed, model, cells, caches, tuple(steps))
 
 
 def _random_step(chosen: random.Random, kind: str, model: Model, cells: Sequence[str]) -> Step:
@@ -344,7 +341,7 @@ class Walk:
         if self.plan.caches == "remote":
             words += [f"REMOTE_CACHE={self.folder / 'remote'}", "REMOTE_MODE=read-write"]
             words[-3] = "CACHE_DIR=build/.kernelwright/cache"
-        if self.plan.strict:
+        if self.plan.model.strict:
             words.append("--strict")
         return words
 
@@ -687,7 +684,7 @@ def _smaller_projects(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
 
     def without_kernel(name: str, plan: Plan) -> Plan:
         kernels = tuple(kernel for kernel in plan.model.kernels if kernel.name != name)
-        return dataclasses.replace(plan, model=Model(kernels)) if kernels else plan
+        return dataclasses.replace(plan, model=dataclasses.replace(plan.model, kernels=kernels)) if kernels else plan
 
     def without_source(name: str, plan: Plan) -> Plan:
         kernels = tuple(
@@ -695,7 +692,7 @@ def _smaller_projects(plan: Plan) -> Iterator[Callable[[Plan], Plan]]:
             for kernel in plan.model.kernels
         )
         cells = tuple(cell for cell in plan.cells if cell != name)
-        return dataclasses.replace(plan, model=Model(kernels), cells=cells)
+        return dataclasses.replace(plan, model=dataclasses.replace(plan.model, kernels=kernels), cells=cells)
 
     for kernel in plan.model.kernels:
         yield lambda plan, name=kernel.name: without_kernel(name, plan)  # type: ignore[misc]

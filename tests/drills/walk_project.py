@@ -434,8 +434,12 @@ class Kernel:
         ]
         return ", ".join(wrong)
 
-    def files(self, state: State) -> dict[str, bytes]:
-        """Its files but for those of the sources."""
+    def files(self, state: State, strict: bool) -> dict[str, bytes]:
+        """Its files but for those of the sources.
+
+        Arguments:
+            strict: whether it declares what it reads.
+        """
         if self.file not in state:
             return {}
         own, sources = state[self.file], self.known
@@ -450,16 +454,17 @@ class Kernel:
                 self.file: (padding + BEGIN + definition).encode(),
                 f"{PROJECT}/kernels/{self.name}.cu": (includes + SOURCE.format(name=self.name, offset=offset)).encode(),
             }
-        return {self.file: (padding + BEGIN + self._definition(own.digit)).encode()}
+        return {self.file: (padding + BEGIN + self._definition(own.digit, strict)).encode()}
 
-    def _definition(self, own: int) -> str:
+    def _definition(self, own: int, strict: bool) -> str:
         sources = self.known.values()
         values = [str(own), *(source.value for source in sources)]
         offset = " + ".join(f"{10**place} * {value}" for place, value in enumerate(values))
         inside = "\n".join(textwrap.dedent(source.inside).strip() for source in sources)
         parameters = ", ".join(source.parameter for source in sources if source.parameter)
         patterns = ["../error.txt", *dict.fromkeys(pattern for source in sources for pattern in source.reads)]
-        options = ", ".join([f"reads={patterns}", *(source.option for source in sources if source.option)])
+        declared = [f"reads={patterns}"] if strict else []
+        options = ", ".join([*declared, *(source.option for source in sources if source.option)])
         return (
             ("" if self.language == "te" else "from tvm.script import tirx as T\n")
             + "".join(f"{source.before}\n" for source in sources)
@@ -482,9 +487,15 @@ def _arch(content: Content) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """The project of a walk: its kernels, and what they may read."""
+    """The project of a walk: its kernels, and what they may read.
+
+    Arguments:
+        kernels: its kernels.
+        strict: whether they declare what they read.
+    """
 
     kernels: tuple[Kernel, ...]
+    strict: bool = False
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -525,7 +536,7 @@ class Model:
         if self.uses_cuda:
             files |= CUDA_FIXED
         for kernel in self.kernels:
-            files |= kernel.files(state)
+            files |= kernel.files(state, self.strict)
         for source in self.sources.values():
             files |= {place: source.content(state[place]) for place in source.places if place in state}
         files.pop(VARIABLE, None)
@@ -562,11 +573,10 @@ class Model:
         return not fails and (state[REFERENCE].digit == 0 or not has_reference)
 
 
-def random_model(random_: random.Random, cuda: bool, leave_out: frozenset[str]) -> Model:
+def random_model(random_: random.Random, leave_out: frozenset[str]) -> Model:
     """A project with two or three kernels.
 
     Arguments:
-        cuda: whether one is in CUDA C++.
         leave_out: names of sources and languages that it does not have.
     """
     languages = [language for language in BODIES if language not in leave_out]
@@ -578,10 +588,10 @@ def random_model(random_: random.Random, cuda: bool, leave_out: frozenset[str]) 
         if {"table", "recorded"} <= {*sources}:
             sources.remove("recorded")  # tables name configs
         kernels.append(Kernel(f"{language}{number}", language, tuple(sources)))
-    if cuda:
+    if random_.random() < 0.35:
         headers = [name for name in CUDA if name not in leave_out]
         kernels.append(Kernel("cuda2", "cuda", tuple(random_.sample(headers, min(3, len(headers))))))
-    return Model(tuple(kernels))
+    return Model(tuple(kernels), strict=random_.random() < 0.3)
 
 
 @dataclass
