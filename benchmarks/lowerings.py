@@ -58,6 +58,7 @@ def _lowering(project: Project, signature: Path, definitions: dict[str, Path]) -
         "file": definitions[kernel].relative_to(project.folder).as_posix(),
         "kernel": kernel,
         "slug": slug,
+        "symbol": said["entry"],
         "config": said["config"],
         "target": target,
         "arch": said["arch"],

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from kernelwright.core.pipeline import docs_table
+from kernelwright.core.pipeline import STAGES, StageKind
+from kernelwright.core.request import deciding
 from kernelwright.define.setting_kinds import Setting
 from kernelwright.define.settings import SETTINGS, Settings
 from kernelwright.ondemand.options import OPTIONS, Option
@@ -57,11 +61,40 @@ def variables_part(options: Mapping[str, Option]) -> str:
     return f"| variable | type | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
 
 
+def stages_part(stages: Iterable[StageKind]) -> str:
+    """The table of the stages."""
+    rows = [
+        f"| `{k.label}` | {k.sources} | {names(what_decides(k)) or 'nothing'} | {k.outputs} |\n"
+        for k in stages
+        if k.module
+    ]
+    return f"| stage | sources | request | outputs |\n|---|---|---|---|\n{''.join(rows)}"
+
+
+def what_decides(kind: StageKind) -> list[str]:
+    """The fields of a stage's requests that decide, with those of the requests and jobs in them, each once."""
+    module = importlib.import_module(f"kernelwright.{kind.module}")
+    return list(dict.fromkeys(deciding_in(getattr(module, kind.request))))
+
+
+def deciding_in(request: type) -> Iterator[str]:
+    """The fields of a class that decide. A tool is one of them as a whole, because its identity decides."""
+    types, module = {f.name: str(f.type) for f in fields(request)}, sys.modules[request.__module__]
+    for name in deciding(request):
+        inner = getattr(module, types[name].rpartition(".")[2], None)
+        inner = getattr(inner, "__bound__", inner)  # of a type variable
+        is_tool = isinstance(inner, type) and "identity" in getattr(inner, "__annotations__", {})
+        if is_dataclass(inner) and isinstance(inner, type) and not is_tool:
+            yield from deciding_in(inner)
+        else:
+            yield name
+
+
 def tables() -> dict[str, str]:
     """Name of a page -> its table."""
     return {
         "reference.md": written_part(SETTINGS, Settings()),
-        "architecture.md": docs_table(),
+        "architecture.md": stages_part(STAGES),
         "on-demand.md": variables_part(OPTIONS),
     }
 

@@ -29,9 +29,9 @@ from .strategies import as_json, damaged, json_values, nested, restructured
 
 REQUESTS = [
     DiscoverRequest("kernels/a.py"),
-    LowerRequest("kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
+    LowerRequest("kernels/a.py", "a", "m-1", "kw", {"m": 1, "f": 0.5, "s": "é"}, "cuda", "sm_80", "/o"),
     CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", 0.5),
-    LowerRequest("kernels/a.py", "a", "m-2", {"m": 2}, "cuda", "sm_80", "/o", listed=False),
+    LowerRequest("kernels/a.py", "a", "m-2", "kw", {"m": 2}, "cuda", "sm_80", "/o", archs=("sm_80",)),
     MeasureRequest("kernels/a.py", "a", "m-1", "/lib.so", 0, {"symbols": []}, "cpu", sizes={"n": 4}, batches=3),
     CostRequest("kernels/a.py", "a", [{"m": 1}], {"n": 4}, "llvm"),
     DevicesRequest(),
@@ -297,7 +297,7 @@ def test_a_result_of_a_wrong_form_is_an_error_with_its_place(request_: Any, resu
 
 
 def test_a_pool_does_not_pass_on_a_result_of_a_wrong_form(tmp_path: Path) -> None:
-    request = LowerRequest("k.py", "k", "s", {}, "llvm", "x86-64-v3", "/o")
+    request = LowerRequest("k.py", "k", "s", "kw", {}, "llvm", "x86-64-v3", "/o")
     got = call(tmp_path, GREETING, protocol.encode_result(1, {}), "exits", request)
     assert isinstance(got, WorkerError) and got.where == Where("k", "s", "lower", "k.py")
     assert "dependencies" in got.message and "defect" in str(got.remedy)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from kernelwright.scons.graph import PackageGraph
 from kernelwright.scons.run import BuildRun
 from kernelwright.stages.execution import publish
 from kernelwright.stages.stage import Stage
+from kernelwright.stages.stage_run import StageRun
 from kernelwright.stages.tools import Tools
 from kernelwright.state.settled import Settled
 from kernelwright.toolchain.distribution import Distribution
@@ -134,8 +136,8 @@ def make_all(graph: PackageGraph) -> None:
     graph.run.__dict__["cache"] = None
     for stage in graph.made:
 
-        def make(scratch: Path, names: tuple[str, ...] = tuple(stage.outputs)) -> None:
-            for name in names:
+        def make(request: Any, scratch: Path, running: StageRun) -> None:
+            for name in running.stage.outputs:
                 (scratch / name).parent.mkdir(parents=True, exist_ok=True)
                 (scratch / name).write_text(name)
 

@@ -190,8 +190,8 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (folder / f"{stem}.whl").write_text(f"new {stem}")
     (folder / "wheel.json").write_text(json.dumps({"names": names}))
     notes: list[str] = []
-    monkeypatch.setattr(wheel_module, "_sizes", lambda graph: [])
-    context = SimpleNamespace(run=SimpleNamespace(note=notes.append))
+    monkeypatch.setattr(wheel_module, "kernel_sizes", lambda *folders: [])
+    context = SimpleNamespace(run=SimpleNamespace(note=notes.append), package=None, work=None)
     wheels = [folder / f"{stem}.whl" for stem in names]
     dist = tmp_path / "dist"
     return SimpleNamespace(
@@ -249,20 +249,20 @@ def test_a_wheel_may_have_just_the_largest_size_and_the_largest_kernels_are_name
         KernelSize(name, {"sm_80": code}, library)
         for name, code, library in (("a", 9, 1), ("b", 5, 7), ("c", 7, 7), ("d", 8, 2))
     ]
-    monkeypatch.setattr(wheel_module, "_sizes", lambda graph: sizes)
+    monkeypatch.setattr(wheel_module, "kernel_sizes", lambda *folders: sizes)
     wheel = tmp_path / "demo-1.0-py3-none-any.whl"
     wheel.write_bytes(bytes(2048))
 
-    def require(stem: str, **settings: Any) -> None:
-        context = SimpleNamespace(settings=Settings(package="demo", **settings))
-        wheel_module._require_size(stem, wheel, context, Where(stage="wheel"))
+    def require(stem: str, limit: str, *providers: str) -> None:
+        request = SimpleNamespace(limit=limit, providers=providers, folder=None, work=None)
+        wheel_module._require_size(stem, wheel, request, Where(stage="wheel"))
 
-    require("package", max_wheel_size="2K")
-    require("package")
+    require("package", "2K")
+    require("package", "")
     wheel.write_bytes(bytes(2049))
     with pytest.raises(KernelwrightError, match=r"\]: the wheel has 2,049 bytes, and max_wheel_size is 2K") as caught:
-        require("package", max_wheel_size="2K")
+        require("package", "2K")
     assert caught.value.remedy.endswith("the largest kernels are b (7 bytes), c (7 bytes), d (2 bytes)")
     with pytest.raises(KernelwrightError, match=r"\]: the wheel demo-1.0-py3-none-any.whl has") as caught:
-        require("sm_80", max_wheel_size="2K", split="arch")
+        require("sm_80", "2K", "sm_80")
     assert caught.value.remedy.endswith("the largest kernels are a (9 bytes), d (8 bytes), c (7 bytes)")

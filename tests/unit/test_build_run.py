@@ -425,8 +425,8 @@ def test_what_is_settled_is_written_at_the_end_of_a_run_and_not_by_one_that_only
 def test_what_stages_turned_out_to_read_is_among_the_files_that_decide_a_kernel(package, monkeypatch):
     asked: dict[str, str] = {}
     monkeypatch.setattr(graph_module, "trusted_stamps", lambda top, digests: asked.update(digests))
-    stages_of(package)["LOWER gemm/m-1 x86-64-v3"].options["later"] = {"table.txt": "1"}
-    stages_of(package)["CHECK gemm/m-2 cpu"].options["later"] = {"expected.txt": "2"}
+    stages_of(package)["LOWER gemm/m-1 x86-64-v3"].later = {"table.txt": "1"}
+    stages_of(package)["CHECK gemm/m-2 cpu"].later = {"expected.txt": "2"}
     found = graph_module.Unsettled(Inputs().definition, {"gemm": package.unsettled["gemm"]}, [])
     package._stamps(found)
     assert asked == {FILE: "1" * 64, "table.txt": "1", "expected.txt": "2"}

@@ -99,6 +99,15 @@ def test_a_definition_that_is_called_for_each_arch_is_told_the_arch() -> None:
     assert symbols == ["kw_k__default__cuda", "kw_k__default__sm_90a"]
 
 
+def test_entries_of_variants_with_similar_slugs_differ() -> None:
+    slugs = ["s-a-b", "s-a_b", "s-c"]
+    entries = [unit_symbol("k", slug, slugs, "llvm", "x86-64-v3", False) for slug in slugs]
+    assert len(set(entries)) == 3 and entries[2] == "kw_k__s_c__x86_64_v3"
+    assert all(entry.isidentifier() for entry in entries)
+    assert entries[0] == unit_symbol("k", "s-a-b", slugs[1:], "llvm", "x86-64-v3", False), "it need not be listed"
+    assert entries[0] != unit_symbol("k", "s-a-b", slugs[2:], "llvm", "x86-64-v3", False)
+
+
 def test_a_source_that_launches_by_itself_has_no_code_for_each_arch() -> None:
     unit = Unit("k", "default", "kw_k__default__cuda", {}, (), "cuda", "sm_90a", "k.py:3", per_arch=True)
     with pytest.raises(DefinitionError, match="function 'f' launches by itself") as caught:

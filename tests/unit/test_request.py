@@ -39,6 +39,7 @@ GIVEN = Compile("a.cu", Tool("nvcc 13", "/usr/bin/nvcc"), ("-O3",), {"b": 1, "a"
         {"names": {"b": 1.0, "a": frozenset({"y", "x"})}},
         {"names": {"b": True, "a": frozenset({"y", "x"})}},
         {"names": {"b": 1, "a": frozenset({"y"})}},
+        {"names": {"b": 1, "a": frozenset({"y", "x"}), "c": {1: 2}}},
     ],
 )
 def test_what_decides_changes_the_digest(changed: dict[str, Any]) -> None:
@@ -61,7 +62,7 @@ def test_the_names_of_deciding_fields_are_known() -> None:
     assert deciding(Compile) == ("source", "tool", "flags", "names")
 
 
-@pytest.mark.parametrize("wrong", [Path("a"), object(), {1: 2}, Compile])
+@pytest.mark.parametrize("wrong", [Path("a"), object(), {1: 2, "a": 3}, {True: 2}, Compile])
 def test_what_has_no_canonical_form_is_an_error(wrong: object) -> None:
     with pytest.raises(TypeError, match="no canonical form"):
         canonical(replace(GIVEN, names={"of": wrong}))

@@ -180,7 +180,7 @@ def test_a_path_of_the_project_in_what_is_lowered_counts_in_its_place_only(tree:
                 return Source({place}, "f", x=Tensor("float32", "n"), grid="n", block=32)
         """
         tree.write(f"kernels/{name}.py", text)
-        lowered = tree.lower(f"kernels/{name}.py", name, "cuda", archs="sm_80")
+        lowered = tree.lower(f"kernels/{name}.py", name, "cuda", archs=("sm_80",))
         present = present_digest(tree.folder, surroundings.FOLDER)
         assert lowered["dependencies"].get(surroundings.FOLDER) == (present if name == "absolute" else None)
     assert present != present_digest(tree.folder / "elsewhere", surroundings.FOLDER)

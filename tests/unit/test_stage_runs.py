@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from kernelwright.scons.run import BuildRun
 from kernelwright.stages.execution import publish
 from kernelwright.stages.partial import Partial
 from kernelwright.stages.stage import Stage
+from kernelwright.stages.stage_run import StageRun
 from kernelwright.state.cache import BuildCache
 from scons_tree import new_run
 
@@ -41,22 +42,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
     return run
 
 
-def writing(**contents: str) -> Callable[[Path], None]:
+def writing(**contents: str) -> Callable[..., None]:
     """What makes files of these names, without the ending."""
 
-    def make(scratch: Path) -> None:
+    def make(request: Any, scratch: Path, stage: StageRun) -> None:
         for name, text in contents.items():
             (scratch / f"{name}.out").write_text(text)
 
     return make
 
 
-def a_stage(run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
+def a_stage(run: BuildRun, make: Callable[..., None], **fields: Any) -> Stage:
     """A stage that is to make ``a.out`` and ``b.out`` in a folder that does not exist yet."""
     outputs = {name: f"{run.top}/build/kernels/demo/gemm/m-1/{name}" for name in ("a.out", "b.out")}
     source = run.top / "source.txt"
     source.write_text("source")
-    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "options": {}, "sources": [str(source)]}
+    given = {"label": "CUBIN", "subject": "gemm/m-1 sm_80", "where": WHERE, "request": {}, "sources": [str(source)]}
     stage = Stage(**{**given, "make": make, "outputs": outputs, **fields})
     run.nodes_of(stage)  # SCons has them before it runs anything
     return stage
@@ -71,7 +72,7 @@ def executed(stage: Stage, run: BuildRun) -> Any:
     return StageAction(stage, run).execute(run.nodes_of(stage), list(map(run.node, stage.sources)), run.env)
 
 
-def must_not_run(scratch: Path) -> None:
+def must_not_run(*given: Any) -> None:
     raise AssertionError("the stage ran")
 
 
@@ -145,21 +146,27 @@ def test_a_stage_that_may_not_be_kept_is_neither_stored_nor_fetched(run):
 def test_what_a_stage_read_is_kept_with_its_outputs_and_remembered_when_they_are_fetched(run):
     (run.top / "table.txt").write_text("1")
     read = {"table.txt": sha256_of(run.top / "table.txt")}
-    publish(a_stage(run, writing(a="1", b="2"), options={"later": read}), run)
-    remembered: list[Any] = []
-    publish(a_stage(run, must_not_run, remember=remembered.append), run)
-    assert remembered == [read]
+    publish(a_stage(run, writing(a="1", b="2"), later=read), run)
+    noted: list[Any] = []
+
+    def note(dependencies: Mapping[str, str]) -> Mapping[str, str]:
+        noted.append(dependencies)
+        return dependencies
+
+    again = a_stage(run, must_not_run, note=note)
+    publish(again, run)
+    assert noted == [read] and again.later == read
     (run.top / "table.txt").write_text("2")
-    edited = a_stage(run, writing(a="3", b="4"), remember=remembered.append)
+    edited = a_stage(run, writing(a="3", b="4"), note=note)
     publish(edited, run)
-    assert not edited.cached and len(remembered) == 1
+    assert not edited.cached and len(noted) == 1
 
 
 # --- Errors
 
 
-def raising(error: Exception) -> Callable[[Path], None]:
-    def make(scratch: Path) -> None:
+def raising(error: Exception) -> Callable[..., None]:
+    def make(*given: Any) -> None:
         raise error
 
     return make
@@ -194,7 +201,7 @@ def partial_run(run: BuildRun, monkeypatch: pytest.MonkeyPatch) -> BuildRun:
     return run
 
 
-def after(stage: Stage, run: BuildRun, make: Callable[[Path], None], **fields: Any) -> Stage:
+def after(stage: Stage, run: BuildRun, make: Callable[..., None], **fields: Any) -> Stage:
     """A stage that needs the outputs of another one."""
     outputs = {"c.out": f"{run.top}/build/kernels/demo/gemm/c.out"}
     return a_stage(run, make, **{"outputs": outputs, "sources": stage.paths, "label": "LINK", **fields})
@@ -225,7 +232,9 @@ def test_a_stage_that_lacks_a_source_is_left_out_with_its_cause(partial_run):
 
 def test_a_stage_that_goes_on_without_a_source_has_that_in_its_signature_and_is_not_kept(partial_run):
     first = a_stage(partial_run, raising(KernelwrightError("no", WHERE)), logs=partial_run.top / "failed")
-    second = after(first, partial_run, lambda scratch: (scratch / "c.out").write_text("partial"), rest=lambda: True)
+    second = after(
+        first, partial_run, lambda request, scratch, stage: (scratch / "c.out").write_text("partial"), rest=lambda: True
+    )
     action = StageAction(second, partial_run)
     complete = action.get_presig([], [], None)
     executed(first, partial_run)
@@ -238,7 +247,7 @@ def test_what_was_not_made_has_no_content_in_the_journal(partial_run):
     first = a_stage(partial_run, writing(a="1", b="2"))
     publish(first, partial_run)
     error = raising(KernelwrightError("no", WHERE))
-    failing = a_stage(partial_run, error, logs=partial_run.top / "failed", options={"arch": "sm_90"})
+    failing = a_stage(partial_run, error, logs=partial_run.top / "failed", request={"arch": "sm_90"})
     executed(failing, partial_run)
     assert [partial_run.journal.output(path) for path in failing.paths] == [None, None]
 

@@ -306,7 +306,9 @@ def test_the_kernel_library_is_strict(tmp_path: Path) -> None:
                 out = tmp_path / kernel["name"]
                 out.mkdir()
                 slug, config = kernel["slugs"][0], kernel["configs"][0]
-                request = LowerRequest(file, kernel["name"], slug, config, "llvm", "x86-64-v3", str(out), strict=True)
+                request = LowerRequest(
+                    file, kernel["name"], slug, "kw_k", config, "llvm", "x86-64-v3", str(out), strict=True
+                )
                 assert pool.call(request)["files"]
 
 

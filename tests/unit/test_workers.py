@@ -70,7 +70,8 @@ def test_importing_the_client_side_imports_neither_tvm_nor_numpy_nor_scons() -> 
     [
         DiscoverRequest("kernels/a.py"),
         LowerRequest(
-            "kernels/a.py", "a", "m-1", {"m": 1, "f": 0.5, "b": True, "s": "é\n\u2028"}, "cuda", "sm_80", "/o"
+            *("kernels/a.py", "a", "m-1", "kw", {"m": 1, "f": 0.5, "b": True, "s": "é\n\u2028"}, "cuda", "sm_80", "/o"),
+            archs=("sm_80", "compute_80"),
         ),
         CheckRequest("kernels/a.py", "a", "m-1", "/lib.so", 3, {"symbols": {"n": "int32"}}, "cpu", None),
         DevicesRequest(),

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, cast
 
+from kernelwright.define.unit import unit_symbol
 from kernelwright.processes.children import ForkServer
 from kernelwright.processes.pool import WorkerPool
 from kernelwright.processes.protocol import DiscoverRequest, LowerRequest
@@ -98,5 +99,7 @@ class Project:
         out = self.folder / "out" / kernel / slug / target
         out.mkdir(parents=True, exist_ok=True)
         arch = arch or {"llvm": "x86-64-v3", "cuda": "sm_80"}[target]
-        result = self.pool.call(LowerRequest(file, kernel, slug, config or {}, target, arch, str(out), **more))
+        symbol = unit_symbol(kernel, slug, (), target, arch, False)
+        whole = {"symbol": symbol, "config": config or {}, "target": target, "arch": arch, "out": str(out), **more}
+        result = self.pool.call(LowerRequest(file, kernel, slug, **whole))
         return {**result, "contents": {name: (out / name).read_bytes() for name in result["files"]}}

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.arch import CudaArch, is_ptx
 from ..core.errors import SettingsError, ToolchainError, Where
+from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvcc import INSTALL_CUDA, Nvcc, fatbinary_beside
@@ -69,8 +70,8 @@ class PackJob:
     arch: str
     image: str
     mode: str
-    folder: Path
-    where: Where
+    folder: Path = field(metadata=ASIDE)
+    where: Where = field(metadata=ASIDE)
 
     @property
     def outputs(self) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..core.arch import is_ptx, virtual_arch
 from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
+from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
@@ -60,10 +61,10 @@ class ObjectJob:
     name: str
     archs: tuple[str, ...]
     flags: tuple[str, ...]
-    folder: Path
-    where: Where
-    known: Mapping[str, str] = field(default_factory=dict)
-    packages: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = field(metadata=ASIDE)
+    where: Where = field(metadata=ASIDE)
+    known: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+    packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     made_in: str = ""
 
     @property

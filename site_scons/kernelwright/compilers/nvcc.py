@@ -14,6 +14,7 @@ from ..core.arch import image_file, is_ptx
 from ..core.dependencies import IN_PACKAGE, dependency_name
 from ..core.errors import ToolError, Where
 from ..core.files import pretty_json
+from ..core.request import ASIDE
 from ..processes.environment import place_for_shell
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.host_compiler import HostCompiler
@@ -66,7 +67,7 @@ class ToolHeaders:
     """
 
     name: str
-    path: str
+    path: str = field(metadata=ASIDE)
     folders: tuple[str, ...]
     standard: str
 
@@ -90,10 +91,10 @@ class DeviceJob:
 
     arch: str
     flags: tuple[str, ...]
-    folder: Path
-    where: Where
+    folder: Path = field(metadata=ASIDE)
+    where: Where = field(metadata=ASIDE)
     headers: ToolHeaders | None = None
-    packages: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
 
     @property
     def output(self) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from ..core.errors import Where
+from ..core.request import ASIDE
 from ..processes.runner import RunsTools, ToolResult
 from ..toolchain.nvdisasm import Nvdisasm
 
@@ -25,8 +26,8 @@ class SassJob:
     """
 
     arch: str
-    cubin: Path
-    where: Where
+    cubin: Path = field(metadata=ASIDE)
+    where: Where = field(metadata=ASIDE)
 
     @property
     def output(self) -> str:

@@ -16,7 +16,7 @@ class StageKind:
         label: its name in progress lines, in the timeline and in the docs.
         colours: of its bars in the report, on a light and on a dark page.
         sources: the files that it reads, for the docs.
-        options: what else decides its outputs, for the docs.
+        request: the class of its requests, in its module: what else decides its outputs.
         outputs: the files that it makes, for the docs.
         module: the module that makes it. What that imports is the code of the stage.
         also: modules, and folders of modules, that run for it without being imported: in other processes, or by name.
@@ -29,7 +29,7 @@ class StageKind:
     label: str
     colours: tuple[str, str]
     sources: str = ""
-    options: str = ""
+    request: str = ""
     outputs: str = ""
     module: str = ""
     also: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ STAGES = (
         "DISCOVER",
         ("#3b6fb6", "#adc2f5"),
         "none",
-        "the error",
+        "Failure",
         "nothing: with `-k`, it fails in place of a definition file that cannot be executed",
         module="stages.discover",
         also=("discover.discovery", "worker.server", "lower"),
@@ -65,9 +65,7 @@ STAGES = (
         "LOWER",
         ("#228264", "#3ac18d"),
         "the definition file and what it depends on",
-        "kernel, slug, config, outputs, target, arch, identity of TVM and tvm-ffi; name of the definition file, "
-        "digests of its files and of its surroundings, versions of Python and NumPy; pass configs, if there are any; "
-        "for CuTe DSL and Triton all archs and their identity; for TileLang its identity",
+        "Lowering",
         "`module.tir`, `signature.json`; `host.o`, or `host.c` and `device.cu` (with TileLang `flags.json`); or what "
         "[CuTe DSL](cutedsl.md#what-is-built) or [Triton](triton.md#what-is-built) makes",
         module="stages.lower",
@@ -78,7 +76,7 @@ STAGES = (
         "PTX",
         ("#12696f", "#6dbfd1"),
         "`device.cu`, and `flags.json` if there is one",
-        "arch, flags, identity of nvcc or NVRTC, digests of the files that flags include; for TileLang its identity",
+        "NvccCompilation",
         "`<arch>.ptx`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
         also=("toolchain.nvrtc_compile",),
@@ -89,8 +87,7 @@ STAGES = (
         "CUBIN",
         ("#747a10", "#babf41"),
         "the PTX of its virtual arch; `device.cu`, if the compiler is run as a whole; `flags.json` if there is one",
-        "arch, flags, identity of nvcc or NVRTC; with `device.cu`, digests of the files that flags include; for "
-        "TileLang its identity",
+        "NvccCompilation",
         "`<arch>.cubin`, `<arch>.json`, `compile_<arch>.sh`",
         module="stages.device",
         also=("toolchain.nvrtc_compile",),
@@ -101,8 +98,7 @@ STAGES = (
         "OBJECT",
         ("#4a5d9e", "#9fb0ea"),
         "a source with host code of its own",
-        "the kernel's name, archs, flags, `compress`, identity of nvcc, version of tvm-ffi, digests of the files "
-        "that the source includes",
+        "ObjectCompilation",
         "`objects/<source>.o`, `<source>.json`, `compile_<source>.sh`",
         module="stages.object",
         of_kernel=True,
@@ -111,7 +107,7 @@ STAGES = (
         "FATBIN",
         ("#0f7396", "#62c3e8"),
         "the cubin or PTX",
-        "arch, mode, identity of nvcc",
+        "Packing",
         "`<arch>.fatbin`, `pack_<arch>.sh`",
         module="stages.fatbin",
         memory={"fatbinary": 64 * MIB},
@@ -121,8 +117,7 @@ STAGES = (
         "WRAP",
         ("#87421d", "#e67f5a"),
         "every `signature.json`",
-        "variants with their targets and archs, outputs, where images are, `compress`, CUDA version of the compiler; "
-        "with a space, the tuning tables; of a backend: its name, digest of its headers",
+        "Wrapping",
         "`wrapper.c`, `images.s` of the library; of a backend: its files for the kernel, such as `_<kernel>.pyx`",
         module="stages.wrap",
         also=("backends",),
@@ -132,8 +127,7 @@ STAGES = (
         "CC",
         ("#c43b7e", "#eb60a6"),
         "`wrapper.c`, every `host.c`",
-        "the command without paths, identity of the compiler, digest of the launcher's headers that it includes, "
-        "version of tvm-ffi",
+        "Wrapper",
         "`wrapper.o`, `compile_wrapper.sh`",
         module="stages.cc",
         also=("backends",),
@@ -144,7 +138,7 @@ STAGES = (
         "LAUNCHER",
         ("#5b6f8c", "#a9bddb"),
         "what `GLIBC` makes",
-        "the command without paths, identity of the compiler, digest of the launcher, version of tvm-ffi",
+        "Launcher",
         "`libkernelwright-<digest>.so`, `launcher.map`, `compile_launcher.sh`",
         module="stages.launcher",
         memory={"launcher": 256 * MIB},
@@ -153,7 +147,7 @@ STAGES = (
         "GLIBC",
         ("#7544bf", "#af94e9"),
         "none",
-        "oldest glibc, identity of the compiler",
+        "Floor",
         "`libc.so`, `libm.so`, `libdl.so`, `libpthread.so`, `librt.so`",
         module="stages.glibc",
         memory={"link": 256 * MIB},
@@ -162,8 +156,7 @@ STAGES = (
         "EXT",
         ("#a03fa8", "#d98ae0"),
         "what the backend has written",
-        "the commands without paths, identity of the compiler, versions of what the backend needs, digest of its "
-        "headers",
+        "Extension",
         "`_<kernel>.abi3.so`, `compile.sh`",
         module="stages.ext",
         also=("backends",),
@@ -174,7 +167,7 @@ STAGES = (
         "ENTRY",
         ("#93506e", "#d7a0b8"),
         "every `signature.json`, `module.tir`, image and `sm_*.json`",
-        "limits, docstring, flags, tools; with a space, the tuning tables",
+        "Entry",
         "`entry.json`, where no backend needs a library",
         module="stages.entry",
         also=("backends",),
@@ -185,8 +178,7 @@ STAGES = (
         ("#766314", "#dcb35c"),
         "`wrapper.o`, `images.s`, the launcher, what `GLIBC` makes, every `host.o`, image, `signature.json`, "
         "`module.tir` and `sm_*.json`",
-        "the command without paths, identity of the compiler, what is exported, limits, docstring, flags, tools, where "
-        "images are; with a space, the tuning tables",
+        "Linking",
         "`<kernel>.so`, `compile.sh`, `entry.json`; with `OBJECT` `driver.s`",
         module="stages.link",
         also=("backends",),
@@ -197,8 +189,7 @@ STAGES = (
         "PACKAGE",
         ("#8e6047", "#ccb2aa"),
         "none; it waits for the kernels",
-        "name, version, tools, backends, digest of the runtime modules, what the manifest says of device code; "
-        "backends of each kernel, digests of its entry and of all that the package gets of it",
+        "Package",
         "the package",
         module="stages.package",
         also=("backends",),
@@ -207,7 +198,7 @@ STAGES = (
         "WHEEL",
         ("#2b5f5f", "#8fc9c4"),
         "`manifest.json`, `pyproject.toml` and the files that it names",
-        "metadata, git commit, whether the tree differs from it, time, versions of the libraries that write wheels",
+        "Wheels",
         "`package.whl`, `wheel.json`; if it is split, `<arch>.whl`",
         module="stages.wheel",
         also=("backends",),
@@ -216,7 +207,7 @@ STAGES = (
         "COMMANDS",
         ("#6a6a6a", "#b8b8b8"),
         "none; it waits for the libraries",
-        "the runs of the compilers",
+        "Database",
         "`compile_commands.json`",
         module="stages.commands",
     ),
@@ -224,7 +215,7 @@ STAGES = (
         "CHECK",
         ("#4f6d2f", "#a9cf8e"),
         "the library, unless the definition is interpreted; `signature.json`, the definition's files",
-        "number of the variant, device, tolerance; name and digests as for `LOWER`; the identity of an interpreter",
+        "Checking",
         "`<slug>.<cpu, cuda or interpreted>.json`",
         module="stages.check",
         also=("worker.server", "lower"),
@@ -233,7 +224,7 @@ STAGES = (
         "SASS",
         ("#8c3a3a", "#e39a9a"),
         "the cubin",
-        "arch, identity of nvdisasm",
+        "Disassembly",
         "`<arch>.sass`",
         module="stages.sass",
         memory={"nvdisasm": 64 * MIB},
@@ -242,7 +233,7 @@ STAGES = (
         "IR",
         ("#5a5fa8", "#a9b4f0"),
         "as `LOWER`",
-        "as `LOWER`; names and digests of the files beside its output",
+        "Lowering",
         "`ir/index.txt`; beside it, a file for each pass",
         module="stages.ir",
         also=("worker.server", "lower"),
@@ -258,9 +249,3 @@ KINDS = {kind.label: kind for kind in STAGES}
 
 MEMORY_KIB = {tool: kib for kind in STAGES for tool, kib in kind.memory.items()}
 """Kind of tool -> KiB that its first run is taken to need."""
-
-
-def docs_table() -> str:
-    """The table of the stages in docs/architecture.md."""
-    rows = [f"| `{k.label}` | {k.sources} | {k.options} | {k.outputs} |" for k in STAGES if k.module]
-    return "\n".join(["| stage | sources | options | outputs |", "|---|---|---|---|", *rows]) + "\n"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..core.request import ASIDE
 from .launcher import LAUNCHER
 from .own_code import CXX
 
@@ -24,13 +25,13 @@ class ToolPaths:
         cuda_runtime: CUDA's runtime as an archive, for host code that is not ours.
     """
 
-    compiler: str
-    launcher: str
-    includes: tuple[str, ...]
+    compiler: str = field(metadata=ASIDE)
+    launcher: str = field(metadata=ASIDE)
+    includes: tuple[str, ...] = field(metadata=ASIDE)
     glibc: str = ""
-    python: str = ""
-    python_include: str = ""
-    cuda_runtime: str = ""
+    python: str = field(default="", metadata=ASIDE)
+    python_include: str = field(default="", metadata=ASIDE)
+    cuda_runtime: str = field(default="", metadata=ASIDE)
 
 
 STACK_PROTECTOR = "-fstack-protector-strong"

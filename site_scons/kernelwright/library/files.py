@@ -9,11 +9,13 @@ from typing import Any
 
 from ..compilers.limits import read_reports, read_usage
 from ..core.records import read_json
+from ..core.request import ASIDE
 
 
 @dataclass(frozen=True)
 class UnitFiles:
-    """One lowering of a variant and the images compiled from it. All paths are absolute.
+    """One lowering of a variant and the images compiled from it. All paths are absolute:
+    stages that read them have them as sources.
 
     Arguments:
         target: ``llvm`` or ``cuda``.
@@ -32,16 +34,16 @@ class UnitFiles:
 
     target: str
     archs: tuple[str, ...]
-    signature: str
-    module: str
-    host: str
-    objects: tuple[str, ...] = ()
-    images: Mapping[str, str] = field(default_factory=dict)
-    usages: Mapping[str, str] = field(default_factory=dict)
-    named_in: str = ""
+    signature: str = field(metadata=ASIDE)
+    module: str = field(metadata=ASIDE)
+    host: str = field(metadata=ASIDE)
+    objects: tuple[str, ...] = field(default=(), metadata=ASIDE)
+    images: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+    usages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
+    named_in: str = field(default="", metadata=ASIDE)
     own_arch: str = ""
-    own: tuple[str, ...] = ()
-    reports: tuple[str, ...] = ()
+    own: tuple[str, ...] = field(default=(), metadata=ASIDE)
+    reports: tuple[str, ...] = field(default=(), metadata=ASIDE)
 
     def read_signature(self) -> dict[str, Any]:
         """The content of signature.json."""

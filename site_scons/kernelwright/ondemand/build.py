@@ -212,7 +212,7 @@ def _lowered(job: Job, target: str, note: Callable[[str], None], wanted: str) ->
         if (problem := attempt(stage, kernel.run)) is not None:
             raise problem
         made = Path(next(path for name, path in stage.outputs.items() if name.startswith(wanted)))
-        return made.read_bytes(), {**stage.options.get("later", {}), **stage.outside}
+        return made.read_bytes(), {**stage.later, **stage.outside}
 
 
 def _known(job: Job) -> Compiled | None:
@@ -273,7 +273,7 @@ def read_by(stages: Iterable[Stage]) -> dict[str, str]:
     """
     later: dict[str, str] = {}
     for stage in stages:
-        for name, digest in {**stage.options.get("later", {}), **stage.outside}.items():
+        for name, digest in {**stage.later, **stage.outside}.items():
             later[name] = digest if later.get(name, digest) == digest else EDITED
     return later
 

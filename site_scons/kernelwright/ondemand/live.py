@@ -64,7 +64,7 @@ class Programs:
     Arguments:
         kernel: the kernel.
         configs: slug of a variant -> its config.
-        slugs: the slugs of all variants.
+        slugs: the slugs that the definition lists.
         pass_configs: configs of TVM's passes.
     """
 
@@ -130,7 +130,8 @@ class Programs:
         """Do what a worker would do, with a program that the definition has returned."""
         start = time.process_time()
         with LOCK, deep_recursion(), _without_compiling():
-            unit = replace(self.unit(request.slug, request.target, request.arch), ir=request.ir)
+            unit = self.unit(request.slug, request.target, request.arch)
+            unit = replace(unit, symbol=request.symbol, pass_configs=request.pass_configs, ir=request.ir)
             front_end = lower.of(self.kernel)
             lowered = front_end.lower(program, unit, lambda doing: None)
         try:
@@ -158,10 +159,6 @@ class LiveContext(KernelContext):
         """The programs, in place of the definition's files."""
         return {"programs": {unit: one.digest for unit, one in self.evaluated.items()}}
 
-    def lists(self, slug: str) -> bool:
-        """See :meth:`KernelContext.lists`; nobody asks."""
-        return True
-
     def call(self, request: Any, where: Where) -> dict[str, Any]:
         """See :meth:`KernelContext.call`: the answer is made here."""
         if not isinstance(request, LowerRequest):
@@ -185,16 +182,12 @@ def origin_of(kernel: Kernel, options: Options, root: Path) -> Origin:
         for config in record.configs:
             declared.unlisted(config)
         configs = dict(zip(record.slugs, record.configs, strict=True))
-        programs = Programs(declared, configs, _slugs(declared, record), record.pass_configs)
+        slugs = tuple(variant.slug for variant in declared.variants)
+        programs = Programs(declared, configs, slugs, record.pass_configs)
         made = programs.evaluated(selection)
         return partial(LiveContext, programs=programs, evaluated=made), {unit: one.digest for unit, one in made.items()}
 
     return Origin(definition_of(kernel), record_of_kernel(kernel), settings, session, context)
-
-
-def _slugs(kernel: Kernel, record: KernelRecord) -> tuple[str, ...]:
-    """The slugs of all variants of a kernel, with one that it may not list."""
-    return tuple(dict.fromkeys((*(variant.slug for variant in kernel.variants), *record.slugs)))
 
 
 def record_of_kernel(kernel: Kernel) -> KernelRecord:

@@ -16,6 +16,7 @@ from typing import Any
 from ..backends import get
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
+from ..core.request import ASIDE
 from ..library.files import UnitFiles, VariantFiles, usages_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
@@ -50,7 +51,7 @@ class EntrySource:
     tools: Mapping[str, Any]
     version: str
     backward: str | None = None
-    images_below: Path | None = None
+    images_below: Path | None = field(default=None, metadata=ASIDE)
     own_tools: Mapping[str, Any] = field(default_factory=dict)
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()

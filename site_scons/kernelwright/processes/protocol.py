@@ -26,10 +26,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from ..core import errors
 from ..core.errors import LONGEST_SHOWN, KernelwrightError, Where, WorkerError, shown
+from ..core.request import ASIDE
 
 VERSION = 1
 """Revision of this protocol; both sides must have the same."""
@@ -60,12 +63,11 @@ class LowerRequest:
 
     Arguments:
         file: the definition file, absolute or relative to the project root.
-        kernel, slug, config: the variant.
-        target: ``llvm`` or ``cuda``.
-        arch: the arch that TVM generates code for.
+        kernel, slug, symbol, config, target, arch: as of the :class:`Unit` that is lowered. The definition itself
+            declares the rest of that, such as outputs.
         out: an existing, empty folder that receives the files.
         strict: whether it is an error to read what the definition does not declare.
-        archs: those that the front end itself makes device code for, with commas between them.
+        archs: those that the front end itself makes device code for.
         listed: whether the definition lists the config. If not, the variant is lowered as if it were the last one.
         pass_configs: configs of TVM's passes.
         ir: an existing, empty folder that receives the IR after each pass; empty: it is not written.
@@ -76,16 +78,17 @@ class LowerRequest:
     file: str
     kernel: str
     slug: str
+    symbol: str
     config: Mapping[str, Any]
     target: str
     arch: str
-    out: str
+    out: str = field(default="", metadata=ASIDE)
     strict: bool = False
-    archs: str = ""
-    listed: bool = True
+    archs: tuple[str, ...] = ()
+    listed: bool = field(default=True, metadata=ASIDE)
     pass_configs: Mapping[str, Any] = field(default_factory=dict)
-    ir: str = ""
-    python: str = ""
+    ir: str = field(default="", metadata=ASIDE)
+    python: str = field(default="", metadata=ASIDE)
 
     @property
     def where(self) -> Where:
@@ -100,14 +103,15 @@ class CheckRequest:
     Arguments:
         file: the definition file, absolute or relative to the project root.
         kernel, slug: the variant.
-        library: path of the built shared library; empty if the definition is interpreted.
+        library: path of the built shared library; empty if the definition is interpreted. That and the signature are
+            sources of the stage.
         variant_index: the variant's place in the kernel's configs; the library exports ``<kernel>__<index>``.
         signature: the parsed signature.json of the variant's unit.
         device: ``cpu``, ``cuda`` with an index, such as ``cuda:0``, or ``INTERPRETED``.
         tolerance: largest accepted error as ``compare`` defines it, or None for the default of each dtype.
         strict: whether it is an error to read what the definition does not declare.
         listed: whether the definition lists the variant.
-        config: that of the variant, if it is not listed.
+        config: that of the variant; what is listed is found by its slug.
         archs: with commas, those that device code was made for, if that is not for all archs of the kernel: on a
             device that can run none of them nothing is compared. For the interpreter, the arch of the definition.
         python: the interpreter of the front end's own environment, if the definition is interpreted.
@@ -117,16 +121,16 @@ class CheckRequest:
     file: str
     kernel: str
     slug: str
-    library: str
+    library: str = field(metadata=ASIDE)
     variant_index: int
-    signature: Mapping[str, Any]
+    signature: Mapping[str, Any] = field(metadata=ASIDE)
     device: str
     tolerance: float | None = None
     strict: bool = False
-    listed: bool = True
+    listed: bool = field(default=True, metadata=ASIDE)
     config: Mapping[str, Any] = field(default_factory=dict)
     archs: str = ""
-    python: str = ""
+    python: str = field(default="", metadata=ASIDE)
 
     @property
     def where(self) -> Where:
@@ -306,21 +310,6 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
 }
 """Operation -> the fields of its result, and what each of them is."""
 
-_FIELD_TYPES: Mapping[str, tuple[type, ...]] = {
-    "config": (dict,),
-    "pass_configs": (dict,),
-    "signature": (dict,),
-    "configs": (list,),
-    "sizes": (dict,),
-    "batches": (int,),
-    "batch_us": (int,),
-    "variant_index": (int,),
-    "strict": (bool,),
-    "listed": (bool,),
-    "tolerance": (float, int, type(None)),
-}
-"""JSON types of the fields that are not strings."""
-
 
 @dataclass(frozen=True)
 class Hello:
@@ -394,16 +383,36 @@ def decode_request(line: bytes) -> tuple[int, Request]:
     """
     message = _object(line)
     number = _number(message, line)
-    kind = REQUESTS.get(str(message.pop("op", None)))
+    kind: Any = REQUESTS.get(str(message.pop("op", None)))
     if kind is None:
         raise _nonsense("a request with an unknown op", line)
-    names = {f.name for f in fields(kind)}
-    if set(message) != names:
-        raise _nonsense(f"a {kind.op} request without exactly the fields {sorted(names)}", line)
+    forms = _forms(kind)
+    if set(message) != forms.keys():
+        raise _nonsense(f"a {kind.op} request without exactly the fields {sorted(forms)}", line)
     for name, value in message.items():
-        if type(value) not in _FIELD_TYPES.get(name, (str,)):  # isinstance would take True for a number
+        if not _fits(value, forms[name]):
             raise _nonsense(f"a {kind.op} request whose {name} is {shown(value)}", line)
-    return number, kind(**message)
+    values: dict[str, Any] = {n: tuple(v) if get_origin(forms[n]) is tuple else v for n, v in message.items()}
+    return number, kind(**values)
+
+
+@cache
+def _forms(kind: type[Any]) -> dict[str, Any]:
+    """The types of the fields of a request."""
+    hints = get_type_hints(kind)
+    return {found.name: hints[found.name] for found in fields(kind)}
+
+
+def _fits(value: Any, form: Any) -> bool:
+    """Whether a value in JSON is of the type of a field; isinstance would take True for a number."""
+    kind, inner = get_origin(form) or form, get_args(form)
+    if kind is UnionType:
+        return any(_fits(value, one) for one in inner)
+    if kind is Mapping:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    if kind in (Sequence, tuple):
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    return kind is Any or type(value) is kind or (kind is float and type(value) is int)
 
 
 def encode_hello(versions: Mapping[str, str]) -> bytes:

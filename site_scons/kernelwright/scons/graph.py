@@ -744,7 +744,7 @@ class PackageGraph:
         digests = {**found.definition.dependencies, **found.definition.recorded, **found.tables}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
-                digests |= {**stage.options.get("later", {}), **stage.outside}
+                digests |= {**stage.later, **stage.outside}
         return digests
 
     def add_stage(self, stage: Stage) -> Stage:
@@ -760,12 +760,12 @@ class PackageGraph:
         self.env.NoCache(nodes)
         return stage
 
-    def _not_merged(self, stage: Stage) -> Callable[[Path], None]:
+    def _not_merged(self, stage: Stage) -> Callable[..., None]:
         """What takes the place of a compiler's run when packages are assembled from shards."""
 
         from ..state.shards import REMEDY
 
-        def refuse(scratch: Path) -> None:
+        def refuse(*given: Any) -> None:
             kernel, merged = stage.where.kernel, self.run.merged
             place = f" in shard {shard_of(kernel, merged.count)}" if kernel and merged else ""
             message = f"the build cache has no intact entry with what {stage.label} makes{place}"

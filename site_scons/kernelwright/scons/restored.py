@@ -189,12 +189,12 @@ class RestoredKernels:
     def _stage(self, stage: Stage) -> FinishedStage:
         assert self.run.cache is not None
         key = stage.key or stage.cache_key(self.run.digest)
-        entry = self.run.cache.entry_of(key, stage.options.get("later", {}))
-        where, arch = stage.where, stage.options.get("arch")
+        entry = self.run.cache.entry_of(key, stage.later)
+        where = stage.where
         outputs = {name: os.path.relpath(path, self.work) for name, path in stage.outputs.items()}
         lines = {name: self.run.journal.line_of(path) or "" for name, path in stage.outputs.items()}
         kernel, variant = where.kernel or "", where.variant or ""
-        return FinishedStage(entry, stage.label, stage.subject, kernel, variant, arch or "", outputs, lines)
+        return FinishedStage(entry, stage.label, stage.subject, kernel, variant, stage.arch, outputs, lines)
 
     def _tell(self, restored: Restored) -> None:
         """Put what was restored into the timeline, and have :meth:`take_all` show it."""

@@ -476,7 +476,6 @@ class BuildRun:
         import time
 
         where, measured = stage.where, stage.measured
-        arch = stage.options.get("arch")
         self.trace.span(
             stage.label,
             stage.subject,
@@ -488,7 +487,7 @@ class BuildRun:
             peak_kib=measured.peak_kib,
             kernel=where.kernel,
             variant=where.variant,
-            arch=arch,
+            arch=stage.arch or None,
         )
 
     def note_tables(self, tables: Mapping[str, Iterable[str]], kernels: set[str] | None) -> None:

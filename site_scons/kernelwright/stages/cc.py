@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..compilers.nvcc import shell_script
 from ..compilers.shared import shared_compiler
 from ..core.files import digest_of
+from ..core.request import ASIDE
 from ..library import commands, sources
+from ..library.commands import ToolPaths
 from ..library.files import VariantFiles, units_of
 from ..library.launcher import interface_sources
 from ..processes.elsewhere import Elsewhere
+from ..toolchain.host_compiler import HostCompiler
 from .commands import command_of
-from .context import KernelContext
+from .context import KernelContext, whole
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """What the wrapper of a kernel is compiled with.
+
+    Arguments:
+        headers: digest of the launcher's headers that it includes.
+        tvm_ffi: version of tvm-ffi, whose headers it includes.
+        top: the folder of the package's kernels, in which the compiler runs.
+    """
+
+    kernel: str
+    compiler: HostCompiler
+    headers: str
+    tvm_ffi: str
+    places: ToolPaths
+    top: Path = field(metadata=ASIDE)
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Stage) -> Stage:
@@ -23,32 +46,26 @@ def make(kernel: KernelContext, variants: tuple[VariantFiles, ...], wrapped: Sta
     Arguments:
         wrapped: the stage that writes it.
     """
-    name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
-    where, output = kernel.where("compile"), f"{name}/wrapper.o"
-    places = real_places(compiler)
-    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, output)
-    headers, tvm_ffi = digest_of(interface_sources()), kernel.tools.lowerer.tvm_ffi
-    tool = shared_compiler(compiler, headers, tvm_ffi, places.launcher, places.includes)
-
-    def compile_it(scratch: Path) -> None:
-        command = commands.compile_command(name, places, str(scratch / "wrapper.o"))
-        remedy = f"the sources are below {top}"
-        inputs = tuple(Path(source) for source in stage.sources if not kernel.run.lacks(source))
-        needs = Elsewhere(tool, inputs, (scratch / "wrapper.o",))
-        done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="cc", subject=name, elsewhere=needs)
-        stage.measured = Measured(done.cpu_seconds, done.peak_kib)
-        (scratch / "compile_wrapper.sh").write_text(shell_script(compiler.version, "..", by_hand))
-
-    options = {
-        "compiler": compiler.identity,
-        "command": by_hand,
-        "headers": headers,
-        "tvm_ffi": tvm_ffi,
-    }
+    name, tools, top = kernel.name, kernel.tools, kernel.package.work
+    places = real_places(tools.host_compiler)
+    request = Wrapper(name, tools.host_compiler, digest_of(interface_sources()), tools.lowerer.tvm_ffi, places, top)
     outputs = files_in(kernel.folder, ("wrapper.o", "compile_wrapper.sh"))
     hosts = [unit.host for unit in units_of(variants) if unit.target == "cuda"]
-    stage = Stage("CC", name, where, options, compile_it, outputs, [wrapped.paths[0], *hosts])
-    stage.rest = lambda: bool(kernel.whole(variants))
+    stage = Stage("CC", name, kernel.where("compile"), request, compile_it, outputs, [wrapped.paths[0], *hosts])
+    stage.rest = lambda: bool(whole(kernel.run, variants))
+    output = f"{name}/wrapper.o"
     command = commands.compile_command(name, places, output)
     stage.command = command_of(top, f"{name}/{sources.FILES[0]}", command, output)
     return stage
+
+
+def compile_it(request: Wrapper, scratch: Path, stage: StageRun) -> None:
+    """Compile the wrapper, and write the script that does it again."""
+    name, places, output = request.kernel, request.places, scratch / "wrapper.o"
+    tool = shared_compiler(request.compiler, request.headers, request.tvm_ffi, places.launcher, places.includes)
+    needs = Elsewhere(tool, tuple(map(Path, stage.sources)), (output,))
+    command = commands.compile_command(name, places, str(output))
+    remedy = f"the sources are below {request.top}"
+    stage.tool(command, request.top, scratch, remedy, kind="cc", elsewhere=needs)
+    by_hand = commands.compile_command(name, SYMBOLIC_PLACES, f"{name}/wrapper.o")
+    (scratch / "compile_wrapper.sh").write_text(shell_script(request.compiler.version, "..", by_hand))

@@ -5,21 +5,43 @@ Where there is no GPU, the interpreter of the definition's language runs it, if 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.files import pretty_json
 from ..core.need import Interpreter
+from ..core.request import ASIDE
 from ..library.files import UnitFiles, VariantFiles
 from ..lower.base import FrontEnd
 from ..processes.protocol import INTERPRETED, CheckRequest
-from .context import KernelContext
+from .context import KernelContext, made
 from .stage import Stage, files_in
+from .stage_run import StageRun
 
 if TYPE_CHECKING:
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
+
+
+@dataclass(frozen=True)
+class Checking:
+    """What a check compares, and with what.
+
+    Arguments:
+        asked: what the worker is asked for.
+        definition: what decides what the definition does (:attr:`KernelContext.definition_identity`).
+        own_tool: what the interpreter is a part of, if that runs the definition.
+        unit: the variant's code for the device, whose signature is a source.
+        variants: all variants, of which a partial library may lack some.
+    """
+
+    asked: CheckRequest
+    definition: Mapping[str, Any]
+    own_tool: Distribution | Elsewhere | None
+    unit: UnitFiles = field(metadata=ASIDE)
+    variants: tuple[VariantFiles, ...] = field(metadata=ASIDE)
 
 
 def make_all(kernel: KernelContext, variants: tuple[VariantFiles, ...], library: Stage) -> list[Stage]:
@@ -77,42 +99,33 @@ def make(
         library: the stage that links the kernel's library; None: the definition is interpreted.
         device: ``cpu``, ``cuda:0``, or ``INTERPRETED``.
     """
-    record, run, path = kernel.record, kernel.run, library.paths[0] if library else ""
-    file, slug = kernel.definition.file, variants[number].slug
+    record, path, slug = kernel.record, library.paths[0] if library else "", variants[number].slug
     own = unit.own_arch if library is None else ""
     subject, where = f"{record.name}/{slug} {device}{own and f' {own}'}", kernel.where("check", slug)
     output = f"{slug}.{device.partition(':')[0]}{own and f'.{own}'}.json"
     # A variant that a table or the definition chooses for one arch cannot run on every GPU, and does not have to.
     compiled = set(kernel.selection.compiled_archs("cuda"))
     is_for_some = library is not None and unit.target == "cuda" and set(unit.archs) != compiled
-    archs = ",".join(unit.archs) if is_for_some else own
-
-    def check(scratch: Path) -> None:
-        signature = unit.read_signature()
-        index = [variant.slug for variant in kernel.whole(variants)].index(slug)
-        listed = kernel.lists(slug)
-        request = CheckRequest(
-            *(file, record.name, slug, path, index, signature, device, record.tolerance, run.strict, listed),
-            {} if listed else dict(variants[number].config),
-            archs,
-            "" if library else kernel.python,
-        )
-        result = kernel.call(request, where)
-        remember(result.pop("dependencies"))
-        (scratch / output).write_text(pretty_json(result))
-
-    options: dict[str, Any] = {
-        "index": number,
-        "device": device,
-        "tolerance": record.tolerance,
-        "definition": kernel.definition_identity,
-    } | ({"strict": True} if run.strict else {})
-    options |= {"archs": archs} if archs else {}
-    if not library:
-        options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
-    remember = kernel.later(f"check {subject}", options)
+    asked = CheckRequest(
+        *(kernel.definition.file, record.name, slug, path, number, {}, device, record.tolerance),
+        strict=kernel.run.strict,
+        listed=slug in kernel.listed_slugs,
+        config=dict(variants[number].config),
+        archs=",".join(unit.archs) if is_for_some else own,
+        python="" if library else kernel.python,
+    )
+    request = Checking(asked, kernel.definition_identity, None if library else kernel.own_tool, unit, variants)
     outputs = files_in(kernel.package.checks / record.name, (output,))
     sources = [*filter(None, [path]), unit.signature, *kernel.definition_files]
-    stage = Stage("CHECK", subject, where, options, check, outputs, sources, remember=remember, cacheable=False)
-    stage.rest = lambda: kernel.made(unit) is not None
-    return stage
+    stage = Stage("CHECK", subject, where, request, check, outputs, sources, cacheable=False)
+    stage.rest = lambda: made(kernel.run, unit) is not None
+    return kernel.remembering(stage, f"check {subject}")
+
+
+def check(request: Checking, scratch: Path, stage: StageRun) -> None:
+    """Have a worker compare the variant with its reference."""
+    asked = request.asked
+    number = [variant.slug for variant in stage.whole(request.variants)].index(asked.slug)
+    signature = request.unit.read_signature()
+    result = stage.asked(replace(asked, variant_index=number, signature=signature))
+    (scratch / next(iter(stage.stage.outputs))).write_text(pretty_json(result))

@@ -7,14 +7,21 @@ asked for, and is no part of a package.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import Where
 from ..core.files import pretty_json
 from .stage import Stage
+from .stage_run import StageRun
 
 NAME = "compile_commands"
+
+
+@dataclass(frozen=True)
+class Database:
+    """Nothing decides the database besides the commands, which are known late."""
 
 
 def command_of(folder: Path, file: str, arguments: Sequence[str], output: str) -> dict[str, Any]:
@@ -29,10 +36,11 @@ def make(top: Path, commands: Sequence[Mapping[str, Any]]) -> Stage:
         top: the project's folder.
         commands: a list that is complete when all build files were read.
     """
-
-    def write(scratch: Path) -> None:
-        (scratch / f"{NAME}.json").write_text(pretty_json(commands), encoding="utf-8")
-
     outputs = {f"{NAME}.json": f"{top}/build/{NAME}.json"}
     where = Where(stage="assemble")
-    return Stage("COMMANDS", NAME, where, {}, write, outputs, [], late=lambda: commands, cacheable=False)
+    return Stage("COMMANDS", NAME, where, Database(), write, outputs, [], late=lambda: commands, cacheable=False)
+
+
+def write(request: Database, scratch: Path, stage: StageRun) -> None:
+    """Write what is known now that all build files were read."""
+    (scratch / f"{NAME}.json").write_text(pretty_json(stage.late), encoding="utf-8")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..toolchain.distribution import Distribution
     from ..toolchain.elsewhere import Elsewhere
     from .partial import Partial
+    from .stage import Stage
     from .tools import Tools
 
 
@@ -172,18 +173,18 @@ class KernelContext:
 
     @property
     def python(self) -> str:
-        """The interpreter of the environment that its front end has for itself; empty: it has none.
+        """The interpreter of the environment that its front end has for itself; empty: it has none."""
+        return self.own_tool.python if self.own_tool and self.front_end.own_environment else ""
 
-        Raises:
-            ToolchainError: pip has not installed the front end's compiler there, so nobody would notice another one.
+    def _require_environment(self) -> None:
+        """Raise a ToolchainError if pip has not installed the front end's compiler in its environment.
+
+        Nobody would notice another one there.
         """
         tool, environment = self.own_tool, self.front_end.own_environment
-        if tool is None or environment is None:
-            return ""
-        if tool.python and not tool.path:
+        if tool and environment and tool.python and not tool.path:
             message = f"{environment.setting} is {tool.python!r}, where pip has not installed {environment.title}"
             raise ToolchainError(message, self.where("lower"), environment.remedy)
-        return tool.python
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ class KernelContext:
         """The flags of a compiler that runs in a folder; the author's files are beside the definition."""
         if not (self.front_end.includes_sources or self.front_end.has_host_code):
             return self.flags
-        own = [os.path.relpath(path, folder) for path in (self._beside, *self._own_folders.values())]
+        own = [os.path.relpath(path, folder) for path in (self._beside, *self.own_folders.values())]
         installed = map(str, self.package_folders.values())
         return (*(word for path in (*own, *installed) for word in ("-I", path)), *self.flags)
 
@@ -205,20 +206,9 @@ class KernelContext:
         return (self.run.top / self.definition.file).parent
 
     @property
-    def _own_folders(self) -> dict[str, Path]:
+    def own_folders(self) -> dict[str, Path]:
         """The folders of headers in the project, by their names among ``includes``."""
         return {name: self._beside / name for name in self.record.includes if not name.startswith(IN_PACKAGE)}
-
-    def require_folders(self, where: Where) -> None:
-        """Raise a DefinitionError if a folder of headers is not there; compilers take no notice of that.
-
-        It is called when something is compiled, so that only its kernel fails.
-        """
-        for name, path in self._own_folders.items():
-            if not path.is_dir():
-                message = f"includes names {name!r}, which is no folder beside the definition"
-                remedy = f"give paths relative to {Path(self.definition.file).parent.as_posix()}, or make the folder"
-                raise DefinitionError(message, where, remedy)
 
     @cached_property
     def package_folders(self) -> dict[str, Path]:
@@ -237,9 +227,10 @@ class KernelContext:
         """The flags for fingerprints and for scripts, with the names of folders in place of their paths."""
         return (*(word for name in self.record.includes for word in ("-I", name)), *self.flags)
 
-    def lists(self, slug: str) -> bool:
-        """Whether the definition lists a variant; the selection may have others, whose configs somebody asked for."""
-        return any(slug in found.slugs for found in self.definition.kernels if found.name == self.name)
+    @property
+    def listed_slugs(self) -> list[str]:
+        """The slugs that the definition lists; the selection may have others, whose configs somebody asked for."""
+        return [slug for found in self.definition.kernels if found.name == self.name for slug in found.slugs]
 
     def where(self, stage: str, slug: str | None = None) -> Where:
         """The place for error messages."""
@@ -269,40 +260,16 @@ class KernelContext:
         seen = {"interpreter": self.package.interpreter, "surroundings": dict(self.definition.surroundings)}
         return {"file": self.definition.file, "contents": contents, **seen}
 
-    def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
-        """The variants with what was made of them; all, but for a run that goes on without what fails."""
-        if self.run.partial is None:
-            return variants
-        left = [replace(v, units=tuple(u for unit in v.units if (u := self.made(unit)) is not None)) for v in variants]
-        return tuple(variant for variant in left if variant.units)
+    def remembering(self, stage: Stage, request: str) -> Stage:
+        """A stage that finds out what it reads: it knows what it read in earlier runs, and whom it may ask.
 
-    def made(self, unit: UnitFiles) -> UnitFiles | None:
-        """The lowering with those archs whose images were made; None if there is no such arch."""
-        lacks = self.run.lacks
-        if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects, *unit.own))):
-            return None
-        if unit.own:
-            return unit
-        images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
-        if unit.target == "cuda" and not images:
-            return None
-        archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
-        usages = {arch: path for arch, path in unit.usages.items() if arch in images}
-        return replace(unit, archs=archs, images=images, usages=usages)
-
-    def later(self, request: str, options: dict[str, Any]) -> Callable[[Mapping[str, str]], None]:
-        """Add the files that a request read in earlier runs to its options; returns what notes those of this run.
-
-        They belong into the fingerprint that is stored. That is computed anew after the stage has run, so options that
-        running it changes are in it.
+        Arguments:
+            request: its name in the record of the definition.
         """
-        options["later"] = dict(self.definition.later.get(request, {}))
-        run = self.run
-
-        def remember(dependencies: Mapping[str, str]) -> None:
-            options["later"] = run.remember(self.definition, request, dependencies)
-
-        return remember
+        stage.later = dict(self.definition.later.get(request, {}))
+        stage.note = partial(self.run.remember, self.definition, request)
+        stage.ask = self.call
+        return stage
 
     def call(self, request: LowerRequest | CheckRequest, where: Where) -> dict[str, Any]:
         """Have a worker answer a request.
@@ -311,6 +278,8 @@ class KernelContext:
             DefinitionError: the worker says so.
             EditedError: it has executed something else than what was discovered.
         """
+        if request.python:
+            self._require_environment()
         known, top = self.definition.dependencies, self.run.top
         try:
             result: dict[str, Any] = self.run.pool.call(request)
@@ -326,3 +295,41 @@ class KernelContext:
         for name, digest in self.definition.dependencies.items():
             if dependencies.get(name, digest) != digest:
                 raise EditedError(f"{name} was edited meanwhile", where, "try again")
+
+
+def whole(run: Run, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+    """The variants with what was made of them; all, but for a run that goes on without what fails."""
+    if run.partial is None:
+        return variants
+    left = [replace(v, units=tuple(u for unit in v.units if (u := made(run, unit)) is not None)) for v in variants]
+    return tuple(variant for variant in left if variant.units)
+
+
+def made(run: Run, unit: UnitFiles) -> UnitFiles | None:
+    """The lowering with those archs whose images were made; None if there is no such arch."""
+    lacks = run.lacks
+    if any(map(lacks, (unit.signature, unit.module, unit.host, *unit.objects, *unit.own))):
+        return None
+    if unit.own:
+        return unit
+    images = {arch: image for arch, image in unit.images.items() if not lacks(image)}
+    if unit.target == "cuda" and not images:
+        return None
+    archs = tuple(arch for arch in unit.archs if unit.target != "cuda" or arch in images)
+    usages = {arch: path for arch, path in unit.usages.items() if arch in images}
+    return replace(unit, archs=archs, images=images, usages=usages)
+
+
+def require_folders(folders: Mapping[str, Path], where: Where) -> None:
+    """Raise a DefinitionError if a folder of headers is not there; compilers take no notice of that.
+
+    It is called when something is compiled, so that only its kernel fails.
+
+    Arguments:
+        folders: those of :attr:`KernelContext.own_folders`.
+    """
+    for name, path in folders.items():
+        if not path.is_dir():
+            beside = Path((where.location or "").rpartition(":")[0]).parent.as_posix()
+            message = f"includes names {name!r}, which is no folder beside the definition"
+            raise DefinitionError(message, where, f"give paths relative to {beside}, or make the folder")

@@ -5,21 +5,39 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
-from ..compilers.nvcc import CompiledCode, DeviceJob, NvccJob, ToolHeaders, can_include, compile_device_code
-from ..compilers.nvcc_steps import can_part, compile_by_steps
+from ..compilers.nvcc import (
+    CompiledCode,
+    Job,
+    NvccJob,
+    ToolHeaders,
+    by_hand,
+    can_include,
+    compile_device_code,
+    stand_in,
+)
+from ..compilers.nvcc_steps import KnownSteps, can_part, compile_by_steps
 from ..core.arch import is_ptx, virtual_arch
-from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.errors import DefinitionError, SettingsError
+from ..core.request import ASIDE
+from ..toolchain.host_compiler import HostCompiler
 from ..toolchain.kept_headers import KeptHeaders
+from ..toolchain.nvcc import Nvcc
 from .code import code_digest
 from .commands import command_of
-from .context import KernelContext
+from .context import KernelContext, require_folders
 from .included import included
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from ..compilers.nvrtc import HeaderStore, NvrtcJob  # noqa: F401 (it is the argument of a base class)
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.nvrtc import Nvrtc
 
 
 def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> dict[str, Stage]:
@@ -45,20 +63,6 @@ def make_all(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]
             ptx = stages[virtual_arch(arch)].paths[0]
             stages[arch] = _image(kernel, slug, source, arch, [ptx, *said])
     return stages
-
-
-def _own_flags(kernel: KernelContext, folder: Path, where: Where) -> tuple[str, ...]:
-    """The flags that the source says, which lowering has written beside it.
-
-    Raises:
-        DefinitionError: with some of them a cubin is not what ptxas makes of PTX, or has paths of this machine.
-    """
-    name = kernel.front_end.files("cuda", ()).flags
-    flags = json.loads((folder / name).read_text()) if name else []
-    if not can_part(flags) or any("lineinfo" in flag or "line-info" in flag for flag in flags):
-        message = f"the flags of the source are {' '.join(flags)}, some of which cannot be taken as they are"
-        raise DefinitionError(message, where, "leave them out there, and write flags=[...] in @kernel")
-    return tuple(flags)
 
 
 def make_ptx(kernel: KernelContext, slug: str, source: str, archs: Sequence[str]) -> list[Stage]:
@@ -100,82 +104,162 @@ def _image(
         sources: what it is made from: ``device.cu``, or its PTX.
         wanted: the archs that need it, if that is not the arch alone.
     """
-    run, folder, subject = kernel.run, Path(source).parent, f"{kernel.name}/{slug} {arch}"
-    archs = tuple(wanted) or (arch,)
-    compiler = _compiler(kernel, arch, folder, partial(kernel.where, slug=slug), arch in archs)
-    job = compiler.job
-
-    def compile_it(scratch: Path) -> None:
-        kernel.require_folders(job.where)
-        begun = time.time_ns()
-        done = compiler.compile(scratch, subject)
-        stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
-        for note in done.notes:
-            run.note_once(f"kernelwright: {note}")
-        remember(included(kernel.run.top, done.headers, job, begun, job.folder / "device.cu"))
-
-    options: dict[str, Any] = {"arch": arch, "flags": list(job.flags), **compiler.identity}
-    if job.headers:
-        options["headers"] = kernel.own_tools
-    includes = source in sources and can_include(job.flags)
-    remember = kernel.later(f"{job.where.stage} {subject}", options) if includes else _ignore
-    label, outputs = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, job.outputs)
-    stage = Stage(label, subject, job.where, options, compile_it, outputs, sources, remember=remember)
-    stage.archs = archs
+    folder, subject, archs = Path(source).parent, f"{kernel.name}/{slug} {arch}", tuple(wanted) or (arch,)
+    compiles = _with_nvrtc if kernel.tools.nvrtc else _with_nvcc
+    request, make = compiles(kernel, arch, folder, slug, arch in archs)
+    label, outputs, where = "PTX" if is_ptx(arch) else "CUBIN", files_in(folder, request.job.outputs), request.job.where
+    stage = Stage(label, subject, where, request, make, outputs, sources, archs=archs)
+    if source in sources and can_include(request.job.flags):  # other flags need no list of headers
+        kernel.remembering(stage, f"{where.stage} {subject}")
     if arch in archs:
-        stage.command = command_of(folder, "device.cu", compiler.command, job.output)
+        stage.command = command_of(folder, "device.cu", request.command, request.job.output)
     return stage
 
 
 @dataclass(frozen=True)
-class _Compiler:
+class Compilation(Generic[Job]):
     """How one source is compiled for one arch.
 
     Arguments:
-        job: what is compiled.
-        identity: what decides the output besides the job, for the fingerprint.
-        command: the command, for compile_commands.json.
-        compile: compiles into a scratch folder; it is given the folder, and what is made.
+        job: what is compiled, with stand-ins for folders in installed packages.
+        places: stand-ins -> the folders.
+        folders: folders of headers in the project by their names; they have to be there.
     """
 
-    job: DeviceJob
-    identity: dict[str, Any]
-    command: list[str]
-    compile: Callable[[Path, str], CompiledCode]
+    job: Job
+    places: Mapping[str, str] = field(metadata=ASIDE)
+    folders: Mapping[str, Path] = field(metadata=ASIDE)
+
+    @property
+    def arch(self) -> str:
+        """The arch that code is made for."""
+        return self.job.arch
+
+    @property
+    def real(self) -> Job:
+        """The job with the folders of this machine."""
+        return replace(self.job, flags=tuple(self.places.get(word, word) for word in self.job.flags))
+
+    def note(self, done: CompiledCode, begun: int, stage: StageRun) -> None:
+        """Note what a run took, and what it has read since it began, in nanoseconds."""
+        job = self.real
+        stage.compiled(done)
+        stage.stage.remember(included(stage.run.top, done.headers, job, begun, job.folder / "device.cu"))
 
 
-def _compiler(
-    kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where], shipped: bool
-) -> _Compiler:
-    """The compiler that the settings choose.
+@dataclass(frozen=True)
+class NvccCompilation(Compilation[NvccJob]):
+    """How nvcc compiles it.
 
     Arguments:
-        where: the place for error messages, for the name of a stage.
-        shipped: whether what it makes is used itself, and not only for cubins.
+        own_tool: what the headers of its front end come with, if that has some.
+        flags_file: the name of the file with flags that the source says; empty: there is none.
+        parted: whether a cubin is made from PTX, by the programs that nvcc runs.
+        host_compiler: what nvcc runs for the host; the identity of nvcc covers it.
+        shipped: whether what is made is used itself, and not only for cubins.
+        steps: what nvcc runs, as far as it was asked for.
     """
-    return _nvrtc(kernel, arch, folder, where) if kernel.tools.nvrtc else _nvcc(kernel, arch, folder, where, shipped)
+
+    nvcc: Nvcc
+    own_tool: Distribution | Elsewhere | None
+    flags_file: str
+    parted: bool
+    host_compiler: HostCompiler = field(metadata=ASIDE)
+    shipped: bool = field(metadata=ASIDE)
+    steps: KnownSteps = field(metadata=ASIDE)
+
+    @property
+    def command(self) -> list[str]:
+        """The command, for compile_commands.json."""
+        return self.real.arguments(self.nvcc.path, self.host_compiler.path, self.job.output)
+
+    def own_flags(self) -> tuple[str, ...]:
+        """The flags that the source says, which lowering has written beside it.
+
+        Raises:
+            DefinitionError: with some of them a cubin is not what ptxas makes of PTX, or has paths of this machine.
+        """
+        flags = json.loads((self.job.folder / self.flags_file).read_text()) if self.flags_file else []
+        if not can_part(flags) or any("lineinfo" in flag or "line-info" in flag for flag in flags):
+            message = f"the flags of the source are {' '.join(flags)}, some of which cannot be taken as they are"
+            raise DefinitionError(message, self.job.where, "leave them out there, and write flags=[...] in @kernel")
+        return tuple(flags)
 
 
-def _nvcc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where], shipped: bool) -> _Compiler:
-    nvcc, host_compiler = kernel.tools.nvcc, kernel.tools.host_compiler
+@dataclass(frozen=True)
+class NvrtcCompilation(Compilation["NvrtcJob"]):
+    """How NVRTC compiles it; ``store`` keeps precompiled headers."""
+
+    nvrtc: Nvrtc
+    store: HeaderStore | None = field(metadata=ASIDE)
+
+    @property
+    def command(self) -> list[str]:
+        """The command, for compile_commands.json."""
+        return self.real.command(self.nvrtc)
+
+
+def compile_by_nvcc(request: NvccCompilation, scratch: Path, stage: StageRun) -> None:
+    """Have nvcc, or the programs that it would run, compile the source."""
+    job, nvcc, host_compiler, begun = request.real, request.nvcc, request.host_compiler, time.time_ns()
+    require_folders(request.folders, job.where)
+    job, given = replace(job, flags=(*request.own_flags(), *job.flags)), (scratch, stage.tools, stage.stage.subject)
+    if request.parted:
+        identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
+        kept = KeptHeaders(stage.run.state / "headers", identity)
+        done = compile_by_steps(job, nvcc, host_compiler, request.steps, kept, *given, shipped=request.shipped)
+    else:
+        done = compile_device_code(job, nvcc, host_compiler, *given)
+    request.note(done, begun, stage)
+
+
+def compile_by_nvrtc(request: NvrtcCompilation, scratch: Path, stage: StageRun) -> None:
+    """Have NVRTC compile the source."""
+    from ..compilers.nvrtc import compile_with_nvrtc
+
+    job, begun = request.real, time.time_ns()
+    require_folders(request.folders, job.where)
+    done = compile_with_nvrtc(job, request.nvrtc, scratch, stage.tools, stage.stage.subject, request.store)
+    request.note(done, begun, stage)
+
+
+def _with_nvcc(
+    kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool
+) -> tuple[NvccCompilation, Callable[..., None]]:
+    nvcc, where, front_end = kernel.tools.nvcc, kernel.where("nvcc", slug), kernel.front_end
     if nvcc is None:
-        raise SettingsError("CUDA code without nvcc", where("nvcc"))
-    includes = kernel.front_end.includes_sources
-    flags, packages = kernel.flags_in(folder), _packages(kernel)
-    given = NvccJob(arch, flags, folder, where("nvcc"), _headers(kernel), packages, includes)
+        raise SettingsError("CUDA code without nvcc", where)
+    packages, headers = _packages(kernel), _headers(kernel)
+    job = NvccJob(arch, kernel.flags_in(folder), folder, where, headers, packages, front_end.includes_sources)
+    request = NvccCompilation(
+        *(by_hand(job), _places(packages), kernel.own_folders, nvcc),
+        own_tool=kernel.own_tool if headers else None,
+        flags_file=front_end.files("cuda", ()).flags,
+        parted=_is_parted(kernel),
+        host_compiler=kernel.tools.host_compiler,
+        shipped=shipped,
+        steps=kernel.tools.steps,
+    )
+    return request, compile_by_nvcc
 
-    def compile_it(scratch: Path, subject: str) -> CompiledCode:
-        tools = kernel.run.compilers
-        job = replace(given, flags=(*_own_flags(kernel, folder, given.where), *given.flags))
-        if _is_parted(kernel):
-            identity = (nvcc.identity, nvcc.path, host_compiler.identity, host_compiler.path, code_digest("PTX"))
-            kept = KeptHeaders(kernel.run.state / "headers", identity)
-            steps = kernel.tools.steps
-            return compile_by_steps(job, nvcc, host_compiler, steps, kept, scratch, tools, subject, shipped=shipped)
-        return compile_device_code(job, nvcc, host_compiler, scratch, tools, subject)
 
-    command = given.arguments(nvcc.path, host_compiler.path, given.output)
-    return _Compiler(given, {"nvcc": nvcc.identity}, command, compile_it)
+def _with_nvrtc(
+    kernel: KernelContext, arch: str, folder: Path, slug: str, shipped: bool
+) -> tuple[NvrtcCompilation, Callable[..., None]]:
+    # Imported here, because few builds use it.
+    from ..compilers.nvrtc import HeaderStore, NvrtcJob
+    from ..core.quantity import parse_size
+
+    nvrtc, size, where = kernel.tools.nvrtc, kernel.package.settings.pch_size, kernel.where("nvrtc", slug)
+    if nvrtc is None:
+        raise SettingsError("CUDA code without NVRTC", where)
+    if kernel.front_end.header_folders:
+        message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
+        raise SettingsError(message, where, 'write cuda_compiler = "nvcc"')
+    packages = _packages(kernel)
+    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where, packages=packages)
+    store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
+    return NvrtcCompilation(by_hand(job), _places(packages), kernel.own_folders, nvrtc, store), compile_by_nvrtc
 
 
 def _packages(kernel: KernelContext) -> dict[str, str]:
@@ -183,32 +267,13 @@ def _packages(kernel: KernelContext) -> dict[str, str]:
     return {str(folder): name for name, folder in kernel.package_folders.items()}
 
 
+def _places(packages: Mapping[str, str]) -> dict[str, str]:
+    """Stand-ins for folders in installed packages, and the folders."""
+    return {stand_in(name): folder for folder, name in packages.items()}
+
+
 def _headers(kernel: KernelContext) -> ToolHeaders | None:
     """The headers of the front end's tool that the CUDA source includes."""
     front_end, found = kernel.front_end, kernel.front_end.header_folders
     path = getattr(kernel.tools.of_front_ends.get(front_end.name), "path", "")
     return ToolHeaders(front_end.name.upper(), path, found.folders, found.standard) if found else None
-
-
-def _nvrtc(kernel: KernelContext, arch: str, folder: Path, where: Callable[[str], Where]) -> _Compiler:
-    # Imported here, because few builds use it.
-    from ..compilers.nvrtc import HeaderStore, NvrtcJob, compile_with_nvrtc
-    from ..core.quantity import parse_size
-
-    nvrtc, size = kernel.tools.nvrtc, kernel.package.settings.pch_size
-    if nvrtc is None:
-        raise SettingsError("CUDA code without NVRTC", where("nvrtc"))
-    if kernel.front_end.header_folders:
-        message = f"NVRTC does not compile definitions in {kernel.front_end.name}, whose headers are written for nvcc"
-        raise SettingsError(message, where("nvrtc"), 'write cuda_compiler = "nvcc"')
-    job = NvrtcJob(arch, kernel.flags_in(folder), folder, where("nvrtc"), packages=_packages(kernel))
-    store = HeaderStore(kernel.run.state / "pch", parse_size(size) * 1024) if size else None
-
-    def compile_it(scratch: Path, subject: str) -> CompiledCode:
-        return compile_with_nvrtc(job, nvrtc, scratch, kernel.run.compilers, subject, store)
-
-    return _Compiler(job, {"nvrtc": nvrtc.identity}, job.command(nvrtc), compile_it)
-
-
-def _ignore(dependencies: Mapping[str, str]) -> None:
-    """Remember nothing: flags that cannot include a file need no list of headers."""

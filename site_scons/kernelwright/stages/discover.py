@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import KernelwrightError, printable
+from ..core.request import ASIDE
 from .context import Context
 from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error, and its text."""
+
+    text: str
+    error: KernelwrightError = field(metadata=ASIDE)
 
 
 def make(context: Context, number: int, error: KernelwrightError) -> Stage:
@@ -15,10 +26,11 @@ def make(context: Context, number: int, error: KernelwrightError) -> Stage:
     Arguments:
         number: a number for the file, no other error's.
     """
-
-    def fail(scratch: Path) -> None:
-        raise error
-
     place = printable(error.where.location or "definition")
     outputs = files_in(context.work, [f"{number}.failed"])
-    return Stage("DISCOVER", place, error.where, {"error": str(error)}, fail, outputs, [], cacheable=False)
+    return Stage("DISCOVER", place, error.where, Failure(str(error), error), fail, outputs, [], cacheable=False)
+
+
+def fail(request: Failure, scratch: Path, stage: StageRun) -> None:
+    """Raise the error."""
+    raise request.error

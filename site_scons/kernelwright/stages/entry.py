@@ -2,44 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..compilers.limits import check_limits as check_usage
+from ..core.errors import Where
+from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..library.commands import LIBRARIES
 from ..library.files import VariantFiles, images_of, units_of, usages_of
 from ..package.assemble import library_of
 from ..package.manifest import EntrySource, make_entry
-from . import tuning
-from .context import KernelContext
+from .context import KernelContext, whole
 from .stage import Stage, files_in
+from .stage_run import StageRun
+from .tuning import Tuning, tuning_of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a kernel's part of the manifest says, and which limits its device functions have to keep.
+
+    Arguments:
+        source: what it is made from; of that, the variants, the launcher and the tuning are those that were made.
+        limits: the most registers and spills; see :func:`compilers.limits.check_limits`.
+        images_in: where the device images are (:attr:`Context.images_in`).
+        compiler: the stage that an error about a limit names.
+    """
+
+    kernel: str
+    source: EntrySource
+    tuning: Tuning
+    limits: tuple[int | None, int | None]
+    images_in: str
+    compiler: str = field(metadata=ASIDE)
 
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the kernel's part of the manifest."""
-
-    def write_it(scratch: Path) -> None:
-        described = kernel.whole(variants)
-        check_limits(kernel, described)
-        write(kernel, described, scratch)
-
     outputs = files_in(kernel.folder, ("entry.json",))
     sources = [*sources_of(variants), *images_of(variants)]
-    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), options_of(kernel), write_it, outputs, sources)
-    stage.rest = lambda: bool(kernel.whole(variants))
+    stage = Stage("ENTRY", kernel.name, kernel.where("entry"), entry_of(kernel, variants), write_it, outputs, sources)
+    stage.rest = lambda: bool(whole(kernel.run, variants))
     return stage
 
 
-def options_of(kernel: KernelContext) -> dict[str, Any]:
-    """What decides a kernel's part of the manifest besides the files that it describes."""
-    settings, record = kernel.package.settings, kernel.record
-    return {
-        "limits": [settings.max_registers, settings.max_spills],
-        "images": kernel.package.images_in,
-        "entry": [VERSION, kernel.tools.data | kernel.own_tools, record.doc, kernel.flags, record.backward],
-        **tuning.options_of(kernel),
-    }
+def write_it(request: Entry, scratch: Path, stage: StageRun) -> None:
+    """Check the limits, and write the text."""
+    made = stage.whole(request.source.variants)
+    check_limits(request, made, stage.where)
+    write(request, made, scratch)
+
+
+def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry:
+    """What a kernel's part of the manifest says."""
+    settings, record, images_in = kernel.package.settings, kernel.record, kernel.package.images_in
+    source = EntrySource(
+        doc=record.doc,
+        library="",
+        launcher="",
+        variants=variants,
+        flags=kernel.flags,
+        tools=kernel.tools.data,
+        version=VERSION,
+        backward=record.backward,
+        images_below=kernel.package.work if images_in else None,
+        own_tools=kernel.own_tools,
+        frontend=kernel.front_end.name,
+    )
+    limits, compiler = (settings.max_registers, settings.max_spills), "nvrtc" if kernel.tools.nvrtc else "nvcc"
+    return Entry(kernel.name, source, tuning_of(kernel.selection), limits, images_in, compiler)
 
 
 def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
@@ -49,30 +81,30 @@ def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
     return [*described, *dict.fromkeys(path for unit in units for path in (*unit.usages.values(), *unit.reports))]
 
 
-def write(kernel: KernelContext, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
+def write(request: Entry, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:
     """Write ``entry.json``.
 
     Arguments:
+        variants: those that were made.
         launcher: the file name of the launcher's library; empty: the kernel has no library.
     """
-    record = kernel.record
-    libraries = (library_of(kernel.name), f"{LIBRARIES}/{launcher}") if launcher else ("", "")
-    files_below = kernel.package.work if kernel.package.images_in else None
-    tools, own_tools = kernel.tools.data, kernel.own_tools
-    tuned = tuning.tuning_of(kernel, variants)
-    source = EntrySource(
-        *(record.doc, *libraries, variants, kernel.flags, tools, VERSION, record.backward, files_below, own_tools),
-        *(tuned.declared, tuned.tables, tuned.tabled, kernel.front_end.name),
+    tuned = request.tuning.of(variants)
+    source = replace(
+        request.source,
+        library=library_of(request.kernel) if launcher else "",
+        launcher=f"{LIBRARIES}/{launcher}" if launcher else "",
+        variants=variants,
+        declared=tuned.declared,
+        tables=tuned.tables,
+        tabled=tuned.tabled,
     )
     (scratch / "entry.json").write_text(make_entry(source), encoding="utf-8")
 
 
-def check_limits(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> None:
+def check_limits(request: Entry, variants: tuple[VariantFiles, ...], where: Where) -> None:
     """Raise a KernelwrightError if a device function needs more than the settings allow."""
-    settings, stage = kernel.package.settings, "nvrtc" if kernel.tools.nvrtc else "nvcc"
     for variant in variants:
+        place = replace(where, stage=request.compiler, variant=variant.slug)
         for unit in variant.units:
             for arch, usage in usages_of(unit).items():
-                where = kernel.where(stage, variant.slug)
-                limits = settings.max_registers, settings.max_spills
-                check_usage(kernel.name, variant.slug, arch, usage, *limits, where)
+                check_usage(request.kernel, variant.slug, arch, usage, *request.limits, place)

@@ -12,6 +12,7 @@ from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, refused
 from ..core.files import make_way, scratch_folder
 from .stage import Stage
+from .stage_run import StageRun
 
 if TYPE_CHECKING:
     from .context import Run
@@ -50,13 +51,13 @@ def publish(stage: Stage, run: Run) -> None:
         stage.cached = key is not None and _fetch(stage, run, key, scratch)
         run.started(stage.line)
         if not stage.cached:
-            stage.make(scratch)
+            stage.make(stage.request, scratch, StageRun(run, stage))
         missing = [name for name in stage.outputs if not (scratch / name).is_file()]
         if missing:
             message = f"the stage did not make {', '.join(missing)}"
             raise KernelwrightError(message, stage.where, "report this as a defect of Kernelwright")
         if key is not None and run.cache is not None and not stage.cached:
-            run.cache.store(key, scratch, list(stage.outputs), stage.options.get("later", {}), stage.here)
+            run.cache.store(key, scratch, list(stage.outputs), stage.later, stage.here)
         run.require_folders({path.rpartition("/")[0] for path in stage.paths})
         for name, path in stage.outputs.items():
             move(scratch / name, Path(path))
@@ -70,7 +71,7 @@ def _fetch(stage: Stage, run: Run, key: str, scratch: Path) -> bool:
         return False
     names = list(stage.outputs)
     later = run.cache.fetch(key, scratch, names, lambda name: present_digest(run.top, name), stage.here)
-    if later is not None and stage.remember is not None:
+    if later is not None:
         stage.remember(later)
     return later is not None
 

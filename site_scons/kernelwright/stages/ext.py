@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from .. import backends
 from ..backends.base import Backend
 from ..compilers.nvcc import shell_script
 from ..core.files import digest_of
+from ..core.request import ASIDE
+from ..library.commands import ToolPaths
+from ..toolchain.host_compiler import HostCompiler
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a backend has compiled for a kernel, and with what.
+
+    Arguments:
+        headers: digest of the backend's own headers.
+        tvm_ffi: version of tvm-ffi, whose headers are included.
+        needs: versions of what the backend needs.
+        top: the folder of the package's kernels, in which the commands run.
+    """
+
+    kernel: str
+    backend: str
+    compiler: HostCompiler
+    headers: str
+    tvm_ffi: str
+    needs: Mapping[str, str]
+    places: ToolPaths
+    top: Path = field(metadata=ASIDE)
 
 
 def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage | None) -> Stage:
@@ -20,32 +47,29 @@ def make(kernel: KernelContext, backend: Backend, wrapped: Stage, glibc: Stage |
         wrapped: the stage that writes it.
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
     """
-    name, compiler, top = kernel.name, kernel.tools.host_compiler, kernel.package.work
-    stubs = kernel.package.glibc if glibc else ""
-    places = replace(real_places(compiler), glibc=stubs)
-    where, folder, subject = kernel.where("compile"), backend.folder(name), f"{name} {backend.name}"
-    by_hand = list(backend.commands(name, replace(SYMBOLIC_PLACES, glibc=stubs), folder))
-
-    def compile_it(scratch: Path) -> None:
-        seconds, peak = 0.0, 0
-        for command in backend.commands(name, places, str(scratch)):
-            remedy = f"the sources are in {top / folder}"
-            done = kernel.run.compilers.run(command, top, scratch, where, remedy, kind="ext", subject=subject)
-            seconds, peak = seconds + done.cpu_seconds, max(peak, done.peak_kib)
-        stage.measured = Measured(seconds, peak)
-        script = shell_script(compiler.version, "../../..", *by_hand)
-        (scratch / "compile.sh").write_text(script, encoding="utf-8")
-
-    options = {
-        "backend": backend.name,
-        "compiler": compiler.identity,
-        "commands": by_hand,
-        "headers": digest_of(backend.headers()),
-        "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
-        "needs": backend.build_versions(),
-    }
+    name, tools, top = kernel.name, kernel.tools, kernel.package.work
+    request = Extension(
+        kernel=name,
+        backend=backend.name,
+        compiler=tools.host_compiler,
+        headers=digest_of(backend.headers()),
+        tvm_ffi=tools.lowerer.tvm_ffi,
+        needs=backend.build_versions(),
+        places=replace(real_places(tools.host_compiler), glibc=kernel.package.glibc if glibc else ""),
+        top=top,
+    )
     products = [product for product in backend.products(name) if product not in wrapped.outputs]
-    outputs = files_in(top / folder, (*products, "compile.sh"))
+    outputs = files_in(top / backend.folder(name), (*products, "compile.sh"))
     sources = [*wrapped.paths, *(glibc.paths if glibc else [])]
-    stage = Stage("EXT", subject, where, options, compile_it, outputs, sources)
-    return stage
+    return Stage("EXT", f"{name} {backend.name}", kernel.where("compile"), request, compile_it, outputs, sources)
+
+
+def compile_it(request: Extension, scratch: Path, stage: StageRun) -> None:
+    """Run the commands, and write the script that does it again."""
+    backend, name = backends.get(request.backend), request.kernel
+    folder = backend.folder(name)
+    for command in backend.commands(name, request.places, str(scratch)):
+        stage.tool(list(command), request.top, scratch, f"the sources are in {request.top / folder}", kind="ext")
+    by_hand = backend.commands(name, replace(SYMBOLIC_PLACES, glibc=request.places.glibc), folder)
+    script = shell_script(request.compiler.version, "../../..", *by_hand)
+    (scratch / "compile.sh").write_text(script, encoding="utf-8")

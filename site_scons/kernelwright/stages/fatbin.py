@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..compilers.fatbin import PackJob, pack
 from ..core.errors import SettingsError
+from ..core.request import ASIDE
+from ..toolchain.nvcc import Nvcc
 from .context import KernelContext
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is packed, and with what: ``fatbinary`` is a part of nvcc."""
+
+    job: PackJob
+    nvcc: Nvcc
+    fatbinary: str = field(metadata=ASIDE)
+
+    @property
+    def arch(self) -> str:
+        """The arch of the image."""
+        return self.job.arch
 
 
 def make(kernel: KernelContext, slug: str, image: str, arch: str) -> Stage:
     """The stage that packs an image, whose path is given."""
-    run, mode, nvcc = kernel.run, kernel.package.settings.compress, kernel.tools.nvcc
-    where = kernel.where("fatbinary", slug)
+    mode, nvcc, where = kernel.package.settings.compress, kernel.tools.nvcc, kernel.where("fatbinary", slug)
     if nvcc is None:
         raise SettingsError("compression without nvcc", where)
     folder, _, name = image.rpartition("/")
     job = PackJob(arch, name, mode, Path(folder), where)
-    subject, fatbinary = f"{kernel.name}/{slug} {arch}", kernel.tools.fatbinary
+    request, outputs = Packing(job, nvcc, kernel.tools.fatbinary), files_in(job.folder, job.outputs)
+    return Stage("FATBIN", f"{kernel.name}/{slug} {arch}", where, request, pack_it, outputs, [image], archs=(arch,))
 
-    def pack_it(scratch: Path) -> None:
-        done = pack(job, nvcc, fatbinary, scratch, run.compilers, subject)
-        stage.measured = Measured(done.cpu_seconds, done.peak_kib)
 
-    options = {"arch": arch, "mode": mode, "nvcc": nvcc.identity}
-    outputs = files_in(job.folder, job.outputs)
-    stage = Stage("FATBIN", subject, where, options, pack_it, outputs, [image], archs=(arch,))
-    return stage
+def pack_it(request: Packing, scratch: Path, stage: StageRun) -> None:
+    """Pack the image."""
+    stage.took(pack(request.job, request.nvcc, request.fatbinary, scratch, stage.tools, stage.stage.subject))

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..compilers.glibc import LIBRARIES, make_stubs
 from ..core.errors import Where
+from ..toolchain.host_compiler import HostCompiler
 from .context import Context
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The oldest glibc, and the compiler whose glibc is read."""
+
+    glibc: str
+    compiler: HostCompiler
 
 
 def make(context: Context) -> Stage | None:
     """The stage for a package; None: its libraries are linked with the machine's own."""
-    floor, compiler = context.settings.glibc, context.tools.host_compiler
+    floor = context.settings.glibc
     if not floor:
         return None
-    where = Where(stage="link")
-
-    def make_them(scratch: Path) -> None:
-        runs = make_stubs(floor, compiler, scratch, context.run.compilers, where)
-        stage.measured = Measured(sum(run.cpu_seconds for run in runs), max(run.peak_kib for run in runs))
-
-    options = {"floor": floor, "compiler": compiler.identity}
+    request = Floor(floor, context.tools.host_compiler)
     outputs = files_in(context.work / context.glibc, [f"{name}.so" for name in LIBRARIES])
-    stage = Stage("GLIBC", floor, where, options, make_them, outputs, [])
-    return stage
+    return Stage("GLIBC", floor, Where(stage="link"), request, make_them, outputs, [])
+
+
+def make_them(request: Floor, scratch: Path, stage: StageRun) -> None:
+    """Write the libraries."""
+    stage.took(*make_stubs(request.glibc, request.compiler, scratch, stage.tools, stage.where))

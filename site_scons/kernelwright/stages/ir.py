@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from ..lower.unit import IR_INDEX
 from . import lower
 from .context import KernelContext
 from .execution import move
-from .lower import write_anew
+from .lower import Lowering, write_anew
 from .stage import IR, Stage, files_in
+from .stage_run import StageRun
 
 FILE = re.compile(r"\d{3,}-[A-Za-z0-9_.+-]+\.tir")
 """The name of a file with the IR after a pass."""
@@ -48,37 +50,35 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
     Raises:
         DefinitionError: TVM's passes do not lower the kernel.
     """
-    run, where = kernel.run, kernel.where("lower", slug)
+    where = kernel.where("lower", slug)
     if not kernel.front_end.has_passes:
         message = f"TVM's passes do not lower a definition in {kernel.front_end.name}, so there is no IR to show"
         raise DefinitionError(message, where, "read the file beside signature.json: it has the code after lowering")
-    subject = lower.subject_of(kernel, slug, target, archs)
+    subject, request = (
+        lower.subject_of(kernel, slug, target, archs),
+        lower.request_of(kernel, slug, config, target, archs),
+    )
     folder = lower.folder_of(kernel, slug, target, archs) / IR
-
-    def show(scratch: Path) -> None:
-        made, shown = scratch / "made", scratch / "shown"
-        made.mkdir()
-        shown.mkdir()
-        request = lower.request_of(kernel, slug, config, target, archs, made, str(shown))
-        try:
-            result = kernel.call(request, where)
-        finally:
-            run.require_folders([str(folder)])
-            _publish(shown, scratch, folder)  # of a lowering that fails: what there is up to there
-            if _files(shown) and not (shown / IR_INDEX).is_file():
-                run.note(f"kernelwright: the IR up to the failure is in {os.path.relpath(folder, run.top)}")
-        write_anew(shown, scratch, [IR_INDEX])
-        remember(result["dependencies"])
-        stage.measured.cpu_seconds = result["cpu_seconds"]
-
-    options = lower.options_of(kernel, slug, config, target, archs)
-    remember = kernel.later(subject, options)
     outputs = files_in(folder, [IR_INDEX])
-    stage = Stage("IR", subject, where, options, show, outputs, kernel.definition_files, remember=remember)
-    stage.cacheable = False
+    stage = Stage("IR", subject, where, request, show, outputs, kernel.definition_files, cacheable=False, archs=archs)
     stage.late = lambda: {path.name: sha256_of(path) for path in _files(folder)}
-    stage.archs = archs
-    return stage
+    return kernel.remembering(stage, subject)
+
+
+def show(request: Lowering, scratch: Path, stage: StageRun) -> None:
+    """Have a worker lower the variant, and publish the IR after each pass."""
+    run, folder = stage.run, Path(stage.stage.outputs[IR_INDEX]).parent
+    made, shown = scratch / "made", scratch / "shown"
+    made.mkdir()
+    shown.mkdir()
+    try:
+        stage.asked(replace(request.asked, out=str(made), ir=str(shown)))
+    finally:
+        run.require_folders([str(folder)])
+        _publish(shown, scratch, folder)  # of a lowering that fails: what there is up to there
+        if _files(shown) and not (shown / IR_INDEX).is_file():
+            run.note(f"kernelwright: the IR up to the failure is in {os.path.relpath(folder, run.top)}")
+    write_anew(shown, scratch, [IR_INDEX])
 
 
 def _files(folder: Path) -> list[Path]:

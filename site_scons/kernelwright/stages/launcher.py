@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Thread
 
 from ..compilers.nvcc import shell_script
 from ..core.errors import Where
-from ..core.files import canonical_json, digest_of, scratch_folder
-from ..library.commands import LIBRARIES, launcher_commands, launcher_library, launcher_map
+from ..core.files import digest_of, scratch_folder
+from ..core.request import ASIDE, digest
+from ..library.commands import LIBRARIES, ToolPaths, launcher_commands, launcher_library, launcher_map
 from ..library.launcher import launcher_sources
 from ..processes.runner import ToolResult, together
-from .context import Context
+from ..toolchain.host_compiler import HostCompiler
+from .context import Context, Run
 from .places import SYMBOLIC_PLACES, real_places
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
 
 WHERE = Where(stage="compile")
 REMEDY = "it is a part of Kernelwright: see whether the C compiler and tvm-ffi are intact"
@@ -30,6 +32,29 @@ class CompiledLauncher:
     result: ToolResult
 
 
+@dataclass(frozen=True)
+class Launcher:
+    """What the launcher is made of. The digest of this is in the name of its library.
+
+    Arguments:
+        commands: those that make it, without paths of this machine and without its name.
+        sources: digest of its text.
+        tvm_ffi: version of tvm-ffi, whose headers it includes.
+        symbolic: the places as scripts have them.
+        top: the folder of the package's kernels.
+        begun: what :func:`begin` gave; None: it was not called.
+    """
+
+    compiler: HostCompiler
+    commands: tuple[tuple[str, ...], ...]
+    sources: str
+    tvm_ffi: str
+    places: ToolPaths
+    symbolic: ToolPaths
+    top: Path = field(metadata=ASIDE)
+    begun: Future[CompiledLauncher] | None = field(default=None, metadata=ASIDE)
+
+
 def begin(context: Context) -> Future[CompiledLauncher]:
     """Compile the launcher in a thread, while nobody knows yet what else there is to do.
 
@@ -40,7 +65,7 @@ def begin(context: Context) -> Future[CompiledLauncher]:
 
     def work() -> None:
         try:
-            compiled.set_result(_compile(context))
+            compiled.set_result(_compile(context.tools.host_compiler, context.run))
         except BaseException as error:  # whoever waits for it gets it
             compiled.set_exception(error)
 
@@ -55,36 +80,40 @@ def make(context: Context, glibc: Stage | None, begun: Future[CompiledLauncher] 
         glibc: what makes the libraries that stand in for the machine's C library, if any does.
         begun: what :func:`begin` gave; None: the stage compiles it.
     """
-    compiler, top = context.tools.host_compiler, context.work
+    compiler = context.tools.host_compiler
     stubs = context.glibc if glibc else ""
     places, symbolic = replace(real_places(compiler), glibc=stubs), replace(SYMBOLIC_PLACES, glibc=stubs)
-    options = {
-        "compiler": compiler.identity,
-        "commands": launcher_commands(symbolic, launcher_library("")),
-        "headers": digest_of(launcher_sources()),
-        "tvm_ffi": context.tools.lowerer.tvm_ffi,
-    }
-    library = launcher_library(hashlib.sha256(canonical_json(options).encode()).hexdigest())
-
-    def link(scratch: Path) -> None:
-        compiled = begun.result() if begun else _compile(context)
-        (scratch / "launcher.o").write_bytes(compiled.data)
-        (scratch / "launcher.map").write_text(launcher_map(library))
-        command = launcher_commands(places, library, str(scratch))[1]
-        linked = context.run.compilers.run(command, top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
-        done = together([compiled.result, linked])
-        stage.measured = Measured(done.cpu_seconds, done.peak_kib)
-        script = shell_script(compiler.version, "..", *launcher_commands(symbolic, library))
-        (scratch / "compile_launcher.sh").write_text(script)
-
-    outputs = files_in(context.work / LIBRARIES, (library, "launcher.map", "compile_launcher.sh"))
-    stage = Stage("LAUNCHER", "launcher", WHERE, options, link, outputs, glibc.paths if glibc else [])
-    return stage
+    request = Launcher(
+        compiler=compiler,
+        commands=tuple(map(tuple, launcher_commands(symbolic, launcher_library("")))),
+        sources=digest_of(launcher_sources()),
+        tvm_ffi=context.tools.lowerer.tvm_ffi,
+        places=places,
+        symbolic=symbolic,
+        top=context.work,
+        begun=begun,
+    )
+    names = (launcher_library(digest(request)), "launcher.map", "compile_launcher.sh")
+    outputs = files_in(context.work / LIBRARIES, names)
+    return Stage("LAUNCHER", "launcher", WHERE, request, link, outputs, glibc.paths if glibc else [])
 
 
-def _compile(context: Context) -> CompiledLauncher:
-    with scratch_folder(context.run.state / "scratch") as scratch:
-        command = launcher_commands(real_places(context.tools.host_compiler), "", str(scratch))[0]
-        run = context.run.compilers.run
-        result = run(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")
+def link(request: Launcher, scratch: Path, stage: StageRun) -> None:
+    """Compile the launcher, unless that has begun, and link it."""
+    compiler, library = request.compiler, launcher_library(digest(request))
+    compiled = request.begun.result() if request.begun else _compile(compiler, stage.run)
+    (scratch / "launcher.o").write_bytes(compiled.data)
+    (scratch / "launcher.map").write_text(launcher_map(library))
+    command = launcher_commands(request.places, library, str(scratch))[1]
+    run = stage.tools.run
+    linked = run(command, request.top, scratch, WHERE, REMEDY, kind="launcher", subject="library")
+    stage.took(together([compiled.result, linked]))
+    script = shell_script(compiler.version, "..", *launcher_commands(request.symbolic, library))
+    (scratch / "compile_launcher.sh").write_text(script)
+
+
+def _compile(compiler: HostCompiler, run: Run) -> CompiledLauncher:
+    with scratch_folder(run.state / "scratch") as scratch:
+        command = launcher_commands(real_places(compiler), "", str(scratch))[0]
+        result = run.compilers.run(command, scratch, scratch, WHERE, REMEDY, kind="launcher", subject="launcher")
         return CompiledLauncher((scratch / "launcher.o").read_bytes(), result)

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.arch import lowering_arch
-from ..define.unit import alike
+from ..define.unit import unit_symbol
 from ..processes.protocol import LowerRequest
 from .context import KernelContext
 from .stage import IR, Stage, files_in
+from .stage_run import StageRun
+
+if TYPE_CHECKING:
+    from ..toolchain.distribution import Distribution
+    from ..toolchain.elsewhere import Elsewhere
+    from ..toolchain.tvm import Lowerer
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What a lowering makes, and of what.
+
+    Arguments:
+        asked: what the worker is asked for.
+        definition: what decides what the definition does (:attr:`KernelContext.definition_identity`).
+        tvm: what lowers it.
+        own_tool: what its front end runs besides.
+        files: the names of the files that are made.
+    """
+
+    asked: LowerRequest
+    definition: Mapping[str, Any]
+    tvm: Lowerer
+    own_tool: Distribution | Elsewhere | None
+    files: tuple[str, ...]
+
+    @property
+    def arch(self) -> str:
+        """The arch that TVM generates code for."""
+        return self.asked.arch
 
 
 def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]) -> Stage:
@@ -20,26 +51,20 @@ def make(kernel: KernelContext, slug: str, config: Mapping[str, Any], target: st
         archs: one arch of the CPU, or all CUDA archs that share a source.
     """
     folder = folder_of(kernel, slug, target, archs)
-    files = kernel.front_end.files(target, archs)
-    subject = subject_of(kernel, slug, target, archs)
-    where = kernel.where("lower", slug)
-
-    def lower(scratch: Path) -> None:
-        made = scratch / "made"
-        made.mkdir()
-        result = kernel.call(request_of(kernel, slug, config, target, archs, made), where)
-        write_anew(made, scratch, files.names)
-        remember(result["dependencies"])
-        stage.measured.cpu_seconds = result["cpu_seconds"]
-
-    options = options_of(kernel, slug, config, target, archs)
-    remember = kernel.later(subject, options)
-    outputs = files_in(folder, files.names)
-    stage = Stage("LOWER", subject, where, options, lower, outputs, kernel.definition_files, remember=remember)
-    stage.archs = archs
+    subject, request = subject_of(kernel, slug, target, archs), request_of(kernel, slug, config, target, archs)
+    outputs, where = files_in(folder, request.files), kernel.where("lower", slug)
+    stage = Stage("LOWER", subject, where, request, lower, outputs, kernel.definition_files, archs=archs)
     stage.here = not kernel.definition.shared
     stage.keeps = folder / IR
-    return stage
+    return kernel.remembering(stage, subject)
+
+
+def lower(request: Lowering, scratch: Path, stage: StageRun) -> None:
+    """Have a worker lower the variant."""
+    made = scratch / "made"
+    made.mkdir()
+    stage.asked(replace(request.asked, out=str(made)))
+    write_anew(made, scratch, request.files)
 
 
 def arch_of(target: str, archs: tuple[str, ...]) -> str:
@@ -63,58 +88,21 @@ def own_arch(kernel: KernelContext, target: str, archs: tuple[str, ...]) -> str:
 
 
 def request_of(
-    kernel: KernelContext,
-    slug: str,
-    config: Mapping[str, Any],
-    target: str,
-    archs: tuple[str, ...],
-    made: Path,
-    ir: str = "",
-) -> LowerRequest:
-    """What a worker is asked for.
-
-    Arguments:
-        made: the folder that receives the files.
-        ir: that of the IR after each pass, if that is asked for.
-    """
-    record, run, arch = kernel.record, kernel.run, arch_of(target, archs)
-    images = ",".join(kernel.front_end.files(target, archs).images)
-    return LowerRequest(
-        *(kernel.definition.file, record.name, slug, dict(config), target, arch, str(made), run.strict, images),
-        kernel.lists(slug),
-        record.pass_configs,
-        ir,
-        kernel.python,
-    )
-
-
-def options_of(
     kernel: KernelContext, slug: str, config: Mapping[str, Any], target: str, archs: tuple[str, ...]
-) -> dict[str, Any]:
-    """What decides, besides the sources, what a lowering makes."""
-    record, images = kernel.record, kernel.front_end.files(target, archs).images
-    options: dict[str, Any] = {
-        "kernel": record.name,
-        "slug": slug,
-        "config": dict(config),
-        "outputs": list(record.outputs),
-        "target": target,
-        "arch": arch_of(target, archs),
-        "tvm": kernel.tools.lowerer.identity,
-        "definition": kernel.definition_identity,
-    } | ({"strict": True} if kernel.run.strict else {})
-    options |= {"archs": list(images)} if images else {}
-    options |= {"pass_configs": dict(record.pass_configs)} if record.pass_configs else {}
-    options |= {name: tool["identity"] for name, tool in kernel.own_tools.items()}
-    if kernel.definition.recorded and (same := _alike(kernel, slug)):
-        options["alike"] = same  # the symbol depends on them, and recorded configs are not among the contents
-    return options
-
-
-def _alike(kernel: KernelContext, slug: str) -> list[str]:
-    """The other variants that the definition lists and whose slugs are the same identifier in C."""
-    listed = {other for found in kernel.definition.kernels if found.name == kernel.name for other in found.slugs}
-    return alike(slug, sorted(listed - {slug}))
+) -> Lowering:
+    """What a lowering makes, and of what."""
+    record, arch, files = kernel.record, arch_of(target, archs), kernel.front_end.files(target, archs)
+    symbol = unit_symbol(record.name, slug, kernel.listed_slugs, target, arch, record.per_arch)
+    asked = LowerRequest(
+        *(kernel.definition.file, record.name, slug, symbol, dict(config), target),
+        arch=arch,
+        strict=kernel.run.strict,
+        archs=tuple(files.images),
+        listed=slug in kernel.listed_slugs,
+        pass_configs=record.pass_configs,
+        python=kernel.python,
+    )
+    return Lowering(asked, kernel.definition_identity, kernel.tools.lowerer, kernel.own_tool, files.names)
 
 
 def write_anew(made: Path, folder: Path, names: Iterable[str]) -> None:

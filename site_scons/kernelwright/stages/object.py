@@ -5,25 +5,58 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ..compilers.host_code import ObjectJob, compile_object
 from ..compilers.nvcc import stand_in
 from ..core.dependencies import IN_PACKAGE
-from ..core.errors import DefinitionError, SettingsError
+from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.request import ASIDE
 from ..library.own_code import renaming
+from ..toolchain.host_compiler import HostCompiler
+from ..toolchain.nvcc import Nvcc
 from ..toolchain.package_folder import package_folder
 from ..toolchain.tvm import tvm_ffi_includes
 from .commands import command_of
-from .context import KernelContext
+from .context import KernelContext, require_folders
 from .included import included
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
 
 FOLDER = "objects"
 """The folder of the objects, in that of the kernel; no variant can have this name, because its own has a dash."""
+
+
+@dataclass(frozen=True)
+class ObjectCompilation:
+    """What is compiled, and with what.
+
+    Arguments:
+        job: what is compiled, with stand-ins for paths of this machine.
+        tvm_ffi: version of tvm-ffi, whose headers it may include.
+        host_compiler: what nvcc runs for the host; the identity of nvcc covers it.
+        places: stand-ins -> the paths.
+        folders: folders of headers in the project by their names; they have to be there.
+        source: the source as the definition names it.
+        path: the source.
+    """
+
+    job: ObjectJob
+    nvcc: Nvcc
+    tvm_ffi: str
+    host_compiler: HostCompiler = field(metadata=ASIDE)
+    places: Mapping[str, str] = field(metadata=ASIDE)
+    folders: Mapping[str, Path] = field(metadata=ASIDE)
+    source: str = field(metadata=ASIDE)
+    path: str = field(metadata=ASIDE)
+
+    @property
+    def real(self) -> ObjectJob:
+        """The job with the paths of this machine."""
+        flags = tuple(self.places.get(word, word) for word in self.job.flags)
+        return replace(self.job, source=self.path if "\0" in self.job.source else self.job.source, flags=flags)
 
 
 def make_all(kernel: KernelContext, archs: Sequence[str]) -> list[Stage]:
@@ -53,36 +86,27 @@ def _make(kernel: KernelContext, source: str, name: str, archs: tuple[str, ...])
         raise SettingsError(
             "its sources have host code of their own, which NVRTC cannot compile", where, 'write cuda_compiler = "nvcc"'
         )
-    path = _path_of(kernel, source)
-    job, by_hand = _job(kernel, source, path, name, archs)
-    by_hand = replace(by_hand, made_in=os.path.relpath(folder, run.top))
-    subject = f"{kernel.name} {source}"
-
-    def compile_it(scratch: Path) -> None:
-        _require_source(kernel, source, path)
-        kernel.require_folders(where)
-        begun = time.time_ns()
-        done = compile_object(job, nvcc, host_compiler, scratch, run.compilers, by_hand)
-        stage.measured = Measured(done.result.cpu_seconds, done.result.peak_kib)
-        for note in done.notes:
-            run.note_once(f"kernelwright: {note}")
-        remember(included(kernel.run.top, done.headers, job, begun))
-
-    options: dict[str, Any] = {
-        "source": source if source.startswith(IN_PACKAGE) else job.source,
-        "archs": list(archs),
-        "flags": [*kernel.portable_flags, renaming(kernel.name)],
-        "compress": kernel.package.settings.compress,
-        "nvcc": nvcc.identity,
-        "tvm_ffi": kernel.tools.lowerer.tvm_ffi,
-    }
-    remember = kernel.later(f"object {subject}", options)
+    path, top = _path_of(kernel, source), run.top
+    job, places = _job(kernel, source, path, name, archs)
+    tvm_ffi, folders = kernel.tools.lowerer.tvm_ffi, kernel.own_folders
+    request = ObjectCompilation(job, nvcc, tvm_ffi, host_compiler, places, folders, source, path)
     sources = [path] if os.path.isfile(path) else []  # noqa: PTH113
-    stage = Stage("OBJECT", subject, where, options, compile_it, files_in(folder, job.outputs), sources)
-    stage.remember, stage.archs = remember, archs
-    output = os.path.relpath(folder / job.outputs[0], run.top)
-    stage.command = command_of(run.top, job.source, job.arguments(nvcc.path, host_compiler.path, output), output)
-    return stage
+    outputs, subject = files_in(folder, job.outputs), f"{kernel.name} {source}"
+    stage = Stage("OBJECT", subject, where, request, compile_it, outputs, sources, archs=archs)
+    output = os.path.relpath(folder / job.outputs[0], top)
+    command = request.real.arguments(nvcc.path, host_compiler.path, output)
+    stage.command = command_of(top, request.real.source, command, output)
+    return kernel.remembering(stage, f"object {subject}")
+
+
+def compile_it(request: ObjectCompilation, scratch: Path, stage: StageRun) -> None:
+    """Compile the source."""
+    _require_source(request, stage.where)
+    require_folders(request.folders, stage.where)
+    job, begun = request.real, time.time_ns()
+    done = compile_object(job, request.nvcc, request.host_compiler, scratch, stage.tools, request.job)
+    stage.compiled(done)
+    stage.stage.remember(included(stage.run.top, done.headers, job, begun))
 
 
 def _path_of(kernel: KernelContext, source: str) -> str:
@@ -101,14 +125,14 @@ def _package_of(kernel: KernelContext, source: str) -> Path:
     return package_folder(source.rpartition("/")[0], kernel.where("nvcc"), "sources")
 
 
-def _require_source(kernel: KernelContext, source: str, path: str) -> None:
+def _require_source(request: ObjectCompilation, where: Where) -> None:
     """Raise a DefinitionError if there is no such source; when it is compiled, so that only its kernel fails."""
     place, remedy = "in that package", "look for it in the folder of the installed package"
-    if not source.startswith(IN_PACKAGE):
-        beside = Path(kernel.definition.file).parent.as_posix()
+    if not request.source.startswith(IN_PACKAGE):
+        beside = Path((where.location or "").rpartition(":")[0]).parent.as_posix()
         place, remedy = "beside the definition", f"give paths relative to {beside}"
-    if not os.path.isfile(path):  # noqa: PTH113
-        raise DefinitionError(f"sources names {source!r}, which is no file {place}", kernel.where("nvcc"), remedy)
+    if not os.path.isfile(request.path):  # noqa: PTH113
+        raise DefinitionError(f"sources names {request.source!r}, which is no file {place}", where, remedy)
 
 
 def _packages(kernel: KernelContext, source: str) -> dict[str, Path]:
@@ -120,19 +144,18 @@ def _packages(kernel: KernelContext, source: str) -> dict[str, Path]:
 
 def _job(
     kernel: KernelContext, source: str, path: str, name: str, archs: tuple[str, ...]
-) -> tuple[ObjectJob, ObjectJob]:
-    """What is compiled, and the same as a script has it: with stand-ins and names for paths of this machine."""
-    mode = kernel.package.settings.compress
+) -> tuple[ObjectJob, dict[str, str]]:
+    """What is compiled, as a script has it: with stand-ins for paths of this machine; and the paths."""
+    mode, top = kernel.package.settings.compress, kernel.run.top
     ours = [renaming(kernel.name), *([] if mode == "none" else [f"--compress-mode={mode}"])]
     includes = dict(zip((str(folder) for folder in tvm_ffi_includes()), ("tvm_ffi", "dlpack"), strict=True))
     given = [word for folder in includes for word in ("-I", folder)]
-    flags = (*ours, *kernel.flags_in(kernel.run.top), *given)
     packages = {str(folder): label for label, folder in _packages(kernel, source).items()}
-    place = path if source.startswith(IN_PACKAGE) else os.path.relpath(path, kernel.run.top)
-    job = ObjectJob(place, name, archs, flags, kernel.run.top, kernel.where("nvcc"), includes, packages)
     stand_ins = dict(zip(includes, map(stand_in, ("TVM_FFI", "DLPACK")), strict=True))
     stand_ins |= {folder: stand_in(label) for folder, label in packages.items()}
-    by_hand = tuple(stand_ins.get(word, word) for word in flags)
-    top, _, file = source.rpartition("/")
-    named = f"{stand_in(top)}/{file}" if source.startswith(IN_PACKAGE) else place
-    return job, replace(job, source=named, flags=by_hand)
+    flags = tuple(stand_ins.get(word, word) for word in (*ours, *kernel.flags_in(top), *given))
+    package, _, file = source.rpartition("/")
+    named = f"{stand_in(package)}/{file}" if source.startswith(IN_PACKAGE) else os.path.relpath(path, top)
+    made_in = os.path.relpath(kernel.folder / FOLDER, top)
+    job = ObjectJob(named, name, archs, flags, top, kernel.where("nvcc"), includes, packages, made_in)
+    return job, {name: folder for folder, name in stand_ins.items()}

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from .. import backends
 from ..backends.base import Backend
 from ..core.errors import KernelwrightError, Where
 from ..core.files import Stamp, digest_of, file_stamp, lasting_stamp, sha256_of
+from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..define.settings import Settings
 from ..library.commands import LIBRARIES
@@ -22,6 +23,7 @@ from ..package.assemble import IMAGES, outputs, provider_package, runtime_source
 from .context import Context
 from .execution import move
 from .stage import Stage, files_in
+from .stage_run import StageRun
 
 SWEPT = (LIBRARIES, "_runtime", "backends", IMAGES)
 """The folders of a package. What is in them and was not made for it is removed."""
@@ -57,6 +59,31 @@ class Part:
     backends: tuple[str, ...]
     entry: Built
     products: Mapping[str, Built]
+
+
+@dataclass(frozen=True)
+class Package:
+    """What is in a package besides its kernels. Those are known late, when all of them are made.
+
+    Arguments:
+        runtime: digest of the modules that are copied into it.
+        assembly: what makes it of its kernels.
+    """
+
+    name: str
+    version: str
+    tools: Mapping[str, Any]
+    backends: tuple[str, ...]
+    project: str
+    runtime: str
+    compress: Mapping[str, Any]
+    device_code: Mapping[str, Any]
+    assembly: Assembly = field(metadata=ASIDE)
+
+
+def assemble_it(request: Package, scratch: Path, stage: StageRun) -> None:
+    """Assemble the package."""
+    request.assembly.make(request, scratch)
 
 
 class Assembly:
@@ -100,19 +127,20 @@ class Assembly:
     def stage(self) -> Stage:
         """The stage. It names no sources, because it differs from run to run which of them stages make."""
         settings = self._context.settings
-        options = {
-            "package": settings.package,
-            "version": VERSION,
-            "tools": self._context.tools.data,
-            "backends": [backend.name for backend in self._backends],
-            "project": self._project,
-            "runtime": digest_of(runtime_sources(self._backends, bool(self._device_code))),
-            "compress": self._compress,
-            "device_code": self._device_code,
-        }
+        request = Package(
+            name=settings.package,
+            version=VERSION,
+            tools=self._context.tools.data,
+            backends=tuple(backend.name for backend in self._backends),
+            project=self._project,
+            runtime=digest_of(runtime_sources(self._backends, bool(self._device_code))),
+            compress=self._compress,
+            device_code=self._device_code,
+            assembly=self,
+        )
         made = files_in(self._context.package, self._outputs)
         where = Where(stage="assemble")
-        stage = Stage("PACKAGE", settings.package, where, options, self._make, made, [], cacheable=False)
+        stage = Stage("PACKAGE", settings.package, where, request, assemble_it, made, [], cacheable=False)
         stage.late = lambda: [*map(self._late, self._whole), *self._gaps, *self._damaged()]
         return stage
 
@@ -199,7 +227,8 @@ class Assembly:
     def _place(self, path: str) -> str:
         return os.path.join(self._folder, path)  # noqa: PTH118
 
-    def _make(self, scratch: Path) -> None:
+    def make(self, request: Package, scratch: Path) -> None:
+        """Copy what is not in the package yet, and write what is generated."""
         from ..package.assemble import assemble
         from ..package.manifest import BuiltPackage
 
@@ -210,15 +239,19 @@ class Assembly:
             remedy = f"mend what is listed in {self._work}"
             raise KernelwrightError("no kernel is well, so there is no package", Where(stage="assemble"), remedy)
         kernels = tuple(self._packaged(part, scratch) for part in self._whole)
-        settings, names = self._context.settings, tuple(backend.name for backend in self._backends)
-        head = (settings.package, VERSION, self._context.tools.data, names)
-        package = BuiltPackage(*head, kernels, self._compress, self._device_code, self._project, gaps)
+        package = BuiltPackage(
+            *(request.name, request.version, request.tools, request.backends, kernels),
+            compress=request.compress,
+            device_code=request.device_code,
+            project=request.project,
+            missing=gaps,
+        )
         for relative, text in assemble(package).items():
             (scratch / relative).parent.mkdir(parents=True, exist_ok=True)
             (scratch / relative).write_text(text, encoding="utf-8")
         self._sweep()
         if gaps:
-            text = f"kernelwright: {settings.package} is built partially; manifest.json lists what it lacks"
+            text = f"kernelwright: {request.name} is built partially; manifest.json lists what it lacks"
             self._run.note(text)
 
     def _packaged(self, part: Part, scratch: Path) -> Any:

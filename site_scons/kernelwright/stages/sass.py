@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..compilers.sass import SassJob, disassemble
+from ..toolchain.nvdisasm import Nvdisasm
 from .context import KernelContext
-from .stage import Measured, Stage, files_in
+from .stage import Stage, files_in
+from .stage_run import StageRun
+
+
+@dataclass(frozen=True)
+class Disassembly:
+    """What is shown as text, and by what."""
+
+    job: SassJob
+    nvdisasm: Nvdisasm
+
+    @property
+    def arch(self) -> str:
+        """The arch of the cubin."""
+        return self.job.arch
 
 
 def make(kernel: KernelContext, slug: str, cubin: str, arch: str) -> Stage:
@@ -15,15 +31,13 @@ def make(kernel: KernelContext, slug: str, cubin: str, arch: str) -> Stage:
     Raises:
         ToolchainError: there is no nvdisasm.
     """
-    run, nvdisasm = kernel.run, kernel.tools.nvdisasm
     job = SassJob(arch, Path(cubin), kernel.where("nvdisasm", slug))
-    subject = f"{kernel.name}/{slug} {arch}"
-
-    def disassemble_it(scratch: Path) -> None:
-        done = disassemble(job, nvdisasm, scratch, run.compilers, subject)
-        stage.measured = Measured(done.cpu_seconds, done.peak_kib)
-
-    options = {"arch": arch, "nvdisasm": nvdisasm.identity}
+    subject, request = f"{kernel.name}/{slug} {arch}", Disassembly(job, kernel.tools.nvdisasm)
     outputs = files_in(job.cubin.parent, (job.output,))
-    stage = Stage("SASS", subject, job.where, options, disassemble_it, outputs, [cubin], archs=(arch,), shipped=False)
+    stage = Stage("SASS", subject, job.where, request, disassemble_it, outputs, [cubin], archs=(arch,), shipped=False)
     return stage
+
+
+def disassemble_it(request: Disassembly, scratch: Path, stage: StageRun) -> None:
+    """Disassemble the cubin."""
+    stage.took(disassemble(request.job, request.nvdisasm, scratch, stage.tools, stage.stage.subject))

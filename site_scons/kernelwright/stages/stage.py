@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import Where
 from ..core.files import canonical_json
+from ..core.request import canonical
 from ..state.entry import key_of
 from .code import code_digest
 
@@ -23,6 +25,11 @@ class Measured:
     cpu_seconds: float | None = None
     peak_kib: int | None = None
 
+    def add(self, cpu_seconds: float, peak_kib: int) -> None:
+        """Add what a run of a tool took."""
+        self.cpu_seconds = (self.cpu_seconds or 0.0) + cpu_seconds
+        self.peak_kib = max(self.peak_kib or 0, peak_kib)
+
 
 @dataclass(eq=False)
 class Stage:
@@ -32,13 +39,17 @@ class Stage:
         label: which kind of stage it is, such as ``CUBIN`` (see ``core.pipeline``).
         subject: what it works on, such as ``gemm/block_m-64 sm_90a``.
         where: the place for error messages.
-        options: everything besides the sources that decides the outputs: flags, identities of tools. JSON data.
-        make: called with a scratch folder; it leaves a file for each output there.
+        request: a frozen dataclass with everything besides the sources that decides the outputs, such as flags and
+            tools (see :mod:`core.request`).
+        make: a function of the stage's module, which gets the request, a scratch folder and a
+            :class:`.stage_run.StageRun`, and knows nothing else; it leaves a file for each output in the folder.
         outputs: the files that it makes: name in the scratch folder -> absolute path.
         sources: absolute paths of the files that it reads.
-        late: gives further options that are known only when everything that it waits for is done.
-        remember: notes files that the stage turned out to depend on while it ran, name -> SHA-256, and puts them into
-            the options; None: the stage has no such files.
+        late: gives what decides, too, and is known only when everything that it waits for is done.
+        later: the files that the stage turned out to depend on when it ran, name -> SHA-256. They belong into the
+            fingerprint that is stored: that is computed anew after the stage has run.
+        note: keeps such files for the next run, and gives those that the stage has to compare; None: it has none.
+        ask: has a worker answer a request, if the stage consists of that.
         cacheable: whether the build cache may keep its outputs.
         here: whether no other machine may have them, because nobody there could tell whether they are right.
         archs: the archs that it makes code for, if that is not all of its kernel's.
@@ -51,19 +62,21 @@ class Stage:
         logs: the folder where a partial build keeps its error.
         key: its key in the build cache, if that was asked for.
         keeps: a folder of files that are no outputs; what is in it stays as long as there is this stage.
-        outside: files outside of the project whose digests are in its options: name -> digest. Whoever takes what it
+        outside: files outside of the project whose digests are in its request: name -> digest. Whoever takes what it
             made without it has to compare them.
     """
 
     label: str
     subject: str
     where: Where
-    options: dict[str, Any]
-    make: Callable[[Path], None]
+    request: Any
+    make: Callable[..., None]
     outputs: Mapping[str, str]
     sources: Sequence[str]
     late: Callable[[], Any] | None = None
-    remember: Callable[[Mapping[str, str]], None] | None = None
+    later: Mapping[str, str] = field(default_factory=dict)
+    note: Callable[[Mapping[str, str]], Mapping[str, str]] | None = None
+    ask: Callable[[Any, Where], dict[str, Any]] | None = None
     cacheable: bool = True
     here: bool = False
     archs: tuple[str, ...] = ()
@@ -92,7 +105,22 @@ class Stage:
     def fingerprint(self) -> str:
         """What decides, besides the sources, whether the stage has to run again."""
         late = [] if self.late is None else [self.late()]
-        return canonical_json([self.label, code_digest(self.label), self.options, *late])
+        return f"{self._known_before} {canonical_json([self.later, *late])}"
+
+    @cached_property
+    def _known_before(self) -> str:
+        """The part of the fingerprint that is known before the stage runs."""
+        return canonical_json([self.label, code_digest(self.label), canonical(self.request)])
+
+    @property
+    def arch(self) -> str:
+        """The arch that it makes code for, if that is one."""
+        return getattr(self.request, "arch", "")
+
+    def remember(self, dependencies: Mapping[str, str]) -> None:
+        """Note files that the stage turned out to depend on while it ran, name -> SHA-256."""
+        if self.note is not None:
+            self.later = self.note(dependencies)
 
     def cache_key(self, digest: Callable[[str], str]) -> str:
         """Key in the build cache: the fingerprint without what is known only after the run, and the sources' contents.
@@ -100,9 +128,7 @@ class Stage:
         Arguments:
             digest: gives the SHA-256 of a source.
         """
-        options = {name: value for name, value in self.options.items() if name != "later"}
-        fingerprint = canonical_json([self.label, code_digest(self.label), options])
-        return key_of(fingerprint, [(path.rpartition("/")[2], digest(path)) for path in self.sources])
+        return key_of(self._known_before, [(path.rpartition("/")[2], digest(path)) for path in self.sources])
 
 
 def files_in(folder: Path, names: Iterable[str]) -> dict[str, str]:

@@ -3,60 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from ..core.errors import KernelwrightError
+from ..core.errors import KernelwrightError, Where
+from ..core.request import ASIDE
 from ..library.files import VariantFiles
 from ..library.plan import KernelPlan
 from ..runtime.tables import DeviceTable, Rules
-from .context import KernelContext
+
+if TYPE_CHECKING:
+    from ..discover.selection import KernelSelection
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The tuning of a kernel, with the numbers that its variants have.
+    """The tuning of a kernel; the fields besides ``slugs`` are as of :class:`discover.selection.KernelSelection`.
 
     Arguments:
-        declared, tables: as of :class:`library.plan.KernelPlan`.
-        tabled: slug -> as of :class:`library.plan.VariantPlan`.
-        places: of each table: number of a declared variant -> ``file:line`` of its rules.
+        slugs: of all variants, whose numbers the tables have; empty: the kernel has no space.
     """
 
-    declared: int | None
-    tables: tuple[DeviceTable, ...]
-    tabled: Mapping[str, tuple[str, ...]]
-    places: tuple[Mapping[int, str], ...]
+    slugs: tuple[str, ...] = ()
+    declared: int | None = None
+    tables: tuple[DeviceTable, ...] = ()
+    tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    places: tuple[Mapping[int, str], ...] = field(default=(), metadata=ASIDE)
+
+    def of(self, variants: tuple[VariantFiles, ...]) -> Tuning:
+        """The same for these variants, with the numbers that they have: a partial package may have fewer."""
+        if self.declared is None:
+            return self
+        made = {variant.slug: number for number, variant in enumerate(variants)}
+        numbers = {old: made[slug] for old, slug in enumerate(self.slugs) if slug in made}
+        declared = sum(number < self.declared for number in numbers)
+        tables, places = [], []
+        for table, of_table in zip(self.tables, self.places, strict=True):
+            rules = {
+                numbers[first]: _renumbered(table, first, rules, numbers, variants)
+                for first, rules in table.rules.items()
+                if first in numbers
+            }
+            tables.append(replace(table, rules=rules))
+            places.append({numbers[first]: place for first, place in of_table.items() if first in numbers})
+        return Tuning(tuple(made), declared, tuple(tables), self.tabled, tuple(places))
 
 
-def options_of(kernel: KernelContext) -> dict[str, Any]:
-    """What decides the tuning; nothing for a kernel without a space."""
-    selection = kernel.selection
+def tuning_of(selection: KernelSelection) -> Tuning:
+    """The tuning of a kernel; empty for one without a space."""
     if selection.declared is None:
-        return {}
-    tables = [table.to_json() for table in selection.tables]
-    tabled = {slug: list(targets) for slug, targets in selection.tabled.items()}
-    return {"tuning": {"declared": selection.declared, "tables": tables, "tabled": tabled}}
-
-
-def tuning_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Tuning:
-    """The tuning of a kernel of which these variants were made, which may be fewer in a partial package."""
-    selection, record = kernel.selection, kernel.record
-    if selection.declared is None:
-        return Tuning(None, (), {}, ())
-    made = {variant.slug: number for number, variant in enumerate(variants)}
-    numbers = {old: made[slug] for old, slug in enumerate(record.slugs) if slug in made}
-    declared = sum(number < selection.declared for number in numbers)
-    tables, places = [], []
-    for table, of_table in zip(selection.tables, selection.places, strict=True):
-        rules = {
-            numbers[first]: _renumbered(table, first, rules, numbers, variants)
-            for first, rules in table.rules.items()
-            if first in numbers
-        }
-        tables.append(replace(table, rules=rules))
-        places.append({numbers[first]: place for first, place in of_table.items() if first in numbers})
-    return Tuning(declared, tuple(tables), selection.tabled, tuple(places))
+        return Tuning()
+    tabled = {slug: tuple(targets) for slug, targets in selection.tabled.items()}
+    return Tuning(selection.record.slugs, selection.declared, selection.tables, tabled, selection.places)
 
 
 def _renumbered(
@@ -73,7 +71,7 @@ def _renumbered(
     return Rules(rules.by, tuple((upto, now(old)) for upto, old in rules.ranges))
 
 
-def check_symbols(plan: KernelPlan, tuning: Tuning, kernel: KernelContext) -> None:
+def check_symbols(plan: KernelPlan, tuning: Tuning, where: Where) -> None:
     """Find out whether the arguments of a call tell the sizes that rules go by.
 
     Raises:
@@ -85,8 +83,8 @@ def check_symbols(plan: KernelPlan, tuning: Tuning, kernel: KernelContext) -> No
                 known = unit.told_sizes
                 for name in rules.by:
                     if name not in known:
-                        where = replace(kernel.where("tuning"), location=places.get(number))
+                        place = replace(where, stage="tuning", location=places.get(number))
                         message = (
                             f"by names {name!r}, which no argument tells; the sizes are {', '.join(known) or 'none'}"
                         )
-                        raise KernelwrightError(message, where, f"measure again: kernelwright tune {plan.name}")
+                        raise KernelwrightError(message, place, f"measure again: kernelwright tune {plan.name}")

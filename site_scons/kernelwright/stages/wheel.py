@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +18,13 @@ from ..core.files import SCRATCH, make_way, pretty_json, remove_stale_scratch, s
 from ..core.private import private_folders
 from ..core.quantity import parse_size
 from ..core.records import Record, read_json
+from ..core.request import ASIDE
 from ..core.version import VERSION
 from ..package.assemble import provider_package
 from ..wheel import WHEEL_LIST
-from ..wheel.size_table import KernelSize, kernel_sizes, size_table
+from ..wheel.size_table import kernel_sizes, size_table
 from .stage import Stage, files_in
+from .stage_run import StageRun
 
 if TYPE_CHECKING:
     from ..wheel.content import BuiltFiles
@@ -35,6 +38,29 @@ MAIN = "package"
 
 WRITERS = ("auditwheel", "packaging", "pyproject-metadata", "wheel")
 """Distributions that decide what a wheel's bytes are."""
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """What is in the wheels of a package besides its files.
+
+    Arguments:
+        project: what the wheel of the package says of itself.
+        providers: arch -> what the wheel with its device code says; none, if the package is not split.
+        limit: the largest size of a wheel; empty: there is none.
+        writers: what decides what a wheel's bytes are.
+        folder: that of the package, whose manifest is a source.
+        work: that of the package's kernels.
+    """
+
+    package: str
+    project: Project
+    providers: Mapping[str, Project]
+    source: Source
+    limit: str
+    writers: tuple[str, ...]
+    folder: Path = field(metadata=ASIDE)
+    work: Path = field(metadata=ASIDE)
 
 
 def publish(stage: Stage, context: Context) -> KernelwrightError | None:
@@ -75,7 +101,7 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
             stream.writelines(
                 f"{'' if wheel.stem == MAIN else wheel.stem}\t{dist / names[wheel.stem]}\n" for wheel in wheels
             )
-    for line in size_table(_sizes(context)):
+    for line in size_table(kernel_sizes(context.package, context.work)):
         context.run.note(f"  {line}")
     for wheel in wheels:
         context.run.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
@@ -116,19 +142,17 @@ def _copy_all(wheels: Mapping[Path, Path]) -> None:
             part.unlink(missing_ok=True)
 
 
-def _sizes(context: Context) -> list[KernelSize]:
-    return kernel_sizes(context.package, context.work)
-
-
-def _require_size(stem: str, wheel: Path, context: Context, where: Where) -> None:
+def _require_size(stem: str, wheel: Path, request: Wheels, where: Where) -> None:
     """Raise a KernelwrightError if a wheel is larger than the settings allow."""
-    limit, size = context.settings.max_wheel_size, wheel.stat().st_size
+    limit, size = request.limit, wheel.stat().st_size
     if limit and size > parse_size(limit) * 1024:
-        kernels = [found for found in _sizes(context) if found.archs]  # the launcher has none
+        kernels = [
+            found for found in kernel_sizes(request.folder, request.work) if found.archs
+        ]  # the launcher has none
         bytes_of = {k.name: k.library if stem == MAIN else k.archs.get(stem, 0) for k in kernels}
         names = sorted(bytes_of, key=lambda name: (-bytes_of[name], name))[:3]
         largest = ", ".join(f"{name} ({bytes_of[name]:,} bytes)" for name in names)
-        subject = f"the wheel {wheel.name}" if context.settings.providers else "the wheel"
+        subject = f"the wheel {wheel.name}" if request.providers else "the wheel"
         message = f"{subject} has {size:,} bytes, and max_wheel_size is {limit}"
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
@@ -149,47 +173,48 @@ def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
     from ..wheel.source import find_source
 
     require_platform()
-    top, name, archs = context.run.top, context.settings.package, context.settings.providers
+    top, settings = context.run.top, context.settings
+    name, archs = settings.package, settings.providers
     document = read_document(top / "pyproject.toml")
-    called = backends.resolve(context.settings.backends, context.settings.targets)
+    called = backends.resolve(settings.backends, settings.targets)
     project = read_project(top, document, providers=archs, called_through=called)
-    providers = {arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs}
-    source = find_source(top, definitions)
-    where = Where(stage=NAME)
-
-    def write(scratch: Path) -> None:
-        from ..wheel.content import read_built
-
-        built = read_built(context.package, name)
-        wheels = {MAIN: _write_main(scratch, project, built, source)}
-        for arch, provider in providers.items():
-            wheels[arch] = _write_provider(scratch, project, provider, built, source, arch)
-        _check(wheels, context, where)
-        names = {stem: wheel.name for stem, wheel in wheels.items()}
-        (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
-        for stem, wheel in wheels.items():
-            wheel.rename(scratch / f"{stem}.whl")
-
-    options = {
-        "limit": context.settings.max_wheel_size,
-        "package": name,
-        "version": project.version,
-        "metadata": [p.metadata.decode("utf-8", "replace") for p in (project, *providers.values())],
-        "source": [source.commit, source.dirty, source.time],
-        "writers": [VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)],
-    }
-    names = (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json")
-    outputs = files_in(context.wheels / name, names)
+    request = Wheels(
+        package=name,
+        project=project,
+        providers={arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs},
+        source=find_source(top, definitions),
+        limit=settings.max_wheel_size or "",
+        writers=(VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)),
+        folder=context.package,
+        work=context.work,
+    )
+    outputs = files_in(context.wheels / name, (*(f"{stem}.whl" for stem in (MAIN, *archs)), "wheel.json"))
     sources = [manifest, *(f"{top}/{file}" for file in project.files)]
-    return Stage("WHEEL", project.name, where, options, write, outputs, sources, cacheable=False)
+    return Stage("WHEEL", project.name, Where(stage=NAME), request, write, outputs, sources, cacheable=False)
 
 
-def _write_main(scratch: Path, project: Project, built: BuiltFiles, source: Source) -> Path:
+def write(request: Wheels, scratch: Path, stage: StageRun) -> None:
+    """Write the wheels, look into them, and note their names."""
+    from ..wheel.content import read_built
+
+    built = read_built(request.folder, request.package)
+    wheels = {MAIN: _write_main(scratch, request, built)}
+    for arch in request.providers:
+        wheels[arch] = _write_provider(scratch, request, built, arch)
+    _check(wheels, request, stage)
+    names = {stem: wheel.name for stem, wheel in wheels.items()}
+    (scratch / "wheel.json").write_text(pretty_json({"names": names}), encoding="utf-8")
+    for stem, wheel in wheels.items():
+        wheel.rename(scratch / f"{stem}.whl")
+
+
+def _write_main(scratch: Path, request: Wheels, built: BuiltFiles) -> Path:
     """Write the wheel of a package, with the platform tag that its libraries need."""
     from ..wheel.archive import ANY, wheel_name, write_wheel
     from ..wheel.content import package_files
     from ..wheel.platform import UNTAGGED, platform_tag
 
+    project, source = request.project, request.source
     files = package_files(built, project, source)
     draft = scratch / wheel_name(project, UNTAGGED)
     write_wheel(draft, project, files, UNTAGGED, source.time)
@@ -199,23 +224,22 @@ def _write_main(scratch: Path, project: Project, built: BuiltFiles, source: Sour
     return final
 
 
-def _write_provider(
-    scratch: Path, project: Project, provider: Project, built: BuiltFiles, source: Source, arch: str
-) -> Path:
+def _write_provider(scratch: Path, request: Wheels, built: BuiltFiles, arch: str) -> Path:
     """Write the wheel with the device code of an arch."""
     from ..wheel.archive import ANY, wheel_name, write_wheel
     from ..wheel.content import provider_files
 
+    provider, source = request.providers[arch], request.source
     path = scratch / wheel_name(provider, ANY)
-    write_wheel(path, provider, provider_files(built, project, source, arch), ANY, source.time)
+    write_wheel(path, provider, provider_files(built, request.project, source, arch), ANY, source.time)
     return path
 
 
-def _check(wheels: Mapping[str, Path], context: Context, where: Where) -> None:
+def _check(wheels: Mapping[str, Path], request: Wheels, stage: StageRun) -> None:
     """Raise a KernelwrightError if a wheel is not right or too large, or if they do not fit together."""
     from ..wheel.verify import verify_together, verify_wheel
 
-    private = private_folders(context.run.top)
+    private, where = private_folders(stage.run.top), stage.where
     found = {path.name: verify_wheel(path, private, own_points=True) for path in wheels.values()}
     problems = [f"{name}: {problem}" for name, listed in found.items() for problem in listed]
     problems = problems or verify_together(list(wheels.values()))
@@ -223,4 +247,4 @@ def _check(wheels: Mapping[str, Path], context: Context, where: Where) -> None:
         remedy = "mend what definitions put into their code, or leave out flags that record paths, such as -lineinfo"
         raise KernelwrightError(f"the wheel is not right: {'; '.join(problems)}", where, remedy)
     for stem, path in wheels.items():
-        _require_size(stem, path, context, where)
+        _require_size(stem, path, request, where)

@@ -3,85 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
 from ..compilers.fatbin import needed_driver
-from ..core.errors import DefinitionError, LoweringError
+from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of
+from ..core.request import ASIDE
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
 from ..lower.entry_name import ENTRY, entry_name
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
-from . import tuning
-from .context import KernelContext
+from .context import KernelContext, whole
 from .stage import Stage, files_in
+from .stage_run import StageRun
+from .tuning import Tuning, check_symbols, tuning_of
 
 REMEDY = f"name a __global__ function; what the source includes must leave {ENTRY} alone"
 
 
+@dataclass(frozen=True)
+class Wrapping:
+    """What the plan of a kernel says besides what its variants' ``signature.json`` say, and what is written from it.
+
+    Arguments:
+        per_arch: whether the definition is called for each CUDA arch.
+        split: whether the device images are somewhere else than in the library.
+        compress: the mode of the compression of device code.
+        toolkit: the CUDA version of the compiler that makes the images.
+        backend: what is written for; empty: the library.
+        backends: those that have to know the arguments of the library.
+        headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
+        top: the folder of the package's kernels, which paths in the plan are relative to.
+    """
+
+    kernel: str
+    variants: tuple[VariantFiles, ...]
+    tuning: Tuning
+    per_arch: bool
+    split: bool
+    compress: str
+    toolkit: int
+    backend: str = ""
+    backends: tuple[str, ...] = ()
+    headers: str = ""
+    top: Path = field(default=Path(), metadata=ASIDE)
+
+
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the wrapper of a kernel's library, and what embeds the images."""
-    settings = kernel.package.settings
-
-    def write(scratch: Path) -> None:
-        plan = plan_of(kernel, variants)
-        _require_arguments(kernel, plan)
-        for name, text in sources.emit(plan).items():
-            (scratch / name).write_text(text, encoding="utf-8")
-
-    options = {
-        "variants": [[v.slug, dict(v.config), [[u.target, list(u.archs)] for u in v.units]] for v in variants],
-        "images": [kernel.package.images_in, settings.compress, _toolkit(kernel)],
-        **tuning.options_of(kernel),
-    }
-    return _stage(kernel, kernel.name, variants, options, write, files_in(kernel.folder, sources.FILES))
+    request = replace(_wrapping(kernel, variants), backends=kernel.selection.backends)
+    return _stage(kernel, request, kernel.name, write_library, files_in(kernel.folder, sources.FILES))
 
 
-def _require_arguments(kernel: KernelContext, plan: KernelPlan) -> None:
+def write_library(request: Wrapping, scratch: Path, stage: StageRun) -> None:
+    """Write the wrapper, and what embeds the images."""
+    plan = plan_of(request, stage)
+    _require_arguments(request, plan, stage.where)
+    for name, text in sources.emit(plan).items():
+        (scratch / name).write_text(text, encoding="utf-8")
+
+
+def _require_arguments(request: Wrapping, plan: KernelPlan, where: Where) -> None:
     """Raise a DefinitionError if a backend has to know arguments that are not declared."""
-    for name in kernel.selection.backends if plan.opaque else ():
+    for name in request.backends if plan.opaque else ():
         if not backends.get(name).hands_over:
             remedy = 'declare them in Exported, or write backends=["tvm_ffi"] for this kernel'
             message = f"its arguments are not declared, and the backend {name} has to know them"
-            raise DefinitionError(message, kernel.where("wrap"), remedy)
+            raise DefinitionError(message, where, remedy)
 
 
 def make_for(kernel: KernelContext, variants: tuple[VariantFiles, ...], backend: Backend) -> Stage:
     """The stage that writes the files of a backend."""
-    settings = kernel.package.settings
-
-    def write(scratch: Path) -> None:
-        plan = plan_of(kernel, variants)
-        plan.check()
-        backend.check(plan)
-        for name, text in backend.emit(plan).items():
-            (scratch / name).write_text(text, encoding="utf-8")
-
-    cuda = kernel.tools.cuda  # the plan has its version, which is in no source
-    images = [kernel.package.images_in, settings.compress, cuda.version if cuda else ""]
-    # Some of its files are copies of those that all kernels have in common.
-    options = {"backend": backend.name, "images": images, "headers": digest_of(backend.headers())}
-    options |= tuning.options_of(kernel)
+    request = _wrapping(kernel, variants)
+    request = replace(request, backend=backend.name, headers=digest_of(backend.headers()))
     outputs = files_in(kernel.package.work / backend.folder(kernel.name), backend.files(kernel.name))
-    return _stage(kernel, f"{kernel.name} {backend.name}", variants, options, write, outputs)
+    return _stage(kernel, request, f"{kernel.name} {backend.name}", write_backend, outputs)
+
+
+def write_backend(request: Wrapping, scratch: Path, stage: StageRun) -> None:
+    """Write the files of the backend."""
+    plan, backend = plan_of(request, stage), backends.get(request.backend)
+    plan.check()
+    backend.check(plan)
+    for name, text in backend.emit(plan).items():
+        (scratch / name).write_text(text, encoding="utf-8")
+
+
+def _wrapping(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Wrapping:
+    """What all plans of a kernel say."""
+    return Wrapping(
+        kernel=kernel.name,
+        variants=variants,
+        tuning=tuning_of(kernel.selection),
+        per_arch=kernel.record.per_arch,
+        split=bool(kernel.package.images_in),
+        compress=kernel.package.settings.compress,
+        toolkit=_toolkit(kernel),
+        top=kernel.package.work,
+    )
 
 
 def _stage(
-    kernel: KernelContext,
-    subject: str,
-    variants: tuple[VariantFiles, ...],
-    options: dict[str, Any],
-    write: Callable[[Path], None],
-    outputs: dict[str, str],
+    kernel: KernelContext, request: Wrapping, subject: str, write: Callable[..., None], outputs: dict[str, str]
 ) -> Stage:
-    sources = _sources(kernel, variants)
-    stage = Stage("WRAP", subject, kernel.where("wrap"), options, write, outputs, sources)
-    stage.rest = lambda: bool(kernel.whole(variants))
+    variants = request.variants
+    stage = Stage("WRAP", subject, kernel.where("wrap"), request, write, outputs, _sources(kernel, variants))
+    stage.rest = lambda: bool(whole(kernel.run, variants))
     return stage
 
 
@@ -109,12 +141,11 @@ def _toolkit(kernel: KernelContext) -> int:
     return cuda_version(compiler.version) if compiler and not kernel.front_end.compiles_device_code else 0
 
 
-def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> KernelPlan:
+def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     """What the wrapper and the backends need to know; paths relative to the folder of the package's kernels."""
-    run, settings, top = kernel.run, kernel.package.settings, kernel.package.work
 
     def relative(path: str) -> str:
-        return Path(path).relative_to(top).as_posix()
+        return Path(path).relative_to(request.top).as_posix()
 
     def lowered(unit: UnitFiles) -> LoweredUnit:
         # Those in objects have no files of their own.
@@ -126,17 +157,16 @@ def plan_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Kernel
 
     def units(variant: VariantFiles) -> tuple[LoweredUnit, ...]:
         read = tuple(map(lowered, variant.units))
-        return with_strictest_alignment(read) if kernel.record.per_arch else read
+        return with_strictest_alignment(read) if request.per_arch else read
 
-    made = kernel.whole(variants)
-    tuned = tuning.tuning_of(kernel, made)
+    made = stage.whole(request.variants)
+    tuned = request.tuning.of(made)
     planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in made)
     # Their names; the definition may list positions.
     outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
-    gaps = gaps_text(run.partial.behind(_sources(kernel, variants))) if run.partial else ""
-    split, needed = bool(kernel.package.images_in), needed_driver(settings.compress)
+    needed, gaps = needed_driver(request.compress), gaps_text(stage.gaps)
     plan = KernelPlan(
-        *(kernel.name, outputs, planned, split, needed, _toolkit(kernel), gaps), tuned.declared, tuned.tables
+        *(request.kernel, outputs, planned, request.split, needed, request.toolkit, gaps), tuned.declared, tuned.tables
     )
-    tuning.check_symbols(plan, tuned, kernel)
+    check_symbols(plan, tuned, stage.where)
     return plan

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.files import file_stamp
 from ..core.need import Need
+from ..core.request import ASIDE
 from .ask import content_digest, identity
 from .distribution import hashes_of
 
@@ -26,8 +27,8 @@ class Elsewhere:
 
     version: str
     identity: str
-    python: str
-    path: str
+    python: str = field(metadata=ASIDE)
+    path: str = field(metadata=ASIDE)
 
     def has(self, need: Need) -> bool:
         """Whether a Python package is installed beside it."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import ToolchainError
+from ..core.request import ASIDE
 from .ask import WHERE, answer, identity
 
 INSTALL_COMPILER = "install gcc and g++, or set host_compiler"
@@ -18,7 +19,7 @@ INSTALL_COMPILER = "install gcc and g++, or set host_compiler"
 class HostCompiler:
     """A C compiler: its path, the first line of ``--version``, and a digest of what decides its output."""
 
-    path: str
+    path: str = field(metadata=ASIDE)
     version: str
     identity: str
 

@@ -7,12 +7,13 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.arch import is_ptx, with_suffixes
 from ..core.errors import ToolchainError
 from ..core.files import file_stamp
+from ..core.request import ASIDE
 from .ask import WHERE, answer, content_digest, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 from .host_compiler import HostCompiler
@@ -32,11 +33,11 @@ class Nvcc:
         obstacle: why it is run as a whole; empty: the programs that it runs can be run one by one.
     """
 
-    path: str
+    path: str = field(metadata=ASIDE)
     version: str
     identity: str
-    archs: tuple[str, ...]
-    obstacle: str = ""
+    archs: tuple[str, ...] = field(metadata=ASIDE)
+    obstacle: str = field(default="", metadata=ASIDE)
 
     name = "nvcc"
 

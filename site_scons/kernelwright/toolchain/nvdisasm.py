@@ -9,10 +9,11 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.errors import ToolchainError
+from ..core.request import ASIDE
 from .ask import WHERE, answer, identity
 from .cuda import RELEASE, in_wheels
 from .nvcc import nvcc_parts
@@ -24,7 +25,7 @@ INSTALL_NVDISASM = "pip install 'kernelwright[sass]', or put the nvdisasm of a C
 class Nvdisasm:
     """A disassembler: its path, its version such as ``13.2.78``, and a digest of what decides its output."""
 
-    path: str
+    path: str = field(metadata=ASIDE)
     version: str
     identity: str
 

@@ -8,12 +8,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..core.arch import CudaArch, with_suffixes
 from ..core.errors import ToolchainError
 from ..core.files import sha256_of
+from ..core.request import ASIDE
 from .ask import WHERE, failure, identity, run_tool
 from .cuda import HEADERS, RELEASE, in_wheels
 
@@ -46,11 +47,11 @@ class Nvrtc:
         archs: names that ``-arch`` takes and that we build for: ``sm_90a``, ``compute_80``, ...
     """
 
-    library: str
-    include: str
+    library: str = field(metadata=ASIDE)
+    include: str = field(metadata=ASIDE)
     version: str
     identity: str
-    archs: tuple[str, ...]
+    archs: tuple[str, ...] = field(metadata=ASIDE)
 
     name = "NVRTC"
 

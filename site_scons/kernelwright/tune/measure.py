@@ -194,7 +194,7 @@ class MeasuringServer(Server):
 
     def _measure(self, request: MeasureRequest) -> dict[str, Any]:
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, _ = self._variant_of(definition, request)
+        kernel, variant = self._variant_of(definition, request)
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)

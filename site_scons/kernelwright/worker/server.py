@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +40,7 @@ from ..core.errors import (
 from ..define.kernel import Config, Kernel, Variant, require_gradient_names
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import targets_with_points
-from ..define.unit import Unit, unit_symbol
+from ..define.unit import Unit
 from ..processes import protocol
 from ..processes.protocol import CheckRequest, DevicesRequest, DiscoverRequest, LowerRequest, Request
 from .definitions import Definition, Definitions, SpentError
@@ -165,25 +165,16 @@ class Server:
         start, cpu_start = time.monotonic(), time.process_time()
         progress("executing the definition")
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, slugs = self._variant_of(definition, request)
+        kernel, variant = self._variant_of(definition, request)
         if dict(request.config) != dict(variant.config):
             raise _edited(request, definition)
-        unit = Unit(
-            kernel.name,
-            variant.slug,
-            unit_symbol(kernel.name, variant.slug, slugs, request.target, request.arch, kernel.per_arch),
-            variant.config,
-            kernel.outputs,
-            request.target,
-            request.arch,
-            self._definitions.project.location(kernel.location) or definition.file,
-            tuple(request.archs.split(",")) if request.archs else (),
-            checked_pass_configs(request.pass_configs, request.where),
-            kernel.multiples(variant.config),
-            request.ir,
-            kernel.divisible,
-            python=request.python,
-            per_arch=kernel.per_arch,
+        pass_configs = checked_pass_configs(request.pass_configs, request.where)
+        unit = replace(
+            self._unit(kernel, variant, request.target, request.arch, request.python),
+            symbol=request.symbol,
+            archs=request.archs,
+            pass_configs=pass_configs,
+            ir=request.ir,
         )
         lowered = self._run_front_end(definition, kernel, unit, progress)
         self._definitions.note_read(definition, lowered.read)
@@ -243,14 +234,15 @@ class Server:
         if request.device == protocol.INTERPRETED:
             os.environ.update(lower.interpreter_variables())
         definition = self._definitions.load(request.file, request.strict)
-        kernel, variant, slugs = self._variant_of(definition, request)
+        kernel, variant = self._variant_of(definition, request)
 
         def call(what: str, function: Callable[[], Any]) -> Any:
             return self._definitions.call(definition, kernel, what, function)
 
         function = None
         if request.device == protocol.INTERPRETED:
-            function = self._interpreted(definition, kernel, self._interpreted_unit(request, kernel, variant, slugs))
+            unit = self._unit(kernel, variant, "cuda", request.archs, request.python)
+            function = self._interpreted(definition, kernel, unit)
         try:
             result = Check(request, kernel, variant, call, progress, function).run()
         except DefinitionError as error:
@@ -273,20 +265,18 @@ class Server:
 
         return call
 
-    def _interpreted_unit(self, request: CheckRequest, kernel: Kernel, variant: Variant, slugs: Sequence[str]) -> Unit:
+    def _unit(self, kernel: Kernel, variant: Variant, target: str, arch: str, python: str) -> Unit:
+        """What the definition declares of a unit. The contents of its files are in the key of every request."""
         location = self._definitions.project.location(kernel.location) or ""
-        symbol = unit_symbol(kernel.name, variant.slug, slugs, "cuda", request.archs, kernel.per_arch)
         return Unit(
-            *(kernel.name, variant.slug, symbol, variant.config, kernel.outputs, "cuda", request.archs, location),
+            *(kernel.name, variant.slug, "", variant.config, kernel.outputs, target, arch, location),
             multiples=kernel.multiples(variant.config),
             divisible=kernel.divisible,
-            python=request.python,
+            python=python,
             per_arch=kernel.per_arch,
         )
 
-    def _variant_of(
-        self, definition: Definition, request: LowerRequest | CheckRequest
-    ) -> tuple[Kernel, Variant, Sequence[str]]:
+    def _variant_of(self, definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
         try:
             return _variant_of(definition, request)
         except DefinitionError:
@@ -461,20 +451,19 @@ def _load_libraries() -> None:
                 ctypes.CDLL(os.path.join(folder, "lib", name), ctypes.RTLD_GLOBAL)  # noqa: PTH118
 
 
-def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant, list[str]]:
-    """The kernel and the variant of a request, and the slugs of all variants.
+def _variant_of(definition: Definition, request: LowerRequest | CheckRequest) -> tuple[Kernel, Variant]:
+    """The kernel and the variant of a request.
 
     Raises:
         DefinitionError: there is no such variant (any more), or none can be made of the config.
     """
     if request.listed:
-        kernel, variant = definition.find(request.kernel, request.slug)
-        return kernel, variant, [other.slug for other in kernel.variants]
+        return definition.find(request.kernel, request.slug)
     kernel = definition.kernel(request.kernel)
-    variant, slugs = kernel.unlisted(request.config)
+    variant, _ = kernel.unlisted(request.config)
     if variant.slug != request.slug:
         raise _edited(request, definition)
-    return kernel, variant, slugs
+    return kernel, variant
 
 
 def _edited(request: LowerRequest | CheckRequest, definition: Definition) -> EditedError:

@@ -1,0 +1,103 @@
+"""A stage that is being run: what its function works with besides its request. Nothing here decides what is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import KernelwrightError, Where
+from .context import whole
+
+if TYPE_CHECKING:
+    from ..compilers.nvcc import CompiledCode
+    from ..library.files import VariantFiles
+    from ..processes.elsewhere import Elsewhere
+    from ..processes.runner import RunsTools, ToolResult
+    from .context import Run
+    from .stage import Stage
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What the function of a stage works with.
+
+    Arguments:
+        run: what runs it.
+        stage: the stage; its sources are read, and what it took is noted in it.
+    """
+
+    run: Run
+    stage: Stage
+
+    @property
+    def where(self) -> Where:
+        """The place for error messages."""
+        return self.stage.where
+
+    @property
+    def tools(self) -> RunsTools:
+        """What runs compilers."""
+        return self.run.compilers
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources that there are: all, but for a run that goes on without what fails."""
+        return [path for path in self.stage.sources if not self.run.lacks(path)]
+
+    @property
+    def late(self) -> Any:
+        """What is known only now that everything is done that the stage waits for."""
+        return self.stage.late() if self.stage.late else None
+
+    @property
+    def gaps(self) -> list[dict[str, Any]]:
+        """The failures because of which sources are lacking; see :meth:`.partial.Partial.behind`."""
+        return self.run.partial.behind(self.stage.sources) if self.run.partial else []
+
+    def whole(self, variants: tuple[VariantFiles, ...]) -> tuple[VariantFiles, ...]:
+        """The variants with what was made of them; see :func:`.context.whole`."""
+        return whole(self.run, variants)
+
+    def took(self, *results: ToolResult) -> None:
+        """Note what runs of tools took."""
+        self.stage.measured.add(sum(done.cpu_seconds for done in results), max(done.peak_kib for done in results))
+
+    def tool(
+        self,
+        command: list[str],
+        folder: Path,
+        scratch: Path,
+        remedy: str,
+        *,
+        kind: str,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
+        """Run a tool for the stage, and note what it took.
+
+        Raises:
+            KernelwrightError: as :meth:`ToolRunner.run`.
+        """
+        run = partial(self.tools.run, kind=kind, subject=self.stage.subject, elsewhere=elsewhere)
+        self.took(run(command, folder, scratch, self.where, remedy))
+
+    def compiled(self, done: CompiledCode) -> None:
+        """Note what the run of a CUDA compiler took, and tell what there is to say about it."""
+        self.took(done.result)
+        for note in done.notes:
+            self.run.note_once(f"kernelwright: {note}")
+
+    def asked(self, request: Any) -> Mapping[str, Any]:
+        """What a worker answers to a request. The files that it depends on are remembered.
+
+        Raises:
+            KernelwrightError: the worker says so, or it has executed something else than what was discovered.
+        """
+        if self.stage.ask is None:
+            raise KernelwrightError(f"{self.stage.label} has nobody to ask", self.where, "report this as a defect")
+        result = self.stage.ask(request, self.where)
+        self.stage.remember(result.pop("dependencies"))
+        self.stage.measured.cpu_seconds = result.get("cpu_seconds")
+        return result
