@@ -364,11 +364,13 @@ def test_stale_headers_flags_and_variables(project: Project) -> None:
     demand = Demand(project)
     inner = project.write("headers/inner.h", "#define VALUE 1\n")
     header = project.write("headers/my.h", '#include "inner.h"\n__device__ int included = VALUE;\n')
+    early = header.parent / "early/my.h"
+    flags = ["-isystem", str(early.parent), "-Xcompiler", f"-idirafter,{header.parent}", "-include", "my.h"]
     program = (
         SAID
         + f"""
 import hashlib
-kernel = loaded("scale").using(archs=["sm_80"], flags=["-include", "{header}"]).compile(dtype="float32")
+kernel = loaded("scale").using(archs=["sm_80"], flags={flags}).compile(dtype="float32")
 print(kernel.cached, hashlib.sha256({cubin()}).hexdigest())
 """
     )
@@ -382,7 +384,10 @@ print(kernel.cached, hashlib.sha256({cubin()}).hexdigest())
     assert cached == "False" and second != first
     assert demand.run(program).stdout.split() == ["True", second]
     inner.write_text("#define VALUE 1\n")
-    assert demand.run(program).stdout.split()[1] == first
+    assert demand.run(program).stdout.split() == ["True", first], "it has stayed"
+    project.write("headers/early/my.h", "__device__ int included = 3;\n")
+    cached, third = demand.run(program).stdout.split()
+    assert cached == "False" and third not in (first, second)
 
 
 def test_another_nvcc_at_the_same_place_or_behind_cuda_home_compiles_anew(project: Project) -> None:

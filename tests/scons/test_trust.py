@@ -1084,14 +1084,21 @@ def test_changed_variables_rebuild_nothing(tree, traps):
     assert tree.build(env=traps | others).stages == []
 
 
-def test_edit_of_an_included_header_compiles_again_and_what_follows(clean, tree):
+def test_another_header_compiles_again_and_what_follows(clean, tree):
+    """One that is edited, and one that is made where it is looked for before."""
     inner = tree.write("headers/inner.h", "#define VALUE 1\n")
     outer = tree.write("headers/my.h", '#include "inner.h"\n__device__ int included = VALUE + 0;\n')
-    flags = f"NVCC_FLAGS=-include {outer}"
+    early = outer.parent / "early/my.h"
+    flags = f"NVCC_FLAGS=-isystem {early.parent} -Xcompiler -idirafter,{outer.parent} -include my.h"
     tree.build("-j2", flags)
-    for path, old, new in ((outer, "+ 0", "+ 5"), (inner, "VALUE 1", "VALUE 7")):
+    for path, text in (
+        (outer, '#include "inner.h"\n__device__ int included = VALUE + 5;\n'),
+        (inner, "#define VALUE 7\n"),
+        (early, "__device__ int included = 8;\n"),
+    ):
         assert tree.build(flags).stages == []
-        path.write_text(path.read_text().replace(old, new))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
         run = tree.build("-j2", flags)
         assert run.labels == {"CUBIN": 1, "PTX": 1, "LINK": 1, "PACKAGE": 1}
     tree.build()

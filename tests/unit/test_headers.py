@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from kernelwright.compilers.headers import (
+    Search,
     can_include,
     headers_in,
     included_files,
@@ -219,6 +223,7 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
     header.write_text('#include "sub/b.cuh"\n#include "/usr/include/stdio.h"\n#include MACRO\n')
     flags = ["-I", "../../kernels", "-O3", "-I../../include"]
     assert sought_in_vain([source, header], flags, tmp_path / "build/x", tmp_path, {}) == [
+        "include/a.cu",
         "include/cuda_fp16.h",
         "include/option.h",
         "kernels/a.cuh",
@@ -227,6 +232,89 @@ def test_files_that_would_be_included_if_they_were_made(tmp_path: Path) -> None:
     ]
     header.write_text("#include <sub/b.cuh>\n")
     assert sought_in_vain([header], flags, tmp_path / "build/x", tmp_path, {}) == ["kernels/sub/"]
+
+
+QUOTED, ANGLED = '#include "h.h"\n', "#include <h.h>\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "early"),
+    [
+        ("-I first -I late -include h.h", "", "first"),
+        ("-Ifirst -Ilate -includeh.h", "", "first"),
+        ("-I first -I late --include=h.h", "", "first"),
+        ("-I first -I late -imacros h.h", "", "first"),
+        ("-I late -include h.h", "", "."),
+        ("-I late -iquote first -include h.h", "", "first"),
+        ("-iquote first -I late", QUOTED, "first"),
+        ("-I late", QUOTED, "src"),
+        ("-I first -isystem late", ANGLED, "first"),
+        ("-isystem first -idirafter late", ANGLED, "first"),
+        ("-isystemfirst -idirafterlate", ANGLED, "first"),
+        ("-iprefix ./ -iwithprefixbefore first -isystem late", ANGLED, "first"),
+        ("-iprefix ./ -iwithprefix first -iwithprefix late", ANGLED, "first"),
+        ("-I late -I first -isystem late", ANGLED, "first"),
+        ("-I first -I late", '#define NAME "h.h"\n#include NAME\n', "first"),
+        ("-I first -I late", "#import <h.h>\n", "first"),
+        ("-I first", '#if __has_include("h.h")\n#include "h.h"\n#endif\n', "first"),
+        ("@flags.txt", ANGLED, "first"),
+        ("-I none -I late", ANGLED, "none"),
+        ("-I none -I late", "#include <deep/h.h>\n", "none/deep"),
+    ],
+)
+def test_a_new_file_that_a_compiler_reads_was_looked_for_before(
+    tmp_path: Path, flags: str, text: str, early: str
+) -> None:
+    """What g++ reads decides: nvcc looks for headers as it does, and so does NVRTC, which has fewer flags."""
+    install(tmp_path, "late/h.h", "late/deep/h.h", "first/other.h")
+    (tmp_path / "flags.txt").write_text("-I first -I late")
+    source = tmp_path / "src/device.cu"
+    source.parent.mkdir()
+    source.write_text(text)
+
+    def read() -> set[Path]:
+        command = ["g++", "-x", "c++", "-M", "-w", *flags.split(), "src/device.cu"]
+        listed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return {path for name in parse_dependencies(listed) if (path := Path(os.path.normpath(tmp_path / name)))}
+
+    before = read()
+    for top in tmp_path, tmp_path / "src":  # inside of the project, or perhaps outside
+        names = sought_in_vain(before, flags.split(), tmp_path, top, {})
+        sought = [Path(os.path.normpath(top / name)) for name in names]
+        assert not any(map(Path.exists, sought))
+        install(tmp_path, f"{early}/h.h")
+        assert read() != before and any(map(Path.exists, sought)), names
+        shutil.rmtree(tmp_path / early) if early.startswith("none") else (tmp_path / early / "h.h").unlink()
+
+
+@pytest.mark.parametrize(
+    ("of_nvcc", "of_gcc"),
+    [
+        ("--pre-include a.h -I one", "-include a.h -I one"),
+        ("--include-path=one --system-include two", "-I one -isystem two"),
+        ("-Xcompiler -iquote,one -Xcompiler=-idirafter,two", "-iquote one -idirafter two"),
+        ("--compiler-options -imacros --compiler-options a.h -isystem=two", "-imacros a.h -isystem two"),
+        ("-optf flags.txt -include=a.h", "-I one -I two -include a.h"),
+    ],
+)
+def test_nvccs_flags_are_those_of_gcc_by_other_names(tmp_path: Path, of_nvcc: str, of_gcc: str) -> None:
+    (tmp_path / "flags.txt").write_text("-I one --include-path two")
+    assert Search.of(of_nvcc.split(), tmp_path) == Search.of(of_gcc.split(), tmp_path)
+
+
+def test_a_list_of_folders_is_one_of_nvcc_and_a_name_of_others(tmp_path: Path) -> None:
+    search = Search.of(["-Ione,two", "-include", "a.h,b.h"], tmp_path)
+    assert {tmp_path / name for name in ("one", "two", "one,two")} == set(search.folders)
+    assert {"a.h", "b.h", "a.h,b.h"} == set(search.given)
+
+
+def test_a_header_that_was_made_while_a_compiler_ran_was_perhaps_looked_for_before(tmp_path: Path) -> None:
+    install(tmp_path, "first/h.h", "late/h.h", "src/a.cu")
+    source, flags = tmp_path / "src/a.cu", ["-I", "first", "-I", "late"]
+    source.write_text(ANGLED)
+    made = (tmp_path / "first/h.h").stat().st_ctime_ns
+    for begun, names in (made - 1, ["first/h.h"]), (made, []):
+        assert sought_in_vain({source, tmp_path / "late/h.h"}, flags, tmp_path, tmp_path, {}, begun) == names
 
 
 def test_headers_that_a_folder_in_a_package_lacks_are_named_after_the_package(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import Where
@@ -20,8 +19,7 @@ KEY = "ab" * 32
 
 
 def stage(outside: dict[str, str] | None = None, **later: str) -> Stage:
-    options: dict[str, Any] = {"later": later} if later else {}
-    return Stage("PTX", "scale", Where(), options, lambda scratch: None, {}, [], outside=outside or {})
+    return Stage("PTX", "scale", Where(), None, print, {}, [], later=later, outside=outside or {})
 
 
 def test_a_kernel_is_made_of_what_all_its_stages_read() -> None:

@@ -6,7 +6,9 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.dependencies import dependency_name
@@ -15,21 +17,38 @@ from ..core.errors import ToolchainError, Where
 OPTIONS_FILE = ("-optf", "--options-file")
 """nvcc's flags for a file that holds more flags; ptxas has the same."""
 
-INCLUDING = (
-    *("-I", "-include", "-isystem", "--pre-include", "--include-path", "--system-include", *OPTIONS_FILE),
-    # Of gcc and clang, behind -Xcompiler; "@" is before a file that holds more flags.
-    *("-imacros", "-iquote", "-idirafter", "-iprefix", "-iwithprefix", "-isysroot", "--sysroot", "@"),
+GIVEN = ("-include", "--pre-include", "-imacros", "--include", "--imacros")
+"""Flags that name a file which is read before the source, as if its first lines included it."""
+
+QUOTED = ("-iquote",)
+"""Flags that name a folder for ``#include "..."`` alone; it comes before all other ones."""
+
+FOLDERS = (
+    ("-I", "--include-path", "--include-directory", "-iwithprefixbefore"),
+    ("-isystem", "--system-include"),
+    ("-idirafter", "--include-directory-after", "-iwithprefix"),
 )
+"""Flags that name a folder for all headers: in the order in which g++, and so nvcc, goes through them. NVRTC has only
+``-I``. Between the last two are the folders of the compiler itself."""
+
+WITH_PREFIX = ("-iwithprefixbefore", "-iwithprefix")
+"""Those whose folder is behind what ``-iprefix`` names."""
+
+NAMING = sorted([*GIVEN, *QUOTED, *itertools.chain(*FOLDERS), "-iprefix"], key=len, reverse=True)
+"""All of these, the longest first: one can be the begin of another one."""
+
+INCLUDING = (*NAMING, *OPTIONS_FILE, "-isysroot", "--sysroot", "@")
 """How flags begin that name a file to read, or a folder to look for files in. One too many here does no harm."""
 
 PASSED_ON = re.compile(r"(-X(compiler|ptxas|cudafe|nvlink)|--(compiler|ptxas|nvlink)-options)(=|$)")
 """Flags whose value is a list, with commas, of flags for another program."""
 
-INCLUDED = re.compile(r"""^[ \t]*\#[ \t]*include(?:_next)?[ \t]*(<[^>\n]+>|"[^"\n]+")?""", re.M)
+INCLUDED = re.compile(r"""^[ \t]*\#[ \t]*(?:include(?:_next)?|import)[ \t]*(<[^>\n]+>|"[^"\n]+")?""", re.M)
 """An ``#include`` line, with the name and its brackets if it has one."""
 
 SOUGHT = re.compile(
-    r"""(?:^[ \t]*\#[ \t]*include(?:_next)?|__has_include(?:_next)?[ \t]*\()[ \t]*(<[^>\n]+>|"[^"\n]+")""", re.M
+    r"""(?:^[ \t]*\#[ \t]*(?:include(?:_next)?|import)|__has_include(?:_next)?[ \t]*\()[ \t]*(<[^>\n]+>|"[^"\n]+")""",
+    re.M,
 )
 """What makes a compiler look for a file, with the name and its brackets."""
 
@@ -53,13 +72,45 @@ def options_files(flags: Sequence[str], folder: Path) -> list[Path]:
         folder: the folder that nvcc runs in, which names are relative to.
     """
     found: list[Path] = []
-    todo = list(_named(flags))
+    todo = [name for _, files in _with_files(flags) for name in files]
     while todo:
         path = _absolute(todo.pop(0), folder)
         if path not in found and path.is_file():  # one that is missing is an error of nvcc
             found.append(path)
-            todo += _named(_flags_in(path))
+            todo += [name for _, files in _with_files(_flags_in(path)) for name in files]
     return found
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where flags have a compiler look for headers.
+
+    Arguments:
+        working: the folder that it runs in.
+        given: the names of files that it reads before the source.
+        quoted: folders for names in quotes, behind that of the file that has the name.
+        folders: folders for all names, in their order.
+    """
+
+    working: Path
+    given: tuple[str, ...]
+    quoted: tuple[Path, ...]
+    folders: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, flags: Sequence[str], working: Path) -> Search:
+        """What flags say, and the files with flags that they name."""
+        named = list(_named_values(flags, working))
+
+        def folders(names: Collection[str]) -> tuple[Path, ...]:
+            return tuple(_absolute(value, working) for name, value in named if name in names)
+
+        given = tuple(value for name, value in named if name in GIVEN)
+        return cls(working, given, folders(QUOTED), tuple(itertools.chain(*map(folders, FOLDERS))))
+
+    def places(self, first: Path | None) -> list[Path]:
+        """The folders in which a name is looked for; ``first`` is that of the file, if the name is in quotes."""
+        return [*([] if first is None else [first, *self.quoted]), *self.folders]
 
 
 def included_files(source: Path, flags: Sequence[str], folder: Path) -> list[Path]:
@@ -73,25 +124,24 @@ def included_files(source: Path, flags: Sequence[str], folder: Path) -> list[Pat
         flags: flags with ``-I`` and ``-include``.
         folder: the folder that the compiler runs in, which names are relative to.
     """
-    folders = [_absolute(name, folder) for name in _values(flags, ("-I", "--include-path"))]
-    given = _values(flags, ("-include", "--pre-include"))
-    todo = [source, *(path for name in given for path in _found(name, [folder, *folders]))]
+    search = Search.of(flags, folder)
+    todo = [source, *(path for name in search.given for path in _found(name, search.places(folder)))]
     found: set[Path] = set()
     while todo:
         path = todo.pop()
         if path not in found:
             found.add(path)
-            todo += _included(path, folders)
+            todo += _included(path, search)
     return sorted(found - {source})
 
 
-def _included(path: Path, folders: Sequence[Path]) -> Iterator[Path]:
+def _included(path: Path, search: Search) -> Iterator[Path]:
     text = path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", "")
     for match in INCLUDED.finditer(text):
         if match[1] is None:
-            yield from (file for top in folders for file in sorted(top.rglob("*")) if file.is_file())
+            yield from (file for top in search.folders for file in sorted(top.rglob("*")) if file.is_file())
         else:
-            yield from _found(match[1][1:-1], [path.parent, *folders] if match[1][0] == '"' else folders)
+            yield from _found(match[1][1:-1], search.places(path.parent if match[1][0] == '"' else None))
 
 
 def _found(name: str, folders: Sequence[Path]) -> Iterator[Path]:
@@ -100,41 +150,74 @@ def _found(name: str, folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def sought_in_vain(
-    files: Iterable[Path], flags: Sequence[str], folder: Path, top: Path, packages: Mapping[str, str]
+    files: Collection[Path],
+    flags: Sequence[str],
+    folder: Path,
+    top: Path,
+    packages: Mapping[str, str],
+    begun: int | None = None,
 ) -> list[str]:
-    """What a compiler looks for in the project, or in folders of packages, before it finds a header elsewhere, or
-    nowhere: if one of these is made, it reads another file.
+    """What a compiler looks for before it finds a header elsewhere, or nowhere: if it is made, another file is read.
+
+    There may be some too many, of which a compiler would take no notice.
 
     Arguments:
         files: the files that it read; absolute paths.
-        flags: flags with ``-I``.
+        flags: flags with ``-I`` and the like.
         folder: the folder that the compiler runs in, which names are relative to.
         top: the project's folder.
         packages: the folders in installed packages among the flags, and their names.
+        begun: when it began, in nanoseconds: what was made since, and was not read, was perhaps looked for before.
 
     Returns:
         Names (see ``core.dependencies``), sorted; with a slash at the end for a folder that is not there.
     """
-    folders = [_absolute(name, folder) for name in _values(flags, ("-I", "--include-path"))]
-    found: set[str] = set()
-    for file in files:
-        for match in SOUGHT.finditer(_text_of(file)):
-            name, is_quoted = match[1][1:-1], match[1][0] == '"'
-            paths = (_absolute(name, place) for place in ([file.parent, *folders] if is_quoted else folders))
-            vain = itertools.takewhile(lambda path: not path.is_file(), paths)
-            for path in vain:
-                base = next((base for base in (*map(Path, packages), top) if path.is_relative_to(base)), None)
-                if base is not None:
-                    found.add(_lacking(path, base, top, packages))
+    found, search = set[str](), Search.of(flags, folder)
+    for name, first in dict.fromkeys(_sought(files, search)):
+        places = search.places(first)
+        paths = [_absolute(name, place) for place in places]
+        there = [number for number, path in enumerate(paths) if path in files or _was_there(path, begun)]
+        # A folder that is named twice may count where it is named last.
+        last = max((number for number in there if paths[number] in files), default=min(there, default=len(paths)))
+        for number, (path, place) in enumerate(zip(paths[:last], places, strict=False)):
+            if number not in there:
+                base = next((base for base in (*map(Path, packages), top) if path.is_relative_to(base)), place)
+                found.add(_lacking(path, base, top, packages))
     return sorted(found)
+
+
+def _sought(files: Collection[Path], search: Search) -> Iterator[tuple[str, Path | None]]:
+    """The names that a compiler looks for; and of one in quotes, the folder where it looks first."""
+    yield from ((name, search.working) for name in search.given)
+    for file in files:
+        text = _text_of(file)
+        for match in SOUGHT.finditer(text):
+            yield match[1][1:-1], file.parent if match[1][0] == '"' else None
+        if any(match[1] is None for match in INCLUDED.finditer(text)):
+            # A macro has the name: it is one of those of the files that were read.
+            inside = ((p, place) for p in files for place in search.places(file.parent) if p.is_relative_to(place))
+            yield from ((path.relative_to(place).as_posix(), file.parent) for path, place in inside)
+
+
+def _was_there(path: Path, begun: int | None) -> bool:
+    """Whether there is a file, and has been since a moment."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and (begun is None or status.st_ctime_ns <= begun)
 
 
 def _lacking(path: Path, base: Path, top: Path, packages: Mapping[str, str]) -> str:
     """The name of the outermost folder of a file that is not there, or of the file.
 
     Arguments:
-        base: a folder that it is below, and that is there.
+        base: a folder that it is below.
     """
+    while not base.is_dir():
+        base = base.parent
+    if not path.is_relative_to(base):  # its name begins with ".."
+        base = Path(path.anchor)
     for parent in reversed(path.relative_to(base).parents[:-1]):
         if not (base / parent).is_dir():
             return f"{dependency_name(base / parent, top, packages)}/"
@@ -148,17 +231,30 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _values(flags: Sequence[str], names: tuple[str, ...]) -> Iterator[str]:
-    """The values of flags, in the same word or in the next one."""
-    words = iter(flags)
+def _named_values(flags: Sequence[str], folder: Path) -> Iterator[tuple[str, str]]:
+    """The flags that name a header or a folder of headers, and their values: in the same word, or in the next one."""
+    words, prefix = iter(list(_expanded(flags, folder))), ""
     for word in words:
-        name, is_given, value = word.partition("=")
-        if word in names:
-            yield next(words, "")
-        elif is_given and name in names:
-            yield value
-        elif word.startswith("-I") and "-I" in names:
-            yield word[2:]
+        flag = next((name for name in NAMING if word.startswith(name)), None)
+        if flag is None:
+            continue
+        value = next(words, "") if word == flag else word.removeprefix(flag).removeprefix("=")
+        if flag == "-iprefix":
+            prefix = value
+            continue
+        # To nvcc it is a list; to NVRTC and to g++ it is one name.
+        for each in dict.fromkeys((value, *value.split(","))):
+            yield flag, f"{prefix}{each}" if flag in WITH_PREFIX else each
+
+
+def _expanded(flags: Sequence[str], folder: Path, seen: frozenset[Path] = frozenset()) -> Iterator[str]:
+    """The flags, with those of the files that they name in place of these."""
+    for word, files in _with_files(flags):
+        for path in (_absolute(name, folder) for name in files):
+            if path not in seen and path.is_file():  # one that is missing is an error of nvcc
+                yield from _expanded(_flags_in(path), folder, seen | {path})
+        if not files and word:  # an empty one stands where a list for another program begins
+            yield word
 
 
 def headers_in(
@@ -210,17 +306,19 @@ def _words(flags: Sequence[str]) -> Iterator[str]:
         is_list = opening is not None and opening[4] == ""
 
 
-def _named(flags: Sequence[str]) -> Iterator[str]:
-    """The names of files with more flags."""
+def _with_files(flags: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each flag, and the names of the files with more flags that it stands for; the flag itself does not count then."""
     is_name = False
     for word in _words(flags):
         name, _, value = word.partition("=")
         if is_name:
-            yield from word.split(",")
+            yield word, word.split(",")
         elif value and name in OPTIONS_FILE:
-            yield from value.split(",")
+            yield word, value.split(",")
         elif word.startswith("@"):
-            yield word[1:]
+            yield word, [word[1:]]
+        else:
+            yield word, []
         is_name = not is_name and word in OPTIONS_FILE
 
 
