@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from conftest import SCONSTRUCT, Project
+from emulation import Emulation
+from kernelwright.lower.tir import Tir
+from kernelwright.lower.unit import Unit
 from standin_calls import call, launches, make_standin
+from tvm.script import tirx as T
+from tvm.tirx import Var
 
 SETTINGS = """\
 [tool.kernelwright]
@@ -45,6 +51,23 @@ def columns():
     return plus_one(lambda m, n, s: (1, m))
 
 
+@kernel(targets=["llvm"])
+def plain():
+    m, n, s, t = (Var(name, "int32") for name in "mnst")
+
+    @T.prim_func
+    def main(x: T.Buffer((m, n), "float32", strides=(s, 1)), y: T.Buffer((m, n), "float32", strides=(t, 1))):
+        for i, j in T.grid(m, n):
+            y[i, j] = x[i, j] + T.float32(1)
+
+    return main
+
+
+@plain.reference
+def _(x, y):
+    return {"y": x + 1}
+
+
 @rows.reference
 @columns.reference
 def _(x):
@@ -59,7 +82,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write("SConstruct", SCONSTRUCT)
     project.write("pyproject.toml", SETTINGS)
     project.write("kernels/strides.py", KERNELS)
-    assert project.scons("-j2", ".", "check").labels["CHECK"] == 2
+    assert project.scons("-j2", ".", "check").labels["CHECK"] == 3
     make_standin(project)
     return project
 
@@ -79,6 +102,9 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
         print(shown(demo.columns, x))
         # A size of 1 and an array without elements have nothing to stride over.
         print(shown(demo.columns, x[:1]), shown(demo.columns, x[:, :1].copy()), shown(demo.columns, x[:0]))
+        y = np.full((4, 5), -1, "float32")
+        demo.plain(x[::-1], y[::2, 1:4])
+        print(y.tolist())
         far = np.lib.stride_tricks.as_strided(x, (3, 3), (2**32, 4))
         print(shown(demo.rows, far))
         """
@@ -90,7 +116,9 @@ def test_arrays_are_taken_as_declared_and_others_are_refused(built):
     assert "kernel 'rows': Invalid x.strides[1] on argument #0" in printed[1] and printed[1].endswith(remedy)
     assert "kernel 'columns': Mismatched x.strides[1] on argument #0" in printed[2] and printed[2].endswith(remedy)
     assert printed[3] == "[[1.0, 2.0, 3.0]] [[1.0], [4.0]] []"
-    assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[4]
+    beside = [-1.0] * 5
+    assert printed[4] == str([[-1.0, 4.0, 5.0, 6.0, -1.0], beside, [-1.0, 1.0, 2.0, 3.0, -1.0], beside])
+    assert "argument 'x' has elements that are further apart than the 2147418112 that int32 sizes allow" in printed[5]
 
 
 @pytest.mark.parametrize("nvrtc", [False, True])
@@ -108,6 +136,27 @@ demo.columns(on_cuda(1, 5, data=0x100, strides=(9, 1)), on_cuda(1, 5, data=0x200
     assert "further apart than the 2147418112 that int32 sizes allow" in printed
     parameters = [line.partition("parameters ")[2].split() for line in launches(log)]
     assert len(parameters) == 3 and "7" in parameters[0] and "7" not in parameters[1]
+
+
+def test_a_function_without_s_tir_follows_strides_and_has_barriers_on_the_gpu(tmp_path):
+    m, s = Var("m", "int32"), Var("s", "int32")
+
+    @T.prim_func
+    def main(x: T.Buffer((m, 64), "float32", strides=(s, 2)), y: T.Buffer((m, 64), "float32")):
+        row = T.launch_thread("blockIdx.x", m)
+        tx = T.launch_thread("threadIdx.x", 64)
+        shared = T.alloc_buffer((64,), "float32", scope="shared")
+        shared[tx] = x[row, tx]
+        y[row, tx] = shared[63 - tx]
+
+    unit = Unit("turned", "v", "kw_turned", {}, ("y",), "cuda", "sm_80", "turned.py:1")
+    files = Tir().lower(main, unit, lambda doing: None).files
+    emulation = Emulation(json.loads(files["signature.json"]), files["device.cu"].decode(), tmp_path)
+    whole = np.arange(3 * 130, dtype="float32").reshape(3, 130)
+    for backwards in (False, True):
+        values = {"x": whole, "y": np.zeros((3, 64), "float32")}
+        result = emulation(values, {"m": 3, "s": 130}, backwards)
+        np.testing.assert_array_equal(result["y"], whole[:, :128:2][:, ::-1])
 
 
 def test_the_signature_has_the_strides(built):
