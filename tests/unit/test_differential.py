@@ -108,21 +108,48 @@ def rows(table: Mapping[str, Function]) -> Iterator[Any]:
             yield pytest.param(function, mode, id=f"{function.name}-{'s_tir' if mode else 'plain'}")
 
 
+class Libraries:
+    """Kernel libraries of functions, one for all that are the same code."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[tuple[bytes, ...], Any] = {}
+
+    def of(self, files: Mapping[str, bytes]) -> Any:
+        """The library of what a front end made, loaded."""
+        key = (files["host.o"], files["signature.json"])
+        if key not in self._made:
+            folder = self._folder / str(len(self._made))
+            folder.mkdir()
+            (folder / "host.o").write_bytes(files["host.o"])
+            unit = LoweredUnit.from_json(json.loads(files["signature.json"]), "host.o")
+            self._made[key] = tvm_ffi.load_module(str(build(folder, plan(unit.kernel, unit), extra=UNUSED)))
+        return self._made[key]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    return Libraries(tmp_path_factory.mktemp("libraries"))
+
+
 @pytest.mark.parametrize(("function", "mode"), rows(CPU))
 def test_a_function_computes_on_the_cpu_what_it_computes_with_tvm(
-    tmp_path: Path, function: Function, mode: str
+    libraries: Libraries, function: Function, mode: str
 ) -> None:
-    files = lowered(function, mode, "llvm")
-    (tmp_path / "host.o").write_bytes(files["host.o"])
-    unit = LoweredUnit.from_json(json.loads(files["signature.json"]), "host.o")
-    library = build(tmp_path, plan(function.name, unit), extra=UNUSED)
-    ours = called(tvm_ffi.load_module(str(library)), function.name, function.arrays())
+    ours = called(libraries.of(lowered(function, mode, "llvm")), function.name, function.arrays())
     values = function.arrays()
     if function.name in UNALIGNED:
         values = list(map(aligned, values))
     theirs = called(compiled(function, mode, "llvm"), function.name, values)
     assert any(map(any, theirs)), "it does something"
     assert ours == theirs
+
+
+def test_a_function_refuses_what_it_refuses_with_tvm(libraries: Libraries) -> None:
+    function = replace(CPU["assertions"], values="numbers(7), zeros(7)")
+    for library in (libraries.of(lowered(function, "", "llvm")), compiled(function, "", "llvm")):
+        with pytest.raises(RuntimeError, match="no multiple of four"):
+            called(library, function.name, function.arrays())
 
 
 @pytest.mark.parametrize(("function", "mode"), rows(CUDA))
