@@ -420,7 +420,7 @@ def test_headers_count_at_the_next_call(project: Project) -> None:
         from kernelwright.ondemand.eager import Choices
         flags = ["-include", "{header}"]
         scale = kw.load("kernels/scale.py").scale.using(archs=["sm_80"], flags=flags)
-        choices = Choices(scale, {{}})
+        choices = Choices(scale)
         first = choices.kernel({{"dtype": "float32"}})
         assert choices.watch.settle() and choices.watch.is_current()
         open("{header}", "w").write("__device__ int included = 2;\\n")

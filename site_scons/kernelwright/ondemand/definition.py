@@ -134,9 +134,9 @@ class Compilable:
             TypeError, ValueError: nothing fits; the message lists what was tried.
             KernelwrightError: a stage failed.
         """
-        from .eager import Eager
-
         if self._eager is None:
+            from .eager import Eager
+
             self._eager = Eager(self, self._bound)
         return self._eager(*arguments)
 
@@ -196,44 +196,48 @@ class Compilable:
         """The definition itself, executed in this process; it can be called as long as the context lasts."""
         raise NotImplementedError
 
-    def _watch(self) -> Watch:
-        """What begins to look at all that a call relies on."""
+    def _watch(self, before: Watch | None = None) -> Watch:
+        """What looks from now on at all that a call relies on.
+
+        Arguments:
+            before: what has done so, and has found that nothing changed but what functions have from around them.
+        """
         raise NotImplementedError
 
     def _job(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Job:
         """The job of a config; ``tuned``: with what tuning tables choose for the calls that it gets."""
         return job_of(origin, config, self._options, tuned)
 
-    def _variant(self, job: Job, target: str | None, watch: Watch) -> dict[str, Any]:
-        """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled."""
+    def _variant(self, job: Job, target: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+        """What a variant expects of its arguments, as a manifest has it; it is lowered for that, and not compiled.
+
+        With it comes what the lowering turned out to read: name -> digest.
+        """
         from .build import lower_job
 
         target = target if target in job.selection.archs else next(iter(job.selection.archs))
         variant = job.selection.variant_for(target)
         units = [{"target": name} for name in job.selection.archs_of(variant.slug)]
         signature, later = lower_job(job, target, say)
-        watch.rely_on(later)
-        return {"slug": variant.slug, "config": dict(variant.config), "units": units, **signature}
+        return {"slug": variant.slug, "config": dict(variant.config), "units": units, **signature}, later
 
     def _load(self, origin: Origin, config: Mapping[str, Any]) -> Any:
         """The kernel object of a config. If a file was edited so that it failed, it is done once more."""
         try:
-            return self._load_job(self._job(origin, config))
+            return self._load_job(self._job(origin, config))[0]
         except EditedError:
-            return self._load_job(self._job(self._origin(), config))
+            return self._load_job(self._job(self._origin(), config))[0]
 
-    def _load_job(self, job: Job, watch: Watch | None = None) -> Any:
-        """The kernel object of a job; ``watch`` is told which files the stages turned out to read."""
+    def _load_job(self, job: Job) -> tuple[Any, dict[str, str]]:
+        """The kernel object of a job, and what its stages turned out to read: name -> digest."""
         from .loaded import load_kernel
         from .record import active
 
         kernel = load_kernel(job, say)
-        if watch is not None:
-            watch.rely_on(kernel._later)
         if (recorder := active(self._options.record)) is not None:
             for variant in job.record.configs[: job.selection.declared]:
                 recorder.note(job.record.name, variant)
-        return kernel
+        return kernel, kernel._later
 
     def _point_out(self, doubt: Doubt) -> None:
         """Say once why each call evaluates the definition again, and what helps."""

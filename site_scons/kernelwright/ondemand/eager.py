@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..core.errors import EditedError, KernelwrightError
+from ..core.files import canonical_json
 from ..define.kernel import require_values
 from ..define.recorded import config_text
 from ..runtime.arguments import Described, Signatures, Words
@@ -39,15 +40,15 @@ class Variants(Protocol):
 
     name: str
 
-    def _watch(self) -> Watch: ...
+    def _watch(self, before: Watch | None = None) -> Watch: ...
 
     def _origin(self, watch: Watch | None = None) -> Origin: ...
 
     def _job(self, origin: Origin, config: Mapping[str, Any], tuned: bool = False) -> Job: ...
 
-    def _variant(self, job: Job, target: str | None, watch: Watch) -> dict[str, Any]: ...
+    def _variant(self, job: Job, target: str | None) -> tuple[dict[str, Any], dict[str, str]]: ...
 
-    def _load_job(self, job: Job, watch: Watch) -> Any: ...
+    def _load_job(self, job: Job) -> tuple[Any, dict[str, str]]: ...
 
     def _point_out(self, doubt: Doubt) -> None: ...
 
@@ -57,40 +58,34 @@ class Choices:
 
     Arguments:
         definition: which compiles them.
-        signatures: key of a job and target -> what the variant expects, as it is known from earlier choices.
+        before: the choices before, if all that they rely on is what it was, but for what functions of this process have
+            from around them. Then programs are evaluated again, and what comes of an equal one is known.
     """
 
-    def __init__(self, definition: Variants, signatures: dict[tuple[str, str | None], dict[str, Any]]) -> None:
-        self.watch = definition._watch()
+    def __init__(self, definition: Variants, before: Choices | None = None) -> None:
+        self.watch: Watch = definition._watch(None if before is None else before.watch)
         self.chosen: dict[tuple[Any, ...], Any] = {}
         self._definition = definition
-        self._signatures = signatures
         self._jobs: dict[tuple[str, bool], Job] = {}
         self._variants: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._kernels: dict[str, Any] = {}
+        self._made: dict[tuple[str, ...], tuple[Any, dict[str, str]]] = {}
+        if before is not None:
+            self.origin = before.origin
+            self._made = before._made
 
     @cached_property
     def origin(self) -> Origin:
         """What is known of the definition."""
         return self._definition._origin(self.watch)
 
-    def _job(self, config: Mapping[str, Any], tuned: bool) -> Job:
-        tuned = tuned and bool(self.origin.record.choices)
-        name = config_text(config), tuned
-        if name not in self._jobs:
-            self._jobs[name] = self._definition._job(self.origin, config, tuned)
-        return self._jobs[name]
-
     def variant(self, config: Mapping[str, Any], target: str | None) -> dict[str, Any]:
         """What a listed variant expects of its arguments. Raises KernelwrightError if it cannot be lowered."""
         name = config_text(config), target
         if name not in self._variants:
             job = self._job(config, tuned=False)
-            # What a program of this process is lowered to depends on nothing that its key lacks.
-            known = self._signatures if not self.origin.definition.dependencies else {}
-            if (job.key, target) not in known:
-                known[job.key, target] = self._definition._variant(job, target, self.watch)
-            self._variants[name] = known[job.key, target]
+            make = partial(self._definition._variant, job, target)
+            self._variants[name] = self._made_once("variant", job, (name[0], str(target)), make)
         return self._variants[name]
 
     def known(self, config: Mapping[str, Any]) -> Any:
@@ -102,9 +97,34 @@ class Choices:
         """The compiled kernel of a config. Raises KernelwrightError if there is no such config, or a stage fails."""
         kernel = self.known(config)
         if kernel is None:
-            kernel = self._definition._load_job(self._job(config, tuned=True), self.watch)
-            self._kernels[config_text(config)] = kernel
+            job, name = self._job(config, tuned=True), config_text(config)
+            make = partial(self._definition._load_job, job)
+            kernel = self._kernels[name] = self._made_once("kernel", job, (name,), make)
         return kernel
+
+    def _job(self, config: Mapping[str, Any], tuned: bool) -> Job:
+        tuned = tuned and bool(self.origin.record.choices)
+        name = config_text(config), tuned
+        if name not in self._jobs:
+            self._jobs[name] = self._definition._job(self.origin, config, tuned)
+        return self._jobs[name]
+
+    def _made_once(
+        self, what: str, job: Job, names: tuple[str, ...], make: Callable[[], tuple[Any, dict[str, str]]]
+    ) -> Any:
+        """What is made of a job; an equal program, whose digests are in the job, gives the same.
+
+        Arguments:
+            make: gives it, and what that turned out to read.
+        """
+        key = what, *names, canonical_json(dict(job.identity))
+        if key not in self._made:
+            if len(self._made) >= MOST_CHOICES:
+                self._made.clear()
+            self._made[key] = make()
+        made, later = self._made[key]
+        self.watch.rely_on(later)
+        return made
 
 
 class Eager:
@@ -122,8 +142,7 @@ class Eager:
         self._definition = definition
         self._bound = bound
         self._choices: Choices | None = None
-        self._doubt: Doubt | None = None
-        self._signatures: dict[tuple[str, str | None], dict[str, Any]] = {}
+        self._before: Choices | None = None
         self._lock, self._process = threading.RLock(), os.getpid()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -148,9 +167,12 @@ class Eager:
 
     def _anew(self) -> Choices:
         """Choices that begin now. If that is because no call can compare something, the user is told, once."""
-        if self._doubt is not None:
-            self._definition._point_out(self._doubt)
-        return Choices(self._definition, self._signatures)
+        before = self._before
+        if before is not None and before.watch.doubt is not None:
+            self._definition._point_out(before.watch.doubt)
+        if before is None or not before.watch.surroundings_are_current():
+            return Choices(self._definition)
+        return Choices(self._definition, before)
 
     def _call_another(self, choices: Choices, arguments: tuple[Any, ...], refused: Any, error: ValueError) -> Any:
         """Call the next variant that fits data which is less aligned than the first one needs, as a dispatcher does."""
@@ -202,7 +224,7 @@ class Eager:
     def _settle(self, choices: Choices) -> bool:
         """Have later calls use choices if all that they rely on can be compared, and is what it was."""
         is_settled = choices.watch.settle()
-        self._choices, self._doubt = choices if is_settled else None, choices.watch.doubt
+        self._choices, self._before = choices if is_settled else None, choices
         return is_settled
 
     def _locked(self) -> threading.RLock:

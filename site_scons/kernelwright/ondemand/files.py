@@ -90,11 +90,11 @@ class FileKernel(Compilable):
                 watch.look_at(tables_of(origin, origin.record))
         return origin
 
-    def _watch(self) -> Watch:
+    def _watch(self, before: Watch | None = None) -> Watch:
         from .reached import Reached
         from .watched import Watch
 
-        return Watch(self.root, Reached())
+        return Watch(self.root, Reached()) if before is None else before.anew(Reached())
 
     def _source_file(self) -> Path | None:
         return self._path

@@ -77,16 +77,17 @@ class OnDemandKernel(Compilable, Kernel):
         _, of_file = self._place()
         return nullcontext(self) if of_file is None else of_file._definition(origin)
 
-    def _watch(self) -> Watch:
+    def _watch(self, before: Watch | None = None) -> Watch:
         from .reached import Reached, reached_by
         from .watched import Watch
 
         root, of_file = self._place()
         if of_file is not None:
-            return of_file._watch()
+            return of_file._watch(before)
         backward = self.backward_kernel
         functions = [self.function, *([] if backward is None else [backward.function])]
-        return Watch(root, Reached() if self.program is not None else reached_by(functions))
+        reached = Reached() if self.program is not None else reached_by(functions)
+        return Watch(root, reached) if before is None else before.anew(reached)
 
 
 def definition_file(kernel: Kernel) -> Path | None:

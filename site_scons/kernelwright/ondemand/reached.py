@@ -14,6 +14,8 @@ import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
@@ -81,7 +83,6 @@ class Doubt:
     location: str
 
 
-@dataclass(frozen=True)
 class Reached:
     """What some functions read from around them, as it was when it was looked at.
 
@@ -93,26 +94,33 @@ class Reached:
         doubt: what else they read; then nothing is compared.
     """
 
-    items: tuple[tuple[Mapping[str, Any], str, Any], ...] = ()
-    attributes: tuple[tuple[Any, str, Any], ...] = ()
-    empty: tuple[Mapping[str, Any], ...] = ()
-    files: tuple[str, ...] = ()
-    doubt: Doubt | None = None
+    def __init__(
+        self,
+        items: Iterable[tuple[dict[str, Any], str, Any]] = (),
+        attributes: Iterable[tuple[Any, str, Any]] = (),
+        empty: Iterable[Mapping[str, Any]] = (),
+        files: Iterable[str] = (),
+        doubt: Doubt | None = None,
+    ) -> None:
+        self.files = tuple(files)
+        self.doubt = doubt
+        self._items = tuple(zip(*items, strict=True)) or ((), (), ())
+        self._attributes = tuple(zip(*attributes, strict=True)) or ((), (), ())
+        self._empty = tuple(empty)
 
     def is_current(self) -> bool:
-        """Whether all of it is known to be what it was."""
-        if self.doubt is not None or any(self.empty):
-            return False
-        for names, name, value in self.items:
-            if names.get(name, ABSENT) is not value:
-                return False
+        """Whether all of it is known to be what it was. Each call asks, so the loops are those of ``map``."""
+        namespaces, names, values = self._items
+        owners, attributes, had = self._attributes
         try:
-            for owner, name, value in self.attributes:
-                if getattr(owner, name, ABSENT) is not value:
-                    return False
+            return (
+                self.doubt is None
+                and not any(self._empty)
+                and all(map(is_, map(dict.get, namespaces, names, repeat(ABSENT)), values))
+                and all(map(is_, map(getattr, owners, attributes, repeat(ABSENT)), had))
+            )
         except ValueError:  # a cell that has lost its value
             return False
-        return True
 
 
 def reached_by(functions: Iterable[Callable[..., Any]]) -> Reached:
@@ -123,9 +131,7 @@ def reached_by(functions: Iterable[Callable[..., Any]]) -> Reached:
             walk.value(getattr(function, "__name__", "?"), function, (), "")
     except _CannotTellError as found:
         return Reached(doubt=found.doubt)
-    return Reached(
-        tuple(walk.items.values()), tuple(walk.attributes.values()), tuple(walk.empty), tuple(sorted(walk.files))
-    )
+    return Reached(walk.items.values(), walk.attributes.values(), walk.empty, sorted(walk.files))
 
 
 class _CannotTellError(Exception):
@@ -144,7 +150,7 @@ class _Walk:
     """Goes from function to function, and collects what they read."""
 
     def __init__(self) -> None:
-        self.items: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self.items: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.empty: list[Mapping[str, Any]] = []
         self.files: set[str] = set()

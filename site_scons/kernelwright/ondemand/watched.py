@@ -9,12 +9,15 @@ content is compared at each call until it is older.
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from operator import attrgetter, eq
 from pathlib import Path
 from typing import Any
 
-from ..core.dependencies import is_file, path_of, present_digest
+from ..core.dependencies import IN_PACKAGE, is_file, path_of, present_digest
 from ..core.files import COARSE_NS
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, VARIABLE, installed_record
 from .options import VARIABLES
@@ -23,6 +26,9 @@ from .session import SESSIONS
 
 Stamp = tuple[int, ...]
 """Size, times and inode of a file or a folder; empty: there is none."""
+
+FIELDS = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
+"""The stamp in what ``os.stat`` gives. Each call asks, so the loops are those of ``map``."""
 
 YOUNG: Stamp = (-1,)
 """In place of a stamp that vouches for nothing yet; nothing has it."""
@@ -39,19 +45,29 @@ class Watch:
     def __init__(self, top: Path, reached: Reached) -> None:
         self._top = top
         self._reached = reached
-        self._said = _said()
+        self._generation = SESSIONS.generation
         self._names = tuple(map(os.fsencode, VARIABLES))
         self._variables = _values(self._names)
+        self._search_path: list[str] | None = None
         self._before: dict[str, Stamp] = {}
         self._digests: dict[str, str] = {}
         self._doubt: Doubt | None = None
-        self._compared: tuple[tuple[str, Stamp], ...] = ()
+        self._is_settled = False
+        self._compared: tuple[tuple[str, ...], tuple[Stamp, ...]] = (), ()
         self.look_at(["pyproject.toml", *reached.files])
 
     @property
     def doubt(self) -> Doubt | None:
         """What cannot be compared; None: all can."""
         return self._reached.doubt or self._doubt
+
+    def anew(self, reached: Reached) -> Watch:
+        """The same for functions that are looked at again."""
+        other = copy(self)
+        other._before, other._digests = dict(self._before), dict(self._digests)
+        other._reached = reached
+        other.look_at(reached.files)
+        return other
 
     def look_at(self, names: Iterable[str]) -> None:
         """Rely on files of the project that are going to be read."""
@@ -66,6 +82,8 @@ class Watch:
             if name.startswith(VARIABLE) and variable not in self._names:
                 self._names = (*self._names, variable)
                 self._variables = _values(self._names)
+            if name.startswith(f"/{IN_PACKAGE}"):
+                self._search_path = self._search_path or list(sys.path)
             if self._digests.setdefault(name, digest) != digest:
                 self._digests[name] = "it was edited meanwhile"
 
@@ -75,73 +93,84 @@ class Watch:
 
     def settle(self) -> bool:
         """After the work: whether all is what the work has used, so that it can be compared from now on."""
-        if not self._others_are_current():
-            return False
-        for name, before in self._before.items():
-            if _stamp(str(path_of(self._top, name))) != before:
-                return False
-        aside = [name for name in self._digests if not is_file(name)]
-        return all(self._is_as_used(name) for name in aside) and self._compare()
+        self._is_settled = self._is_as_before() and self._is_as_used() and self._compare()
+        return self._is_settled and self._reached.is_current()
 
     def is_current(self) -> bool:
         """Whether all is known to be what it was."""
-        if not self._others_are_current():
-            return False
-        for path, known in self._compared:
-            try:
-                status = os.stat(path)  # noqa: PTH116 (at each call)
-            except (OSError, ValueError):
-                if known:
-                    return self._compare()
-            else:
-                if (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino) != known:
-                    return self._compare()
-        return True
+        return self._reached.is_current() and self.surroundings_are_current()
 
-    def _others_are_current(self) -> bool:
-        """Whether all but the files is what it was."""
-        if self._doubt is not None or not self._reached.is_current():
+    def surroundings_are_current(self) -> bool:
+        """Whether all is known to be what it was, but for what functions have from around them."""
+        if not self._is_settled or self._variables != _values(self._names):
             return False
-        return self._variables == _values(self._names) and self._said == _said()
+        if self._generation != SESSIONS.generation or self._search_path not in (None, sys.path):
+            return False
+        paths, stamps = self._compared
+        try:
+            return all(map(eq, map(FIELDS, map(os.stat, paths)), stamps)) or self._compare()
+        except (OSError, ValueError):  # something is not there
+            return all(map(eq, map(_stamp, paths), stamps)) or self._compare()
+
+    def _is_as_before(self) -> bool:
+        """Whether what was looked at before the work has the same stamps."""
+        if self._variables != _values(self._names) or self._generation != SESSIONS.generation:
+            return False
+        return all(_stamp(str(path_of(self._top, name))) == before for name, before in self._before.items())
+
+    def _is_as_used(self) -> bool:
+        """Whether all that is no file is what the work has used."""
+        return all(self._has_its_digest(name) for name in self._digests if not is_file(name))
 
     def _compare(self) -> bool:
         """Whether all files are as the work has used them. Those of which the stamp has not changed are not read."""
-        known, now = dict(self._compared), time.time_ns() - COARSE_NS
+        known, now = dict(zip(*self._compared, strict=True)), time.time_ns() - COARSE_NS
         found: dict[str, Stamp] = {}
         for path, names in self._names_by_path().items():
             stamp = _stamp(path)  # before the content is read
             if known.get(path) != stamp:
-                if not all(map(self._is_as_used, names)):
+                if not all(map(self._has_its_digest, names)):
                     return False
                 stamp = stamp if not stamp or stamp[2] < now else YOUNG
             found[path] = stamp
-        self._compared = tuple(found.items())
+        self._compared = tuple(found), tuple(found.values())
         return self._doubt is None
 
-    def _is_as_used(self, name: str) -> bool:
+    def _has_its_digest(self, name: str) -> bool:
         return present_digest(self._top, name) == self._digests[name]
 
     def _names_by_path(self) -> dict[str, list[str]]:
-        """What is stamped -> names of what it vouches for: for what is not there, the folder that it would be in."""
+        """What is stamped -> names of what it vouches for."""
         found: dict[str, list[str]] = {}
-        for name, digest in self._digests.items():
-            if name.startswith((VARIABLE, FOLDER, OUTSIDE)):
-                continue
-            path = path_of(self._top, name) if is_file(name) else installed_record(name.removeprefix(INSTALLED))
-            if path is None:
-                self._doubt = Doubt(f"{name}, of which no file is known", str(self._top))
-            else:
-                is_absent = not digest and not os.path.lexists(path)
-                found.setdefault(str(path.parent if is_absent else path), []).append(name)
+        for name in self._digests:
+            if not name.startswith((VARIABLE, FOLDER, OUTSIDE)):
+                for path in self._places(name):
+                    found.setdefault(str(path), []).append(name)
         return found
+
+    def _places(self, name: str) -> Iterator[Path]:
+        """What is stamped for something: itself; and the folders in which another thing would take its place."""
+        path = path_of(self._top, name) if is_file(name) else installed_record(name.removeprefix(INSTALLED))
+        if path is None:
+            self._doubt = Doubt(f"{name}, of which no file is known", str(self._top))
+        elif not name.startswith(f"/{IN_PACKAGE}"):
+            is_absent = not self._digests[name] and not os.path.lexists(path)
+            yield path.parent if is_absent else path
+        else:
+            folder, _, place = name.removeprefix(f"/{IN_PACKAGE}").partition("//")
+            for top in filter(None, sys.path):
+                candidate = Path(top, folder, place)
+                yield candidate if candidate == path else candidate.parent
+                if candidate == path:
+                    break
 
 
 def _stamp(path: str) -> Stamp:
     try:
-        status = os.stat(path)  # noqa: PTH116
+        stamp: Stamp = FIELDS(os.stat(path))  # noqa: PTH116
     except (OSError, ValueError):
         return ()
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+    return stamp
 
 
 def _values(names: tuple[bytes, ...]) -> tuple[Any, ...]:
@@ -150,8 +179,3 @@ def _values(names: tuple[bytes, ...]) -> tuple[Any, ...]:
     if behind is None:
         return tuple(os.environ.get(os.fsdecode(name)) for name in names)
     return tuple(map(behind.get, names))
-
-
-def _said() -> tuple[Any, ...]:
-    """What the process was told about its caches."""
-    return SESSIONS.generation, SESSIONS.cache_disabled
