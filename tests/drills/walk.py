@@ -34,6 +34,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,7 @@ WEIGHTS = {
     "clean": 1,
     "check": 4,
     "restart": 3,
+    "together": 4,
     "cell": 12,
 }
 """Kind of a step -> how often it comes."""
@@ -525,6 +527,16 @@ class Walk:
         if self._kept is not None:
             self._kept.end(kill=how == "kill")
             self._kept = None
+
+    def together(self, at: Checkout) -> None:
+        """A build and the process that lives on in one checkout, while a new process compiles in the other."""
+        other = next(one for one in self._checkouts if one is not at)
+        self._clean.of(at)
+        self._environment()
+        with ThreadPoolExecutor(3) as threads:
+            looks = [("scons", at), ("kept", at), ("fresh", other)]
+            for look in [threads.submit(self.look, name, checkout) for name, checkout in looks]:
+                look.result()
 
     # --- Looks
 

@@ -18,7 +18,8 @@ READY_MODULES = ("tvm_ready", "numpy", "pytest", "tvm_ffi_ready")
 
 NUMBERS = r"""
 import re, traceback
-X = np.arange(4, dtype="float64")
+def x_of(name):
+    return np.arange(8, dtype="float64")[::2] if name.startswith("strided") else np.arange(4, dtype="float64")
 
 def number_of(make):
     try:
@@ -28,8 +29,8 @@ def number_of(make):
     except BaseException:
         return "defect: " + traceback.format_exc()
 
-def added(y):
-    difference = array(y) - X
+def added(kernel, x):
+    difference = array(kernel(x)) - x
     assert (difference == difference[0]).all(), difference
     return int(difference[0])
 
@@ -40,9 +41,9 @@ def in_ptx(kernel):
 
 held = []
 
-def compiled(definition, cuda):
+def compiled(definition, cuda, x):
     kernel = definition().using(archs=["sm_80"]).compile() if cuda else definition().compile()
-    number = (lambda: in_ptx(kernel)) if cuda else (lambda: added(kernel(X)))
+    number = (lambda: in_ptx(kernel)) if cuda else (lambda: added(kernel, x))
     text = kernel.source("ptx" if cuda else "tir")
     held.append((kernel, number, number(), text, "ptx" if cuda else "tir"))
     return number()
@@ -52,13 +53,13 @@ def of_held():
         if number() != before or kernel.source(kind) != text:
             return f"an object that has added {before} adds {number()}, or shows other code"
 
-def numbers_of(definition, cuda=False):
+def numbers_of(definition, cuda=False, x=x_of("")):
     if cuda:
-        return {"compile": number_of(lambda: compiled(definition, cuda))}
+        return {"compile": number_of(lambda: compiled(definition, cuda, x))}
     return {
-        "call": number_of(lambda: added(definition()(X))),
-        "compile": number_of(lambda: compiled(definition, cuda)),
-        "call again": number_of(lambda: added(definition()(X))),
+        "call": number_of(lambda: added(definition(), x)),
+        "compile": number_of(lambda: compiled(definition, cuda, x)),
+        "call again": number_of(lambda: added(definition(), x)),
     }
 """
 """What a process does that compiles on demand: how much each kernel adds, or what fails."""
@@ -71,7 +72,7 @@ IN_FRESH = (
 import json
 found = {}
 for name, file, cuda in json.loads(sys.argv[1]):
-    found[name] = numbers_of(lambda: getattr(kw.load(file), name), cuda)
+    found[name] = numbers_of(lambda: getattr(kw.load(file), name), cuda, x_of(name))
 print("found", json.dumps(found))
 """
 )
@@ -124,7 +125,8 @@ def answer(request):
         return number_of(of_held)
     if "file" not in request:
         return numbers_of(lambda: cells[request["name"]])
-    return numbers_of(lambda: getattr(file_of(request["file"], request["imported"]), request["name"]), request["cuda"])
+    name, file, imported = request["name"], request["file"], request["imported"]
+    return numbers_of(lambda: getattr(file_of(file, imported), name), request["cuda"], x_of(name))
 
 print(os.getpid(), file=open(sys.argv[3], "w"), flush=True)
 with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:
@@ -135,13 +137,14 @@ with open(sys.argv[1]) as requests, open(sys.argv[2], "w") as answers:
 )
 """A process that lives on, and answers requests."""
 
-IN_PACKAGE = """
-import json, demo
-import numpy as np
-array = np.from_dlpack
-X = np.arange(4, dtype="float64")
-print(json.dumps({name: int((array(getattr(demo, name)(X)) - X)[0]) for name in names}))
+IN_PACKAGE = (
+    BEGIN.replace("import kernelwright as kw", "import demo as kw")
+    + NUMBERS
+    + """
+import json
+print(json.dumps({name: added(getattr(kw, name), x_of(name)) for name in names}))
 """
+)
 """What the kernels of a package add; ``names`` has theirs."""
 
 

@@ -329,6 +329,16 @@ BODIES = {
             y[i] = x[i] + T.cast(offset, "float64")
     return main
 """,
+    "strided": """\
+    @T.prim_func
+    def main(x_handle: T.handle, y_handle: T.handle):
+        n, stride = T.int32(), T.int32()
+        x = T.match_buffer(x_handle, (n,), "float64", strides=(stride,))
+        y = T.match_buffer(y_handle, (n,), "float64")
+        for i in range(n):
+            y[i] = x[i] + T.cast(offset, "float64")
+    return main
+""",
 }
 """Language of a kernel for the CPU -> the end of its definition."""
 
