@@ -54,7 +54,7 @@ LOOKS = ("scons", "fresh", "kept", "cells", "held")
 SAME_TIME = "same time"
 """How a file is edited that keeps its time of modification."""
 
-UNMENDED: frozenset[str] = frozenset({"existing", "forced", "beyond", "held", "environment"})
+UNMENDED: frozenset[str] = frozenset({"existing", "environment"})
 """Sources, languages, cells, looks and steps that are known to fail; ``--all`` has them as well."""
 
 WORDS = ("-Q", "-j2")
@@ -621,9 +621,9 @@ class Walk:
     def run(self) -> None:
         """Do all steps. Raises WalkError where one gives what it should not."""
         try:
-            for checkout in self._checkouts[:1]:
+            with _explained("the start", -1):
                 for name in ("scons", "fresh", "kept", "cells"):
-                    self.look(name, checkout)
+                    self.look(name, self._checkouts[0])
             for number, step in enumerate(self.plan.steps):
                 at = self._checkouts[step.at]
                 with _explained(step, number):
@@ -636,7 +636,7 @@ class Walk:
 
 
 @contextlib.contextmanager
-def _explained(step: Step, number: int) -> Iterator[None]:
+def _explained(step: Step | str, number: int) -> Iterator[None]:
     try:
         yield
     except (AssertionError, WalkError) as error:
