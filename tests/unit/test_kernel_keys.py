@@ -3,19 +3,82 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from kernelwright.core.dependencies import EDITED
 from kernelwright.core.errors import Where
-from kernelwright.ondemand.build import Compiled, key_of_made, read_by
+from kernelwright.core.request import canonical, deciding, digest
+from kernelwright.define.settings import Settings, affecting
+from kernelwright.define.space import Choice
+from kernelwright.discover.discovery import DefinitionRecord, KernelRecord
+from kernelwright.discover.selection import KernelSelection
+from kernelwright.ondemand import build
+from kernelwright.ondemand.build import Compiled, Job, MadeWith, key_of_made, read_by
 from kernelwright.ondemand.loaded import KernelLoader
+from kernelwright.ondemand.origin import alike_in_c
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
+from kernelwright.runtime.tables import DeviceTable, Rules
 from kernelwright.stages.stage import Stage
 from kernelwright.state.entry import entry_key
+from scons_tree import GEMM, TOOLS
+from variations import variations
 
 KEY = "ab" * 32
+
+
+TUNED = replace(GEMM, choices=(Choice({}, {"llvm": ({"block": 1},)}, {"n": (1,)}, {"x86-64-v3": {"block": 1}}),))
+SELECTED = KernelSelection(
+    *(TUNED, {"llvm": ("x86-64-v3",)}, ("tvm_ffi",), ()),
+    tables=(DeviceTable("llvm", "x86-64-v3", "a CPU", 2, {0: Rules((), ((None, 1),))}),),
+    places=({0: "a.json:1"},),
+)
+DEFINITION = DefinitionRecord("kernels/gemm.py", {"kernels/gemm.py": "1"}, (TUNED,), surroundings={"/installed/a": "1"})
+SESSION: Any = SimpleNamespace(interpreter=["3.11"], toolchain=None)
+JOB = Job(DEFINITION, SELECTED, Settings(), SESSION, SELECTED, {}, {"gemm llvm": "1"})
+
+ASIDE = {
+    Job: {"session", "contexts"},
+    MadeWith: set(),
+    DefinitionRecord: {"kernels", "later", "recorded", "shared"},
+    KernelRecord: {"location"},
+    KernelSelection: {"places"},
+    Choice: set(),
+    DeviceTable: set(),
+    Settings: {found.name for found in fields(Settings)} - set(affecting(Settings())),
+}
+"""What decides nothing of a kernel that is compiled on demand."""
+
+
+@pytest.mark.parametrize("kind", ASIDE, ids=lambda kind: kind.__name__)
+def test_what_decides_nothing_of_a_kernel_is_known(kind: type) -> None:
+    assert {found.name for found in fields(kind)} - set(deciding(kind)) == ASIDE[kind]
+
+
+@pytest.mark.parametrize("request_", [JOB, MadeWith("1", "2", ({},), {}, ())], ids=["job", "what it is made with"])
+def test_a_field_of_a_job_is_in_its_key_unless_it_is_marked(request_: Any) -> None:
+    names = set()
+    for name, other, decides in variations(request_):
+        assert (canonical(other) != canonical(request_)) == decides, name
+        names.add(name)
+    assert request_ is not JOB or {".selection.record.name", ".backward.tables[0].rules", ".settings.compress"} <= names
+
+
+def test_a_key_is_of_the_job_and_of_what_it_is_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key_with(tools: Any, job: Job = JOB) -> str:
+        tools.__dict__["of_front_ends"] = {}
+        monkeypatch.setattr(build, "find_tools", lambda settings, chain: tools)
+        return replace(job).key
+
+    first = key_with(replace(TOOLS))
+    assert first == key_with(replace(TOOLS)) == digest([JOB, replace(JOB).made_with])
+    assert first != key_with(replace(TOOLS, lowerer=replace(TOOLS.lowerer, identity="another")))
+    assert first != key_with(replace(TOOLS), replace(JOB, settings=replace(JOB.settings, compress="size")))
 
 
 def stage(outside: dict[str, str] | None = None, **later: str) -> Stage:
@@ -54,3 +117,12 @@ def test_a_kernel_keeps_the_device_code_that_it_loads_later(tmp_path: Path) -> N
     shutil.rmtree(tmp_path)
     arch, path = loader.image("scale", "default", "sm_80", 0, 80)
     assert arch == "sm_80" and path.read_bytes() == b"code"
+
+
+def test_slugs_that_are_alike_in_c_are_in_the_key() -> None:
+    """The symbols in the library depend on them, and the definition's files do not tell which configs are recorded."""
+    one = replace(TUNED, slugs=("x-1_5",), configs=({"x": "1_5"},))
+    others = replace(TUNED, slugs=("x-1.5", "x-1_5", "x-2"))
+    selected = replace(SELECTED, record=one)
+    assert alike_in_c(DefinitionRecord("k.py", {}, (others,)), selected) == [["x-1.5", "x-1_5"]]
+    assert alike_in_c(DefinitionRecord("k.py", {}, (one,)), selected) == [["x-1_5"]]

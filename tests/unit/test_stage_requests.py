@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from kernelwright.stages.stage import Stage
 from kernelwright.stages.stage_run import StageRun
 from kernelwright.toolchain.elsewhere import Elsewhere
 from scons_tree import GEMM, NVRTC, TOOLS, Inputs, new_graph
+from variations import variations
 
 BASE = Inputs(Settings(package="demo", backends=("tvm_ffi", "cython"), compress="size"), listings=LISTINGS)
 TUNED = replace(GEMM, pass_configs={"tirx.disable_vectorize": True})
@@ -77,39 +78,6 @@ def others(graph: PackageGraph) -> Iterator[Stage]:
     yield discover.make(graph.context, 1, KernelwrightError("it is wrong", Where()))
     (graph.run.top / "pyproject.toml").write_text('[project]\nname = "demo"\nversion = "1.0"\n')
     yield wheel.make(graph.context, [], "manifest.json")
-
-
-def changed(value: Any) -> Any:
-    """Another value of the same kind."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (int, float)):
-        return value + 1
-    if isinstance(value, str):
-        return f"{value}x"
-    if isinstance(value, bytes):
-        return value + b"x"
-    if isinstance(value, Mapping):
-        return {**value, (7 if value and isinstance(next(iter(value)), int) else "x"): "x"}
-    if isinstance(value, tuple):
-        return (*value, value[-1] if value else "x")
-    return Path("/changed") if isinstance(value, Path) else "x"
-
-
-def variations(value: Any, decides: bool = True, path: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """A request with each of its fields changed, and whether that field decides; in what it is made of, too."""
-    for found in fields(value):
-        item, place = getattr(value, found.name), f"{path}.{found.name}"
-        deciding = decides and not found.metadata.get("aside")
-        if is_dataclass(item) and not isinstance(item, type):
-            if deciding:
-                for name, inner, whether in variations(item, deciding, place):
-                    yield name, replace(value, **{found.name: inner}), whether
-        elif isinstance(item, tuple) and item and is_dataclass(item[0]) and deciding:
-            for name, inner, whether in variations(item[0], deciding, f"{place}[0]"):
-                yield name, replace(value, **{found.name: (inner, *item[1:])}), whether
-        else:
-            yield place, replace(value, **{found.name: changed(item)}), deciding
 
 
 @pytest.mark.parametrize("tree", TREES)

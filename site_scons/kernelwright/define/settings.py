@@ -12,6 +12,7 @@ from typing import Any
 
 from ..core.arch import TARGETS, target_of
 from ..core.errors import SettingsError, Where
+from ..core.request import ASIDE
 from .package_name import check_package_name
 from .remote_address import SIGNING_KEY, TOKEN, check_address
 from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
@@ -26,7 +27,8 @@ GLIBC = re.compile(r"2\.[0-9]{1,3}")
 
 def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
     """A field that declares a setting; ``text`` is its help, and ``more`` are further arguments of :class:`Setting`."""
-    return field(default=default, metadata={"setting": Setting(kind, text, **more)})
+    declared = Setting(kind, text, **more)
+    return field(default=default, metadata={"setting": declared, **({} if declared.affects_output else ASIDE)})
 
 
 def _check_targets(targets: tuple[str, ...], where: Where) -> None:

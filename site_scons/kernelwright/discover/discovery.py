@@ -23,6 +23,7 @@ from ..core.dependencies import present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import open_lock
 from ..core.records import Record, is_file_name
+from ..core.request import ASIDE
 from ..core.sealed import read_sealed, write_sealed
 from ..core.surroundings import OUTSIDE, interpreter
 from ..define.kernel import Outputs, Variant, variant_of
@@ -71,7 +72,7 @@ class KernelRecord:
 
     name: str
     doc: str
-    location: str
+    location: str = field(metadata=ASIDE)
     configs: tuple[Mapping[str, Any], ...]
     slugs: tuple[str, ...]
     targets: tuple[str, ...] | None
@@ -152,7 +153,7 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class DefinitionRecord:
-    """One definition file.
+    """One definition file. What decides in it is what a kernel of it depends on, whatever other kernels there are.
 
     Arguments:
         file: path relative to the project root, with forward slashes.
@@ -169,11 +170,11 @@ class DefinitionRecord:
 
     file: str
     dependencies: Mapping[str, str]
-    kernels: tuple[KernelRecord, ...]
-    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    recorded: Mapping[str, str] = field(default_factory=dict)
+    kernels: tuple[KernelRecord, ...] = field(metadata=ASIDE)
+    later: Mapping[str, Mapping[str, str]] = field(default_factory=dict, metadata=ASIDE)
+    recorded: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     surroundings: Mapping[str, str] = field(default_factory=dict)
-    shared: bool = False
+    shared: bool = field(default=False, metadata=ASIDE)
 
     @property
     def known(self) -> list[tuple[str, str]]:

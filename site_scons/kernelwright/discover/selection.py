@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import backends
 from ..core.arch import TARGETS, source_groups, target_of
 from ..core.errors import DefinitionError, SettingsError, Where
+from ..core.request import ASIDE
 from ..define.kernel import Variant
 from ..define.settings import Settings
 from ..runtime.tables import DeviceTable
@@ -47,7 +48,7 @@ class KernelSelection:
     declared: int | None = None
     tables: tuple[DeviceTable, ...] = ()
     tabled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    places: tuple[Mapping[int, str], ...] = ()
+    places: tuple[Mapping[int, str], ...] = field(default=(), metadata=ASIDE)
 
     def compiled_archs(self, target: str) -> tuple[str, ...]:
         """The archs of a target that code is compiled for."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,10 @@ from .. import backends
 from .. import lower as front_ends
 from ..core.dependencies import EDITED, present_digest
 from ..core.errors import KernelwrightError
-from ..core.files import canonical_json, sha256_of
+from ..core.files import sha256_of
+from ..core.request import ASIDE, digest
 from ..core.version import VERSION
-from ..define.settings import Settings, affecting
+from ..define.settings import Settings
 from ..stages.code import loaded_code
 from ..stages.context import KernelContext
 from ..stages.tools import Tools, find_tools
@@ -43,8 +43,27 @@ MakeContext = Callable[..., KernelContext]
 
 
 @dataclass(frozen=True)
+class MadeWith:
+    """What a kernel is compiled with, other versions of which might make something else of the same job.
+
+    Arguments:
+        kernelwright: our version.
+        code: digest of our code.
+        tools: what is known of the tools, without paths; and of those of the front ends of the kernels.
+        backends: name of each backend that a kernel is for -> versions of what it is built with.
+        interpreter: what all definition files see; nothing, for a program of this process, which is known by itself.
+    """
+
+    kernelwright: str
+    code: str
+    tools: tuple[Mapping[str, Any], ...]
+    backends: Mapping[str, Any]
+    interpreter: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Job:
-    """A kernel that is to be compiled.
+    """A kernel that is to be compiled: a request (see :mod:`core.request`).
 
     Arguments:
         definition: the definition file that it is from.
@@ -53,16 +72,17 @@ class Job:
         session: what runs the stages.
         backward: the kernel of its gradients, if a backend calls that.
         contexts: name of each kernel -> what makes the context that its stages are made from.
-        identity: what decides the result besides: the digests of programs that are in no file.
+        identity: what decides the result besides: the digests of programs that are in no file, and which slugs of a
+            kernel are alike in C, on which its symbols depend.
     """
 
     definition: DefinitionRecord
     selection: KernelSelection
     settings: Settings
-    session: Session
+    session: Session = field(metadata=ASIDE)
     backward: KernelSelection | None = None
-    contexts: Mapping[str, MakeContext] = field(default_factory=dict)
-    identity: Mapping[str, str] = field(default_factory=dict)
+    contexts: Mapping[str, MakeContext] = field(default_factory=dict, metadata=ASIDE)
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def record(self) -> KernelRecord:
@@ -85,22 +105,22 @@ class Job:
         return find_tools(self.settings, self.session.toolchain)
 
     @cached_property
+    def made_with(self) -> MadeWith:
+        """What it is compiled with."""
+        used = sorted({name for selection in self.selections for name in selection.backends})
+        front_ends = [self.tools.data_of_front_end(selection.record.frontend) for selection in self.selections]
+        return MadeWith(
+            VERSION,
+            loaded_code(),
+            (self.tools.data, *front_ends),
+            {name: backends.get(name).build_versions() for name in used},
+            tuple(self.session.interpreter) if self.definition.dependencies else (),
+        )
+
+    @cached_property
     def key(self) -> str:
         """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
-        used = sorted({name for selection in self.selections for name in selection.backends})
-        tools = [self.tools.data_of_front_end(selection.record.frontend) for selection in self.selections]
-        identity = [
-            *(VERSION, loaded_code(), affecting(self.settings), self.tools.data, tools),
-            {name: backends.get(name).build_versions() for name in used},
-            self.definition.file,
-            {name: digest for name, digest in self.definition.dependencies.items() if digest},
-            # A program of this process is known by itself.
-            [self.session.interpreter, dict(self.definition.surroundings)] if self.definition.dependencies else [],
-            # Where the definition is decides nothing; of a program, it is the line that compiles it.
-            [asdict(replace(s, record=replace(s.record, location=""), places=())) for s in self.selections],
-            dict(self.identity),
-        ]
-        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
+        return digest([self, self.made_with])
 
 
 @dataclass(frozen=True)
@@ -273,8 +293,8 @@ def read_by(stages: Iterable[Stage]) -> dict[str, str]:
     """
     later: dict[str, str] = {}
     for stage in stages:
-        for name, digest in {**stage.later, **stage.outside}.items():
-            later[name] = digest if later.get(name, digest) == digest else EDITED
+        for name, content in {**stage.later, **stage.outside}.items():
+            later[name] = content if later.get(name, content) == content else EDITED
     return later
 
 

@@ -14,6 +14,7 @@ from ..define.divisible import is_class
 from ..define.kernel import require_values, variant_of
 from ..define.pass_configs import checked_pass_configs
 from ..define.space import Choice, Point, callers_part, targets_with_points
+from ..define.unit import alike
 from .build import Job
 from .choice import select_for
 from .machine import REMEMBERED, machine
@@ -81,10 +82,19 @@ def job_of(origin: Origin, config: Mapping[str, Any], options: Options, tuned: b
         split="none",
         glibc="",
     )
-    made = {chosen.record.name: origin.context(chosen) for chosen in (selection, backward) if chosen}
+    chosen = [selection, *([backward] if backward else [])]
+    made = {each.record.name: origin.context(each) for each in chosen}
     contexts = {name: context for name, (context, _) in made.items()}
-    identity = {f"{name} {unit}": digest for name, (_, digests) in made.items() for unit, digest in digests.items()}
+    identity: dict[str, Any] = {f"alike in {each.record.name}": alike_in_c(origin.definition, each) for each in chosen}
+    for name, (_, digests) in made.items():
+        identity |= {f"{name} {unit}": digest for unit, digest in digests.items()}
     return Job(origin.definition, selection, settings, origin.session, backward, contexts, identity)
+
+
+def alike_in_c(definition: DefinitionRecord, selection: KernelSelection) -> list[list[str]]:
+    """For each variant, the slugs of its kernel that are one identifier in C with its own."""
+    listed = {slug for record in definition.kernels if record.name == selection.record.name for slug in record.slugs}
+    return [sorted(alike(slug, {*listed, slug})) for slug in selection.record.slugs]
 
 
 def _selected(origin: Origin, record: KernelRecord, options: Options, tuned: bool = False) -> KernelSelection:
