@@ -748,19 +748,17 @@ def test_the_wheel_that_is_too_large_is_named_and_none_is_published(split: Proje
 
 def test_a_wheel_of_device_code_that_is_too_large_names_the_kernels_with_the_most_of_it(split: Project) -> None:
     from kernelwright.core.errors import KernelwrightError, Where
-    from kernelwright.define.settings import Settings
     from kernelwright.stages.wheel import _require_size
 
-    settings = Settings(package="demo", split="arch", max_wheel_size="3K")
-    build = split.folder / "build"
-    context: Any = SimpleNamespace(settings=settings, package=build / "demo", work=build / "kernels/demo")
+    build, of_arch = split.folder / "build", {"sm_90a": None}
+    request: Any = SimpleNamespace(limit="3K", providers=of_arch, folder=build / "demo", work=build / "kernels/demo")
     wheel = wheels_of(split)["sm_90a"]
     code = [path.stat().st_size for path in (split.folder / "build/kernels/demo/scale").rglob("sm_90a.cubin")]
     assert code
     with pytest.raises(
         KernelwrightError, match=rf"the wheel {wheel.name} has [\d,]+ bytes, and max_wheel_size is 3K"
     ) as e:
-        _require_size("sm_90a", wheel, context, Where(stage="wheel"))
+        _require_size("sm_90a", wheel, request, Where(stage="wheel"))
     assert f"the largest kernels are scale ({sum(code):,} bytes), add_one (" in str(e.value.remedy)
 
 

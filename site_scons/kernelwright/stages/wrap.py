@@ -36,7 +36,7 @@ class Wrapping:
         compress: the mode of the compression of device code.
         toolkit: the CUDA version of the compiler that makes the images.
         backend: what is written for; empty: the library.
-        backends: those that have to know the arguments of the library.
+        backends: those that call the library, if its arguments may not be declared.
         headers: digest of the backend's headers: some of its files are copies of those that all kernels have in common.
         top: the folder of the package's kernels, which paths in the plan are relative to.
     """
@@ -56,7 +56,9 @@ class Wrapping:
 
 def make(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Stage:
     """The stage that writes the wrapper of a kernel's library, and what embeds the images."""
-    request = replace(_wrapping(kernel, variants), backends=kernel.selection.backends)
+    # Only what sources with host code of their own export may have arguments that are not declared.
+    asking = kernel.selection.backends if kernel.record.sources else ()
+    request = replace(_wrapping(kernel, variants), backends=asking)
     return _stage(kernel, request, kernel.name, write_library, files_in(kernel.folder, sources.FILES))
 
 
