@@ -159,6 +159,8 @@ ASKED: dict[str, Any] = {
     "/installed/numpy": True,
     "/environment/HOME": True,
     "/folder/": True,
+    "/environment/NOT_SET": True,
+    "/environment/MY_TILE": False,
     "/environment/SECRET": False,
     "/outside/": False,
     ".git/config": False,
@@ -181,7 +183,16 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_others_may_ask_for_what_is_in_the_repository_and_in_software_only(project: Project, name: str) -> None:
+def test_others_may_ask_for_what_is_in_the_repository_and_in_software_only(
+    project: Project, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "1234")
+    monkeypatch.setenv("MY_TILE", "8")
     assert may_be_asked(project.folder, name) == ASKED[name]
     outside_of_any = may_be_asked(Path("/nowhere/at/all"), name)
     assert outside_of_any == (ASKED[name] and not name.startswith(".."))
+
+
+def test_others_may_ask_for_variables_that_are_declared(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TILE", "8")
+    assert may_be_asked(project.folder, "/environment/MY_TILE", ["MY_TILE"])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .files import dependency_digest
 from .repository import repository_around
-from .surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, surrounding_digest
+from .surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, installed_record, surrounding_digest
 
 IN_PACKAGE = "package:"
 """What the name of a folder or of a source begins with that is in an installed package: ``package:cutlass/include``.
@@ -50,12 +50,19 @@ def present_digest(top: Path, name: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a file or a folder, whose stamp tells a change."""
-    return name != FOLDER and surrounding_digest(name) is None
+    """Whether a name is that of a file or a folder."""
+    return name not in (FOLDER, OUTSIDE) and not name.startswith((VARIABLE, INSTALLED))
+
+
+def has_file(name: str) -> bool:
+    """Whether the stamp of a file tells a change: of it, or of what pip has recorded of a distribution."""
+    return is_file(name) or name.startswith(INSTALLED)
 
 
 def path_of(top: Path, name: str) -> Path:
-    """The path of a file or a folder; it need not exist."""
+    """The path of the file or the folder whose stamp tells a change of something; it need not exist."""
+    if name.startswith(INSTALLED):
+        return installed_record(name.removeprefix(INSTALLED)) or Path("/nonexistent")
     root, rest = _place_of(top, name)
     return Path(root or "/nonexistent", rest)
 
@@ -81,7 +88,8 @@ def may_be_asked(top: Path, name: str, variables: Collection[str] = PASSED_ON) -
     if "\0" in name or not is_portable(name):
         return False
     if name.startswith(VARIABLE):
-        return name.removeprefix(VARIABLE) in variables
+        variable = name.removeprefix(VARIABLE)
+        return variable in variables or variable not in os.environ  # that it is absent, a definition may ask
     if name == FOLDER or name.startswith(INSTALLED):
         return True
     if name.startswith(f"/{IN_PACKAGE}"):

@@ -134,6 +134,8 @@ def _read_size(name: str, raw: Any, where: Where) -> str:
 TEXT = Kind("string", _read_text)
 WORDS = Kind("list", _read_words, ",".join)
 """Different words, at least one. In a text they have commas or blanks between them."""
+NAMES = Kind("list", _read_words, ",".join)
+"""The same, perhaps none."""
 FLAGS = Kind("list", _read_flags, " ".join)
 """Options of a command line, in their order. In a text they have blanks between them."""
 SECONDS = Kind("number of seconds", _read_seconds, lambda value: str(value).removesuffix(".0"), hint="in seconds")

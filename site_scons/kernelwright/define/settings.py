@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..core.arch import TARGETS, target_of
-from ..core.errors import SettingsError, Where
+from ..core.errors import SettingsError, Where, shown
 from ..core.request import ASIDE
+from ..core.surroundings import PASSED_ON
 from .package_name import check_package_name
 from .remote_address import SIGNING_KEY, TOKEN, check_address
-from .setting_kinds import FLAGS, LIMIT, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
+from .setting_kinds import FLAGS, LIMIT, NAMES, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,6 +24,8 @@ else:
     import tomli as tomllib
 
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
+
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
@@ -49,6 +52,15 @@ def _check_tuning(folder: str, where: Where) -> None:
     if folder.startswith("/") or "\\" in folder or {"..", "."} & set(folder.split("/")) or folder.endswith("/"):
         remedy = 'write for example tuning = "tuning"; empty: there are no tables'
         raise SettingsError(f"tuning is {folder!r}, expected a folder below that of the SConstruct", where, remedy)
+
+
+def _check_environment(names: tuple[str, ...], where: Where) -> None:
+    for name in names:
+        if not VARIABLE.fullmatch(name):
+            raise SettingsError(f"environment contains {shown(name)}, which is no name of a variable", where)
+        if name.startswith(("PYTHON", "LD_")):
+            remedy = "add folders of modules to sys.path in the definition, or name them in a .pth file"
+            raise SettingsError(f"environment contains {name!r}, which decides how workers run", where, remedy)
 
 
 def _check_cluster(address: str, where: Where) -> None:
@@ -118,6 +130,12 @@ class Settings:
         "2.28",
         "oldest glibc that libraries run with; empty: that of the machine that builds",
         check=_check_glibc,
+    )
+    environment: tuple[str, ...] = _setting(
+        NAMES,
+        (),
+        f"variables that definitions see besides {', '.join(PASSED_ON)}",
+        check=_check_environment,
     )
     worker_timeout: float = _setting(
         SECONDS, 300.0, "time that starting a worker, or one request to it, may take", affects_output=False

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.dependencies import present_digest
+from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, KernelwrightError, Where, shown
 from ..core.files import open_lock
 from ..core.records import Record, is_file_name
@@ -166,6 +166,7 @@ class DefinitionRecord:
             them, and what a variant is lowered to does not.
         surroundings: what it depends on besides files of the project: name (see ``core.surroundings``) -> digest.
         shared: whether this is all that it depends on, so that other trees can tell whether it is the same there.
+        untracked: what it did that no digest can tell, with the place.
     """
 
     file: str
@@ -175,6 +176,12 @@ class DefinitionRecord:
     recorded: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     surroundings: Mapping[str, str] = field(default_factory=dict)
     shared: bool = field(default=False, metadata=ASIDE)
+    untracked: tuple[str, ...] = field(default=(), metadata=ASIDE)
+
+    @property
+    def unnamed(self) -> list[str]:
+        """The files that it depends on and that have no name on other machines."""
+        return [name for name in self.dependencies if not is_portable(name)]
 
     @property
     def known(self) -> list[tuple[str, str]]:
@@ -202,7 +209,10 @@ class DefinitionRecord:
         kernels = tuple(map(KernelRecord.from_json, value.records("kernels")))
         recorded, surroundings = (digests(n) if value.has(n) else {} for n in ("recorded", "surroundings"))
         shared = value.has("shared") and value.flag("shared")
-        record = cls(value.text("file"), digests("dependencies"), kernels, {}, recorded, surroundings, shared)
+        untracked = tuple(value.texts("untracked")) if value.has("untracked") else ()
+        record = cls(
+            value.text("file"), digests("dependencies"), kernels, {}, recorded, surroundings, shared, untracked
+        )
         if record.file not in record.dependencies:
             raise ValueError("a definition that does not depend on its own file")
         return record

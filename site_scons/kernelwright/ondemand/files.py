@@ -216,7 +216,8 @@ def record_of(path: Path, options: Options, root: Path | None = None) -> tuple[D
     root = root or project_root(path)
     settings = settings_for(root, options, os.environ)
     session = session_for(root, settings, options)
-    identity = f"{session.toolchain.lowerer().identity} {loaded_code()}"
+    declared = "".join(f" {name}" for name in sorted(settings.environment))
+    identity = f"{session.toolchain.lowerer().identity} {loaded_code()}{declared}"
     try:
         return _discovered(path, root, session, identity, _no_worker), session, settings
     except _NoRecordError:

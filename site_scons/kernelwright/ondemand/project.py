@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from ..core.quantity import parse_size
+from ..core.repository import repository_around
 from ..define.settings import Settings
 from .options import Options, effective, unknown_variables
 from .session import SESSIONS, Session
@@ -16,9 +17,9 @@ from .store import clear_cache as clear_folder
 
 
 def project_root(path: Path) -> Path:
-    """The folder that the names of files are relative to: that of the project, or the one of the file's top package."""
+    """The folder that names of files are relative to: that of the project, of the git tree, or of the top package."""
     outside = next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
-    return project_of(path) or outside
+    return project_of(path) or repository_around(path.parent) or outside
 
 
 def root_of_live(location: str) -> Path:

@@ -93,6 +93,7 @@ class Session:
             if self._pool is None:
                 timeout = self.settings.worker_timeout
                 self._pool = WorkerPool(self.jobs, self.root, timeout, on_output=self._show_output)
+                self._pool.variables = self.settings.environment
             return self._pool
 
     @property
@@ -156,7 +157,7 @@ class Sessions:
     def get(self, root: Path, settings: Settings, store: KernelStore, jobs: int, verbose: bool) -> Session:
         """The session of a project, made when it is asked for first."""
         limits = (settings.worker_timeout, settings.tool_timeout, settings.memory_limit, settings.nvcc_memory)
-        key = (root, store.folder, jobs, verbose, *limits, settings.cache_dir)
+        key = (root, store.folder, jobs, verbose, *limits, settings.cache_dir, settings.environment)
         with self._lock:
             if key not in self._sessions:
                 self._sessions[key] = Session(root, settings, store, jobs, verbose)

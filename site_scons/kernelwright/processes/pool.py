@@ -8,6 +8,7 @@ imports TVM, NumPy or SCons.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -111,6 +112,8 @@ class WorkerPool:
             definitions, TVM's warnings), without control characters; from the thread that made the call. None drops
             the text.
         kind: what the workers are.
+
+    ``variables`` are the names of those that definitions see besides ``PASSED_ON``.
     """
 
     def __init__(
@@ -125,6 +128,8 @@ class WorkerPool:
         self.size = max(1, size)
         self._kind = kind
         self._command = [python, *kind.arguments, str(project_root)]
+        self._started_in: tuple[dict[str, str], list[str]] | None = None
+        self.variables: tuple[str, ...] = ()
         self.timeout_s = timeout_s
         self._on_output = on_output
         self._change = threading.Condition()
@@ -195,6 +200,8 @@ class WorkerPool:
         """Wait for a worker that may execute a definition file, or start one."""
         with contextlib.ExitStack() as unlocked, self._change:
             self._wait_for_place(where)
+            for outdated in self._leave_other_environment():
+                unlocked.callback(outdated.dispose)
             if (idle := self._find_idle(definition)) is not None:
                 return idle
             if len(self._all) >= self.size:
@@ -247,10 +254,32 @@ class WorkerPool:
     def _start_process(self, log: int) -> Process:
         """Start a process, which writes to a log; the caller has the lock."""
         if not self._kind.forked:
-            return Spawned(self._command, self._environment(), log)
+            return Spawned([*self._command, self._told(self._others())], self._environment(), log)
         if self._fork_server is None or not self._fork_server.is_alive:
-            self._fork_server = ForkServer(self._command, self._environment())
+            self._started_in = environment, others = self._environment(), self._others()
+            self._fork_server = ForkServer([*self._command, self._told(others)], environment)
         return Forked(self._fork_server, log)
+
+    def _leave_other_environment(self) -> list[_Worker]:
+        """The idle workers, if they see other variables than they would now; none of them is used any more.
+
+        A process may change its environment between two compiles. The caller has the lock.
+        """
+        if self._started_in in (None, (self._environment(), self._others())) or self._fork_server is None:
+            return []
+        self._hanging.append(self._fork_server)
+        self._fork_server = self._started_in = None
+        outdated, self._idle = self._idle, []
+        self._all.difference_update(outdated)
+        return outdated
+
+    def _told(self, others: Sequence[str]) -> str:
+        """The argument of ``worker.environment.variables_of``."""
+        return json.dumps({"declared": self.variables, "others": others})
+
+    def _others(self) -> list[str]:
+        """The names of the variables that are set here and that definitions do not see."""
+        return sorted(os.environ.keys() - {*PASSED_ON, *self.variables})
 
     def _refuse_if_closed(self, where: Where) -> None:
         if self._closed:
@@ -258,7 +287,7 @@ class WorkerPool:
 
     def _put_back(self, worker: _Worker) -> None:
         with self._change:
-            if worker.reusable and not self._closed:
+            if worker.reusable and not self._closed and worker.server in (None, self._fork_server):
                 self._idle.append(worker)
                 self._change.notify_all()
                 return
@@ -278,7 +307,8 @@ class WorkerPool:
 
     def _environment(self) -> dict[str, str]:
         """A fixed environment, in which kernelwright is imported from where this process imported it."""
-        kept = {name: os.environ[name] for name in (*PASSED_ON, *self._kind.variables) if name in os.environ}
+        seen = (*PASSED_ON, *self._kind.variables, *self.variables)
+        kept = {name: os.environ[name] for name in seen if name in os.environ}
         return {
             **kept,
             "PYTHONPATH": str(_PACKAGE_PARENT),

@@ -276,6 +276,7 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "kernels": lambda value: isinstance(value, list),  # what is in it is for ``discovery``
         "surroundings": _is_object_of(_is_text),
         "shared": lambda value: isinstance(value, bool),
+        "untracked": _is_list_of(_is_text),
     },
     LowerRequest.op: {
         "files": _is_list_of(_is_text),
@@ -283,6 +284,7 @@ RESULTS: Mapping[str, Mapping[str, _Form]] = {
         "seconds": _is_number,
         "cpu_seconds": _is_number,
         "dependencies": _is_object_of(_is_text),
+        "untracked": _is_list_of(_is_text),
     },
     CheckRequest.op: {
         "cases": _is_integer,

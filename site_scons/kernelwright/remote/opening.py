@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core.dependencies import may_be_asked
 from ..core.errors import SettingsError, Where
+from ..core.surroundings import PASSED_ON
 from ..define.remote_address import OWN_CREDENTIALS, SIGNING_KEY, TOKEN, is_safe_for_secrets, scheme_of
 from ..define.settings import Settings
 from .client import RemoteCache
@@ -53,11 +54,12 @@ def open_remote(
     if isinstance(store, FolderStore) and (problem := store.problem(writes)):
         warn(f"kernelwright: the remote cache is off: {problem}")
         return None
+    variables = (*PASSED_ON, *settings.environment)
     if settings.remote_layout == "bazel":
         from .bazel import BazelStore
 
         store = BazelStore(store)
-    return RemoteCache(store, seal, writes, warn, partial(may_be_asked, top))
+    return RemoteCache(store, seal, writes, warn, partial(may_be_asked, top, variables=variables))
 
 
 def _store(settings: Settings, top: Path, environment: Mapping[str, str]) -> Store:

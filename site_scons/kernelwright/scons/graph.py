@@ -23,17 +23,18 @@ import SCons.Util
 
 from .. import backends, lower
 from ..core.arch import image_file
-from ..core.dependencies import is_file, is_portable, present_digest
+from ..core.dependencies import is_portable, present_digest
 from ..core.errors import DefinitionError, KernelwrightError, SettingsError, Where
 from ..core.files import canonical_json
 from ..core.pipeline import LISTINGS
 from ..core.shard import shard_of
+from ..core.surroundings import OUTSIDE
 from ..core.version import VERSION
 from ..define.settings import Settings, affecting
 from ..discover.tables import tables_in
 from ..stages import commands
 from ..stages.code import code_digest, own_code
-from ..stages.context import Context, KernelContext
+from ..stages.context import Context, KernelContext, told
 from ..stages.package import Assembly, Built, Part, backends_of, images_in, named_backends, remove_unknown
 from ..stages.stage import IR, Stage
 from ..stages.tools import Tools, find_tools
@@ -361,7 +362,8 @@ class PackageGraph:
 
     def _identity(self, lowerer: Lowerer) -> str:
         """What records of definition files depend on besides the files."""
-        return f"{lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}"
+        declared = "".join(f" {name}" for name in sorted(self.settings.environment))
+        return f"{lowerer.identity} {code_digest('DISCOVER')}{' strict' if self.run.strict else ''}{declared}"
 
     def _discover(self, files: list[str], kept: dict[str, SettledKernel]) -> list[KernelwrightError]:
         """Make the nodes of the kernels in some files, and return what is wrong with the others.
@@ -384,7 +386,8 @@ class PackageGraph:
             self.run.answers,
         )
         for record in records:
-            found, before = Unsettled(record, {}, []), len(errors)
+            notes = told(record.file, record.untracked, record.unnamed if self.run.has_remote else ())
+            found, before = Unsettled(record, {}, notes), len(errors)
             # Kernels whose names other files have taken: they are among the errors already.
             twice = {kernel.name for kernel in record.kernels if kernel.name in kept or kernel.name in self._discovered}
             for kernel in record.kernels:
@@ -693,8 +696,7 @@ class PackageGraph:
         if whole and all_here and found.definition.shared and self._restored:
             common = [stage for stage in (self.glibc_stage, self.launcher_stage) if stage is not None]
             stages = [*common, *(stage for build in found.kernels.values() for stage in build.stages)]
-            digests = {**self._digests(found), **found.definition.surroundings}
-            self._restored.keep(found.definition.file, whole, found.notes, stages, digests)
+            self._restored.keep(found.definition.file, whole, found.notes, stages, self._digests(found))
 
     def _remove_logs(self, finished: set[str]) -> None:
         """Remove the errors that partial builds kept of kernels that are finished now, or are no more."""
@@ -736,12 +738,12 @@ class PackageGraph:
         )
 
     def _stamps(self, found: Unsettled) -> Any:
-        """Stamps of all files that decide what the kernels of a definition file are."""
-        return trusted_stamps(self._top, {n: d for n, d in self._digests(found).items() if is_file(n)})
+        """Stamps of all that decides what the kernels of a definition file are, as far as that can be told."""
+        return trusted_stamps(self._top, {n: d for n, d in self._digests(found).items() if n != OUTSIDE})
 
     def _digests(self, found: Unsettled) -> dict[str, str]:
-        """All files that decide what the kernels of a definition file are, with their digests."""
-        digests = {**found.definition.dependencies, **found.definition.recorded, **found.tables}
+        """All that decides what the kernels of a definition file are, with digests."""
+        digests = {**dict(found.definition.known), **found.tables}
         for nodes in found.kernels.values():
             for stage in (*nodes.stages, *nodes.checks):
                 digests |= {**stage.later, **stage.outside}

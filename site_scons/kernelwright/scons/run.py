@@ -100,6 +100,7 @@ class BuildRun:
         self._tables: dict[str, str] = {}
         self._used_tables: set[str] = set()
         self._settings = settings
+        self._variables = dict.fromkeys(settings.environment)
         self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
         self._failures: list[str] = []
         self._avoidable = False
@@ -255,7 +256,9 @@ class BuildRun:
         """The workers; none is started before the first request."""
         from ..processes.pool import WorkerPool
 
-        return WorkerPool(self.local_jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
+        pool = WorkerPool(self.local_jobs, self.top, self._timeouts["worker"], on_output=self._show_output)
+        pool.variables = tuple(self._variables)
+        return pool
 
     @shared_property
     def compilers(self) -> ToolRunner | ClusterRunner:
@@ -294,7 +297,10 @@ class BuildRun:
         return min(self.jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else self.jobs
 
     def allow(self, settings: Settings) -> None:
-        """Give requests the time that a package asks for; packages share the workers, and none is cut shorter."""
+        """Give requests the time and the variables that a package asks for; packages share the workers."""
+        self._variables |= dict.fromkeys(settings.environment)
+        if "pool" in self.__dict__:
+            self.pool.variables = tuple(self._variables)
         for name, seconds in (("worker", settings.worker_timeout), ("tool", settings.tool_timeout)):
             self._timeouts[name] = max(self._timeouts[name], seconds)
         for name, pool in (("worker", "pool"), ("tool", "compilers")):

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..core.dependencies import IN_PACKAGE, present_digest
+from ..core.dependencies import IN_PACKAGE, is_portable, present_digest
 from ..core.errors import DefinitionError, EditedError, ToolchainError, Where
-from ..core.surroundings import interpreter
+from ..core.surroundings import OUTSIDE, interpreter
 
 if TYPE_CHECKING:
     from ..define.settings import Settings
@@ -258,6 +258,8 @@ class KernelContext:
         """
         contents = {name: digest for name, digest in self.definition.dependencies.items() if digest}
         seen = {"interpreter": self.package.interpreter, "surroundings": dict(self.definition.surroundings)}
+        if self.package.settings.environment:
+            seen["declared"] = sorted(self.package.settings.environment)
         return {"file": self.definition.file, "contents": contents, **seen}
 
     def remembering(self, stage: Stage, request: str) -> Stage:
@@ -288,6 +290,11 @@ class KernelContext:
             self._require_unedited({name: present_digest(top, name) for name in known}, where)
             raise
         self._require_unedited(result["dependencies"], where)
+        cache = self.run.cache
+        is_sent = cache is not None and cache.remote is not None
+        unnamed = [name for name in result["dependencies"] if name != OUTSIDE and not is_portable(name)]
+        for line in told(self.definition.file, result.get("untracked", ()), unnamed if is_sent else ()):
+            self.run.note_once(line)
         return result
 
     def _require_unedited(self, dependencies: Mapping[str, str], where: Where) -> None:
@@ -333,3 +340,17 @@ def require_folders(folders: Mapping[str, Path], where: Where) -> None:
             beside = Path((where.location or "").rpartition(":")[0]).parent.as_posix()
             message = f"includes names {name!r}, which is no folder beside the definition"
             raise DefinitionError(message, where, f"give paths relative to {beside}, or make the folder")
+
+
+def told(file: str, untracked: Iterable[str], unnamed: Iterable[str]) -> list[str]:
+    """What a run says of a definition file whose results stay on the machine.
+
+    Arguments:
+        untracked: what it did that no digest can tell.
+        unnamed: the files that it read and that have no name on other machines.
+    """
+    rest = "so what it makes stays on this machine"
+    return [
+        *(f"kernelwright: {what}: a build does not notice when the answer changes, {rest}" for what in untracked),
+        *(f"kernelwright: {file} reads {name}, which has no name on other machines, {rest}" for name in unnamed),
+    ]

@@ -21,7 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from ..core.dependencies import is_file, present_digest
+from ..core.dependencies import present_digest
 from ..core.files import lasting_stamp, sha256_of
 from ..core.shard import parse_shard
 from . import finished
@@ -115,7 +115,7 @@ class Restorer:
             kernels[name] = vars(replace(kernel, outputs=stamps))
         steps = [(s.label, s.subject, s.kernel, s.variant, s.arch) for s in written.stages]
         # With the digests that it was found by: what has changed since then counts as a change in the next run.
-        names = {name: present(name) for name in filter(is_file, found.names)}
+        names = {name: present(name) for name in found.names}
         depends = trusted_stamps(wanted.top, names)
         return Restored(found.notes, kernels, steps, outputs, depends, start, time.monotonic())
 

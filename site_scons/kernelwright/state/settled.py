@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from ..core.dependencies import path_of, present_digest
+from ..core.dependencies import has_file, path_of, present_digest
 from ..core.files import COARSE_NS, Stamp, file_stamp, lasting_stamp
 from ..core.records import Output, Record
 from ..core.sealed import read_sealed, write_sealed
@@ -67,7 +67,7 @@ class Settled:
 
     Arguments:
         key: digest of everything that all kernels depend on; with another key nothing counts.
-        files: definition file -> all files that its kernels depend on, with their stamps; None: the file is absent.
+        files: definition file -> all that its kernels depend on, with stamps; None: it is absent.
         notes: definition file -> what a run says about its kernels.
         kernels: the finished kernels by name.
         copies: path in the package -> stamp and SHA-256 of the copy of a product.
@@ -103,11 +103,15 @@ def write_settled(path: Path, settled: Settled) -> None:
 
 
 def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
-    """Whether all files are as their stamps say, without reading any."""
+    """Whether all files, variables and packages are as their stamps say, without reading any file."""
     stat = os.stat  # this loop is most of a build that has nothing to do
     for name, stamp in stamps.items():
+        if name[:1] == "/":
+            if _stamp_of(Path(top), name) != (None if stamp is None else tuple(stamp)):
+                return False
+            continue
         try:
-            now = stat(f"{top}/{name}" if name[:1] != "/" else path_of(Path(top), name))
+            now = stat(f"{top}/{name}")
         except (OSError, ValueError):  # ValueError: no file can have such a name
             if stamp is not None:
                 return False
@@ -118,7 +122,7 @@ def is_current(top: str, stamps: Mapping[str, Recorded | None]) -> bool:
 
 
 def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded | None] | None:
-    """Stamps of files, if their content is what these digests say, and if the stamps will tell the next change.
+    """Stamps of all that something depends on, if it is as these digests say, and if they will tell the next change.
 
     A file that was changed just now may be changed again without another time; then nothing can be told from a stamp.
     That includes files from the future, which a clock that was set back leaves.
@@ -126,8 +130,9 @@ def trusted_stamps(top: str, digests: Mapping[str, str]) -> dict[str, Recorded |
     stamps: dict[str, Recorded | None] = {}
     for name, digest in digests.items():
         now = time.time_ns()
-        stamp = _stamp_or_none(path_of(Path(top), name))
-        if present_digest(Path(top), name) != digest or (stamp is not None and not _told_by_time(stamp, now)):
+        stamp = _stamp_of(Path(top), name)
+        untold = stamp is not None and has_file(name) and not _told_by_time(stamp, now)
+        if present_digest(Path(top), name) != digest or untold:
             return None
         stamps[name] = None if stamp is None else [*stamp]
     return stamps
@@ -148,10 +153,14 @@ def _told_by_time(stamp: Stamp, now: int) -> bool:
     return changed + (FINE_NS if stamp[2] % 1_000_000_000 else COARSE_NS) < now
 
 
-def _stamp_or_none(path: Path) -> Stamp | None:
+def _stamp_of(top: Path, name: str) -> Stamp | None:
+    """What tells a change of something that has a name; None: it is absent."""
+    if not has_file(name):
+        digest = present_digest(top, name)
+        return (int(digest[:15], 16), 0, 0, 0) if digest else None
     try:
-        return file_stamp(path)
-    except OSError:
+        return file_stamp(path_of(top, name))
+    except (OSError, ValueError):
         return None
 
 

@@ -46,11 +46,13 @@ class Bench:
     Arguments:
         root: the project's folder.
         policy: how is measured.
+        variables: names of the variables that definitions see besides ``PASSED_ON``.
 
     ``seconds`` and ``disturbed`` have for each turn how long it took, and the part of its batches that did not count.
     """
 
-    def __init__(self, root: Path, policy: Policy) -> None:
+    def __init__(self, root: Path, policy: Policy, variables: tuple[str, ...] = ()) -> None:
+        self._variables = variables
         self._root = root
         self._policy = policy
         self._pool: WorkerPool | None = None
@@ -92,6 +94,7 @@ class Bench:
     def _process(self) -> WorkerPool:
         if self._pool is None:
             self._pool = WorkerPool(1, self._root, self._policy.limit_s, kind=MEASURING)
+            self._pool.variables = self._variables
         return self._pool
 
     def _turn(self, built: Built, sizes: Mapping[str, int]) -> Turn:

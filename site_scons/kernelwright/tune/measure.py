@@ -20,6 +20,7 @@ import numpy as np
 from ..core.errors import CheckError, KernelwrightError
 from ..processes.protocol import CostRequest, MeasureRequest, Request
 from ..worker.definitions import Definitions
+from ..worker.environment import variables_of
 from ..worker.server import Server, load, serve
 from .sizes import size_text
 
@@ -209,7 +210,7 @@ class MeasuringServer(Server):
 
 def main() -> None:
     """Import TVM, and serve until stdin ends."""
-    serve(Definitions(Path(sys.argv[1]).absolute()), load(), MeasuringServer)
+    serve(Definitions(Path(sys.argv[1]).absolute(), variables_of(sys.argv[2])), load(), MeasuringServer)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def regrets(tuner: Tuner, table: TableFile) -> list[Regret]:
     Raises:
         KernelwrightError: an answer cannot be built or measured.
     """
-    bench = Bench(tuner.root, tuner.request.policy)
+    bench = Bench(tuner.root, tuner.request.policy, tuner.origin.settings.environment)
     found: list[Regret] = []
     try:
         for choice in tuner.choices:

@@ -188,7 +188,7 @@ class Tuner:
         """
         self._start = time.monotonic()
         kept = Kept(folder, self.request.anew)
-        bench = Bench(self.root, self.request.policy)
+        bench = Bench(self.root, self.request.policy, self.origin.settings.environment)
         try:
             tuned = [ConfigTuning(self, number, bench, kept, before).run() for number in range(len(self.choices))]
         finally:

@@ -35,6 +35,7 @@ from ..core.errors import DefinitionError, EditedError, KernelwrightError, Where
 from ..core.project import Installation, Project
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, PASSED_ON, VARIABLE, distributions_of, surrounding_digest
 from ..define.kernel import Kernel, Variant
+from .environment import Variables
 from .imports import ProjectFinder, ProjectLoader
 from .reads import ReadRecorder, Reads
 from .strict import Strict
@@ -100,10 +101,12 @@ class Definitions:
 
     Arguments:
         root: the project root.
+        variables: which variables of the environment definitions see.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, variables: Variables) -> None:
         self.project = Project(root)
+        self._seen = (*PASSED_ON, *variables.declared)
         self._begun = False
         self._known: Definition | None = None
         self._before: frozenset[str] = frozenset()
@@ -111,7 +114,7 @@ class Definitions:
         self._owners: dict[frozenset[str], list[str] | None] = {}
         self._installation = installation = Installation()
         self._strict = Strict(self.project, installation)
-        self._recorder = ReadRecorder(self.project, installation, self._strict)
+        self._recorder = ReadRecorder(self.project, installation, self._strict, variables)
         self._finder = ProjectFinder(self.project, installation, self._recorder)
         self._recorder.install()
         sys.meta_path.insert(0, self._finder)
@@ -141,7 +144,7 @@ class Definitions:
         if not self._begun:
             self._begun = True  # from here on, even if the file fails
             self._before = frozenset(sys.modules)
-            self._variables = {name: surrounding_digest(VARIABLE + name) or "" for name in PASSED_ON}
+            self._variables = {name: surrounding_digest(VARIABLE + name) or "" for name in self._seen}
             self._known = self._execute(path, Definition(name, Reads(strict)))
             return self._known
         known = self._known
@@ -160,13 +163,18 @@ class Definitions:
         asked = sorted(definition.reads.variables.intersection(self._variables))
         installed = [INSTALLED + name for name in self._distributions() or ()]
         # The values are those that it was started with: it may have set others.
-        variables = {VARIABLE + name: self._variables[name] for name in asked}
+        variables = {VARIABLE + name: self._variables.get(name, "") for name in {*asked, *definition.reads.absent}}
         return {**variables, **{name: surrounding_digest(name) or "" for name in installed}}
 
     def is_shareable(self, definition: Definition) -> bool:
         """Whether all that the definition depends on is known, so that others can tell whether it is the same there."""
         known = not definition.reads.outside and self._distributions() is not None
         return known and all(map(is_portable, definition.reads.files))
+
+    def untracked(self, definition: Definition) -> list[str]:
+        """What the definition did that no digest can tell, so that nobody would notice another result: for users."""
+        found = ((self.project.location(f.location) or definition.file, f.text) for f in definition.reads.outside)
+        return [f"{location}: {text}" for location, text in found]
 
     def seen_by(self, definition: Definition) -> dict[str, str]:
         """All that the definition depends on, what its functions turned out to see when they were called included."""
@@ -324,12 +332,22 @@ class Definitions:
     def _guarded(self, definition: Definition, subject: str, where: Where, function: Callable[[], Any]) -> Any:
         """Call user code; whatever it raises becomes a DefinitionError at the user's line."""
         try:
-            return function()
+            result = function()
         except BaseException as error:  # user code may raise anything, SystemExit included
+            self._require_allowed(definition, subject, where)
             self._blame_strict(definition, subject, where, error)
             if isinstance(error, KernelwrightError):
                 raise
             raise self.error(error, subject, where) from error
+        self._require_allowed(definition, subject, where)
+        return result
+
+    def _require_allowed(self, definition: Definition, subject: str, where: Where) -> None:
+        """Raise the error for what no definition may do, even if the user's code has swallowed what came of it."""
+        if (found := definition.reads.refused) is not None:
+            self._known = None
+            place = replace(where, location=self.project.location(found.location) or where.location)
+            raise DefinitionError(f"{subject} {found.text}", place, found.remedy)
 
     def _blame_strict(self, definition: Definition, subject: str, where: Where, error: BaseException) -> None:
         """Raise an error for what strict mode never allows: it may be why the code failed, as without a network.
@@ -393,6 +411,8 @@ def _remedy(error: BaseException) -> str | None:
     """What to do about an exception of user code, where that is known."""
     if isinstance(error, SystemExit):
         return "a definition must not end the process"
+    if isinstance(error, KeyError) and hasattr(error, "remedy"):  # it asked for a variable of the environment
+        return str(error.remedy)
     if isinstance(error, ModuleNotFoundError):
         absent = str(error.name).partition(".")[0]
         for name in lower.names():

@@ -2,27 +2,62 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
-def watch_environment(note: Callable[[str], None]) -> None:
+@dataclass(frozen=True)
+class Variables:
+    """The variables of the environment of the build, as definitions see them.
+
+    Arguments:
+        declared: names of those that the setting ``environment`` has them see.
+        others: names of those that are set where the build was started, and that they do not see.
+    """
+
+    declared: Sequence[str] = ()
+    others: Sequence[str] = ()
+
+    def remedy(self, name: str) -> str:
+        """What to do about a variable that a definition needs and does not have."""
+        if name in self.declared:
+            return f"set {name} where the build is started, or ask with os.environ.get({name!r}, ...)"
+        return f'write environment = ["{name}"] under [tool.kernelwright] in pyproject.toml: then definitions see it'
+
+
+def variables_of(argument: str) -> Variables:
+    """What the pool tells a worker of its environment."""
+    return Variables(**json.loads(argument))
+
+
+def watch_environment(note: Callable[[str, bool], None], remedy: Callable[[str], str]) -> None:
     """Have a function called with the name of each variable that is asked for from now on; there is no way back.
 
     The objects stay the ones that other modules have got hold of, so they get another class.
+
+    Arguments:
+        note: is told the name, and whether there is such a variable.
+        remedy: gives what to do about the absence of a variable; the ``KeyError`` has it as its ``remedy``.
     """
 
     class Watched(os._Environ[Any]):
         """An environment that tells what it is asked for; its other methods use these two."""
 
         def __getitem__(self, key: Any) -> Any:
-            note(os.fsdecode(key))
-            return super().__getitem__(key)
+            name = os.fsdecode(key)
+            note(name, self.encodekey(key) in self._data)  # type: ignore[attr-defined]
+            try:
+                return super().__getitem__(key)
+            except KeyError as error:
+                error.remedy = remedy(name)  # type: ignore[attr-defined]
+                raise
 
         def __iter__(self) -> Iterator[Any]:
             for key in list(super().__iter__()):
-                note(os.fsdecode(key))
+                note(os.fsdecode(key), True)
                 yield key
 
     os.environ.__class__ = Watched

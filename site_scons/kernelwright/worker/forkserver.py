@@ -1,4 +1,4 @@
-"""The fork server: ``python -m kernelwright.worker.forkserver PROJECT_ROOT``.
+"""The fork server: ``python -m kernelwright.worker.forkserver PROJECT_ROOT VARIABLES``.
 
 It imports TVM once, and forks a worker (see ``server``) whenever it is asked to: a fork takes 3 milliseconds and shares
 the memory that an import took 0.7 s to fill. It executes no definition itself, so that every worker begins with TVM and
@@ -31,6 +31,7 @@ from ..processes.children import POLL_S, born
 from ..processes.tool_process import end_session
 from . import server
 from .definitions import Definitions
+from .environment import variables_of
 
 DESCRIPTORS = 4
 """How many descriptors come with a request."""
@@ -185,7 +186,7 @@ def main() -> None:
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
     loaded = _load_unless_build_ends(control)
-    definitions = Definitions(root)
+    definitions = Definitions(root, variables_of(sys.argv[2]))
     gc.collect()
     gc.freeze()  # TVM's own objects stay; later collections need not look at them, nor copy their pages
     if ForkServer(control).run():

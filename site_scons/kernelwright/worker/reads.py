@@ -6,6 +6,7 @@ is made of it (``os.path.exists``), and nothing of what C++ code does.
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import errno
 import glob
@@ -17,15 +18,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..core.dependencies import present_digest
+from ..core.errors import DefinitionError
 from ..core.files import OUTPUT_FOLDERS
 from ..core.project import Installation, Project
 from ..define import recorded
-from .environment import watch_environment
+from . import environment
+from .environment import Variables, watch_environment
 from .patterns import pattern_files
-from .strict import FORBIDDEN_EVENTS, Findings, Strict
+from .strict import FORBIDDEN_EVENTS, Finding, Findings, Strict
 
 
 @dataclass
@@ -43,6 +47,8 @@ class Reads:
         findings: what it did since its last call began that strict mode does not allow.
         outside: what it did without strict mode and what no digest can tell: for others it may be another thing.
         variables: the variables of the environment that it asked for.
+        absent: those that it asked for itself, and that are not set where the build was started.
+        refused: the first thing that it did and may not do in any mode; its code may have swallowed the exception.
         by_tool: whether the compiler of a front end calls it. What that does by itself is a part of its identity.
     """
 
@@ -55,6 +61,8 @@ class Reads:
     findings: Findings = field(default_factory=dict)
     outside: Findings = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    refused: Finding | None = None
     by_tool: bool = False
 
     def has_made(self, path: str) -> bool:
@@ -75,10 +83,12 @@ class ReadRecorder:
     Arguments:
         project, installation: tell which files are the user's, and which are installed.
         strict: judges what a strict definition does.
+        variables: which variables of the environment definitions see.
     """
 
-    def __init__(self, project: Project, installation: Installation, strict: Strict) -> None:
+    def __init__(self, project: Project, installation: Installation, strict: Strict, variables: Variables) -> None:
         self._project = project
+        self._variables = variables
         self._installation = installation
         self._root = Path(project.root)
         self._strict = strict
@@ -102,11 +112,27 @@ class ReadRecorder:
     def install(self) -> None:
         """Have Python call the hook from now on; there is no way back."""
         sys.addaudithook(self._hook)
-        watch_environment(self._asked_for)
+        watch_environment(self._asked_for, self._variables.remedy)
 
-    def _asked_for(self, variable: str) -> None:
-        if self._reads is not None and not self._own.busy and self._counts(self._reads):
-            self._reads.variables.add(variable)
+    def _asked_for(self, variable: str, is_set: bool) -> None:
+        reads = self._reads
+        if reads is None or self._own.busy or not self._counts(reads):
+            return
+        reads.variables.add(variable)
+        if not is_set and (place := self._place_of_caller()):
+            if variable in self._variables.others:
+                text = f"asks for the variable {variable}, which is set, and which definitions do not see"
+                reads.refused = reads.refused or Finding(text, self._variables.remedy(variable), place)
+                raise DefinitionError(f"a definition {text}")
+            reads.absent.add(variable)
+
+    def _place_of_caller(self) -> str | None:
+        """Where a line of the user's asks for a variable; None: an installed module asks for it."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and (frame.f_code.co_filename in _ASKING or _is_frozen(frame)):
+            frame = frame.f_back
+        is_users = frame is not None and self.name_of(frame.f_code.co_filename) is not None
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None and is_users else None
 
     def name_of(self, path: str) -> str | None:
         """The name of a file of the user's, wherever it lies; see :meth:`core.project.Project.name`."""
@@ -297,6 +323,14 @@ class ReadRecorder:
                 self._note_listing(reads, posixpath.normpath(found))
             elif not glob.has_magic(parts[-1]):
                 self._note(reads, found)
+
+
+_ASKING = (__file__, environment.__file__, os.__file__, collections.abc.Mapping.get.__code__.co_filename)
+"""Files with the code of ``os.environ`` and ``os.getenv``, which may be frozen."""
+
+
+def _is_frozen(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in ("<frozen os>", "<frozen _collections_abc>")
 
 
 def _is_outside(name: str) -> bool:

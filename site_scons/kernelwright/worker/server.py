@@ -119,6 +119,7 @@ class Server:
             "kernels": kernels,
             "surroundings": self._definitions.surroundings_of(definition) | self._definitions.places_in([declared]),
             "shared": self._definitions.is_shareable(definition),
+            "untracked": self._definitions.untracked(definition),
         }
 
     def _kernel_record(self, definition: Definition, kernel: Kernel) -> dict[str, Any]:
@@ -189,6 +190,7 @@ class Server:
             "seconds": round(time.monotonic() - start, 4),
             "cpu_seconds": round(time.process_time() - cpu_start, 4),
             "dependencies": self._definitions.seen_by(definition) | self._definitions.places_in(lowered.files.values()),
+            "untracked": self._definitions.untracked(definition),
         }
 
     def _run_front_end(
