@@ -258,9 +258,9 @@ def test_a_pool_with_a_process_that_does_not_end(tmp_path: Path, open_files: Non
 RESULTS = {
     "discover": {
         **{"schema": 3, "file": "k.py", "dependencies": {"k.py": "0"}, "recorded": {}, "kernels": []},
-        **{"surroundings": {}, "shared": True},
+        **{"surroundings": {}, "shared": True, "untracked": []},
     },
-    "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}},
+    "lower": {"files": ["a"], "schedule": "", "seconds": 1.5, "cpu_seconds": 1, "dependencies": {}, "untracked": []},
     "check": {"cases": 1, "worst_error": 0.0, "sizes": [{"n": 1}], "device": "cpu", "dependencies": {}},
     "measure": {"us": [1.5, 2], "warm_us": [], "clock_mhz": 1980, "disturbed": 0.5},
     "cost": {"costs": [1.5, 2]},

@@ -196,3 +196,78 @@ def test_others_may_ask_for_what_is_in_the_repository_and_in_software_only(
 def test_others_may_ask_for_variables_that_are_declared(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TILE", "8")
     assert may_be_asked(project.folder, "/environment/MY_TILE", ["MY_TILE"])
+
+
+PLACES = {"inside": "data", "common": "{top}/repo/common/data", "far": "{top}/far/data"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("code", "sees"),
+    [
+        ("import os; os.path.exists('{path}')", "md"),
+        ("import os; os.path.isfile('{path}'), os.path.isdir('{path}')", "md"),
+        ("import os; os.access('{path}', os.R_OK)", "md"),
+        ("from os.path import lexists; lexists('{path}')", "md"),
+        ("from pathlib import Path; Path('{path}').exists()", "md"),
+        ("from pathlib import Path; Path('{path}').is_dir()", "md"),
+        ("from pathlib import Path; Path('{path}').is_symlink()", "mdl"),
+        ("import os\ntry: os.readlink('{path}')\nexcept OSError: pass", "mdl"),
+        ("import os\ntry: os.stat('{path}').st_size\nexcept OSError: pass", "mdc"),
+        ("import os\ntry: os.path.getsize('{path}')\nexcept OSError: pass", "mdc"),
+        ("from pathlib import Path\ntry: Path('{path}').stat()\nexcept OSError: pass", "mdc"),
+        ("import os; os.path.realpath('{path}'), os.path.abspath('{path}')", ""),
+    ],
+)
+def test_what_is_asked_of_a_file_without_opening_it_is_a_dependency(
+    project: Project, place: str, code: str, sees: str
+) -> None:
+    path = project.folder / PLACES[place].format(top=top_of(project))
+    code = code.replace("{path}", str(path))
+    file = project.empty("looking", code)
+
+    def depends() -> dict[str, str]:
+        return {name: digest for name, digest in project.discover(file)["dependencies"].items() if "data" in name}
+
+    def changed(known: dict[str, str]) -> bool:
+        return any(present_digest(project.folder, name) != digest for name, digest in known.items())
+
+    absent = depends()
+    path.mkdir()
+    assert changed(absent) == ("d" in sees), "a folder appears"
+    path.rmdir()
+    path.write_text("1")
+    assert changed(absent) == ("m" in sees), "a file appears"
+    present = depends()
+    path.write_text("2 and more")
+    assert changed(present) == ("c" in sees), "its content changes"
+    path.unlink()
+    path.symlink_to("tiles.py")
+    assert changed(present) or not sees
+    linked = depends()
+    path.unlink()
+    path.symlink_to("table.json")
+    assert changed(linked) or "l" not in sees
+    path.unlink()
+    assert all(is_portable(name) == (place != "far") for name in absent)
+
+
+def test_what_others_look_for_and_what_was_made_is_no_dependency(project: Project) -> None:
+    code = """
+    import linecache, os, shutil, tempfile, tokenize
+    linecache.checkcache(), shutil.which("cc"), os.path.realpath(__file__)
+    with tempfile.TemporaryDirectory() as folder:
+        assert os.path.isdir(folder) and not os.path.exists(folder + "/a")
+        open(folder + "/a", "w").close()
+        assert os.stat(folder + "/a").st_size == 0
+    """
+    listed = project.discover(project.empty("k", code))
+    assert not [name for name in listed["dependencies"] if name.startswith("/kind/")] and listed["shared"]
+
+
+@pytest.mark.parametrize("code", ["os.cpu_count()", "len(os.sched_getaffinity(0))", "os.system('true')"])
+def test_what_no_digest_can_tell_is_told_and_not_shared(project: Project, code: str) -> None:
+    record = project.discover(project.empty("k", f"import os\n{code}"))
+    (told,) = record["untracked"]
+    assert told.startswith("kernels/k.py:3: ") and not record["shared"]
+    assert project.discover(project.empty("k", "from concurrent.futures import *; ThreadPoolExecutor()"))["shared"]

@@ -69,7 +69,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def tree(shared: Project, tmp_path: Path) -> Iterator[Tree]:
     """A project with a worker of its own, whose fork server is that of other tests. It has CUDA_VISIBLE_DEVICES=1."""
     made = Tree(shared.folder, tmp_path / "cache")
-    shared.lend_to(made)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CUDA_VISIBLE_DEVICES", "1")  # a pool of another environment would leave its fork server
+        shared.lend_to(made)
     with made.pool:
         yield made
 

@@ -26,6 +26,9 @@ IN_PACKAGE = "package:"
 The name of a file in such a folder is a slash, the folder's name, two slashes, and the path in it. The folder ``.``
 stands for all folders of the search path: the file is the first one of that name."""
 
+KIND = "/kind/"
+"""What a name begins with that stands for what kind of thing there is, and not for its content; another one follows."""
+
 SOFTWARE = ("/usr/", "/opt/")
 """Where software is installed: at the same place on machines that have the same, and it is nobody's secret."""
 
@@ -40,6 +43,8 @@ def present_digest(top: Path, name: str) -> str:
         top: the project's folder.
         name: of a file, a folder, a variable, a distribution, or of the place of the project.
     """
+    if name.startswith(KIND):
+        return kind_digest(path_of(top, name))
     if name == FOLDER:
         return hashlib.sha256(os.fsencode(top)).hexdigest()
     digest = surrounding_digest(name)
@@ -47,6 +52,17 @@ def present_digest(top: Path, name: str) -> str:
         return digest
     root, rest = _place_of(top, name)
     return "" if root is None else dependency_digest(root, rest)
+
+
+def kind_digest(path: Path) -> str:
+    """A digest of what kind of thing is there, and where it leads if it is a link; empty if there is nothing."""
+    try:
+        target = path.readlink() if path.is_symlink() else None
+        kind = "folder" if path.is_dir() else "file" if path.is_file() else "other" if path.exists() else "nowhere"
+        is_there = target is not None or kind != "nowhere"
+    except (OSError, ValueError):  # ValueError: there is a NUL in the name
+        return ""
+    return hashlib.sha256(os.fsencode(f"{kind} {target}")).hexdigest() if is_there else ""
 
 
 def is_file(name: str) -> bool:
@@ -63,12 +79,14 @@ def path_of(top: Path, name: str) -> Path:
     """The path of the file or the folder whose stamp tells a change of something; it need not exist."""
     if name.startswith(INSTALLED):
         return installed_record(name.removeprefix(INSTALLED)) or Path("/nonexistent")
+    name = name.removeprefix(KIND)
     root, rest = _place_of(top, name)
     return Path(root or "/nonexistent", rest)
 
 
 def is_portable(name: str) -> bool:
     """Whether a name means the same on another machine, so that what depends on it may be given to others."""
+    name = name.removeprefix(KIND)
     return name != OUTSIDE and (not name.startswith("/") or name.startswith(_PORTABLE))
 
 
@@ -85,6 +103,7 @@ def may_be_asked(top: Path, name: str, variables: Collection[str] = PASSED_ON) -
         name: as of :func:`present_digest`, but who wrote it is not known.
         variables: the names of the variables that definitions see.
     """
+    name = name.removeprefix(KIND)
     if "\0" in name or not is_portable(name):
         return False
     if name.startswith(VARIABLE):

@@ -1,7 +1,7 @@
 """Notes which files and folders a definition reads or looks for in vain, with the digest of what it used.
 
 Python calls an audit hook for everything that a program opens, lists or starts. It says nothing of ``os.stat`` and what
-is made of it (``os.path.exists``), and nothing of what C++ code does.
+is made of it (``os.path.exists``), for which there is ``looks``, and nothing of what C++ code does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
-from ..core.dependencies import present_digest
+from ..core.dependencies import KIND, present_digest
 from ..core.errors import DefinitionError
 from ..core.files import OUTPUT_FOLDERS
 from ..core.project import Installation, Project
 from ..define import recorded
 from . import environment
 from .environment import Variables, watch_environment
+from .looks import watch_looks
 from .patterns import pattern_files
 from .strict import FORBIDDEN_EVENTS, Finding, Findings, Strict
 
@@ -113,6 +114,26 @@ class ReadRecorder:
         """Have Python call the hook from now on; there is no way back."""
         sys.addaudithook(self._hook)
         watch_environment(self._asked_for, self._variables.remedy)
+        watch_looks(self._looked_at, self._counted)
+
+    def _looked_at(self, path: Any, code: CodeType, at_content: bool) -> None:
+        """Note what the user's code asks about a file: whether it is there, or what may change with its content."""
+        reads, asked = self._reads, None if isinstance(path, int) else _path(path)
+        if reads is None or asked is None or self._own.busy or self.name_of(code.co_filename) is None:
+            return
+        with self._quietly():
+            full = os.path.abspath(asked)  # noqa: PTH100
+            name = None if reads.has_made(full) else self.name_of(full)
+            if name is not None:
+                self._note(reads, KIND + name)
+                if at_content and os.path.isfile(full):  # noqa: PTH113
+                    self._note(reads, name)
+
+    def _counted(self, code: CodeType) -> None:
+        reads = self._reads
+        if reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None:
+            with self._quietly():
+                self._strict.note_machine(self._beyond(reads), "asks how many processors the machine has")
 
     def _asked_for(self, variable: str, is_set: bool) -> None:
         reads = self._reads

@@ -72,6 +72,10 @@ class Strict:
             remedy = 'leave it out, or keep its answer in a file of the project, declared with @kernel(reads=["..."])'
             self._note(findings, self._culprit(), Finding(describe(arguments), remedy))
 
+    def note_machine(self, findings: Findings, text: str) -> None:
+        """Note that a definition asks for what differs from machine to machine."""
+        self._note(findings, self._culprit(), Finding(text, "leave it out, or make it a parameter of the definition"))
+
     def note_undeclared(self, findings: Findings, name: str) -> None:
         """Note that a file of the user's is read; whether that was declared is only known in the end."""
         text = f"reads {name}, which is neither imported nor declared"
