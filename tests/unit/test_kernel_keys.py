@@ -81,6 +81,15 @@ def test_a_key_is_of_the_job_and_of_what_it_is_made_with(monkeypatch: pytest.Mon
     assert first != key_with(replace(TOOLS), replace(JOB, settings=replace(JOB.settings, compress="size")))
 
 
+def test_each_checkout_has_a_log_of_its_own_of_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = replace(TOOLS)
+    tools.__dict__["of_front_ends"] = {}
+    monkeypatch.setattr(build, "find_tools", lambda settings, chain: tools)
+    sessions: list[Any] = [SimpleNamespace(**vars(SESSION), root=Path(root)) for root in ("/one", "/two")]
+    one, two = (replace(JOB, session=session) for session in sessions)
+    assert one.key == two.key and one.failed_key != two.failed_key
+
+
 def stage(outside: dict[str, str] | None = None, **later: str) -> Stage:
     return Stage("PTX", "scale", Where(), None, print, {}, [], later=later, outside=outside or {})
 

@@ -122,6 +122,11 @@ class Job:
         """Digest of all that decides the folder's content, besides what is only known when the stages have run."""
         return digest([self, self.made_with])
 
+    @property
+    def failed_key(self) -> str:
+        """The key of what a failed compile leaves. It is the checkout's own: another one may fail for other reasons."""
+        return digest([self.key, str(self.session.root)])
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -181,7 +186,7 @@ def _compiled(job: Job, note: Callable[[str], None]) -> Compiled:
             entry, later = _make(job, scratch, note)
         except KernelwrightError as error:
             with contextlib.suppress(CacheError):
-                kept = store.fail(f"{name}-{job.slug}", job.key, scratch, str(error))
+                kept = store.fail(f"{name}-{job.slug}", job.failed_key, scratch, str(error))
                 _move_places(error, str(scratch), str(kept), "" if store.lasting else " until this process ends")
             raise
         return Compiled(store.publish(name, job.key, entry, scratch), entry, later, False)

@@ -91,7 +91,8 @@ class Workshop:
             built = self._built(candidate, job)
         except KernelwrightError as error:
             store = self.origin.session.store
-            self.out(candidate, error, store.work / "failed" / folder_name(f"{job.record.name}-{job.slug}", job.key))
+            kept = folder_name(f"{job.record.name}-{job.slug}", job.failed_key)
+            self.out(candidate, error, store.work / "failed" / kept)
             return error
         if self.origin.record.has_reference:
             try:
