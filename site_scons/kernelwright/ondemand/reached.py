@@ -23,7 +23,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), rang
 """Types of values that cannot change; one of a class that is derived from them may."""
 
 _PURE = """
-__future__ abc bisect builtins cmath collections collections.abc contextlib copy dataclasses enum fractions functools
+__future__ abc bisect cmath collections collections.abc contextlib copy dataclasses enum fractions functools
 heapq itertools math numbers operator re string struct textwrap types typing
 """
 PURE = frozenset(_PURE.split())
@@ -33,11 +33,12 @@ PACKAGES = ("kernelwright", "ml_dtypes", "numpy", "tvm", "tvm_ffi")
 """Packages that are constants, but for what has a name in :data:`STATEFUL`."""
 
 _STATEFUL = """
-random default_rng load loadtxt genfromtxt fromfile memmap DataSource lib ctypeslib f2py testing geterr seterr errstate
-get_printoptions printoptions open environ environb getenv read_text read_bytes readlines current current_scope
-get_global_func get_registered_func load_module contrib support rpc meta_schedule autotvm sys os linecache inspect
-modules __globals__ __dict__ __builtins__ __closure__ __code__ __self__ __func__ __wrapped__ __module__ __subclasses__
-__mro__ __bases__ __base__ __getattribute__ gi_frame cr_frame f_globals f_locals f_back tb_frame
+random default_rng load loadtxt genfromtxt fromfile fromregex memmap DataSource lib ctypeslib f2py testing geterr
+seterr errstate get_printoptions printoptions open environ environb getenv read_text read_bytes readlines current
+current_scope get_global_func get_registered_func load_module load_static_library contrib support rpc meta_schedule
+autotvm attrgetter methodcaller sys os linecache inspect modules __globals__ __dict__ __builtins__ __closure__
+__code__ __self__ __func__ __wrapped__ __module__ __subclasses__ __mro__ __bases__ __base__ __getattribute__ gi_frame
+cr_frame f_globals f_locals f_back tb_frame
 """
 STATEFUL = frozenset(_STATEFUL.split())
 """Names of attributes that lead to something which may change: files, variables, a random generator, namespaces."""
@@ -329,12 +330,11 @@ def _is_named(value: Any) -> bool:
     name = getattr(value, "__name__", None)
     if not isinstance(name, str) or name in STATEFUL:
         return False
-    for module in (getattr(value, "__module__", None), type(value).__module__):
-        if isinstance(module, str) and _is_pure(module) and module in sys.modules:
-            if module == "builtins" and name in STATEFUL_BUILTINS:
-                return False
-            if vars(sys.modules[module]).get(name) is value:
-                return True
+    for module in map(str, (getattr(value, "__module__", None), type(value).__module__)):
+        is_builtin = module == "builtins" and name not in STATEFUL_BUILTINS
+        names = vars(sys.modules[module]) if module in sys.modules and (is_builtin or _is_pure(module)) else {}
+        if names.get(name) is value:
+            return True
     return False
 
 
