@@ -45,7 +45,7 @@ JOB = Job(DEFINITION, SELECTED, Settings(), SESSION, SELECTED, {}, {"gemm llvm":
 ASIDE = {
     Job: {"session", "contexts"},
     MadeWith: set(),
-    DefinitionRecord: {"kernels", "later", "recorded", "shared"},
+    DefinitionRecord: {"kernels", "later", "recorded", "shared", "untracked"},
     KernelRecord: {"location"},
     KernelSelection: {"places"},
     Choice: set(),
