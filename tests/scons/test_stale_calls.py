@@ -284,6 +284,7 @@ ONES = {
         OWN = 1
         READ = int(open(f"{HERE}/one.txt").read())
         LISTED = len(os.listdir(f"{HERE}/listed"))
+        ASKED = int(os.path.exists(f"{HERE}/asked"))
         try:
             WANTED = int(open(f"{HERE}/wanted.txt").read())
         except FileNotFoundError:
@@ -293,7 +294,7 @@ ONES = {
         @kernel(configs=recorded("ones.json", default=[{"plus": 0}]), outputs=["y"])
         def ones(plus):
             inside = int(open(f"{HERE}/inside.txt").read())
-            value = OWN + ONE + LATER + READ + LISTED + WANTED + inside + plus
+            value = OWN + ONE + LATER + READ + LISTED + ASKED + WANTED + inside + plus
             x = te.placeholder((te.var("n"),), "float32", name="x")
             return te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] * te.const(value, "float32"), name="y")])
         """,
@@ -315,16 +316,17 @@ EDITS = {
         ('write("kernels/_later.py", "ONE = 1")', 46),
         ('write("kernels/wanted.txt", "1")', 47),
         ('write("kernels/listed/second", "")', 48),
+        ('write("kernels/asked", "")', 49),
     ],
-    TABLES: [('write("kernels/ones.json", \'{"schema": 1, "kernels": {"ones": [{"plus": 1}]}}\')', 49)],
-    SETTINGS: [('replace("pyproject.toml", "targets", "archs = [\\"x86-64-v2\\"]\\ntargets")', 49)],
+    TABLES: [('write("kernels/ones.json", \'{"schema": 1, "kernels": {"ones": [{"plus": 1}]}}\')', 50)],
+    SETTINGS: [('replace("pyproject.toml", "targets", "archs = [\\"x86-64-v2\\"]\\ntargets")', 50)],
     CLOCK: [
-        ('write_unseen("kernels/_one.py", "ONE = 12")', 50),
-        ('write_unseen("kernels/inside.txt", "12")', 51),
-        ('time.sleep(2.1); call(); write_unseen("kernels/one.txt", "12")', 52),
-        ('at_the_end_of_a_compile(lambda: write_unseen("kernels/one.txt", "13"))', 53),
+        ('write_unseen("kernels/_one.py", "ONE = 12")', 51),
+        ('write_unseen("kernels/inside.txt", "12")', 52),
+        ('time.sleep(2.1); call(); write_unseen("kernels/one.txt", "12")', 53),
+        ('at_the_end_of_a_compile(lambda: write_unseen("kernels/one.txt", "13"))', 54),
     ],
-    VARIABLES: [('os.environ["KERNELWRIGHT_ARCHS"] = "x86-64-v3"', 53)],
+    VARIABLES: [('os.environ["KERNELWRIGHT_ARCHS"] = "x86-64-v3"', 54)],
 }
 """Rows of files -> what is done one after the other, and the number that counts then."""
 
@@ -391,7 +393,7 @@ def at_the_end_of_a_compile(edit):
     write("kernels/_one.py", "ONE = 1")
     Compilable._load_job = loading
     young, watched.COARSE_NS = watched.COARSE_NS, 0  # as if it was long after the edit
-    assert [float(array(loaded(x))[0]) for _ in range(2)] == [41, 42]
+    assert [float(array(loaded(x))[0]) for _ in range(2)] == [42, 43]
     watched.COARSE_NS = young
     assert Compilable._load_job is load
     write("kernels/_one.py", "ONE = 12")

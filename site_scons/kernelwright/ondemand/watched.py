@@ -17,7 +17,7 @@ from operator import attrgetter, eq
 from pathlib import Path
 from typing import Any
 
-from ..core.dependencies import IN_PACKAGE, is_file, path_of, present_digest
+from ..core.dependencies import IN_PACKAGE, KIND, is_file, path_of, present_digest
 from ..core.files import COARSE_NS
 from ..core.surroundings import FOLDER, INSTALLED, OUTSIDE, VARIABLE, installed_record
 from .options import VARIABLES
@@ -82,7 +82,7 @@ class Watch:
             if name.startswith(VARIABLE) and variable not in self._names:
                 self._names = (*self._names, variable)
                 self._variables = _values(self._names)
-            if name.startswith(f"/{IN_PACKAGE}"):
+            if name.removeprefix(KIND).startswith(f"/{IN_PACKAGE}"):
                 self._search_path = self._search_path or list(sys.path)
             if self._digests.setdefault(name, digest) != digest:
                 self._digests[name] = "it was edited meanwhile"
@@ -153,11 +153,14 @@ class Watch:
         path = path_of(self._top, name) if is_file(name) else installed_record(name.removeprefix(INSTALLED))
         if path is None:
             self._doubt = Doubt(f"{name}, of which no file is known", str(self._top))
-        elif not name.startswith(f"/{IN_PACKAGE}"):
+        elif not name.removeprefix(KIND).startswith(f"/{IN_PACKAGE}"):
             is_absent = not self._digests[name] and not os.path.lexists(path)
-            yield path.parent if is_absent else path
+            if is_absent or name.startswith(KIND):  # a link to the same file has another folder's time only
+                yield path.parent
+            if not is_absent:
+                yield path
         else:
-            folder, _, place = name.removeprefix(f"/{IN_PACKAGE}").partition("//")
+            folder, _, place = name.removeprefix(KIND).removeprefix(f"/{IN_PACKAGE}").partition("//")
             for top in filter(None, sys.path):
                 candidate = Path(top, folder, place)
                 yield candidate if candidate == path else candidate.parent
