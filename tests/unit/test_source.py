@@ -552,3 +552,20 @@ def test_a_path_that_would_be_more_than_one_line_is_refused_before_anything_is_b
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert "Python cannot be told of a folder whose path has a line break" in done.stdout, done.stdout
     assert not list(tmp_path.glob("*.whl")) and not (tree / "build").exists()
+
+
+def test_files_of_the_repository_beside_the_project_are_of_its_commit_or_not_and_others_of_none(tmp_path: Path) -> None:
+    top = write(tmp_path / "repo", {".gitignore": "*.log\n", "common/tiles.py": "1", "other/a.py": "1"})
+    project = write(top / "proj", FILES)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        git(top, *command)
+    write(top, {"other/a.py": "2"})
+    beside = ["../common/tiles.py"]
+    assert find_source(project, (), beside) == find_source(project) and not find_source(project).dirty
+    write(top, {"common/tiles.py": "2"})
+    assert find_source(project, (), beside).dirty and not find_source(project).dirty
+    git(top, "commit", "-qam", "two")
+    assert find_source(project, (), beside).commit == git(top, "rev-parse", "HEAD") != find_source(project).commit
+    write(top, {"common/new.log": "1"})
+    assert not find_source(project, (), beside).dirty
+    assert find_source(project, (), ["../common/new.log"]).dirty and find_source(project, (), ["/far/tiles.py"]).dirty

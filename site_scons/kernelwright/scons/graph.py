@@ -98,6 +98,7 @@ class PackageGraph:
         self._failing: list[Any] = []
         self._required: set[str] = set()
         self._discovered: set[str] = set()
+        self._outside: set[str] = set()
         self._top = str(run.top)
         self._files = [self._name(node.get_abspath()) for node in files]
         self._user_env = env
@@ -197,6 +198,8 @@ class PackageGraph:
             self._restored = restored = self._none_restored()
             files = restored.take_all(files, kept.keys(), self._tables)
             kept |= restored.kernels
+            for stamps in restored.files.values():
+                self._note_outside(stamps or {})
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
             raise KernelwrightError("\n".join(str(error) for error in errors))
@@ -281,6 +284,7 @@ class PackageGraph:
                 files.append(file)
             else:
                 kept |= intact
+                self._note_outside(stamps)
                 self._tell(settled.notes.get(file, ()))
         return files, kept
 
@@ -411,6 +415,7 @@ class PackageGraph:
                 if selection.archs:
                     with _noted(errors):
                         found.kernels[kernel.name] = self.add_kernel(record, selection)
+            self._note_outside(self._digests(found))
             if len(errors) == before and not twice:
                 self._looked_into.append(found)
             self._tell(found.notes)
@@ -648,7 +653,7 @@ class PackageGraph:
 
         manifest = next(node.get_abspath() for node in package if node.name == "manifest.json")
         tables = [name for names in self._tables.values() for name in names]
-        stage = self.add_stage(wheel.make(self.context, [*self._files, *tables], manifest))
+        stage = self.add_stage(wheel.make(self.context, [*self._files, *tables], manifest, sorted(self._outside)))
 
         def publish(target: Any, source: Any, env: Any) -> Any:
             error = wheel.publish(stage, self.context)
@@ -740,6 +745,15 @@ class PackageGraph:
     def _stamps(self, found: Unsettled) -> Any:
         """Stamps of all that decides what the kernels of a definition file are, as far as that can be told."""
         return trusted_stamps(self._top, {n: d for n, d in self._digests(found).items() if n != OUTSIDE})
+
+    def _note_outside(self, present: Mapping[str, Any]) -> None:
+        """Note the files outside of the project that kernels depend on, as far as that is known before the build.
+
+        Arguments:
+            present: name -> what tells that it is there; None or empty: it is not.
+        """
+        files = (name for name, there in present.items() if there and not name.endswith("/"))
+        self._outside.update(n for n in files if n.startswith("../") or (n.startswith("/") and not is_portable(n)))
 
     def _digests(self, found: Unsettled) -> dict[str, str]:
         """All that decides what the kernels of a definition file are, with digests."""

@@ -157,12 +157,13 @@ def _require_size(stem: str, wheel: Path, request: Wheels, where: Where) -> None
         raise KernelwrightError(message, where, f"build fewer archs or variants; the largest kernels are {largest}")
 
 
-def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
+def make(context: Context, definitions: Sequence[str], manifest: str, outside: Sequence[str] = ()) -> Stage:
     """The stage that writes the wheels of a package.
 
     Arguments:
         definitions: the definition files, relative to the project's folder.
         manifest: path of the package's manifest.json.
+        outside: names of the files outside of the project that the kernels depend on.
 
     Raises:
         KernelwrightError: pyproject.toml does not describe a wheel.
@@ -182,7 +183,7 @@ def make(context: Context, definitions: Sequence[str], manifest: str) -> Stage:
         package=name,
         project=project,
         providers={arch: provider_project(top, document, arch, provider_package(name, arch)) for arch in archs},
-        source=find_source(top, definitions),
+        source=find_source(top, definitions, outside),
         limit=settings.max_wheel_size or "",
         writers=(VERSION, *(f"{writer} {version(writer)}" for writer in WRITERS)),
         folder=context.package,

@@ -46,20 +46,22 @@ class Source:
         return {"commit": self.commit, "dirty": self.dirty}
 
 
-def find_source(root: Path, used: Collection[str] = ()) -> Source:
+def find_source(root: Path, used: Collection[str] = (), outside: Collection[str] = ()) -> Source:
     """What is known of a project's sources: what git says; without git, what the record of a source distribution says.
 
     Arguments:
         root: the project's folder.
         used: files that are built from, relative to it; one that the commit does not have makes the tree differ, even
             if git was told to ignore it.
+        outside: files outside of the project that are built from (see ``core.dependencies``). Those of its repository
+            count as those of the project; no commit has any other.
 
     Raises:
         KernelwrightError: SOURCE_DATE_EPOCH is not a number of seconds from 1980 to 2107, or the record is damaged.
     """
     epoch = _epoch(os.environ.get("SOURCE_DATE_EPOCH"))
     used = {name for name in used if not is_made(name)}  # what is generated is made of other files
-    found = _of_git(root, used) or _of_record(root, used) or Source("", False, FIRST_ZIP_TIME)
+    found = _of_git(root, used, outside) or _of_record(root, used) or Source("", False, FIRST_ZIP_TIME)
     return found if epoch is None else replace(found, time=epoch)
 
 
@@ -93,21 +95,23 @@ def present_files(root: Path) -> list[str]:
 REMEDY = "unpack the source distribution again"
 
 
-def _of_git(root: Path, used: Collection[str]) -> Source | None:
+def _of_git(root: Path, used: Collection[str], outside: Collection[str]) -> Source | None:
     """What git says; None: no commit has the project."""
     repository = repository_of(root)
     tracked = repository.tracked() if repository is not None else []
     if repository is None or not tracked:
         return None  # the folder may lie in the repository of something else
-    commit = repository.ask("log", "-1", "--format=%H %ct", "--", ".")
+    beside = sorted(name for name in outside if name.startswith("../"))
+    commit = repository.ask("log", "-1", "--format=%H %ct", "--", ".", *beside)
     if not commit:
         return None
     digest, seconds = commit.split()
     excluded = [f":(exclude){name}" for name in MADE]
     options = ["--porcelain", "--untracked-files=normal", "--ignore-submodules=none"]
-    changed = repository.ask("status", *options, "--", ".", *excluded) != ""  # no answer is no promise either
+    changed = repository.ask("status", *options, "--", ".", *beside, *excluded) != ""  # no answer is no promise either
     unwatched = any(file.unwatched and (root / file.name).exists() for file in tracked)
-    untracked = set(used) - {file.name for file in tracked}
+    listed = (repository.ask("ls-files", "-z", "--", *beside) or "").split("\0") if beside else []
+    untracked = {*used, *outside} - {file.name for file in tracked} - {*listed}
     return Source(digest, changed or unwatched or bool(untracked), max(int(seconds), FIRST_ZIP_TIME))
 
 
