@@ -508,9 +508,15 @@ class Model:
     strict: bool = False
 
     @property
-    def sources(self) -> dict[str, Source]:
-        """All sources that a kernel has."""
-        return {name: source for kernel in self.kernels for name, source in kernel.known.items()}
+    def names(self) -> list[str]:
+        """The names of all sources that a kernel has."""
+        return list(dict.fromkeys(name for kernel in self.kernels for name in kernel.sources))
+
+    @property
+    def sources(self) -> list[Source]:
+        """These sources; some of them are there for each kernel."""
+        known = {source.places: source for kernel in self.kernels for source in kernel.known.values()}
+        return list(known.values())
 
     @property
     def places(self) -> list[str]:
@@ -526,7 +532,7 @@ class Model:
         """Pairs of files that may be swapped."""
         return [
             (one, other)
-            for source in self.sources.values()
+            for source in self.sources
             for number, one in enumerate(source.places)
             for other in source.places[:number]
         ]
@@ -534,7 +540,7 @@ class Model:
     def start(self, random_: random.Random) -> dict[str, Content]:
         """What is there at first."""
         state = {kernel.file: Content(random_.randrange(10)) for kernel in self.kernels}
-        for source in self.sources.values():
+        for source in self.sources:
             chosen = source.places[random_.randrange(len(source.places)) :]
             state |= {place: Content(random_.randrange(10)) for place in chosen}
         return {**state, SETTINGS: Content(random_.randrange(10)), REFERENCE: Content(0)}
@@ -547,7 +553,7 @@ class Model:
             files |= CUDA_FIXED
         for kernel in self.kernels:
             files |= kernel.files(state, self.strict)
-        for source in self.sources.values():
+        for source in self.sources:
             files |= {place: source.content(state[place]) for place in source.places if place in state}
         files.pop(VARIABLE, None)
         return files
@@ -558,7 +564,7 @@ class Model:
 
     def links(self) -> set[str]:
         """The files that are links; their content is where they lead to."""
-        return {place for source in self.sources.values() if source.content is link for place in source.places}
+        return {place for source in self.sources if source.content is link for place in source.places}
 
     def _settings(self, content: Content) -> bytes:
         targets = ["llvm", *(["cuda"] if self.uses_cuda else [])]
@@ -567,7 +573,7 @@ class Model:
             f"targets = {targets}",
             f'archs = ["{_arch(content)}", "sm_80"]',
             f'nvcc_flags = ["-DSETTING={content.digit}"]',
-            *([f'environment = ["{VARIABLE[1:]}"]'] if "environment" in self.sources else []),
+            *([f'environment = ["{VARIABLE[1:]}"]'] if "environment" in self.names else []),
         ]
         return "".join(f"{line}\n" for line in lines).encode()
 
