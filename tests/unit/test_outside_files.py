@@ -271,3 +271,20 @@ def test_what_no_digest_can_tell_is_told_and_not_shared(project: Project, code: 
     (told,) = record["untracked"]
     assert told.startswith("kernels/k.py:3: ") and not record["shared"]
     assert project.discover(project.empty("k", "from concurrent.futures import *; ThreadPoolExecutor()"))["shared"]
+
+
+@pytest.mark.parametrize(
+    ("code", "is_asked"),
+    [
+        ("os.getcwd()", True),
+        ("os.getcwdb()", True),
+        ("Path.cwd()", True),
+        ("os.path.abspath('data')", True),
+        ("Path('data').resolve()", True),
+        ("Path(__file__).resolve()", False),
+        ("os.path.abspath(__file__)", False),
+    ],
+)
+def test_the_working_folder_is_a_dependency_if_it_is_asked_for(project: Project, code: str, is_asked: bool) -> None:
+    record = project.discover(project.empty("k", f"import os\nfrom pathlib import Path\n{code}"))
+    assert ("/folder/" in record["dependencies"]) == is_asked and record["shared"]

@@ -1,4 +1,4 @@
-"""Tells what a program asks about files without opening them, and how many processors there are.
+"""Tells what a program asks about files without opening them, about processors, and about the working folder.
 
 Python has no audit events for ``os.stat`` and what is made of it, such as ``os.path.exists``. So functions of ``os``
 are replaced. What another module has taken out of ``os`` before, and what C code does, is not seen.
@@ -35,13 +35,26 @@ _OF_CONTENT = frozenset(("stat", "lstat", "getsize", "getmtime", "getatime", "ge
 """What may change with a file's content."""
 
 
-def watch_looks(look: Callable[[Any, CodeType, bool], None], count: Callable[[CodeType], None]) -> None:
+PLACES = ("getcwd", "getcwdb")
+"""Functions of ``os`` that tell the working folder. Those of ``os.path`` and of paths ask them of a relative path."""
+
+
+def watch_looks(
+    look: Callable[[Any, CodeType, bool], None], count: Callable[[CodeType], None], place: Callable[[CodeType], None]
+) -> None:
     """Have functions called for each question from now on; there is no way back.
 
     Arguments:
         look: is told the path, the code that asks, and whether the answer may change with the content of the file.
         count: is told the code that asks how many processors there are.
+        place: is told the code that asks where the working folder is.
     """
+
+    def told_of_place(frame: FrameType | None, *arguments: Any) -> None:
+        while frame is not None and _is_asking(frame.f_code):
+            frame = frame.f_back
+        if frame is not None:
+            place(frame.f_code)
 
     def told_of_path(name: str, frame: FrameType | None, path: Any) -> None:
         asked = name
@@ -54,6 +67,8 @@ def watch_looks(look: Callable[[Any, CodeType, bool], None], count: Callable[[Co
         _replace(name, functools.partial(told_of_path, name))
     for name in COUNTS:
         _replace(name, lambda frame, *arguments: count(frame.f_code) if frame is not None else None)
+    for name in PLACES:
+        _replace(name, told_of_place)
 
 
 def _is_asking(code: CodeType) -> bool:

@@ -25,6 +25,7 @@ from ..core.dependencies import KIND, present_digest
 from ..core.errors import DefinitionError
 from ..core.files import OUTPUT_FOLDERS
 from ..core.project import Installation, Project
+from ..core.surroundings import FOLDER
 from ..define import recorded
 from . import environment
 from .environment import Variables, watch_environment
@@ -114,7 +115,7 @@ class ReadRecorder:
         """Have Python call the hook from now on; there is no way back."""
         sys.addaudithook(self._hook)
         watch_environment(self._asked_for, self._variables.remedy)
-        watch_looks(self._looked_at, self._counted)
+        watch_looks(self._looked_at, self._counted, self._placed)
 
     def _looked_at(self, path: Any, code: CodeType, at_content: bool) -> None:
         """Note what the user's code asks about a file: whether it is there, or what may change with its content."""
@@ -134,6 +135,12 @@ class ReadRecorder:
         if reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None:
             with self._quietly():
                 self._strict.note_machine(self._beyond(reads), "asks how many processors the machine has")
+
+    def _placed(self, code: CodeType) -> None:
+        """Note that the user's code asks where the working folder is: that is the project's."""
+        reads = self._reads
+        if reads is not None and not self._own.busy and self.name_of(code.co_filename) is not None:
+            self._note(reads, FOLDER)
 
     def _asked_for(self, variable: str, is_set: bool) -> None:
         reads = self._reads
