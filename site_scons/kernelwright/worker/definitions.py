@@ -420,6 +420,7 @@ def _remedy(error: BaseException) -> str | None:
                 if need.module == absent:
                     otherwise = f"; {need.otherwise}" if need.otherwise else ""
                     return f"definitions in {name} need it: {need.install}{otherwise}"
+        return "install it, or have the definition put its folder into sys.path: PYTHONPATH does not count here"
     unknown = re.match(r"Kernel\.declare\(\) got an unexpected keyword argument '(\w+)'", _text(error))
     if isinstance(error, TypeError) and unknown:
         parameters = inspect.signature(Kernel.declare).parameters.values()
