@@ -288,3 +288,12 @@ def test_what_no_digest_can_tell_is_told_and_not_shared(project: Project, code: 
 def test_the_working_folder_is_a_dependency_if_it_is_asked_for(project: Project, code: str, is_asked: bool) -> None:
     record = project.discover(project.empty("k", f"import os\nfrom pathlib import Path\n{code}"))
     assert ("/folder/" in record["dependencies"]) == is_asked and record["shared"]
+
+
+@pytest.mark.parametrize(("put", "found"), [("insert(0, {folder!r})", "1"), ("append({folder!r})", "13")])
+def test_folders_in_front_of_the_search_path_come_first_as_in_a_script(project: Project, put: str, found: str) -> None:
+    kernels = (project.folder / project.empty("k", "")).parent
+    (kernels / "tiles.py").write_text("VALUE = 13\n")
+    put = put.format(folder=f"{top_of(project)}/repo/common")
+    dependencies(project, f"import sys; sys.path.{put}; import tiles; print(tiles.VALUE)")
+    assert project.printed[-1] == f"{found}\n"

@@ -7,6 +7,7 @@ those which it asked for in vain are known: if one of them is made later, an imp
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import linecache
 import os
 import sys
@@ -71,7 +72,9 @@ class ProjectFinder(MetaPathFinder):
         added = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]  # noqa: PTH100
         later = {folder for folder in self._installation.search_path if self._project.relative(folder) is None}
         own = [folder for folder in added if folder not in later and self._is_users(folder)]
-        return list(dict.fromkeys([*self.folders, *own]))
+        # Python has the script's folder in front of its search path, and what the script puts before that comes first.
+        before = itertools.takewhile(lambda folder: folder not in self._installation.search_path, added)
+        return list(dict.fromkeys([*(folder for folder in before if folder in own), *self.folders, *own]))
 
     @cached_property
     def _start(self) -> list[tuple[str, bool]]:
