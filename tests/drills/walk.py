@@ -57,6 +57,9 @@ SAME_TIME = "same time"
 UNMENDED: frozenset[str] = frozenset()
 """Sources, languages, cells, looks and steps that are known to fail; ``--all`` has them as well."""
 
+TEXTS = (".tir", ".ptx", ".cu")
+"""Texts that ``source()`` shows as they are in the cache, damaged or not; no code is made of them."""
+
 WORDS = ("-Q", "-j2")
 
 
@@ -465,6 +468,8 @@ class Walk:
         if not files:
             return
         path = files[number % len(files)]
+        if path.suffix in TEXTS and path.is_relative_to(self.demand_cache / "kernels"):
+            return
         content = bytearray(path.read_bytes())
         status = path.stat()
         path.unlink()  # processes that have loaded it keep what they have
