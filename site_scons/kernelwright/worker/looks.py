@@ -6,6 +6,7 @@ are replaced. What another module has taken out of ``os`` before, and what C cod
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import genericpath
 import os
@@ -40,7 +41,10 @@ PLACES = ("getcwd", "getcwdb")
 
 
 def watch_looks(
-    look: Callable[[Any, CodeType, bool], None], count: Callable[[CodeType], None], place: Callable[[CodeType], None]
+    look: Callable[[Any, CodeType, bool], None],
+    count: Callable[[CodeType], None],
+    place: Callable[[CodeType], None],
+    opened: Callable[[str, int], None],
 ) -> None:
     """Have functions called for each question from now on; there is no way back.
 
@@ -48,6 +52,7 @@ def watch_looks(
         look: is told the path, the code that asks, and whether the answer may change with the content of the file.
         count: is told the code that asks how many processors there are.
         place: is told the code that asks where the working folder is.
+        opened: is told the path of what is opened relative to an open folder, and the flags.
     """
 
     def told_of_place(frame: FrameType | None, *arguments: Any) -> None:
@@ -56,19 +61,51 @@ def watch_looks(
         if frame is not None:
             place(frame.f_code)
 
-    def told_of_path(name: str, frame: FrameType | None, path: Any) -> None:
-        asked = name
+    def told_of_path(
+        name: str, frame: FrameType | None, path: Any, *mode: int, dir_fd: int | None = None, **others: bool
+    ) -> None:
+        asked, path = name, path if dir_fd is None else _below(dir_fd, path)
         while frame is not None and _is_asking(frame.f_code):
             asked, frame = frame.f_code.co_name, frame.f_back
-        if frame is not None and asked in _OF_KIND | _OF_CONTENT:
+        if path is not None and frame is not None and asked in _OF_KIND | _OF_CONTENT:
             look(path, frame.f_code, asked in _OF_CONTENT)
+
+    def told_of_count(frame: FrameType | None, *arguments: Any) -> None:
+        if frame is not None:
+            count(frame.f_code)
 
     for name in FUNCTIONS:
         _replace(name, functools.partial(told_of_path, name))
     for name in COUNTS:
-        _replace(name, lambda frame, *arguments: count(frame.f_code) if frame is not None else None)
+        _replace(name, told_of_count)
     for name in PLACES:
         _replace(name, told_of_place)
+
+    def told_of_open(
+        frame: FrameType | None, path: Any, flags: int, *mode: int, dir_fd: int | None = None, **others: int
+    ) -> None:
+        if dir_fd is not None and (full := _below(dir_fd, path)) is not None:
+            opened(full, flags)
+
+    _replace("open", told_of_open)
+
+
+def place_of(descriptor: int) -> str | None:
+    """The path of what is open; None if it has none, as a pipe."""
+    try:
+        path = _READLINK(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
+    return path if path.startswith(os.sep) else None
+
+
+_READLINK = os.readlink
+
+
+def _below(folder: int, path: Any) -> str | None:
+    """The path of what is looked for relative to an open folder; None if that cannot be told."""
+    place = place_of(folder)
+    return None if place is None or isinstance(path, int) else os.path.join(place, os.fsdecode(path))  # noqa: PTH118
 
 
 def _is_asking(code: CodeType) -> bool:
@@ -85,7 +122,9 @@ def _replace(name: str, tell: Callable[..., None]) -> None:
 
     @functools.wraps(original)
     def replaced(*arguments: Any, **named: Any) -> Any:
-        tell(sys._getframe(1), *arguments[:1])
+        # What is called wrongly has an error of its own.
+        with contextlib.suppress(TypeError):
+            tell(sys._getframe(1), *arguments, **named)
         return original(*arguments, **named)
 
     setattr(os, name, replaced)

@@ -29,7 +29,7 @@ from ..core.surroundings import FOLDER
 from ..define import recorded
 from . import environment
 from .environment import Variables, watch_environment
-from .looks import watch_looks
+from .looks import place_of, watch_looks
 from .patterns import pattern_files
 from .strict import FORBIDDEN_EVENTS, Finding, Findings, Strict
 
@@ -115,7 +115,7 @@ class ReadRecorder:
         """Have Python call the hook from now on; there is no way back."""
         sys.addaudithook(self._hook)
         watch_environment(self._asked_for, self._variables.remedy)
-        watch_looks(self._looked_at, self._counted, self._placed)
+        watch_looks(self._looked_at, self._counted, self._placed, self._opened_in_folder)
 
     def _looked_at(self, path: Any, code: CodeType, at_content: bool) -> None:
         """Note what the user's code asks about a file: whether it is there, or what may change with its content."""
@@ -274,6 +274,12 @@ class ReadRecorder:
             self._refuse_bytecode(full)
             self._read(reads, full)
 
+    def _opened_in_folder(self, path: str, flags: int) -> None:
+        """Note what is opened relative to an open folder, which the audit event does not tell."""
+        if self._reads is not None and not self._own.busy:
+            with self._quietly():
+                self._opened(self._reads, (path, None, flags))
+
     def _loaded(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
         """A shared library or a database. A name without a folder is a library of the system, or ``:memory:``."""
         path = _path(arguments[0])
@@ -306,7 +312,7 @@ class ReadRecorder:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), full)
 
     def _listed(self, reads: Reads, arguments: tuple[Any, ...]) -> None:
-        path = "." if arguments[0] is None else _path(arguments[0])
+        path = place_of(arguments[0]) if isinstance(arguments[0], int) else _path(arguments[0] or ".")
         if path is None or _is_by_import("_fill_cache"):
             return  # our finder has asked for what an import depends on
         full = os.path.abspath(path)  # noqa: PTH100
@@ -381,11 +387,11 @@ def _is_making(full: str, mode: Any, flags: int) -> bool:
 
 
 def _is_reading(mode: Any, flags: int) -> bool:
-    """Whether a file is opened for what is in it; one that is opened to be appended to, or created, is an output."""
+    """Whether a file is opened for what is in it; one that is only written or appended to, or created, is an output."""
     if isinstance(mode, str):
-        return "r" in mode
+        return "r" in mode or "+" in mode
     access = flags & os.O_ACCMODE
-    return (access == os.O_RDONLY and not flags & os.O_DIRECTORY) or (access == os.O_RDWR and not flags & os.O_CREAT)
+    return (access == os.O_RDONLY and not flags & os.O_DIRECTORY) or access == os.O_RDWR
 
 
 def _is_unclear(path: str, mode: Any) -> bool:
