@@ -15,6 +15,7 @@ from typing import Any
 from forked import starter
 from kernelwright import backends, runtime
 from kernelwright.library.plan import KernelPlan, LoweredUnit, VariantPlan
+from kernelwright.runtime.arguments import outputs_of
 
 STANDIN = Path(__file__).parent.parent / "standin" / "cuda.c"
 
@@ -57,8 +58,7 @@ def plan_of(signatures: Sequence[Mapping[str, Any]], archs: Sequence[str] = ("sm
         place = f"{data['kernel']}/{data['slug']}/cuda"
         images = {arch: f"{place}/{arch}.cubin" for arch in archs}
         units.append(LoweredUnit.from_json(data, f"{place}/host.c", images))
-    outputs = tuple(argument.name for argument in units[0].arguments if argument.output)
-    return KernelPlan(units[0].kernel, outputs, tuple(VariantPlan(u.slug, {}, (u,)) for u in units))
+    return KernelPlan(units[0].kernel, units[0].outputs, tuple(VariantPlan(u.slug, {}, (u,)) for u in units))
 
 
 def entry_of(signatures: Sequence[Mapping[str, Any]], archs: Sequence[str] = ("sm_80",)) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def entry_of(signatures: Sequence[Mapping[str, Any]], archs: Sequence[str] = ("s
         }
         for data in signatures
     ]
-    return {"doc": "A kernel.", "outputs": [], "variants": variants}
+    return {"doc": "A kernel.", "outputs": outputs_of(signatures[0]), "variants": variants}
 
 
 def make_package(

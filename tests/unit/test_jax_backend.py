@@ -123,10 +123,9 @@ def test_any_real_number_is_passed_as_it_is(kernels, alpha):
         (np.array([2.5]), TypeError, r"is a numpy.ndarray, expected a number\n  remedy: "),
         (2 + 3j, TypeError, r"is a builtins.complex, expected a number\n  remedy: "),
         (None, TypeError, r"is a builtins.NoneType, expected a number\n  remedy: "),
-        (2**63, ValueError, r"is an int of 64 bits, which int64 does not hold\n  remedy: pass float\(alpha\)"),
-        (-(10**400), ValueError, r"is an int of \d+ bits, which int64 does not hold\n  remedy: pass float\(alpha\)"),
+        (-(10**400), ValueError, "is an int that is too large for a float"),
     ],
-    ids=["array", "complex", "None", "64 bits", "too large for a float"],
+    ids=["array", "complex", "None", "too large for a float"],
 )
 def test_what_is_no_number_of_the_right_kind_is_refused(kernels, alpha, error, text):
     x = jnp.arange(4.0)

@@ -131,7 +131,15 @@ def test_a_cuda_version_is_counted_as_cuda_does() -> None:
 def test_equal_plans_give_equal_text() -> None:
     kernel = whole_plan()
     reordered = [replace(unit, symbols=dict(reversed(unit.symbols.items()))) for unit in kernel.units]
-    assert emit(plan("gemm", *reordered, outputs=["total", "c"])) == emit(kernel)
+    assert emit(plan("gemm", *reordered, outputs=["c", "total"])) == emit(kernel)
+
+
+def test_outputs_in_another_order_than_the_arguments_are_told_by_their_numbers() -> None:
+    units = [replace(unit, returned=("total", "c")) for unit in whole_plan().units]
+    text = emit(plan("gemm", *units, outputs=["total", "c"]))
+    names = [argument.name for argument in units[0].arguments]
+    assert f"kw_returned[] = {{{names.index('total')}, {names.index('c')}}};" in text
+    assert "  .returned = kw_returned," in text
 
 
 def test_the_first_backend_is_tvm_ffi_and_unknown_ones_are_refused_with_the_list() -> None:

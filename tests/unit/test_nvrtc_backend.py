@@ -123,8 +123,20 @@ def fill() -> list[dict[str, Any]]:
     return [cuda_signature("fill", arguments, [launch("fill_kernel", params, ["count", 1, 1])], symbols=symbols)]
 
 
+def several() -> list[dict[str, Any]]:
+    """Numbers that host code gets in another way, and outputs that are returned in another order."""
+    arguments = [tensor("x", "float32", ["n"]), *(scalar(n, d) for n, d in zip("abc", SEVERAL, strict=True))]
+    arguments += [tensor("z", "float32", ["n"], output=True), tensor("y", "float32", ["n + 1"], output=True)]
+    params = [*pointers("x", "z", "y"), number("a", "float32"), number("b", "float32"), number("c", "uint64")]
+    made = cuda_signature("several", arguments, [launch("several_kernel", params, ["n", 1, 1])])
+    return [{**made, "symbols": {"n": "int32"}, "outputs": ["y", "z"]}]
+
+
+SEVERAL = ("bfloat16", "float8_e4m3fn", "uint64")
+
 KERNELS = {
     "scale": scale(),
+    "several": several(),
     "two_steps": two_steps(),
     "norm": norm(),
     "special": special(),
@@ -861,6 +873,20 @@ def test_calls_that_no_variant_fits_are_noted_and_may_be_answered(process: Proce
         """
     )
     assert printed == "1 [None, None, 1, 1, 2.5]\n1 [None, 1, 1, 1]\n4\n", "its arrays tell dtypes to DLPack only"
+
+
+def test_numbers_are_rounded_to_their_dtypes_and_several_outputs_come_in_the_order_of_the_definition(
+    process: Process,
+) -> None:
+    code = """
+        import numpy
+        for numbers in ((1.3, 1.3, 2**64 - 1), (numpy.bool_(True), 500, numpy.uint64(2**63))):
+            made_now = made.kernel("several")(on_cuda((5,)), *numbers)
+            print(type(made_now).__name__, [list(one.shape) for one in made_now])
+    """
+    assert process.run(code, parameters="pppffl") == "tuple [[6], [5]]\n" * 2
+    launched = [line.split()[-3:] for line in process.calls("launch")]
+    assert launched == [["1.29688", "1.25", "-1"], ["1", "nan", str(-(2**63))]]
 
 
 def test_a_number_is_asked_for_once(process: Process) -> None:

@@ -269,8 +269,10 @@ def test_several_outputs_on_a_gpu_all_remember_the_stream(machine: Machine) -> N
 
 def test_outputs_on_the_cpu_are_tensors_of_tvm_ffi(machine: Machine) -> None:
     kernel = machine.kernels["tvm_ffi"]
-    for result in (tvm_ffi.from_dlpack(np.zeros(2)), tvm_ffi.Array([tvm_ffi.from_dlpack(np.zeros(2))]), None):
+    for result in (tvm_ffi.from_dlpack(np.zeros(2)), None):
         assert kernel._with_stream(result) is result
+    several = kernel._with_stream(tvm_ffi.Array([tvm_ffi.from_dlpack(np.zeros(2))]))
+    assert type(several) is tuple and isinstance(several[0], tvm_ffi.Tensor)
 
 
 # ---- arrays of JAX

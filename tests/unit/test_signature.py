@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import SITE_SCONS
-from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures, plain_number
+from kernelwright.runtime.arguments import INT32_LIMIT, Described, Signatures
+from kernelwright.runtime.interface import plain_number
 from launcher_build import build, c_unit, plan, scalar, signature, tensor
 
 DOES_NOTHING = "BEGIN (void)argument; (void)self; (void)count; (void)result; (void)tensor; END"

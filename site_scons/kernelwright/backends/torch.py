@@ -36,14 +36,15 @@ def define(kernel):
         kernel: its ``Operators``, of ``_runtime/torch_kernel.py``.
     """
     run, wrote, is_plain, is_grad_enabled = kernel.run, kernel.wrote, kernel.is_plain, kernel.is_grad_enabled
+    number = kernel.plain_number
 '''
 
 NEW = """
     def new({parameters}):
         try:
-            {result} = run({parameters})
+            {result} = run({passed})
         except Exception as error:
-            {result} = kernel.repeat(error{listed}){wrote}
+            {result} = kernel.repeat(error, {passed}){wrote}
         return {returned}
 
     def differentiable(keys{listed}):
@@ -59,9 +60,9 @@ WRITE = """
         if ({needs_gradient}) and is_grad_enabled():
             kernel.refuse_gradient({parameters})
         try:
-            run({parameters})
+            run({passed})
         except Exception as error:
-            kernel.repeat(error{listed}){wrote}
+            kernel.repeat(error, {passed}){wrote}
 
     write_operator = kernel.define("{overload}", {schema}, write)
 """
@@ -74,6 +75,7 @@ class Parameter:
     Arguments:
         name: the argument's, or one like it that Python and PyTorch accept.
         kind: ``Tensor``, ``float``, ``bool`` or ``SymInt``, an integer that may be symbolic.
+        unsigned: the name of the argument, if it is a uint64, which PyTorch passes as if it had a sign.
         output: callers may leave it out.
         written: the kernel writes it.
     """
@@ -82,6 +84,7 @@ class Parameter:
     kind: str
     output: bool
     written: bool
+    unsigned: str = ""
 
 
 class Torch(Backend):
@@ -135,7 +138,7 @@ def parameters_of(variants: Sequence[Sequence[Argument]]) -> list[Parameter]:
     for argument in variants[0]:
         names.append(_python_name(argument.name, names))
     return [
-        Parameter(name, _kind(same), any(a.output for a in same), any(a.written for a in same))
+        Parameter(name, _kind(same), any(a.output for a in same), any(a.written for a in same), _unsigned(same))
         for name, same in zip(names, zip(*variants, strict=True), strict=True)
     ]
 
@@ -144,6 +147,11 @@ def _is_known(argument: Argument) -> bool:
     if argument.kind == "tensor":
         return bool(DTYPES.fullmatch(argument.dtype))
     return bool(PLAIN_NUMBER.fullmatch(argument.dtype))
+
+
+def _unsigned(arguments: Sequence[Argument]) -> str:
+    """The name of an argument that is a uint64 in each variant; otherwise empty."""
+    return arguments[0].name if {(a.kind, a.dtype) for a in arguments} == {("scalar", "uint64")} else ""
 
 
 def _kind(arguments: Sequence[Argument]) -> str:
@@ -157,6 +165,7 @@ def _kind(arguments: Sequence[Argument]) -> str:
 
 LOCAL_NAMES = {"kernel", "run", "wrote", "is_plain", "is_grad_enabled", "keys", "error", "result", "define", "self"}
 LOCAL_NAMES |= {"new", "write", "differentiable", "new_operator", "write_operator", "NEW", "WRITE", "OUT"}
+LOCAL_NAMES |= {"number", "arguments"}
 """Names that the generated functions have for something else; PyTorch passes an argument ``self`` in its own way."""
 
 
@@ -199,6 +208,7 @@ def _fields(parameters: Sequence[Parameter], results: int) -> dict[str, str]:
     written = [parameter.name for parameter in parameters if parameter.written]
     return {
         "parameters": ", ".join(names),
+        "passed": ", ".join(f"{p.name} % (1 << 64)" if p.unsigned else p.name for p in parameters),
         "listed": "".join(f", {name}" for name in names),
         "needs_gradient": _wrapped([f"{name}.requires_grad" for name in tensors]),
         "wrote": f"\n        wrote(({', '.join(written)},))" if written else "",
@@ -217,20 +227,37 @@ def _function(name: str, parameters: Sequence[Parameter], makes: bool) -> str:
     """The function that callers see; how many arguments there are says which form is meant."""
     called = _local_name(name)
     names = ", ".join(parameter.name for parameter in parameters)
+    write = f"write_operator({_numbers(parameters)})"
     if not makes:
-        return f"\n    def {called}({names}):\n        write_operator({names})\n"
-    inputs = ", ".join(parameter.name for parameter in parameters if not parameter.output)
+        return f"\n    def {called}({names}):\n        {write}\n"
+    inputs = [parameter for parameter in parameters if not parameter.output]
+    listed = ", ".join(parameter.name for parameter in inputs)
+    new = f"return new_operator({_numbers(inputs)})"
     outputs = [parameter.name for parameter in parameters if parameter.output]
-    if all(parameter.output for parameter in parameters[len(parameters) - len(outputs) :]):
-        given = ", ".join([inputs, *(f"{output}=None" for output in outputs)])
+    if all(parameter.output for parameter in parameters[len(inputs) :]):
+        given = ", ".join([listed, *(f"{output}=None" for output in outputs)])
         absent = " and ".join(f"{output} is None" for output in outputs)
-        call = f"\n    def {called}({given}):\n        if {absent}:\n            return new_operator({inputs})\n"
-        return f"{call}        write_operator({names})\n        return None\n"
-    count = len(parameters) - len(outputs)
-    call = f"\n    def {called}(*arguments):\n        if len(arguments) == {count}:\n"
-    return (
-        f"{call}            return new_operator(*arguments)\n        write_operator(*arguments)\n        return None\n"
-    )
+        call = f"\n    def {called}({given}):\n        if {absent}:\n            {new}\n"
+        return f"{call}        {write}\n        return None\n"
+    call = f"\n    def {called}(*arguments):\n        if len(arguments) == {len(inputs)}:\n"
+    call += f"            ({listed},) = arguments\n            {new}\n"
+    # Of another number PyTorch says what is wrong.
+    call += f"        if len(arguments) != {len(parameters)}:\n            write_operator(*arguments)\n"
+    return f"{call}        ({names},) = arguments\n        {write}\n        return None\n"
+
+
+def _numbers(parameters: Sequence[Parameter]) -> str:
+    """The arguments that an operator is called with: numbers of other libraries as those of Python."""
+
+    def taken(parameter: Parameter) -> str:
+        name = parameter.name
+        if parameter.kind == "Tensor":
+            return name
+        if parameter.unsigned:
+            return f'kernel.encoded("{parameter.unsigned}", {name})'
+        return f"number({name})"
+
+    return ", ".join(map(taken, parameters))
 
 
 def _local_name(name: str) -> str:

@@ -13,7 +13,7 @@ from ..runtime.dtype import number_kind as number_kind
 from ..runtime.dtype import numpy_dtype as numpy_dtype
 from .errors import KernelwrightError, Where
 
-PLAIN_NUMBER = re.compile(r"bool|u?int\d+|b?float\d+")
+PLAIN_NUMBER = re.compile(r"bool|u?int\d+|b?float\d+(_\w+)?")
 """The dtypes of numbers that frameworks can pass."""
 
 

@@ -175,6 +175,7 @@ class LoweredUnit:
         symbols: free sizes and their dtypes.
         multiples: free size -> what its values are multiples of; the host code refuses others.
         stride_symbols: what only strides of arguments tell, and its dtype.
+        returned: the names of the outputs, in the order in which they are returned; empty: in that of the arguments.
         device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
@@ -200,6 +201,12 @@ class LoweredUnit:
     exported: str = ""
     opaque: bool = False
     stride_symbols: Mapping[str, str] = field(default_factory=dict)
+    returned: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in the order in which new ones are returned."""
+        return self.returned or tuple(argument.name for argument in self.arguments if argument.output)
 
     def with_symbol(self, symbol: str) -> LoweredUnit:
         """The unit, with the name that its only device function has in the images."""
@@ -293,7 +300,16 @@ def _unit(document: Record, host: str, images: Mapping[str, str]) -> LoweredUnit
         exported=_text(document, "exported") if document.has("exported") else "",
         opaque=document.has("opaque") and document.flag("opaque"),
         stride_symbols=_stride_symbols(document) if document.has("stride_symbols") else {},
+        returned=_returned(document) if document.has("outputs") else (),
     )
+
+
+def _returned(document: Record) -> tuple[str, ...]:
+    listed = document.texts("outputs")
+    made = [item.text("name") for item in document.records("arguments") if item.flag("output")]
+    if sorted(listed) != sorted(made):
+        raise ValueError(f"outputs is {shown(listed)}, and the arguments say that they are {shown(made)}")
+    return tuple(listed)
 
 
 def _multiples(document: Record) -> dict[str, int]:
@@ -447,7 +463,7 @@ class KernelPlan:
 
     Arguments:
         name: the kernel's name.
-        outputs: the names of arguments that callers may leave out.
+        outputs: the names of arguments that callers may leave out, in the order in which new ones are returned.
         variants: in the order of the configs; the first that fits a call is used.
         split: the library does not hold the device images, they are loaded from their files.
         driver: the CUDA version that a driver must support to decompress the images, such as 12040; 0: any.
@@ -572,9 +588,8 @@ class KernelPlan:
             if argument.alignment is not None and argument.alignment.bit_count() != 1:
                 message = f"argument {argument.name!r} has the alignment {argument.alignment}, expected a power of two"
                 raise KernelwrightError(message, unit.where)
-        outputs = tuple(argument.name for argument in unit.arguments if argument.output)
-        if set(outputs) != set(self.outputs):
-            raise KernelwrightError(f"its outputs are {outputs}, those of the kernel {self.outputs}", unit.where)
+        if unit.outputs != self.outputs:
+            raise KernelwrightError(f"its outputs are {unit.outputs}, those of the kernel {self.outputs}", unit.where)
 
     def _check_alike(self, unit: LoweredUnit, first: LoweredUnit) -> None:
         """Find out whether two CUDA sources of a variant are one variant for callers."""

@@ -98,12 +98,15 @@ class _Wrapper:
         for number, variant in enumerate(kernel.variants):
             self._line(f"  {self._variant(number, variant)},")
         outline = ", ".join(f"[{a.name}]" if a.output else a.name for a in first.arguments)
+        positions = [next(i for i, a in enumerate(first.arguments) if a.name == name) for name in kernel.outputs]
+        returned = positions if positions != sorted(positions) else []
         dims = [sum(len(a.shape) for a in unit.arguments if a.output) for unit in kernel.units]
         opaque = "_OPAQUE" if kernel.opaque else ""
         toolkit = kernel.toolkit if any(unit.images for unit in kernel.units) else 0
         self._line(
             "};",
             *(["static _Atomic(TVMFFIObjectHandle) kw_provider;"] if self._split else []),
+            *([f"static const int32_t kw_returned[] = {{{', '.join(map(str, returned))}}};"] if returned else []),
             "static const kw_kernel kw_this = {",
             f"  .name = {c_string(kernel.name)},",
             f"  .outline = {c_string(outline)},",
@@ -111,6 +114,7 @@ class _Wrapper:
             f"  .arguments = kw_arguments_{self._number(first)},",
             f"  .num_arguments = {len(first.arguments)},",
             f"  .num_outputs = {len(kernel.outputs)},",
+            *(["  .returned = kw_returned,"] if returned else []),
             f"  .num_dims = {max(dims)},",
             *([f"  .toolkit = {toolkit},"] if toolkit else []),
             *([f"  .driver = {kernel.driver},"] if kernel.driver else []),

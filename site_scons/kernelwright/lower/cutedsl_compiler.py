@@ -22,7 +22,7 @@ from ..define.arguments import Scalar, Tensor, multiples_of
 from ..define.program import DTYPES, NEED, VERSION, Program
 from .cubin import functions_of, undefined_symbols, usage_of, with_spills
 from .raised import line_of
-from .unit import LoweredKernel, Unit
+from .unit import LoweredKernel, Unit, returned_in
 
 ANSWERED = frozenset(
     {
@@ -170,6 +170,7 @@ def _signature(program: Program, unit: Unit, functions: list[str]) -> dict[str, 
         "host_logic": "the host code computes launches in code that CuTe DSL has compiled",
         "kernel": unit.kernel,
         "launches": None,
+        **returned_in(unit, list(program.declared)),
         "schedule": "as written",
         "schema": 1,
         "slug": unit.slug,

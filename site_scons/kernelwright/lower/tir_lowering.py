@@ -26,11 +26,12 @@ from .launch_limits import require_within_limits
 from .tir_alignment import relaxed
 from .tir_launch import launches_of
 from .tir_multiples import asserted, assumed
+from .tir_numbers import in_passed_dtypes
 from .tir_pipeline import passes_for, require_one_order
 from .tir_schedule import AS_WRITTEN, BLOCK, candidates, has_blocks, is_bound_to_threads
 from .tir_signature import Argument, arguments_of, require_written, stride_symbols_of, symbols_of, with_alignments
 from .tir_tensor_maps import in_plain_memory, is_pointer, with_type
-from .unit import LoweredKernel, Unit
+from .unit import LoweredKernel, Unit, returned_in
 
 TRIPLES = ("x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu")
 """LLVM targets of the CPU archs: the first that knows an arch is used."""
@@ -240,6 +241,7 @@ def _generate(module: tvm.IRModule, name: str, unit: Unit, target: Target) -> _C
         module = _replaced(module, name, asserted(module[name], unit.multiples, unit))
     if unit.target == "llvm":
         module = _replaced(module, name, relaxed(module[name]))
+    module = _replaced(module, name, in_passed_dtypes(module[name]))
     passes, finish_host, finish_device = passes_for(module)
     bound = tirx.transform.BindTarget(target.with_host(host_target))(module)
     split, devices = build.split_host_device_mods(passes(bound))
@@ -310,6 +312,7 @@ def _signature(
 ) -> dict[str, Any]:
     return {
         "schema": 1,
+        **returned_in(unit, [argument.name for argument in arguments]),
         "kernel": unit.kernel,
         "slug": unit.slug,
         "config": dict(unit.config),

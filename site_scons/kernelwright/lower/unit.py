@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..define.unit import Unit
 
-__all__ = ["IR_INDEX", "LoweredKernel", "Unit"]
+__all__ = ["IR_INDEX", "LoweredKernel", "Unit", "returned_in"]
 
 IR_INDEX = "index.txt"
 """The file that lists those with the IR after each pass."""
@@ -29,3 +30,13 @@ class LoweredKernel:
     files: Mapping[str, bytes]
     schedule: str
     read: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def returned_in(unit: Unit, arguments: Sequence[str]) -> dict[str, Any]:
+    """What ``signature.json`` says of the order in which new outputs are returned; nothing, if it is the arguments'.
+
+    Arguments:
+        arguments: the names of all arguments, in the order of a call.
+    """
+    named = unit.named(arguments)
+    return {"outputs": list(named)} if list(named) != [name for name in arguments if name in named] else {}

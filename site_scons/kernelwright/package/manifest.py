@@ -18,6 +18,7 @@ from ..core.errors import KernelwrightError, Where, shown
 from ..core.files import canonical_json, digest_of, pretty_json, sha256_of
 from ..core.request import ASIDE
 from ..library.files import UnitFiles, VariantFiles, usages_of
+from ..runtime.arguments import outputs_of
 from ..runtime.loader import DIGEST_LINE, SCHEMA
 from ..runtime.tables import DeviceTable
 
@@ -115,7 +116,7 @@ def make_entry(kernel: EntrySource) -> str:
         **({"frontend": kernel.frontend} if kernel.frontend != "tir" else {}),
         **({"library": kernel.library, "launcher": kernel.launcher} if kernel.library else {}),
         **({"opaque": True} if first.get("opaque") else {}),
-        "outputs": [argument["name"] for argument in first["arguments"] if argument["output"]],
+        "outputs": outputs_of(first),
         **({"backward": kernel.backward} if kernel.backward else {}),
         **({"declared": kernel.declared} if kernel.declared is not None else {}),
         **({"tables": [table.to_json() for table in kernel.tables]} if kernel.tables else {}),

@@ -10,12 +10,12 @@ Two things only the library sees, since they are not about dtypes and sizes: ali
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from .dtype import integer_range, number_kind
+from .dtype import integer_range, number_kind, passed_as
+from .interface import is_symbolic, plain_number
 from .loader import gaps_text
 from .refusal import BY_KERNEL, NO_TARGET, NO_VARIANT, because
 from .size import Size, size_text, strides_text
@@ -59,6 +59,12 @@ class Words:
     remedy: str = "convert the arguments, or add a config for them to the definition"
 
 
+def outputs_of(signature: Mapping[str, Any]) -> list[str]:
+    """The names of the outputs of a parsed signature.json, in the order in which a call returns new ones."""
+    in_order = [argument["name"] for argument in signature["arguments"] if argument["output"]]
+    return list(signature.get("outputs", in_order))
+
+
 class Signatures:
     """What the variants of a kernel expect.
 
@@ -77,7 +83,7 @@ class Signatures:
         self.variants = [_Variant(variant) for variant in entry["variants"]]
         arguments = self.variants[0].arguments
         self.names = tuple(argument.name for argument in arguments)
-        self.outputs = tuple(argument.name for argument in arguments if argument.output)
+        self.outputs = tuple(outputs_of({**entry["variants"][0], **entry}))
         self._arguments = arguments
         self._declared: int = entry.get("declared", len(self.variants))
         self._gaps = gaps_text(entry.get("missing", []))
@@ -204,6 +210,17 @@ class Signatures:
         text += f"\n  remedy: {self._words.remedy}"
         self.refuse(ValueError if only_sizes else TypeError, text, NO_VARIANT)
 
+    def real(self, name: str, value: float) -> float:
+        """A number as a float.
+
+        Raises:
+            ValueError: there is none that is so large.
+        """
+        try:
+            return float(value)
+        except OverflowError:
+            self.refuse(ValueError, f"argument '{name}' is an int that is too large for a float")
+
     def refuse(self, kind: type[Exception], text: str, refusal: str = BY_KERNEL) -> NoReturn:
         """Raise an error that names the kernel, and tells programs why the call is refused."""
         raise because(kind(f"kernel '{self.kernel}': {text}{self._gaps}"), refusal)
@@ -224,13 +241,15 @@ class Chosen:
     symbols: dict[str, Any]
 
     def outputs(self) -> list[tuple[str, tuple[Any, ...]]]:
-        """dtype and shape of each output, in order.
+        """dtype and shape of each output, in the order in which new ones are returned.
 
         Raises:
             ValueError: a size of one cannot be computed, is negative or too large.
         """
         variant = self.signatures.variants[self.index]
-        return [(argument.dtype, self._shape(variant, argument)) for argument in variant.arguments if argument.output]
+        by_name = {argument.name: argument for argument in variant.arguments}
+        made = [by_name[name] for name in self.signatures.outputs]
+        return [(argument.dtype, self._shape(variant, argument)) for argument in made]
 
     def _shape(self, variant: _Variant, argument: Expected) -> tuple[Any, ...]:
         shape = []
@@ -277,7 +296,7 @@ class Expected:
         self._steps = [multiples.get(size, 1) for size in sizes]
         texts = ", ".join(size_text(size, multiples) for size in sizes)
         self.text = self.dtype + (f"[{texts}]" if self.kind == "tensor" else "") + strides_text(item.get("strides", ()))
-        self.host_text = self.dtype
+        self.host_text = passed_as(self.dtype)
         if self.kind == "tensor":
             self.host_text = f"Tensor([{', '.join(map(str, sizes))}], {self.dtype})"
 
@@ -294,9 +313,9 @@ class Expected:
         """Whether a plain number is of the kind; bool and int are taken for each other, and for a float."""
         if self.kind == "pointer":
             return value is None
-        if isinstance(value, int) or (_is_symbolic(value) and hasattr(value, "__index__")):
+        if isinstance(value, int) or (is_symbolic(value) and hasattr(value, "__index__")):
             return True
-        return self.kind == "float" and (isinstance(value, float) or _is_symbolic(value))
+        return self.kind == "float" and (isinstance(value, float) or is_symbolic(value))
 
 
 def _size_fits(size: Size | int, step: int, found: Any) -> bool:
@@ -347,36 +366,6 @@ class _Variant:
         return f"be {size.text}"
 
 
-def plain_number(value: Any) -> Any:
-    """A number of any library as Python has it, asked for once: what is compared is then what is launched.
-
-    Arguments:
-        value: what was passed as a number.
-
-    Returns:
-        An int of what is an integer (``__index__``), a bool of NumPy's, a float of what is another real number
-        (``__float__``). Symbolic numbers of PyTorch, and what is no number, are returned as they are.
-    """
-    if type(value) in (int, bool, float) or value is None or _is_symbolic(value):
-        return value
-    kind = getattr(getattr(value, "dtype", None), "kind", "")
-    if kind == "b" and getattr(value, "shape", None) == ():
-        return bool(value)  # NumPy's is no index since version 2
-    try:
-        return operator.index(value)
-    except TypeError:  # arrays have the method even if they are no integers
-        pass
-    try:
-        return float(value) if hasattr(value, "__float__") and kind != "c" else value
-    except (TypeError, ValueError, OverflowError):
-        return value
-
-
-def _is_symbolic(value: Any) -> bool:
-    """Whether it is a number of PyTorch's that is not known yet, and must not be asked for."""
-    return hasattr(value, "__sym_max__")
-
-
 def _with_plain_number(described: Described | None) -> Described | None:
     if described is None or described.shape is not None:
         return described
@@ -407,7 +396,7 @@ def _value_text(described: Described) -> str:
         return "a str"
     if isinstance(value, bool):
         return f"the bool {value}"
-    if isinstance(value, int) or _is_symbolic(value):
+    if isinstance(value, int) or is_symbolic(value):
         return f"the int {value}"
     if isinstance(value, float):
         return f"the float {value:g}"

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from .arguments import plain_number
 from .cuda_core_device import Cuda, Device
 from .cuda_core_memory import LEGACY, OF_THREAD, new_output, pool_of
 from .dtype import torch_dtype
+from .interface import plain_number
 
 DEFAULT = (0, LEGACY)
 """Handles of the default stream."""

@@ -12,12 +12,13 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
-from .arguments import Chosen, Described, Expected, Signatures, plain_number
+from .arguments import Chosen, Described, Expected, Signatures
 from .cuda_core_arrays import CUDA, IMMUTABLE, MANAGED, Array, UnreadableArrayError, library_of, read_array
 from .cuda_core_device import Call, Cuda, Device, DeviceCode, LaunchError
 from .cuda_core_frameworks import Framework, Stream, address_of, framework_of
 from .cuda_core_memory import LEGACY
-from .interface import Choice, Interface
+from .dtype import NARROW, rounded
+from .interface import Choice, Interface, plain_number
 from .refusal import BY_KERNEL, MISALIGNED, NO_TARGET
 from .size import Size
 from .tables import ASKED_FOR, NO_TABLES, Tuned, table_for, tables_of
@@ -292,14 +293,12 @@ class NvrtcKernel(Interface):
     ) -> list[Any]:
         """New arrays for the outputs that were left out, which come to be in their places in ``passed``."""
         made: list[Any] = []
-        described = iter(match.outputs)
-        for position, item in enumerate(self._entry["variants"][match.variant]["arguments"]):
-            if not item["output"]:
-                continue
-            dtype, shape = next(described)
+        signatures = self._shared.signatures
+        for name, (dtype, shape) in zip(signatures.outputs, match.outputs, strict=True):
+            position = signatures.names.index(name)
             if passed[position] is not None:
                 continue
-            array = self._new_array(item["name"], dtype, shape, framework, device, stream)
+            array = self._new_array(name, dtype, shape, framework, device, stream)
             made.append(array)
             passed[position] = Array(address_of(array), dtype, shape, None, (CUDA, device.number), owner=array)
         return made
@@ -547,7 +546,7 @@ def _number(argument: Expected, value: Any) -> Any:
     if argument.kind == "int":
         return int(value)
     try:
-        return float(value)
+        return rounded(float(value), argument.dtype) if argument.dtype in NARROW else float(value)
     except OverflowError:
         raise LaunchError(f"argument '{argument.name}' is an int that is too large for {argument.dtype}") from None
 

@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
-from .interface import Choice, Interface, libraries_of, parse_device
+from .interface import Choice, Interface, libraries_of, parse_device, plain_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class Services(Interface):
         entered = cuda.stream(cuda.ExternalStream(stream, device) if stream > 1 else cuda.default_stream(device))
         entered.__enter__()
         return entered
+
+    _plain_number = staticmethod(plain_number)
 
     def _adopt(self, output: Any, like: type) -> Any:
         """A new output as an array of the library that has the type ``like``, if there is one known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from typing import Any
@@ -45,6 +46,42 @@ def number_kind(dtype: str) -> str:
     if dtype.startswith(("int", "uint")):
         return "int"
     return {"bool": "bool", "handle": "pointer"}.get(dtype, "float")
+
+
+NARROW: dict[str, tuple[int, int, float, float]] = {
+    "bfloat16": (7, -126, (2 - 2**-7) * 2.0**127, math.inf),
+    "float8_e3m4": (4, -2, 15.5, math.inf),
+    "float8_e4m3": (3, -6, 240.0, math.inf),
+    "float8_e4m3b11fnuz": (3, -10, 30.0, math.nan),
+    "float8_e4m3fn": (3, -6, 448.0, math.nan),
+    "float8_e4m3fnuz": (3, -7, 240.0, math.nan),
+    "float8_e5m2": (2, -14, 57344.0, math.inf),
+    "float8_e5m2fnuz": (2, -15, 57344.0, math.nan),
+    "float8_e8m0fnu": (0, -127, 2.0**127, math.nan),
+}
+"""Floats that TVM's host code cannot take, which are passed as float32: bits of the mantissa, exponent of the least
+normal number, greatest number, and what is beyond it. Source: https://github.com/jax-ml/ml_dtypes, "Specifications"."""
+
+
+def passed_as(dtype: str) -> str:
+    """The dtype that a number has on its way to the kernel."""
+    return "float32" if dtype in NARROW else dtype
+
+
+def rounded(value: float, dtype: str) -> float:
+    """A number as a dtype of NARROW has it, rounded to the nearest one, to an even one where two are as near."""
+    mantissa, least, most, beyond = NARROW[dtype]
+    if math.isnan(value) or (dtype == "float8_e8m0fnu" and value <= 0):
+        return math.nan
+    if math.isinf(value):
+        return math.copysign(beyond, value)
+    step = 2.0 ** (max(math.frexp(value)[1] - 1, least) - mantissa)
+    nearest = math.copysign(round(value / step) * step, value)
+    if dtype.endswith("fnuz") and nearest == 0:
+        return 0.0
+    if dtype == "float8_e8m0fnu":
+        nearest = max(nearest, 2.0**least)
+    return nearest if abs(nearest) <= most else math.copysign(beyond, value)
 
 
 def integer_range(dtype: str) -> tuple[int, int]:

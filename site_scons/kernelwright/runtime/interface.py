@@ -5,6 +5,7 @@ Only the standard library is imported here.
 
 from __future__ import annotations
 
+import operator
 import threading
 
 from .loader import gaps_text
@@ -66,6 +67,55 @@ class Choice:
 
     def __repr__(self) -> str:
         return f"<variant {self.variant}: {self.reason}>"
+
+
+def plain_number(value: Any) -> Any:
+    """A number of any library as Python has it, asked for once: what is compared is then what is launched.
+
+    Arguments:
+        value: what was passed as a number.
+
+    Returns:
+        An int of what is an integer (``__index__``), a bool of NumPy's, a float of what is another real number
+        (``__float__``). Symbolic numbers of PyTorch, and what is no number, are returned as they are.
+    """
+    if type(value) in (int, bool, float) or value is None or is_symbolic(value):
+        return value
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind == "b" and getattr(value, "shape", None) == ():
+        return bool(value)  # NumPy's is no index since version 2
+    try:
+        return operator.index(value)
+    except TypeError:  # arrays have the method even if they are no integers
+        pass
+    try:
+        return float(value) if hasattr(value, "__float__") and kind != "c" else value
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+UNSIGNED = 1 << 64
+"""What stands behind the integers of 64 bits that have no sign."""
+
+
+def unsigned_of(entry: dict[str, Any]) -> frozenset[str]:
+    """The numbers of a kernel that are uint64 in each variant.
+
+    Frameworks pass those from 2**63 on as if they had a sign.
+
+    Arguments:
+        entry: the kernel's part of the manifest.
+    """
+    found: dict[str, set[str]] = {}
+    for variant in entry["variants"]:
+        for item in variant["arguments"]:
+            found.setdefault(item["name"], set()).add("" if item["kind"] == "tensor" else item["dtype"])
+    return frozenset(name for name, dtypes in found.items() if dtypes == {"uint64"})
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether it is a number of PyTorch's that is not known yet, and must not be asked for."""
+    return hasattr(value, "__sym_max__")
 
 
 class Interface:
@@ -181,6 +231,10 @@ class Interface:
     def _refuse_writing(self, name: str, what: str) -> NoReturn:
         remedy = "pass an array that can be written, or leave outputs out of the call to get new ones"
         text = f"kernel {self.name!r}: argument {name!r} is {what}, and the kernel writes it\n  remedy: {remedy}"
+        raise because(ValueError(text), BY_KERNEL)
+
+    def _refuse_large(self, name: str, what: str) -> NoReturn:
+        text = f"kernel {self.name!r}: argument {name!r} is an int that is too large for {what}"
         raise because(ValueError(text), BY_KERNEL)
 
     def _refuse_array(self, name: str, argument: Any, error: Exception) -> NoReturn:

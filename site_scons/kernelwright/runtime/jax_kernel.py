@@ -21,7 +21,8 @@ import jax_tvm_ffi  # type: ignore[import-untyped]
 import numpy as np
 import tvm_ffi
 
-from .arguments import Described, Signatures, plain_number
+from .arguments import Described, Signatures
+from .interface import UNSIGNED, plain_number, unsigned_of
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 """Kind of device -> the platform of jax-tvm-ffi."""
@@ -66,6 +67,8 @@ class JaxKernel:
         self._scalars = [a["name"] for a in arguments if a["kind"] == "scalar"]
         self._floats = {a["name"] for a in arguments if "float" in a["dtype"]}
         self._arrays = [name for name in self._inputs if name not in self._scalars]
+        self._unsigned = unsigned_of(entry)
+        self._made = [a["name"] for a in arguments if a["output"]]
         self._updated = [name for name in self._arrays if name in written]
         self._variants: dict[int, JaxKernel] = {}
         self.__name__ = self.__qualname__ = kernel.name
@@ -188,14 +191,15 @@ class JaxKernel:
         places = [kind for number, kind in enumerate(kinds) if number == 0 or kinds[number - 1] != kind]
         # Inputs that are written are among the results of the custom call too, behind the outputs.
         in_order = len(set(places)) == len(places) and not (self._updated and self._signatures.outputs)
-        if in_order:
+        if in_order and not self._unsigned:
             return self._kernel.function, places
         return tvm_ffi.convert(self._in_order), [*(f"attrs.{name}" for name in self._scalars), "args", "rets"]
 
     def _in_order(self, *passed: Any) -> None:
         """Call the kernel with numbers, inputs and outputs, of which each come one after the other."""
-        names = [*self._scalars, *self._arrays, *self._signatures.outputs]
+        names = [*self._scalars, *self._arrays, *self._made]
         values = dict(zip(names, passed, strict=False))  # what follows are the inputs that are written, once more
+        values |= {name: values[name] % UNSIGNED for name in self._unsigned}
         self._kernel.function(*(values[name] for name in self._signatures.names))
 
     def _call(self, numbers: tuple[Any, ...], *arrays: Any) -> Any:
@@ -209,16 +213,20 @@ class JaxKernel:
             given = values | dict(zip(self._arrays, arrays, strict=True))
             self._kernel._note_miss([given[name] for name in self._inputs], error)
             raise
-        made = chosen.outputs()
-        for (dtype, _), name in zip(made, self._signatures.outputs, strict=True):
+        outputs = self._signatures.outputs
+        made = dict(zip(outputs, chosen.outputs(), strict=True))
+        for name, (dtype, _) in made.items():
             self._check_width(f"output '{name}'", dtype)
-        results = [_result(shape, dtype) for dtype, shape in made]
+        # The library writes them in the order of its arguments.
+        results = [_result(shape, dtype) for dtype, shape in map(made.__getitem__, self._made)]
         aliases = {self._arrays.index(name): len(made) + number for number, name in enumerate(self._updated)}
         results += [_result(arrays[place].shape, arrays[place].dtype) for place in aliases]
         call = jax.ffi.ffi_call(
             self.target, tuple(results), vmap_method="sequential", input_output_aliases=aliases or None
         )
-        returned = tuple(call(*arrays, **{name: _attribute(value) for name, value in values.items()}))
+        written = call(*arrays, **{name: _attribute(value) for name, value in values.items()})
+        by_name = dict(zip([*self._made, *self._updated], written, strict=True))
+        returned = tuple(by_name[name] for name in (*outputs, *self._updated))
         return returned[0] if len(returned) == 1 else returned
 
     # ---- gradients
@@ -276,12 +284,11 @@ class JaxKernel:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             text = f"argument '{name}' is a {kind}, expected a number"
             self._signatures.refuse(TypeError, f"{text}\n  remedy: pass a number of Python or NumPy")
-        if isinstance(number, int) and not -(2**63) <= number < 2**63:
-            text = f"argument '{name}' is an int of {number.bit_length()} bits, which int64 does not hold"
-            remedy = f"pass float({name})" if name in self._floats else "pass a smaller number"
-            self._signatures.refuse(ValueError, f"{text}\n  remedy: {remedy}")
         if name in self._floats:
-            number = float(number)
+            number = self._signatures.real(name, number)
+        if isinstance(number, int) and not -(2**63) <= number < (UNSIGNED if name in self._unsigned else 2**63):
+            text = f"argument '{name}' is an int of {number.bit_length()} bits, which is too large for its type"
+            self._signatures.refuse(ValueError, f"{text}\n  remedy: pass a smaller number")
         return ("float", number.hex()) if isinstance(number, float) else number
 
     def _array(self, name: str, value: Any) -> Any:
@@ -322,7 +329,8 @@ def _attribute(value: Any) -> Any:
     """A number in the type of an attribute that jax-tvm-ffi understands."""
     if isinstance(value, bool):
         return np.bool_(value)
-    return np.float64(value) if isinstance(value, float) else np.int64(value)
+    # jax-tvm-ffi has no integers without a sign.
+    return np.float64(value) if isinstance(value, float) else np.int64(value if value < 2**63 else value - UNSIGNED)
 
 
 def _result(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -7,14 +7,14 @@ arrays that are read-only, and arrays that their library does not hand out.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from sys import modules
 from typing import Any
 
 import tvm_ffi
 
-from .interface import DEVICE_TYPES, Choice, Interface, library_of, parse_device
+from .interface import DEVICE_TYPES, Choice, Interface, library_of, parse_device, plain_number
 from .loader import DamageError, Loader
 from .refusal import refusal_of
 
@@ -37,11 +37,12 @@ class Kernel(Interface, tvm_ffi.Function):
     """
 
     # Found faster than what is in the dictionary that each tvm-ffi function has.
-    __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
+    __slots__ = ("_as_is", "_function", "_is_plain", "_mutable", "_on_cpu")
 
     _function: tvm_ffi.Function
     _mutable: set[type]
     _on_cpu: bool  # and nowhere else
+    _is_plain: bool  # what it returns is returned as it is
     _as_is: set[type]  # of results
     _module: tvm_ffi.Module
 
@@ -62,7 +63,7 @@ class Kernel(Interface, tvm_ffi.Function):
         except Exception as error:
             failure = error
         else:
-            is_plain = result is None or self._on_cpu or type(result) in self._as_is
+            is_plain = result is None or self._is_plain or type(result) in self._as_is
             return result if is_plain else self._with_stream(result)
         return self._again(arguments, failure)
 
@@ -106,14 +107,14 @@ class Kernel(Interface, tvm_ffi.Function):
         return int(self._service(b"kw_current_stream", device))
 
     def _with_stream(self, result: Any) -> Any:
-        """What a call returns: outputs on a GPU that are not PyTorch's remember the stream of the launch."""
+        """What a call returns: several outputs as a tuple; those on a GPU that are not PyTorch's know the stream."""
         if isinstance(result, tvm_ffi.Tensor):
             kind, device = result.__dlpack_device__()
             if kind != CUDA:
                 return result
             return Output(self, result, self._service(b"kw_current_stream", device))
         if isinstance(result, tvm_ffi.Array):
-            return tuple(map(self._with_stream, result)) if is_on_cuda(result[0]) else result
+            return tuple(map(self._with_stream, result))
         self._as_is.add(type(result))
         return result
 
@@ -134,15 +135,32 @@ class Kernel(Interface, tvm_ffi.Function):
             TypeError: an array cannot be passed.
             ValueError: the kernel writes an array that is read-only.
         """
-        exported = None if refusal_of(error) else self._exported(arguments)
-        if exported is not None:
+        usable = self._usable(arguments, error)
+        if usable is not None:
             try:
-                return self._with_stream(self._function(*exported))
+                return self._with_stream(self._function(*usable))
             except Exception as failure:
                 error = failure
         return self._missed(arguments, error)
 
-    def _exported(self, arguments: tuple[Any, ...]) -> list[Any] | None:
+    def _usable(self, arguments: Sequence[Any], error: Exception) -> Sequence[Any] | None:
+        """The arguments of a call that has failed in forms that tvm-ffi takes; None, if they were.
+
+        Raises:
+            TypeError: an array cannot be passed.
+            ValueError: the kernel writes an array that is read-only.
+        """
+        scalars = {item["name"] for item in self._entry["variants"][0]["arguments"] if item["kind"] == "scalar"}
+        # NumPy's bool, and numbers of ml_dtypes, are no numbers to tvm-ffi.
+        plain = [
+            plain_number(argument) if name in scalars and not hasattr(argument, "__dlpack__") else argument
+            for (name, _), argument in zip(self._passed(len(arguments)), arguments, strict=True)
+        ]
+        exported = None if refusal_of(error) else self._exported(plain)
+        is_changed = any(one is not other for one, other in zip(plain, arguments, strict=True))
+        return exported or (plain if is_changed else None)
+
+    def _exported(self, arguments: Sequence[Any]) -> list[Any] | None:
         """The arguments with read-only arrays in a form that tvm-ffi takes; None, if none is read-only.
 
         Raises:
@@ -197,10 +215,10 @@ class Kernel(Interface, tvm_ffi.Function):
         try:
             return self._told_choice(choose(*arguments))
         except Exception as error:
-            exported = None if refusal_of(error) else self._exported(arguments)
-            if exported is None:
+            usable = self._usable(arguments, error)
+            if usable is None:
                 raise
-        return self._told_choice(choose(*exported))
+        return self._told_choice(choose(*usable))
 
     @property
     def function(self) -> tvm_ffi.Function:
@@ -321,11 +339,6 @@ class Output:
         return f"<output of kernel {self._kernel.name}: {self.dtype}{list(self.shape)} on {self.device}>"
 
 
-def is_on_cuda(output: Any) -> bool:
-    """Whether an output is a tensor of tvm-ffi on a GPU."""
-    return isinstance(output, tvm_ffi.Tensor) and cuda_device_of(output) is not None
-
-
 def cuda_device_of(array: Any) -> int | None:
     """The number of the GPU that an array is on; None, if it is elsewhere, or does not say."""
     try:
@@ -392,5 +405,6 @@ def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index:
     kernel._module = module
     kernel._index = index
     kernel._on_cpu = "cuda" not in kernel.devices
+    kernel._is_plain = kernel._on_cpu and sum(a["output"] for a in entry["variants"][0]["arguments"]) < 2
     kernel.__doc__ = entry["doc"]
     return kernel

@@ -23,6 +23,7 @@ import torch
 
 from .arguments import Described, Signatures
 from .dtype import name_of_torch, torch_dtype
+from .interface import UNSIGNED, is_symbolic, plain_number, unsigned_of
 
 DEVICES = {"cpu": "llvm", "cuda": "cuda"}
 """Kind of device -> target; tensors of others (``meta``) get the shapes of any."""
@@ -118,6 +119,8 @@ class Operators:
         self.signatures = Signatures(kernel.name, entry)
         arguments = [argument for variant in entry["variants"] for argument in variant["arguments"]]
         self.written = {argument["name"] for argument in arguments if argument["written"]}
+        self._unsigned = unsigned_of(entry)
+        self.plain_number = plain_number
         self.alignment = max(argument.get("alignment") or 1 for argument in arguments)
         self.run = kernel.function
         self.wrote = _increment_version()
@@ -181,7 +184,8 @@ class Operators:
             self.refuse_gradient(*arguments)
         target = DEVICES.get(tensors[0].device.type) if tensors else None
         try:
-            chosen = self.signatures.choose([_described(argument) for argument in arguments], self.index, target)
+            values = map(self.decoded, self._passed(len(arguments)), arguments)
+            chosen = self.signatures.choose([_described(argument) for argument in values], self.index, target)
         except (TypeError, ValueError) as error:
             self.kernel._note_miss(arguments, error)
             raise
@@ -191,6 +195,28 @@ class Operators:
             torch.empty(shape, dtype=torch_dtype(dtype), device=tensors[0].device) for dtype, shape in chosen.outputs()
         ]
         return made[0] if len(made) == 1 else tuple(made)
+
+    # ---- numbers
+
+    def encoded(self, name: str, value: Any) -> Any:
+        """A uint64 as operators of PyTorch take it, whose integers have a sign.
+
+        Raises:
+            TypeError: it is no integer.
+            ValueError: it is none of 64 bits without a sign.
+        """
+        number = plain_number(value)
+        if is_symbolic(number):
+            return number
+        if not isinstance(number, int):
+            self._refuse(TypeError, f"argument '{name}' is {number!r}, expected an int")
+        if not 0 <= number < UNSIGNED:
+            self._refuse(ValueError, f"argument '{name}' is {number}, which does not fit uint64")
+        return number if number < UNSIGNED // 2 else number - UNSIGNED
+
+    def decoded(self, name: str, value: Any) -> Any:
+        """A number that an operator was given, as the kernel takes it."""
+        return value % UNSIGNED if name in self._unsigned and not is_symbolic(value) else value
 
     # ---- calls that are not plain
 
@@ -323,7 +349,8 @@ class Operators:
             )
         operators: Operators = self.backward.operators
         inputs = self._passed(-1)
-        values = {**context.scalars, **dict(zip(context.names, context.saved_tensors, strict=True))}
+        values = {name: self.decoded(name, value) for name, value in context.scalars.items()}
+        values |= dict(zip(context.names, context.saved_tensors, strict=True))
         values |= {f"grad_{name}": grad for name, grad in zip(self.signatures.outputs, grads, strict=True)}
         result = self.backward(*(values[name] for name in operators._passed(-1)))
         computed = operators.signatures.outputs

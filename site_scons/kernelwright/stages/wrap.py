@@ -165,7 +165,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
     tuned = request.tuning.of(made)
     planned = tuple(VariantPlan(v.slug, v.config, units(v), tuned.tabled.get(v.slug, ())) for v in made)
     # Their names; the definition may list positions.
-    outputs = tuple(argument.name for argument in planned[0].units[0].arguments if argument.output)
+    outputs = planned[0].units[0].outputs
     needed, gaps = needed_driver(request.compress), gaps_text(stage.gaps)
     plan = KernelPlan(
         *(request.kernel, outputs, planned, request.split, needed, request.toolkit, gaps), tuned.declared, tuned.tables

@@ -24,6 +24,8 @@ from ..define.divisible import rounded_up
 from ..define.kernel import Kernel, Variant
 from ..processes.protocol import INTERPRETED, CheckRequest
 from ..runtime.arch import suitable
+from ..runtime.arguments import outputs_of
+from ..runtime.interface import plain_number
 from ..runtime.size import Size
 from .compare import TOLERANCES, Mismatch, compare, is_float
 
@@ -128,7 +130,7 @@ class Check:
 
     @property
     def _outputs(self) -> list[str]:
-        return [argument["name"] for argument in self._arguments if argument["output"]]
+        return outputs_of({**self._request.signature, "arguments": self._arguments})
 
     @property
     def _leaves_out(self) -> bool:
@@ -163,7 +165,7 @@ class Check:
             elif name in shapes:
                 values[name] = random_array(self._rng, shapes[name], dtype)
             else:
-                values[name] = sizes[name] if name in sizes else random_array(self._rng, (), dtype).item()
+                values[name] = sizes[name] if name in sizes else plain_number(random_array(self._rng, (), dtype)[()])
         return values
 
     def _given(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> Values | None:
@@ -190,7 +192,7 @@ class Check:
                     )
                 result[name] = array
             else:
-                result[name] = value
+                result[name] = plain_number(value)
         return result
 
     def _has_large(self, sizes: Mapping[str, int]) -> bool:

@@ -70,7 +70,8 @@ KW_COLD bool kw_is_of_other_class(const kw_argument *argument, const DLTensor *t
 /* Python's numbers convert the way TVM's host code converts them. */
 KW_FUNCTION bool kw_scalar_matches(const kw_argument *argument, int32_t type) {
   if (argument->kind == KW_POINTER) return type == kTVMFFIOpaquePtr || type == kTVMFFINone;
-  return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT);
+  return type == kTVMFFIInt || type == kTVMFFIBool || (type == kTVMFFIFloat && argument->kind == KW_FLOAT) ||
+         type == KW_BIG_INT;
 }
 
 KW_FUNCTION bool kw_matches(const kw_signature *signature, const kw_call *call, kw_depth depth) {
@@ -154,6 +155,39 @@ KW_FUNCTION bool kw_scalar_fits(const kw_argument *argument, const TVMFFIAny *va
   return high == 0 || high == -1;
 }
 
+/* A number as the host code gets it, in place of what was passed. */
+KW_COLD int kw_adapt_number(const kw_argument *argument, kw_call *call, int32_t position, const kw_narrow *narrow) {
+  const TVMFFIAny *value = call->values[position];
+  TVMFFIAny *number = &call->numbers[position];
+  bool large = kw_is_large(value), is_float = argument->kind == KW_FLOAT;
+  uint64_t whole = 0;
+  *number = (TVMFFIAny){.type_index = value->type_index, .v_int64 = value->v_int64};
+  if (large && !is_float) {
+    if (argument->kind == KW_BOOL) whole = 1;
+    else if (!kw_is_uint64(value, &whole) || argument->dtype.code != kDLUInt || argument->dtype.bits < 64)
+      return kw_raise_large(argument->name, argument->dtype.bits, argument->dtype.code == kDLInt);
+    *number = (TVMFFIAny){.type_index = kTVMFFIInt, .v_int64 = (int64_t)whole};
+  }
+  if (is_float) {
+    double real = large ? kw_double_of_large(value)
+                        : value->type_index == kTVMFFIFloat ? value->v_float64 : (double)value->v_int64;
+    if (large && (real == HUGE_VAL || real == -HUGE_VAL)) return kw_raise_large(argument->name, 0, true);
+    *number = (TVMFFIAny){.type_index = kTVMFFIFloat, .v_float64 = narrow ? kw_rounded(real, narrow) : real};
+  }
+  call->values[position] = number;
+  call->adapted = true;
+  return 0;
+}
+
+/* Compares a number with the range of its type. */
+KW_FUNCTION int kw_check_number(const kw_argument *argument, kw_call *call, int32_t position) {
+  const TVMFFIAny *value = call->values[position];
+  const kw_narrow *narrow = argument->kind == KW_FLOAT ? kw_narrow_of(argument->dtype) : NULL;
+  if (__builtin_expect(narrow || kw_is_large(value), 0)) return kw_adapt_number(argument, call, position, narrow);
+  if (__builtin_expect(kw_scalar_fits(argument, value), 1)) return 0;
+  return kw_raise_range(argument->name, value->v_int64, argument->dtype.bits, argument->dtype.code == kDLInt);
+}
+
 KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
   int64_t limit = signature->int32_sizes ? KW_INT32_LIMIT : INT64_MAX;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
@@ -169,9 +203,8 @@ KW_HOT int kw_check(const kw_signature *signature, kw_call *call) {
       if (__builtin_expect(elements > 0 && kw_is_aligned(argument, tensor), 1)) continue;
       if (elements && kw_raise_tensor(argument, tensor, limit)) return -1;
       call->adapted = true;
-    } else if (call->values[i] && !kw_scalar_fits(argument, call->values[i])) {
-      return kw_raise_range(argument->name, call->values[i]->v_int64, argument->dtype.bits,
-                            argument->dtype.code == kDLInt);
+    } else if (call->values[i] && kw_check_number(argument, call, i)) {
+      return -1;
     }
   }
   return 0;

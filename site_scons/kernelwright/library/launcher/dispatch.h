@@ -72,7 +72,7 @@ KW_COLD int kw_run_adapted(const kw_call *call, const kw_variant *variant, kw_en
   int64_t room[dims], *strides = room;
   for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
     const DLTensor *tensor = kw_tensor_of(&arguments[i]);
-    values[i] = arguments[i];
+    values[i] = call->tensors[i] || !call->values[i] ? arguments[i] : *call->values[i];
     bool strided = call->tensors[i] && signature->arguments[i].strided;
     if (!tensor) continue;
     shown[i] = *tensor;

@@ -18,6 +18,7 @@
 #include "order.h"
 #include "workspace.h"
 #include "threads.h"
+#include "numbers.h"
 #include "mismatch.h"
 #include "call.h"
 #include "xla.h"

@@ -38,7 +38,11 @@ KW_COLD void kw_append_tensor(kw_text *text, const DLTensor *tensor) {
 KW_COLD void kw_append_value(kw_text *text, const TVMFFIAny *value) {
   switch (value->type_index) {
     case kTVMFFINone: kw_append(text, "None"); return;
-    case kTVMFFIInt: kw_append(text, "the int %" PRId64, value->v_int64); return;
+    case KW_BIG_INT: kw_append(text, "an int beyond int64"); return;
+    case kTVMFFIInt:
+      if (kw_is_large(value)) kw_append(text, "an int beyond int64");
+      else kw_append(text, "the int %" PRId64, value->v_int64);
+      return;
     case kTVMFFIBool: kw_append(text, "the bool %s", value->v_int64 ? "True" : "False"); return;
     case kTVMFFIFloat: kw_append(text, "the float %g", value->v_float64); return;
     case kTVMFFIRawStr:
@@ -108,6 +112,13 @@ KW_COLD int kw_raise_size(const char *argument, const char *what, int64_t value,
     return kw_raise("ValueError", "argument '%s' has a dimension of %" PRId64 ", expected one from 0", argument, value);
   return kw_raise("ValueError", "argument '%s' has a %s of %" PRId64 ", beyond the %" PRId64 " that int%d sizes allow",
                   argument, what, value, limit, kw_bits_of(limit));
+}
+
+/* A number that no int64 has, and that is none of its type either; without bits, that is a float. */
+KW_COLD int kw_raise_large(const char *argument, int bits, bool is_signed) {
+  if (!bits) return kw_raise("ValueError", "argument '%s' is an int that is too large for a float", argument);
+  return kw_raise("ValueError", "argument '%s' is an int beyond int64, which does not fit %sint%d", argument,
+                  is_signed ? "" : "u", bits);
 }
 
 /* A number outside of the range of its type. */

@@ -132,9 +132,11 @@ KW_FUNCTION TVMFFIObjectHandle kw_array_function(void) {
 KW_FUNCTION int kw_return_array(const kw_call *call, TVMFFIAny *arguments, TVMFFIAny *result) {
   TVMFFIAny outputs[KW_CALL_ARGUMENTS];
   TVMFFIObjectHandle make_array = kw_array_function();
+  const int32_t *returned = call->kernel->returned;
   int32_t count = 0;
-  for (int32_t i = 0; i < call->kernel->num_arguments; ++i)
+  for (int32_t i = 0; !returned && i < call->kernel->num_arguments; ++i)
     if (!call->values[i]) outputs[count++] = arguments[i];
+  for (; returned && count < call->kernel->num_outputs; ++count) outputs[count] = arguments[returned[count]];
   int status = make_array ? TVMFFIFunctionCall(make_array, outputs, count, result) : -1;
   kw_release_outputs(call, arguments, call->kernel->num_arguments);
   return status;

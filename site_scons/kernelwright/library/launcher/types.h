@@ -156,6 +156,7 @@ typedef struct kw_kernel {
   const kw_argument *arguments; /* those of some lowering: names, kinds and outputs are the same in all of them */
   int32_t num_arguments;
   int32_t num_outputs;
+  const int32_t *returned; /* the numbers of the outputs among the arguments, as new ones are returned; null: in order */
   int32_t num_dims; /* of all outputs together */
   int32_t toolkit;  /* the CUDA version of the compiler that made the device code: 1000 * major + 10 * minor; 0: unknown */
   int32_t driver;   /* the CUDA version that a driver must be for to read compressed images; 0: any will do */
@@ -175,9 +176,10 @@ typedef struct kw_call {
   struct kw_workspace *mark; /* the newest workspace before it */
   bool complete;  /* outputs were passed */
   bool adapted; /* the host code is shown some tensor, passed or new, in another way: it has no elements, or an offset,
-                 * or declared strides that do not matter for a size of 1; known once it has been checked */
+                 * or declared strides that do not matter for a size of 1; or a number; known once it has been checked */
   DLDevice device;
   const TVMFFIAny *values[KW_CALL_ARGUMENTS];
+  TVMFFIAny numbers[KW_CALL_ARGUMENTS]; /* in place of numbers that host code cannot take as they are; see numbers.h */
   const DLTensor *tensors[KW_CALL_ARGUMENTS];
 } kw_call;
 

@@ -322,16 +322,36 @@ KW_FUNCTION int kw_take_tensor(kw_call *call, const kw_parameter *parameter, PyO
   return kw_note_device(call, &type, object, device) || kw_note_input(call, &type, device) ? -1 : 0;
 }
 
-KW_FUNCTION int kw_take_int(PyObject *object, TVMFFIAny *value) {
-  int overflow;
-  value->v_int64 = PyLong_AsLongLongAndOverflow(object, &overflow);
-  value->type_index = overflow ? kTVMFFIBigInt : kTVMFFIInt;
-  return value->v_int64 == -1 && !overflow && PyErr_Occurred() ? -1 : 0;
+KW_COLD int kw_raise_large(const kw_call *call, const kw_parameter *parameter, const char *what) {
+  PyObject *none = PyObject_CallMethod(call->self, "_refuse_large", "ss", parameter->name, what);
+  Py_XDECREF(none);
+  return -1;
 }
 
-KW_COLD int kw_take_integral(PyObject *object, TVMFFIAny *value) {
+/* An integer that int64 does not have. The library says so if it is none of the parameter's. */
+KW_COLD int kw_take_large(const kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
+  value->type_index = parameter->kind == KW_FLOAT ? kTVMFFIFloat : kTVMFFIInt;
+  if (parameter->kind == KW_BOOL) value->v_int64 = 1;
+  else if (parameter->kind == KW_FLOAT) value->v_float64 = PyFloat_AsDouble(object);
+  else if (parameter->kind == KW_INT) value->v_uint64 = PyLong_AsUnsignedLongLong(object), value->zero_padding = KW_UNSIGNED;
+  else value->type_index = kTVMFFIOpaquePyObject;
+  if (!PyErr_Occurred()) return 0;
+  if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+  PyErr_Clear();
+  return kw_raise_large(call, parameter, parameter->kind == KW_FLOAT ? "a float" : "64 bits");
+}
+
+KW_FUNCTION int kw_take_int(const kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
+  int overflow;
+  value->v_int64 = PyLong_AsLongLongAndOverflow(object, &overflow);
+  if (KW_UNLIKELY(overflow)) return kw_take_large(call, parameter, object, value);
+  value->type_index = kTVMFFIInt;
+  return value->v_int64 == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+KW_COLD int kw_take_integral(const kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
   PyObject *number = PyNumber_Long(object);
-  int status = number ? kw_take_int(number, value) : -1;
+  int status = number ? kw_take_int(call, parameter, number, value) : -1;
   Py_XDECREF(number);
   return status;
 }
@@ -353,6 +373,19 @@ KW_COLD int kw_take_pointer(PyObject *object, TVMFFIAny *value) {
   return PyErr_Occurred() ? -1 : 0;
 }
 
+/* A number of a class that Python does not know as one, such as NumPy's bool, or bfloat16; the kernel object says which.
+ * Anything else is left to the library. */
+KW_COLD int kw_take_other(const kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
+  PyObject *number = PyObject_CallMethod(call->self, "_plain_number", "O", object);
+  int status = number ? 0 : -1;
+  value->type_index = kTVMFFIOpaquePyObject;
+  if (number && PyFloat_CheckExact(number)) status = kw_take_float(number, value);
+  else if (number && PyBool_Check(number)) value->type_index = kTVMFFIBool, value->v_int64 = number == Py_True;
+  else if (number && PyLong_CheckExact(number)) status = kw_take_int(call, parameter, number, value);
+  Py_XDECREF(number);
+  return status;
+}
+
 /* Stands for any tensor where a number is wanted. The library refuses it. */
 static struct {
   TVMFFIObject object;
@@ -363,14 +396,14 @@ static struct {
 KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *object, TVMFFIAny *value) {
   *value = (TVMFFIAny){.type_index = kTVMFFINone};
   if (parameter->kind == KW_FLOAT && PyFloat_CheckExact(object)) return kw_take_float(object, value);
-  if (parameter->kind == KW_INT && PyLong_CheckExact(object)) return kw_take_int(object, value);
+  if (parameter->kind == KW_INT && PyLong_CheckExact(object)) return kw_take_int(call, parameter, object, value);
   const kw_type *type = kw_type_of(object);
   if (KW_UNLIKELY(!type)) return -1;
   switch (type->kind) {
     case KW_AS_FLOAT:
     case KW_AS_REAL: return kw_take_float(object, value);
-    case KW_AS_INT: return kw_take_int(object, value);
-    case KW_AS_INTEGRAL: return kw_take_integral(object, value);
+    case KW_AS_INT: return kw_take_int(call, parameter, object, value);
+    case KW_AS_INTEGRAL: return kw_take_integral(call, parameter, object, value);
     case KW_AS_BOOL: value->type_index = kTVMFFIBool, value->v_int64 = object == Py_True; return 0;
     case KW_AS_NONE: return 0;
     case KW_AS_STRING: value->type_index = kTVMFFIRawStr, value->v_c_str = ""; return 0;
@@ -378,10 +411,15 @@ KW_FUNCTION int kw_take(kw_call *call, const kw_parameter *parameter, PyObject *
     case KW_AS_BUFFER:
     case KW_AS_DLPACK:
       if (KW_LIKELY(parameter->kind == KW_TENSOR)) return kw_take_tensor(call, parameter, object, type, value);
+      if (type->kind == KW_AS_BUFFER && parameter->kind != KW_POINTER && !kw_has((PyObject *)Py_TYPE(object), "__dlpack__"))
+        return kw_take_other(call, parameter, object, value);
       if (parameter->kind == KW_POINTER) return kw_take_pointer(object, value);
       value->type_index = kTVMFFITensor, value->v_ptr = &kw_some_tensor;
       return 0;
-    case KW_AS_OBJECT: break;
+    case KW_AS_OBJECT:
+      if (parameter->kind != KW_TENSOR && parameter->kind != KW_POINTER)
+        return kw_take_other(call, parameter, object, value);
+      break;
   }
   value->type_index = kTVMFFIOpaquePyObject;
   return 0;

@@ -9,6 +9,9 @@ typedef struct kw_parameter {
   bool is_output, is_written;
 } kw_parameter;
 
+/* Marks an integer of 64 bits that has no sign, from 2**63 on, in what is otherwise 0 (numbers.h of the launcher). */
+#define KW_UNSIGNED 1
+
 /* A kernel, or one variant of it. */
 typedef struct kw_kernel {
   const char *name;
