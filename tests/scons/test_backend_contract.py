@@ -175,6 +175,23 @@ print(json.dumps([type(made).__name__, *(array(one).tolist() for one in made)]))
     assert called(project, backend, code) == ["tuple", [2.0, 2.0, 0.0], [2.0, 2.0]]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_error_says_for_programs_why_a_call_is_refused(project: Project, backend: str) -> None:
+    code = """
+from demo._runtime.refusal import refusal_of
+def why(call):
+    try:
+        call()
+    except Exception as error:
+        return refusal_of(error)
+refused = [lambda: kernels.whole(kernels, 1), lambda: kernels.natural(like, -1), lambda: kernels.flag(like[None], 1)]
+print(json.dumps([why(call) for call in refused]))
+"""
+    # What is no tensor at all, PyTorch refuses by itself.
+    first = None if backend == "torch" else "by_kernel"
+    assert called(project, backend, code) == [first, "by_kernel", "no_variant"]
+
+
 def test_on_demand_the_same_is_taken_and_returned(project: Project) -> None:
     code = f"""{CALLS}
 KINDS = {{"flag": ["bool"], "natural": ["uint64"], "real": ["bfloat16", "float8_e4m3fn"]}}
