@@ -30,7 +30,7 @@ OBJECT = (
     "a global variable that is anything else, such as a list, a dict, an array, an object, or a class that is called"
 )
 INSIDE = "what is inside of such an object"
-STATE = "what the definition reads from outside without a worker: files, variables of the environment, random numbers"
+STATE = "what the definition reads from outside without a worker: files, variables of the environment, random numbers, registries"
 FILES = "a definition file, or a file that it imports or reads"
 FOUND = "a file or a module that was looked for in vain, a folder that is listed"
 TABLES = "a tuning table, configs that were recorded"
@@ -41,6 +41,18 @@ VARIABLES = "a variable `KERNELWRIGHT_*`"
 ROOTS = "an SConstruct or a pyproject.toml that makes another folder the project"
 INSTALLED = "compilers, TVM and Kernelwright itself"
 
+INTRINSIC = """
+import tvm
+from tvm.s_tir import TensorIntrin
+def described(factor):
+    x = te.placeholder((4,), "float32", name="x")
+    function = te.create_prim_func([x, te.compute(x.shape, lambda i: x[i] * te.const(factor, "float32"), name="y")])
+    return function.with_attr("factor", factor)
+def register(factor):
+    TensorIntrin.register("kw_f", described(factor), described(factor), override=True)
+"""
+"""Programs of TVM with a factor, and a registry that has one of them."""
+
 LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
     PLAIN: {
         "number": ("F = 2", "F", "F = 3"),
@@ -49,6 +61,7 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
         "kind": ("F = (1, 0.0)", "2 if isinstance(F[0], int) else 3", "F = (1.0, 0.0)"),
         "sign": ("F = 0.0", "2 if str(F) == '0.0' else 3", "F = -0.0"),
         "builtin": ("", "len('ab') if max(1, 2) == 2 else 3", "max = min"),
+        "among builtins": ("import builtins\nbuiltins.KW_F = 2", "KW_F", "builtins.KW_F = 3"),
         "closure": (
             "def around():\n    n = 2\n    def get():\n        return n\n    def put():\n        nonlocal n\n"
             "        n = 3\n    return get, put\nget, put = around()",
@@ -68,6 +81,9 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
         "nested": ("class C:\n    class D:\n        f = 2", "C.D.f", "C.D.f = 3"),
         "module": ("import types\nm = types.ModuleType('m')\nm.f = 2", "m.f", "m.f = 3"),
         "module, passed on": ("import types\nm = types.ModuleType('m')\nm.f = 2", "(lambda m: m.f)(m)", "m.f = 3"),
+        "module of a library": ("np.kw_f = 2", "np.kw_f", "np.kw_f = 3"),
+        "class of a library": ("te.Tensor.kw_f = 2", "te.Tensor.kw_f", "te.Tensor.kw_f = 3"),
+        "builtins": ("import builtins\nbuiltins.KW_F = 2", "builtins.KW_F", "builtins.KW_F = 3"),
         "imported": (
             "import types\nsys.modules['m'] = m = types.ModuleType('m')\nm.f = 2\ndef reads():\n    import m\n"
             "    return m.f",
@@ -139,6 +155,32 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "operator.attrgetter('m.f')(h)",
             "m.f = 3",
         ),
+        "by the module of globals": ("import builtins\nF = 2", "builtins.globals()['F']", "F = 3"),
+        "by a hint": (
+            'import typing\nF = 2\ndef h(a: "typing.Literal[F]"): pass',
+            "typing.get_type_hints(h)['a'].__args__[0]",
+            "F = 3",
+        ),
+        "by a format": ("F = 2\ndef h(): pass", "int('{0.__globals__[F]}'.format(h))", "F = 3"),
+        "of a library": (
+            "import functools, math\nbefore = math.floor",
+            "math.floor(2)",
+            "math.floor = lambda a: 3\nkernel(x)\nmath.floor = functools.wraps(before)(lambda a: 3)",
+        ),
+        "decorated as one of a library": (
+            "import functools\nF = 2\nnp.fix = functools.wraps(np.fix)(lambda a: F)",
+            "np.fix(1)",
+            "F = 3",
+        ),
+        "document": ("def h(): '2'", "(lambda g: int(g.__doc__))(h)", "h.__doc__ = '3'"),
+        "annotations": ("def h(a: 2): pass", "(lambda g: g.__annotations__['a'])(h)", "h.__annotations__['a'] = 3"),
+        "of a module of the same name": (
+            "import types\nsys.modules['kw_p'] = types.ModuleType('kw_p')\nsys.modules['kw_p'].__path__ = []\n"
+            "sys.modules['kw_p.types'] = m = types.ModuleType('kw_p.types')\nm.f = 2\n__package__ = 'kw_p'\n"
+            "def h():\n    from .types import f\n    return f",
+            "h()",
+            "m.f = 3",
+        ),
         "in a class in it": ("F = 2\ndef h():\n    class C:\n        f = F\n    return C.f", "h()", "F = 3"),
         "in a default in it": ("F = 2\ndef h():\n    def g(f=F): return f\n    return g()", "h()", "F = 3"),
     },
@@ -198,6 +240,48 @@ LIVE: dict[str, dict[str, tuple[str, str, str]]] = {
             "random.random = lambda: 0",
         ),
         "time": ("import time\nnow = time.time", "2 if now() else 3", "now = lambda: 0"),
+        "text": (
+            "open('f', 'w').write('2\\n')",
+            "int(np.fromregex('f', r'(\\d+)', [('a', int)])['a'][0])",
+            "open('f', 'w').write('3\\n')",
+        ),
+        "buffer of NumPy": (
+            "before = np.setbufsize(8192)",
+            "2 if np.getbufsize() == 8192 else 3",
+            "np.setbufsize(16384)",
+        ),
+        "pattern of Python": (
+            "import abc\nclass A(abc.ABC): pass",
+            "3 if isinstance(1, A) else 2",
+            "A.register(int)",
+        ),
+        "intrinsic": (
+            INTRINSIC + "register(2)",
+            "int(TensorIntrin.get('kw_f').desc.attrs['factor'])",
+            "register(3)",
+        ),
+        "context of passes": (
+            INTRINSIC,
+            "(lambda p: int(tvm.transform.Sequential([p])(tvm.IRModule({'f': described(2)}))['f'].attrs['factor']))"
+            "(tvm.transform.module_pass(lambda mod, c: tvm.IRModule({'f': described(3)}), opt_level=4, name='kw'))",
+            "context = tvm.transform.PassContext(opt_level=4)\ncontext.__enter__()",
+        ),
+        "tag of a target": (
+            "import tvm\nfrom tvm.target import Target, register_tag\ndef put(n):\n"
+            "    register_tag('kw/cpu', {'kind': 'llvm', 'num-cores': n}, override=True)\nput(2)",
+            "int(Target('kw/cpu').attrs['num-cores'])",
+            "put(3)",
+        ),
+        "attribute of an operator": (
+            "import tvm\nfrom tvm.ir import Op, register_op_attr\nregister_op_attr('tirx.exp', 'kw.f', 2, level=90)",
+            "int(Op.get('tirx.exp').get_attr('kw.f'))",
+            "register_op_attr('tirx.exp', 'kw.f', 3, level=91)",
+        ),
+        "global function": (
+            "import tvm\ndef put(n): tvm.register_global_func('kw.f', lambda: n, override=True)\nput(2)",
+            "int(tvm.get_global_func('kw.f')())",
+            "put(3)",
+        ),
         "arguments": ("sys.argv = ['2']", "int(sys.argv[0])", "sys.argv = ['3']"),
     },
 }
@@ -500,6 +584,24 @@ assert [value(names["times"]) for _ in range(2)] == [START + 2, START + 3]
     )
     for start in (2, 1):
         demand.run(program.replace("START", str(start)))
+
+
+def test_a_scalar_of_numpy_and_an_array_of_no_dimensions_choose_each_its_own(demand: Demand) -> None:
+    demand.run(
+        """
+        from tvm import te
+        @kw.kernel(configs=[{"scalar": True}, {"scalar": False}], outputs=["y"])
+        def times(scalar):
+            x = te.placeholder((te.var("n"),), "float32", name="x")
+            factor = te.var("f", "float32") if scalar else te.placeholder((), "float32", name="f")
+            value = lambda i: x[i] * (factor if scalar else factor())
+            return te.create_prim_func([factor, x, te.compute(x.shape, value, name="y")])
+
+        x = np.ones(2, "float32")
+        for number in (np.float32(2), np.array(3, "float32"), np.float32(2)):
+            assert (array(times(number, x)) == number).all()
+        """
+    )
 
 
 def test_what_tvmscript_reads_counts_at_the_next_call(demand: Demand) -> None:

@@ -312,4 +312,5 @@ def _key(argument: Any) -> Any:
     dtype = getattr(argument, "dtype", None)
     if dtype is None:
         return type(argument)
-    return dtype, tuple(argument.shape), getattr(argument, "device", None)
+    is_array = hasattr(argument, "__dlpack__")  # a NumPy scalar, which is none, has all the rest of an array
+    return dtype, tuple(argument.shape), getattr(argument, "device", None), is_array

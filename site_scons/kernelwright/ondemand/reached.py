@@ -1,9 +1,9 @@
 """What a function reads from around it: what a repeated call compares, or why nothing can be compared.
 
 The code of a definition is looked through, and that of all functions of the user's that it reaches. What they read is
-compared by identity, so it has to be something that cannot change inside: a number, a text, a function. Modules that
-have no state of their own, such as ``math`` and TVM's, are constants. A list, a dict, an object may change unseen.
-Whatever is not known to be safe is a doubt: with one, a call cannot tell, and the definition is evaluated again.
+compared by identity, so it has to be something that cannot change inside: a number, a text, a function. What is in a
+module, whosesoever, is compared like any variable. A list, a dict, an object may change unseen. Whatever is not known
+to be safe is a doubt: with one, a call cannot tell, and the definition is evaluated again.
 """
 
 from __future__ import annotations
@@ -19,38 +19,30 @@ from operator import is_
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from .libraries import (
+    ASK_FOR_TARGET,
+    HEAP_TYPE,
+    is_code_of_library,
+    is_constant,
+    is_partial_of_library,
+    is_tag,
+    numpy_settings,
+    root_of,
+    target_around,
+)
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range)
 """Types of values that cannot change; one of a class that is derived from them may."""
 
-_PURE = """
-__future__ abc bisect cmath collections collections.abc contextlib copy dataclasses enum fractions functools
-heapq itertools math numbers operator re string struct textwrap types typing
-"""
-PURE = frozenset(_PURE.split())
-"""Modules of the standard library whose functions read nothing but their arguments."""
-
-PACKAGES = ("kernelwright", "ml_dtypes", "numpy", "tvm", "tvm_ffi")
-"""Packages that are constants, but for what has a name in :data:`STATEFUL`."""
-
 _STATEFUL = """
-random default_rng load loadtxt genfromtxt fromfile fromregex memmap DataSource lib ctypeslib f2py testing geterr
-seterr errstate get_printoptions printoptions open environ environb getenv read_text read_bytes readlines current
-current_scope get_global_func get_registered_func load_module load_static_library contrib support rpc meta_schedule
-autotvm attrgetter methodcaller sys os linecache inspect modules __globals__ __dict__ __builtins__ __closure__
-__code__ __self__ __func__ __wrapped__ __module__ __subclasses__ __mro__ __bases__ __base__ __getattribute__ gi_frame
-cr_frame f_globals f_locals f_back tb_frame
+format format_map tensorize current current_scope get_attr seed fork_seed work_on enter_postproc sample_categorical
+sample_perfect_tile sample_partitioned_tile sample_compute_location get_global_func tofile
+__globals__ __dict__ __builtins__ __closure__ __code__ __self__ __func__ __wrapped__ __module__ __subclasses__ __mro__
+__bases__ __base__ __getattribute__ __doc__ __name__ __qualname__ __annotations__ __type_params__ __defaults__
+__kwdefaults__ gi_frame cr_frame f_globals f_locals f_back tb_frame
 """
 STATEFUL = frozenset(_STATEFUL.split())
-"""Names of attributes that lead to something which may change: files, variables, a random generator, namespaces."""
-
-_STATEFUL_BUILTINS = """
-open input eval exec compile globals locals vars dir getattr hasattr setattr delattr __import__ breakpoint id help
-"""
-STATEFUL_BUILTINS = frozenset(_STATEFUL_BUILTINS.split())
-"""Builtins that read more than their arguments, or attributes whose names the code does not show."""
-
-IMMUTABLE = frozenset({"PrimFunc", "Target", "Var", "SizeVar", "IntImm", "FloatImm", "StringImm"})
-"""Classes of TVM whose objects cannot change."""
+"""Names of attributes of objects that lead to something which may change: registries, random numbers, namespaces."""
 
 GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 CELL = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
@@ -90,6 +82,7 @@ class Reached:
     Arguments:
         items: a namespace, a name in it, and what that was.
         attributes: an object, the name of an attribute, and what that was.
+        settings: what gives a setting, and what that was.
         empty: dicts that were empty.
         files: those that TVMScript reads the text of functions from.
         doubt: what else they read; then nothing is compared.
@@ -99,6 +92,7 @@ class Reached:
         self,
         items: Iterable[tuple[dict[str, Any], str, Any]] = (),
         attributes: Iterable[tuple[Any, str, Any]] = (),
+        settings: Iterable[tuple[Callable[[], Any], Any]] = (),
         empty: Iterable[Mapping[str, Any]] = (),
         files: Iterable[str] = (),
         doubt: Doubt | None = None,
@@ -107,6 +101,7 @@ class Reached:
         self.doubt = doubt
         self._items = tuple(zip(*items, strict=True)) or ((), (), ())
         self._attributes = tuple(zip(*attributes, strict=True)) or ((), (), ())
+        self._settings = tuple(settings)
         self._empty = tuple(empty)
 
     def is_current(self) -> bool:
@@ -119,6 +114,7 @@ class Reached:
                 and not any(self._empty)
                 and all(map(is_, map(dict.get, namespaces, names, repeat(ABSENT)), values))
                 and all(map(is_, map(getattr, owners, attributes, repeat(ABSENT)), had))
+                and all(setting() is value for setting, value in self._settings)
             )
         except ValueError:  # a cell that has lost its value
             return False
@@ -132,7 +128,7 @@ def reached_by(functions: Iterable[Callable[..., Any]]) -> Reached:
             walk.value(getattr(function, "__name__", "?"), function, (), "")
     except _CannotTellError as found:
         return Reached(doubt=found.doubt)
-    return Reached(walk.items.values(), walk.attributes.values(), walk.empty, sorted(walk.files))
+    return Reached(walk.items.values(), walk.attributes.values(), walk.settings.items(), walk.empty, sorted(walk.files))
 
 
 class _CannotTellError(Exception):
@@ -153,6 +149,7 @@ class _Walk:
     def __init__(self) -> None:
         self.items: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self.settings: dict[Callable[[], Any], Any] = {}
         self.empty: list[Mapping[str, Any]] = []
         self.files: set[str] = set()
         self._seen: dict[int, Any] = {}
@@ -166,7 +163,7 @@ class _Walk:
             place: where.
         """
         kind = type(value)
-        if kind in PLAIN or _is_constant(value):
+        if kind in PLAIN:
             return
         if kind in (tuple, frozenset):
             for item in value:
@@ -177,6 +174,13 @@ class _Walk:
             self._function(value)
         elif chain and kind is ModuleType:
             self._of_module(name, value, chain, place)
+        elif is_constant(value):
+            self._constant(name, value, chain, place)
+        elif is_partial_of_library(value):
+            for keyword in value.keywords:
+                self.value(name, self._item(value.keywords, keyword), (), place)
+            self.value(name, value.args, (), place)
+            self._ambient(value.func)
         elif chain and kind is type:
             self._of_class(name, value, chain, place)
         else:
@@ -187,6 +191,26 @@ class _Walk:
         if found is ABSENT:
             _give_up(f"{name}.{chain[0]}, which the module makes when it is asked for", place)
         self.value(f"{name}.{chain[0]}", found, chain[1:], place)
+
+    def _constant(self, name: str, value: Any, chain: tuple[str, ...], place: str) -> None:
+        """Look at a constant of a library, and at what is read of it, which somebody may have put there."""
+        self._ambient(value if isinstance(value, type) else type(value))
+        if is_tag(value):
+            self._attribute(value, "tag", value.tag)
+        if chain and isinstance(value, type) and value.__flags__ & HEAP_TYPE:
+            self._of_class(name, value, chain, place)
+
+    def _ambient(self, user: Any) -> None:
+        """Compare the settings that functions of a library read, for which the user of them is looked at."""
+        package = root_of(user)
+        if package == "tvm":
+            scope = sys.modules["tvm.te.tag"].TagScope
+            self._attribute(scope, "_current", scope._current)
+        elif package in ("numpy", "ml_dtypes"):
+            settings = numpy_settings()
+            if not settings:
+                _give_up("the settings of this NumPy", "numpy")
+            self.settings.update((setting, setting()) for setting in settings)
 
     def _of_class(self, name: str, owner: type, chain: tuple[str, ...], place: str) -> None:
         attribute = chain[0]
@@ -211,6 +235,11 @@ class _Walk:
             return
         self._seen[id(function)] = function
         code, place = function.__code__, _place(function.__code__)
+        if is_code_of_library(function):
+            self._function_of_library(function, place)
+            return
+        if root_of(function) in ("numpy", "tvm", "tvm_ffi"):
+            _give_up(f"what {function.__module__}.{function.__name__} reads", place)
         if len(self._seen) > MOST_FUNCTIONS:
             _give_up(f"more than {MOST_FUNCTIONS} functions", place)
         if type(function.__globals__) is not dict:
@@ -226,6 +255,16 @@ class _Walk:
         self._own_attributes(function, place)
         cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._code(function, code, cells)
+
+    def _function_of_library(self, function: FunctionType, place: str) -> None:
+        """Look at what a decorator of a library has put into its function."""
+        self._ambient(function)
+        if function.__name__ in ASK_FOR_TARGET:
+            if target_around() is not None:
+                _give_up(f"the target around {function.__name__}", place)
+            self.settings[target_around] = None
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._cell(name, cell, (), place)
 
     def _own_attributes(self, function: FunctionType, place: str) -> None:
         """Look at what has been put into a function: a decorator puts the decorated one there."""
@@ -248,7 +287,7 @@ class _Walk:
                 self._cell(argument, cells[argument], chain, place)
             elif operation in ATTRIBUTE and argument in STATEFUL:
                 _give_up(f"{argument}, which may change from call to call", place)
-            elif operation == "IMPORT_NAME" and not _is_pure(argument):
+            elif operation == "IMPORT_NAME":
                 _give_up(f"the module {argument or '.'}, which it imports itself", place)
             elif operation in ASSIGNED:
                 _give_up(f"{argument}, a global variable that it assigns", place)
@@ -261,12 +300,8 @@ class _Walk:
         if value is not ABSENT:
             self.value(name, value, chain, place)
             return
-        found = getattr(function, "__builtins__", vars(builtins)).get(name, ABSENT)
-        if name in STATEFUL_BUILTINS:
-            _give_up(f"{name}(), which may give something else from call to call", place)
-        if found is not ABSENT and found is not vars(builtins).get(name):
-            _give_up(f"{name}, which is no builtin of Python", place)
-        if found is not ABSENT and type(found) not in (type, BuiltinFunctionType, *PLAIN):
+        found = self._item(getattr(function, "__builtins__", vars(builtins)), name)
+        if found is not ABSENT:
             self.value(name, found, chain, place)
 
     def _cell(self, name: str, cell: CellType, chain: tuple[str, ...], place: str) -> None:
@@ -303,41 +338,6 @@ def _annotations(code: CodeType) -> Iterator[CodeType]:
                     yield compile(text.strip(), code.co_filename, "eval", 0, dont_inherit=True)
 
 
-def _is_pure(module: object) -> bool:
-    """Whether a module of that name is a constant."""
-    name = str(module)
-    return (name in PURE or name.partition(".")[0] in PACKAGES) and not STATEFUL.intersection(name.split("."))
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether something is a pure module, or something in one; or an object of a class whose objects cannot change."""
-    kind = type(value)
-    if kind is ModuleType:
-        return _is_pure(value.__name__)
-    if kind.__module__ == "numpy" and value.__class__.__name__ != "void" and _is_named(kind):
-        numpy = sys.modules["numpy"]
-        if isinstance(value, (numpy.number, numpy.bool_, numpy.str_, numpy.bytes_)):
-            return True
-    if kind.__module__.partition(".")[0] == "tvm" and kind.__name__ in IMMUTABLE and not getattr(value, "__dict__", {}):
-        return True
-    return (isinstance(value, (type, FunctionType, BuiltinFunctionType)) or kind.__module__ == "numpy") and _is_named(
-        value
-    )
-
-
-def _is_named(value: Any) -> bool:
-    """Whether a pure module has a function or a class under its name, so that no user's is in it."""
-    name = getattr(value, "__name__", None)
-    if not isinstance(name, str) or name in STATEFUL:
-        return False
-    for module in map(str, (getattr(value, "__module__", None), type(value).__module__)):
-        is_builtin = module == "builtins" and name not in STATEFUL_BUILTINS
-        names = vars(sys.modules[module]) if module in sys.modules and (is_builtin or _is_pure(module)) else {}
-        if names.get(name) is value:
-            return True
-    return False
-
-
 def _described(value: Any) -> str:
     """What kind of thing something is, for a message."""
     kind = type(value)
@@ -345,6 +345,8 @@ def _described(value: Any) -> str:
         return "a class"
     if isinstance(value, ModuleType):
         return "a module"
+    if kind is BuiltinFunctionType:
+        return "which may give something else from call to call"
     known = {list: "a list", dict: "a dict", set: "a set", bytearray: "a bytearray", property: "a property"}
     if value is ABSENT:
         return "which is not there"
