@@ -23,10 +23,11 @@ def lower_file(project: Path, requests: Sequence[Mapping[str, Any]]) -> list[flo
     """Execute a definition file, and do the lowerings of it; their seconds."""
     from kernelwright.processes.protocol import DiscoverRequest, LowerRequest, encode_request
     from kernelwright.worker.definitions import Definitions
+    from kernelwright.worker.environment import Variables
     from kernelwright.worker.server import Server
 
     answers: list[dict[str, Any]] = []
-    server = Server(Definitions(project), lambda line: answers.append(json.loads(line)))
+    server = Server(Definitions(project, Variables()), lambda line: answers.append(json.loads(line)))
 
     def ask(request: DiscoverRequest | LowerRequest) -> dict[str, Any]:
         server.answer(encode_request(1, request))

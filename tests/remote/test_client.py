@@ -897,7 +897,10 @@ def test_what_depends_on_a_file_that_others_cannot_name_is_not_sent(server: Faul
     assert writer.fetched(current={"kernels/a.py": "1", "/home/me/table.json": "2"}.__getitem__)
 
 
-def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(server: Faulty, made: Path, tmp_path: Path) -> None:
+def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
+    server: Faulty, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "secret")
     writer = Machine(tmp_path / "writer", server.address)
     for name in ("/etc/shadow", "../secret", ".git/config", "/environment/TOKEN", "kernels/a.py"):
         send_list(writer.remote, KEY, [name])

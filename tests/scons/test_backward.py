@@ -48,7 +48,7 @@ def define(scale, **options):
         ({"outputs": "grad_x"}, "expected a list of names or positions"),
         ({"outputs": [True]}, "outputs contains True"),
         ({"outputs": ["grad_x"], "tolerance": -1}, "expected a number >= 0"),
-        ({"outputs": ["grad_x"], "reads": ["/etc"]}, "relative to the folder"),
+        ({"outputs": ["grad_x"], "reads": [""]}, "relative to that of the definition file"),
     ],
 )
 def test_a_wrong_backward_kernel_is_refused_at_its_line(options, message):

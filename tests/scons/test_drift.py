@@ -178,7 +178,7 @@ DECIDING_NOTHING = {
         "state/tuning_result.py",
     ),
     # Their text is among the options of PACKAGE.
-    *(f"runtime/{name}.py" for name in ("arguments", "cython_kernel", "interface", "jax_kernel", "kernel")),
+    *(f"runtime/{name}.py" for name in ("cython_kernel", "jax_kernel", "kernel")),
     *(f"runtime/cuda_core_{name}.py" for name in ("arrays", "device", "frameworks", "kernel", "memory")),
     "runtime/torch_kernel.py",
 }

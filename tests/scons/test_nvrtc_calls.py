@@ -102,7 +102,7 @@ def test_what_is_wrong_with_a_package_is_said(project: Project, driver: Path) ->
     module = project.folder / "build/demo/backends/nvrtc/_scale.py"
     module.write_text(module.read_text() + "\n# edited\n")
     printed, log = call(project, driver)
-    assert printed.startswith("ImportError: ") and "_scale.py: was altered" in printed and log == []
+    assert printed.startswith("DamageError: ") and "_scale.py: was altered" in printed and log == []
 
 
 def test_host_code_that_is_no_data_fails_the_build_with_its_place(project: Project) -> None:

@@ -84,7 +84,7 @@ def test_a_program_belongs_to_the_project_in_which_it_is_compiled(cpu_project: P
     (cpu_project.folder / ".git").mkdir()
     printed = said(cpu_project.folder, "kw.compile(double.function('float32'), outputs=[-1]).artifacts")
     folder = re.escape(str(cpu_project.folder / ".cache/kernelwright/kernels"))
-    assert re.fullmatch(rf"{folder}/\w+-\w+/\w+\n", printed)
+    assert re.fullmatch(rf"{folder}/\w+-\w+-\w+/\w+\n", printed)
 
 
 def test_a_definition_that_moves_to_another_line_is_not_compiled_again(tmp_path: Path) -> None:

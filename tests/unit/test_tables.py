@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kernelwright.runtime.arguments import Described, Signatures
 from kernelwright.runtime.misses import Misses
+from kernelwright.runtime.refusal import MISALIGNED, because
 from kernelwright.runtime.tables import DeviceTable, Rules, Tuned, table_for, tables_of
 from launcher_build import tensor
 
@@ -144,6 +145,6 @@ def test_a_call_that_only_a_tuned_variant_fits_is_a_miss() -> None:
     class Array:
         dtype, shape = "float32", (3, 16)
 
-    error = ValueError("kernel 'f': something else")
+    error = because(ValueError("kernel 'f': something else"), MISALIGNED)
     assert Misses().note("f", entry(declared=2), [Array()], error)
     assert not Misses().note("f", entry(), [Array()], error)

@@ -37,13 +37,12 @@ class Kernel(Interface, tvm_ffi.Function):
     """
 
     # Found faster than what is in the dictionary that each tvm-ffi function has.
-    __slots__ = ("_as_is", "_function", "_is_plain", "_mutable", "_on_cpu")
+    __slots__ = ("_as_is", "_function", "_mutable", "_on_cpu")
 
     _function: tvm_ffi.Function
     _mutable: set[type]
     _on_cpu: bool  # and nowhere else
-    _is_plain: bool  # what it returns is returned as it is
-    _as_is: set[type]  # of results
+    _as_is: set[type]  # of results that are returned as they are
     _module: tvm_ffi.Module
 
     def __call__(self, *arguments: Any) -> Any:
@@ -63,7 +62,7 @@ class Kernel(Interface, tvm_ffi.Function):
         except Exception as error:
             failure = error
         else:
-            is_plain = result is None or self._is_plain or type(result) in self._as_is
+            is_plain = result is None or type(result) in self._as_is
             return result if is_plain else self._with_stream(result)
         return self._again(arguments, failure)
 
@@ -399,12 +398,11 @@ def make_kernel(name: str, entry: dict[str, Any], module: tvm_ffi.Module, index:
     kernel.__move_handle_from__(function)
     kernel._function = module.get_function(symbol)
     kernel._mutable = set()
-    kernel._as_is = set()
     kernel.name = name
     kernel._entry = entry
     kernel._module = module
     kernel._index = index
     kernel._on_cpu = "cuda" not in kernel.devices
-    kernel._is_plain = kernel._on_cpu and sum(a["output"] for a in entry["variants"][0]["arguments"]) < 2
+    kernel._as_is = {tvm_ffi.Tensor} if kernel._on_cpu else set()
     kernel.__doc__ = entry["doc"]
     return kernel
