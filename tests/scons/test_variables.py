@@ -111,7 +111,7 @@ def test_what_installed_packages_ask_for_is_their_own_affair(tiled: Project, tmp
 
 @pytest.mark.parametrize(
     ("names", "said"),
-    [(["PYTHONPATH"], "which decides how workers run"), (["a b"], "which is no name of a variable")],
+    [(["PYTHONPATH"], "sys.path"), (["LD_PRELOAD"], "use another name"), (["a b"], "letters, digits and underscores")],
 )
 def test_what_cannot_be_declared(tiled: Project, names: list[str], said: str) -> None:
     tiled.write("pyproject.toml", DECLARED.replace('["MY_TILE"]', str(names)))

@@ -385,6 +385,15 @@ def test_a_read_only_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mo
     assert find(store) == folder
 
 
+def test_what_is_copied_from_a_cache_that_may_not_be_written_can_be_written(tmp_path: Path) -> None:
+    publish(a_store(tmp_path))
+    records = tmp_path / "cache/discovery/project"
+    records.mkdir(parents=True)
+    records.chmod(0o500)
+    copied = KernelStore(tmp_path / "cache", writable=False).work / "discovery/project"
+    assert copied.stat().st_mode & 0o700 == 0o700
+
+
 def test_a_full_cache_is_read_and_work_is_done_elsewhere(tmp_path: Path, mounted: Path) -> None:
     folder = publish(a_store(tmp_path))
     with pytest.raises(OSError, match="No space left"), (mounted / "scratch/filler").open("wb", buffering=0) as filler:

@@ -21,6 +21,17 @@ PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"
 
 Definitions see those of the setting ``environment`` besides."""
 
+NAME_OF_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+OF_WORKERS = ("PYTHON", "LD_")
+"""How variables begin that decide how workers run; definitions cannot have those of the build's environment."""
+
+
+def may_be_declared(variable: str) -> bool:
+    """Whether the setting ``environment`` may have definitions see a variable."""
+    return bool(NAME_OF_VARIABLE.fullmatch(variable)) and not variable.startswith(OF_WORKERS)
+
+
 VARIABLE = "/environment/"
 """What the name of a variable begins with."""
 

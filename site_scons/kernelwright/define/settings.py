@@ -13,7 +13,7 @@ from typing import Any
 from ..core.arch import TARGETS, target_of
 from ..core.errors import SettingsError, Where, shown
 from ..core.request import ASIDE
-from ..core.surroundings import PASSED_ON
+from ..core.surroundings import NAME_OF_VARIABLE, OF_WORKERS, PASSED_ON, may_be_declared
 from .package_name import check_package_name
 from .remote_address import SIGNING_KEY, TOKEN, check_address
 from .setting_kinds import FLAGS, LIMIT, NAMES, SECONDS, SIZE, TEXT, WORDS, Kind, Setting, choice, require_known
@@ -24,8 +24,6 @@ else:
     import tomli as tomllib
 
 GLIBC = re.compile(r"2\.[0-9]{1,3}")
-
-VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _setting(kind: Kind, default: Any, text: str, **more: Any) -> Any:
@@ -56,11 +54,14 @@ def _check_tuning(folder: str, where: Where) -> None:
 
 def _check_environment(names: tuple[str, ...], where: Where) -> None:
     for name in names:
-        if not VARIABLE.fullmatch(name):
-            raise SettingsError(f"environment contains {shown(name)}, which is no name of a variable", where)
-        if name.startswith(("PYTHON", "LD_")):
-            remedy = "add folders of modules to sys.path in the definition, or name them in a .pth file"
-            raise SettingsError(f"environment contains {name!r}, which decides how workers run", where, remedy)
+        if not may_be_declared(name) and name not in PASSED_ON:
+            message = f"environment contains {shown(name)}, which definitions cannot have"
+            remedy = "use letters, digits and underscores"
+            if NAME_OF_VARIABLE.fullmatch(name):
+                remedy = f"variables that begin with {' or '.join(OF_WORKERS)} decide how workers run: use another name"
+            if name == "PYTHONPATH":
+                remedy = "add folders of modules to sys.path in the definition, or name them in a .pth file"
+            raise SettingsError(message, where, remedy)
 
 
 def _check_cluster(address: str, where: Where) -> None:

@@ -270,7 +270,11 @@ class Eager:
             if errors:
                 raise errors[0]
             _refuse(record.name, tried, passed, target)
-            raise KernelwrightError("no variant fits, and all of them do", choices.origin.where)
+            raise KernelwrightError(
+                "the call was refused, although a listed config fits it",
+                choices.origin.where,
+                "report this as a defect",
+            )
 
 
 def _fits(record: KernelRecord, variants: list[dict[str, Any]], passed: list[Described], target: str | None) -> bool:

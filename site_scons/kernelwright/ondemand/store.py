@@ -466,6 +466,11 @@ class KernelStore:
         for name in RECORD_FOLDERS:
             with contextlib.suppress(OSError):
                 shutil.copytree(self.folder / name, self._own / name, symlinks=True)
+        # A folder that may not be written was copied with that.
+        for path in (self._own, *self._own.rglob("*")):
+            if path.is_dir() and not path.is_symlink():
+                path.chmod(0o700)
+
         self._work = self._own
         if error is not None:
             self.problem = (

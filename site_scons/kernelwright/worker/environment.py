@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.surroundings import may_be_declared
+
 
 @dataclass(frozen=True)
 class Variables:
@@ -25,7 +27,10 @@ class Variables:
         """What to do about a variable that a definition needs and does not have."""
         if name in self.declared:
             return f"set {name} where the build is started, or ask with os.environ.get({name!r}, ...)"
-        return f'write environment = ["{name}"] under [tool.kernelwright] in pyproject.toml: then definitions see it'
+        if not may_be_declared(name):
+            return "leave it out, or ask for a variable of another name: the setting environment cannot have this one"
+        setting = f'write environment = ["{name}"] under [tool.kernelwright] in pyproject.toml: then definitions see it'
+        return setting if name in self.others else f"set {name} where the build is started, and {setting}"
 
 
 def variables_of(argument: str) -> Variables:

@@ -87,7 +87,7 @@ class Strict:
         of_package = culprit is not None and culprit.by_package and (path + os.sep).startswith(MACHINE)
         if not of_package and not self._installation.has(path):
             remedy = 'keep what it says in a file of the project, declared with @kernel(reads=["..."]), or leave it out'
-            self._note(findings, culprit, Finding(f"{verb} {path}, which is outside of the project", remedy))
+            self._note(findings, culprit, Finding(f"{verb} {path}, which the system makes up when it is read", remedy))
 
     def error(
         self, findings: Findings, declared: set[str], file: str, subject: str, where: Where
