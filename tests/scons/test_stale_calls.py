@@ -30,10 +30,7 @@ OBJECT = (
     "a global variable that is anything else, such as a list, a dict, an array, an object, or a class that is called"
 )
 INSIDE = "what is inside of such an object"
-STATE = (
-    "what the definition reads from outside without a worker: "
-    "files, variables of the environment, random numbers, registries"
-)
+STATE = "what the definition reads without a worker: files, variables of the environment, random numbers, registries"
 FILES = "a definition file, or a file that it imports or reads"
 FOUND = "a file or a module that was looked for in vain, a folder that is listed"
 TABLES = "a tuning table, configs that were recorded"
