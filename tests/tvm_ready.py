@@ -211,6 +211,7 @@ def _wait_for_work(work: socket.socket) -> NoReturn:
     module, *arguments = request["command"]
     sys.argv = [str(sys.modules[module].__file__), *arguments]
     sys.dont_write_bytecode = True
+    sys.path[:] = filter(None, sys.path)  # workers are started with PYTHONSAFEPATH, without their working folder
     # Whoever refers to them keeps them from being cleared one by one.
     left = [sys.modules.pop(name) for name in sys.modules.keys() - READY]
     # TVM looks up its callers' lines, and a strict worker refuses to read these files, which are of no package.
