@@ -10,8 +10,9 @@ import os
 import posixpath
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -114,10 +115,7 @@ class Strict:
 
     def is_by_project(self) -> bool:
         """Whether a line of the user's does what is being done, or has it done."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and not self._is_users(frame.f_code.co_filename):
-            frame = frame.f_back
-        return frame is not None
+        return any(self._is_users(frame.f_code.co_filename) for frame in _callers())
 
     def is_own_doing(self) -> bool:
         """Whether what is being done is more than an installed module does while it is imported."""
@@ -136,8 +134,8 @@ class Strict:
 
         Only the first import in a worker would show that, and the definition could not do anything about it.
         """
-        frame, by_package, by_module = sys._getframe(1), False, False
-        while True:
+        by_package, by_module = False, False
+        for frame in _callers():
             file = frame.f_code.co_filename
             if self._is_users(file):
                 return _Culprit(f"{file}:{frame.f_lineno}", by_package)
@@ -145,9 +143,18 @@ class Strict:
                 return None
             by_package = by_package or self._installation.is_package_code(file)
             by_module = by_module or self._installation.is_module_code(file)
-            if frame.f_back is None:
-                return _Culprit(None, by_package)
-            frame = frame.f_back
+        return _Culprit(None, by_package)
+
+
+def _callers() -> Iterator[FrameType]:
+    """The frames of this thread from the innermost to that of the worker's server, whose start is nobody's doing."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _SERVER:
+        yield frame
+        frame = frame.f_back
+
+
+_SERVER = str(Path(__file__).with_name("server.py"))
 
 
 def _declaration(name: str, file: str) -> str:
