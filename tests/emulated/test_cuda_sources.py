@@ -18,11 +18,21 @@ from kernelwright.cuda import Tensor, TensorMap
 from kernelwright.toolchain.nvrtc import find_nvrtc
 from standin_calls import call, make_standin
 
-SETTINGS = '[tool.kernelwright]\ntargets = ["llvm", "cuda"]\narchs = ["x86-64-v3", "sm_80", "sm_90a"]\n'
+SETTINGS = """\
+[tool.kernelwright]
+targets = ["llvm", "cuda"]
+archs = ["x86-64-v3", "sm_80", "sm_90a"]
+backends = ["tvm_ffi", "nvrtc"]
+"""
 
 HEADER = """\
 #pragma once
 #include <cuda_fp16.h>
+#if __CUDA_ARCH__ >= 900
+constexpr int TILE = 8;
+#else
+constexpr int TILE = 4;
+#endif
 namespace {
 __device__ float scales[2] = {1, 2};  // nvcc makes the name of this one
 }
@@ -34,7 +44,7 @@ REDUCE = """\
 #include "as_float.cuh"
 
 namespace rows {
-template <typename T, int THREADS>
+template <typename T, int THREADS, int WIDTH>  // whose name depends on the arch
 __global__ void sum(const T *__restrict__ x, float *y, int columns, float scale) {
   __shared__ float partial[THREADS];
   float found = 0;
@@ -61,7 +71,7 @@ TYPES = {"float32": "float", "float16": "__half"}
 def row_sum(dtype: str):
     return Source(
         "csrc/reduce.cu",
-        f"rows::sum<{TYPES[dtype]}, 128>",
+        f"rows::sum<{TYPES[dtype]}, 128, TILE>",
         x=Tensor(dtype, "rows", "columns"),
         y=Tensor("float32", "rows"),
         columns=Size("columns"),
@@ -152,7 +162,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "LOWER": 3,
         "PTX": 6,
         "CUBIN": 6,
-        "WRAP": 2,
+        "WRAP": 4,
         "CC": 2,
         "LINK": 2,
     } | {"PACKAGE": 1}
@@ -178,15 +188,17 @@ def signature(project: Project, variant: str) -> dict[str, object]:
 # ---- what is built
 
 
-def test_the_launcher_asks_for_an_instance_by_the_name_that_the_compiler_gave_it(built):
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_an_instance_is_asked_for_by_the_name_that_the_compiler_gave_it_for_the_arch(built, nvrtc):
     code = "demo.row_sum(on_cuda(3, 1000, data=0x100), on_cuda(3, data=0x200), 0.5)"
-    _, log = call(built, code, parameters="ppif", capability=90)
-    (launch,) = [line for line in log if line.startswith("launch ")]
-    assert launch.startswith("launch _ZN4rows3sumIfLi128EEEvPKT_Pfif ")
-    assert "grid 3 1 1 block 128 1 1 shared 0 " in launch
-    assert launch.endswith("parameters 0x100 0x200 1000 0.5")
-    image = (folder_of(built, "row_sum/dtype-float32") / "sm_90a.cubin").read_bytes()
-    assert b"_ZN4rows3sumIfLi128EEEvPKT_Pfif" in image
+    for arch, capability, tile in (("sm_80", 80, 4), ("sm_90a", 90, 8)):
+        _, log = call(built, code, nvrtc=nvrtc, parameters="ppif", capability=capability)
+        (launch,) = [line for line in log if line.startswith("launch ")]
+        name = f"_ZN4rows3sumIfLi128ELi{tile}EEEvPKT_Pfif"
+        assert launch.startswith(f"launch {name} ")
+        assert "grid 3 1 1 block 128 1 1 shared 0 " in launch
+        assert launch.endswith("parameters 0x100 0x200 1000 0.5")
+        assert name.encode() in (folder_of(built, "row_sum/dtype-float32") / f"{arch}.cubin").read_bytes()
 
 
 def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
@@ -242,7 +254,7 @@ def boxes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A built project with a kernel that takes a tensor map."""
     project = Project(tmp_path_factory.mktemp("boxes"))
     project.write("SConstruct", SCONSTRUCT)
-    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', "") + 'backends = ["tvm_ffi", "nvrtc"]\n')
+    project.write("pyproject.toml", SETTINGS.replace('"sm_80", ', ""))
     project.write("kernels/boxes.py", BOXES)
     project.scons("-j2")
     make_standin(project)
@@ -324,7 +336,7 @@ def test_a_comment_in_a_header_runs_the_front_end_of_those_that_include_it_and_n
 def test_an_edit_of_a_header_compiles_those_that_include_it(project):
     project.replace("kernels/csrc/as_float.cuh", "* x;", "* x + 1;")
     run = project.scons()
-    assert run.labels == {"PTX": 4, "CUBIN": 2, "WRAP": 1, "LINK": 1, "PACKAGE": 1}
+    assert run.labels == {"PTX": 4, "CUBIN": 2, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
     assert "float16" not in " ".join(stage for stage in run.stages if stage.startswith("CUBIN"))
 
 
@@ -342,16 +354,16 @@ def test_the_manifest_tells_code_of_another_header_from_what_it_was(project):
 
 def test_an_edit_of_a_source_lowers_nothing(project):
     project.replace("kernels/csrc/reduce.cu", "* scale", "+ scale")
-    assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 1, "LINK": 1, "PACKAGE": 1}
+    assert project.scons().labels == {"PTX": 4, "CUBIN": 4, "WRAP": 2, "LINK": 1, "PACKAGE": 1}
 
 
 def test_another_template_argument_is_another_function(project):
-    project.replace("kernels/row_sum.py", ", 128>", ", 64>")
+    project.replace("kernels/row_sum.py", ", 128,", ", 64,")
     project.replace("kernels/row_sum.py", "block=128", "block=64")
     run = project.scons()
-    assert run.labels == {"LOWER": 2, "PTX": 4, "CUBIN": 4, "WRAP": 1, "CC": 1, "LINK": 1, "PACKAGE": 1}
+    assert run.labels == {"LOWER": 2, "PTX": 4, "CUBIN": 4, "WRAP": 2, "CC": 1, "LINK": 1, "PACKAGE": 1}
     wrapper = (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
-    assert "_ZN4rows3sumIfLi64EEEvPKT_Pfif" in wrapper and "Li128" not in wrapper
+    assert "_ZN4rows3sumIfLi64ELi8EEEvPKT_Pfif" in wrapper and "Li128" not in wrapper
 
 
 LAUNCHES_ITSELF = """\
@@ -375,13 +387,17 @@ def test_nvrtc_compiles_them_too_but_for_host_code(project):
     expected = "kernels/itself.py:5 itself [nvcc]: its sources have host code of their own, which NVRTC cannot compile"
     assert expected in run.output
     assert run.labels["CUBIN"] == 6
-    assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+    assert (
+        "_ZN4rows3sumIfLi128ELi8EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+    )
 
 
 def test_a_compiler_that_is_run_as_a_whole_gives_the_same_names(project):
     run = project.scons("NVCC_FLAGS=--threads=1")
     assert "PTX" not in run.labels and run.labels["CUBIN"] == 6
-    assert "_ZN4rows3sumIfLi128EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+    assert (
+        "_ZN4rows3sumIfLi128ELi8EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
+    )
 
 
 def test_a_header_is_a_dependency_of_what_is_compiled_on_demand(project):
@@ -420,30 +436,33 @@ MISTAKES = {
         r"kernels/row_sum.py:7 row_sum/dtype-float32 \[nvcc\]: includes names 'inclde', which is no folder beside",
     ),
     "a function that is not there": (("rows::sum<", "rows::total<"), r'device\.cu\(\d+\): error: .*"total"'),
-    "a template with too few arguments": ((", 128>", ">"), r"cannot determine which instance of function template"),
+    "a template with too few arguments": (
+        (", 128, TILE>", ">"),
+        r"cannot determine which instance of function template",
+    ),
     "a template that cannot be instantiated": (
         ('"float16": "__half"', '"float16": "int2"'),
         r'reduce.cu\(8\): error: no instance of overloaded function "as_float"',
     ),
     "too few parameters": (
         ('        scale=Scalar("float32"),\n', ""),
-        r"rows::sum<float, 128> has another number of parameters than 3: x, y, columns",
+        r"rows::sum<float, 128, TILE> has another number of parameters than 3: x, y, columns",
     ),
     "another dtype": (
         ('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"'),
-        r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128> does not take",
+        r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128, TILE> does not take",
     ),
     "another dtype of a size": (
         ('columns=Size("columns")', 'columns=Size("columns", dtype="int64")'),
-        r"columns is a number of int64, which parameter 3 of rows::sum<float, 128> does not take",
+        r"columns is a number of int64, which parameter 3 of rows::sum<float, 128, TILE> does not take",
     ),
     "an input that is written": (
         ('outputs=["y"]', "outputs=[]"),
-        r"parameter 2 of rows::sum<float, 128> may write to y: write written=True or written=False",
+        r"parameter 2 of rows::sum<float, 128, TILE> may write to y: write written=True or written=False",
     ),
     "an output that cannot be written": (
         ('outputs=["y"]', 'outputs=["x", "y"]'),
-        r"x is written, and parameter 1 of rows::sum<float, 128> points to constants",
+        r"x is written, and parameter 1 of rows::sum<float, 128, TILE> points to constants",
     ),
     "a grid that is no arithmetic": (('grid="rows"', 'grid="rows / 2"'), r"grid is '\(rows / 2\)', which is no arithm"),
     "a grid of an unknown size": (('grid="rows"', 'grid="rowz"'), r"grid has the name 'rowz', which is in no shape"),
@@ -478,7 +497,7 @@ def test_a_mistake_is_an_error_that_says_what_to_do(project, name):
 
 
 def test_a_function_that_is_not_there_is_one_mistake_and_not_one_of_each_argument(project):
-    project.replace("kernels/row_sum.py", ", 128>", ">")
+    project.replace("kernels/row_sum.py", ", 128, TILE>", ">")
     output = project.scons("-j1", ok=False).output
     assert "names no __global__ function" in output and "does not take" not in output, output
     assert len(re.findall(r"device\.cu\(\d+\): error: ", output)) == 3, output

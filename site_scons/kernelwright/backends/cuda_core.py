@@ -16,7 +16,17 @@ from typing import Any
 from ..core.dtype import Dtype, number_kind
 from ..core.errors import KernelwrightError, Where, shown
 from ..core.need import Need
-from ..library.plan import IDENTIFIER, REBUILD, Argument, HostPlan, KernelPlan, Launch, LoweredUnit, TensorMap
+from ..library.plan import (
+    IDENTIFIER,
+    REBUILD,
+    Argument,
+    HostPlan,
+    KernelPlan,
+    Launch,
+    LoweredUnit,
+    TensorMap,
+    VariantPlan,
+)
 from ..runtime.cuda_core_tensor_maps import DTYPES
 from ..runtime.size import FUNCTIONS, OPERATORS
 from .base import Backend
@@ -97,7 +107,12 @@ class CudaCore(Backend):
 
 
 def _units(kernel: KernelPlan) -> list[LoweredUnit]:
-    return [unit for variant in kernel.variants for unit in variant.of("cuda")]
+    """What a function is written for: the lowerings for CUDA, or of one the images with one name of its function."""
+    return [part for variant in kernel.variants for part in _parts(variant)]
+
+
+def _parts(variant: VariantPlan) -> list[LoweredUnit]:
+    return [part for unit in variant.of("cuda") for part in unit.by_name()]
 
 
 def _plan_of(unit: LoweredUnit) -> HostPlan:
@@ -157,7 +172,7 @@ def _by_source(kernel: KernelPlan, texts: Iterable[str]) -> Iterator[tuple[Lower
     """For each variant the text of its lowering; of a variant with several sources, a dictionary of those by arch."""
     left = iter(texts)
     for variant in kernel.variants:
-        units = variant.of("cuda")
+        units = _parts(variant)
         if len(units) == 1:
             yield units[0], next(left)
         elif units:

@@ -28,7 +28,7 @@ class UnitFiles:
         usages: arch -> path of the resource usage that the compiler reported.
         own: paths of the objects of sources that have host code of their own; the device code is in them, too.
         reports: paths of what the compiler reported of these, arch by arch.
-        named_in: path of the image that tells what the device function is called; empty: signature.json does.
+        named_in: arch -> path of what tells the name of the device function in its image; empty: signature.json does.
         own_arch: the arch that it was lowered for; empty: it is for all of the target.
     """
 
@@ -40,7 +40,7 @@ class UnitFiles:
     objects: tuple[str, ...] = field(default=(), metadata=ASIDE)
     images: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     usages: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
-    named_in: str = field(default="", metadata=ASIDE)
+    named_in: Mapping[str, str] = field(default_factory=dict, metadata=ASIDE)
     own_arch: str = ""
     own: tuple[str, ...] = field(default=(), metadata=ASIDE)
     reports: tuple[str, ...] = field(default=(), metadata=ASIDE)

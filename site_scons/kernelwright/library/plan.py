@@ -176,6 +176,7 @@ class LoweredUnit:
         multiples: free size -> what its values are multiples of; the host code refuses others.
         stride_symbols: what only strides of arguments tell, and its dtype.
         returned: the names of the outputs, in the order in which they are returned; empty: in that of the arguments.
+        names: arch -> what its only device function is called in that image; empty: the same in all.
         device_kernels: for cuda; empty for llvm.
         host: path of host.c (cuda) or host.o (llvm), relative to the folder in which the compiler runs.
         images: for cuda, arch -> path of its cubin or PTX.
@@ -202,14 +203,29 @@ class LoweredUnit:
     opaque: bool = False
     stride_symbols: Mapping[str, str] = field(default_factory=dict)
     returned: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs, in the order in which new ones are returned."""
         return self.returned or tuple(argument.name for argument in self.arguments if argument.output)
 
-    def with_symbol(self, symbol: str) -> LoweredUnit:
-        """The unit, with the name that its only device function has in the images."""
+    def with_names(self, names: Mapping[str, str]) -> LoweredUnit:
+        """The unit, with the name that its only device function has in each image: a type may depend on the arch."""
+        first, *others = dict.fromkeys(names.values())
+        return replace(self._with_symbol(first), names=names if others else {})
+
+    def by_name(self) -> tuple[LoweredUnit, ...]:
+        """The unit as it is; or one for each name of its device function, with the images that have it."""
+        archs: dict[str, list[str]] = {}
+        for arch, name in self.names.items():
+            archs.setdefault(name, []).append(arch)
+        return tuple(
+            replace(self._with_symbol(name), images={arch: self.images[arch] for arch in listed}, names={})
+            for name, listed in archs.items()
+        ) or (self,)
+
+    def _with_symbol(self, symbol: str) -> LoweredUnit:
         (device,) = self.device_kernels
         plan = self.host_plan
         launches = tuple(replace(launch, kernel=symbol) for launch in plan.launches) if plan else ()

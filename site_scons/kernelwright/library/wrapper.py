@@ -274,7 +274,8 @@ class _Wrapper:
         for arch, path in unit.images.items():
             embedded = "KW_IN_OBJECTS" if unit.exported else image_symbol(number, arch)
             place = f".file = {c_string(path)}" if self._split and not unit.exported else f".data = {embedded}"
-            yield f"  {_image(arch, place, unit.where)},"
+            name = f", .symbol = {c_string(unit.names[arch])}" if unit.names else ""
+            yield f"  {_image(arch, place + name, unit.where)},"
 
     def _host_code(self, number: str, unit: LoweredUnit) -> None:
         """Include host.c with its calls sent to the launcher, and its globals renamed: every host.c has the same."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
-from ..core.arch import image_file, is_ptx
+from ..core.arch import image_file, is_ptx, virtual_arch
 from ..discover.discovery import KernelRecord
 from ..library.commands import LIBRARIES
 from ..library.files import UnitFiles, VariantFiles, images_of
@@ -20,6 +20,11 @@ from . import object as object_files
 from .context import KernelContext
 from .places import SYMBOLIC_PLACES
 from .stage import Stage
+
+
+def _named_in(compiled: Mapping[str, Stage], archs: Collection[str]) -> dict[str, str]:
+    """For each arch what tells the function's name: PTX, which is there first, or the image itself."""
+    return {arch: compiled.get(virtual_arch(arch), compiled[arch]).paths[0] for arch in archs}
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class _Kernel:
                 usages[arch] = usage
         described = files["signature.json"], files[lowered.module], files[lowered.host[0]]
         objects = tuple(files[name] for name in lowered.host if name.endswith(".o"))
-        named_in = next(iter(compiled.values())).paths[0] if self._kernel.front_end.includes_sources else ""
+        named_in = _named_in(compiled, wanted) if self._kernel.front_end.includes_sources else {}
         own_arch = lower.own_arch(self._kernel, target, of_source)
         unit = UnitFiles(target, wanted, *described, objects, self._packed(slug, images), usages, named_in, own_arch)
         if not self._kernel.front_end.has_host_code:

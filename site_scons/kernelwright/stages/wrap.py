@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -126,15 +126,17 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
     """
     images = images_of(variants) if kernel.run.partial else []
     units = units_of(variants)
-    return [*(unit.signature for unit in units), *images, *(unit.named_in for unit in units if unit.named_in)]
+    named_in = dict.fromkeys(path for unit in units for path in unit.named_in.values())
+    return list(dict.fromkeys([*(unit.signature for unit in units), *images, *named_in]))
 
 
-def _name_in(image: str, unit: LoweredUnit) -> str:
-    """What the device function of a unit is called."""
+def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, str]:
+    """What the device function of a unit is called for each arch."""
     try:
-        return entry_name(Path(image))
+        names = {path: entry_name(Path(path)) for path in dict.fromkeys(paths.values())}
     except ValueError as error:
         raise LoweringError(str(error), unit.where, REMEDY) from error
+    return {arch: names[path] for arch, path in paths.items()}
 
 
 def _toolkit(kernel: KernelContext) -> int:
@@ -155,7 +157,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
             unit.archs if unit.own else (), ""
         )
         read = LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
-        return read.with_symbol(_name_in(unit.named_in, read)) if unit.named_in else read
+        return read.with_names(_names_in(unit.named_in, read)) if unit.named_in else read
 
     def units(variant: VariantFiles) -> tuple[LoweredUnit, ...]:
         read = tuple(map(lowered, variant.units))

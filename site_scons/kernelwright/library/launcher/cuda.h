@@ -317,6 +317,11 @@ KW_COLD CUlibrary kw_load_image(const kw_module *module, const kw_choice *choice
   return library;
 }
 
+/* What a function is called in an image: the compiler makes the name of its types, which may depend on the arch. */
+KW_COLD const char *kw_name_in(const kw_image *image, const kw_function *function) {
+  return image->symbol ? image->symbol : function->name;
+}
+
 /* Looks a function up, in the current context as well: that makes the driver load its code now and not in the middle of
  * a graph capture. */
 KW_COLD CUresult kw_find_function(const char *name, CUlibrary library, CUdevice device,
@@ -333,7 +338,7 @@ KW_COLD CUresult kw_find_function(const char *name, CUlibrary library, CUdevice 
 
 KW_COLD int kw_find_functions(const kw_module *module, CUlibrary library, CUdevice device, kw_loaded *loaded) {
   for (int i = 0; i < module->num_functions; ++i) {
-    const char *name = module->functions[i].name;
+    const char *name = kw_name_in(loaded->image, &module->functions[i]);
     CUresult status = kw_find_function(name, library, device, &loaded->functions[i]);
     if (status) return kw_raise_cuda(status, "finding the device function %s in %s", name, loaded->image->arch);
   }
@@ -416,7 +421,8 @@ typedef struct kw_launch {
 
 KW_COLD void kw_append_launch(kw_text *text, const kw_launch *launch) {
   const unsigned int *d = launch->dims;
-  kw_append(text, "device function %s, ", launch->function->name);
+  const kw_loaded *loaded = atomic_load(&launch->function->module->loaded[launch->device - kw_devices]);
+  kw_append(text, "device function %s, ", kw_name_in(loaded->image, launch->function));
   kw_append(text, "grid (%u, %u, %u), block (%u, %u, %u), ", d[0], d[1], d[2], d[3], d[4], d[5]);
   if (launch->function->clusters) kw_append(text, "cluster (%u, %u, %u), ", d[6], d[7], d[8]);
   kw_append(text, "%u bytes of dynamic shared memory, cuda:%d (sm_%d)", d[KW_SHARED], launch->device->device,
