@@ -70,6 +70,17 @@ place = f"/tmp/ipykernel_1/{count}.py:4 times/dtype-float32 [lower]: "
 assert place + "the definition of times raised NameError" in text, text
 assert "site_scons" not in text and "ondemand" not in text, text
 
+# The source of a kernel in CUDA C++ is beside the file of its definition, and a cell has none.
+cell("""
+from kernelwright.cuda import Source, Tensor
+
+@kw.kernel(frontend="cuda")
+def sourced():
+    return Source("sourced.cu", "sourced", x=Tensor("float32", "n"), grid="n", block=32)
+""")
+with pytest.raises(kw.KernelwrightError, match="a definition in cuda cannot be compiled from a cell"):
+    names["sourced"].using(archs=["sm_90a"]).compile()
+
 # TVMScript needs the text of its cell.
 cell("""
 from tvm.script import tirx as T

@@ -90,16 +90,20 @@ class Programs:
         Raises:
             DefinitionError: it raised something, or returned what its front end does not lower.
         """
+        from tvm import IRModule
+        from tvm.tirx import PrimFunc
+
         front_end = lower.of(self.kernel, unit.where)
         if front_end.compiles_device_code or front_end.header_folders or self.kernel.sources:
-            message = f"a definition in {front_end.name} cannot be compiled from a cell or a script"
-            raise DefinitionError(message, unit.where, "write it into a file, and load that: kernelwright.load(path)")
+            raise _needs_a_file(front_end.name, unit.where)
         target = front_end.target(unit)
         try:
             returned = self.kernel.build(unit.config, target)
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise _error(error, unit.where) from error
         lower.require_recognized(front_end, returned, unit.where)
+        if not isinstance(returned, (IRModule, PrimFunc)):
+            raise _needs_a_file(front_end.name, unit.where)
         front_end.require_pass_configs(unit.pass_configs, unit.where)
         return returned
 
@@ -257,6 +261,11 @@ def _without_compiling() -> Iterator[None]:
     finally:
         if before is not None:
             tvm_ffi.register_global_func(name, before, override=True)
+
+
+def _needs_a_file(language: str, where: Where) -> DefinitionError:
+    message = f"a definition in {language} cannot be compiled from a cell or a script"
+    return DefinitionError(message, where, "write it into a file, and load that: kernelwright.load(path)")
 
 
 def _error(error: BaseException, where: Where) -> DefinitionError:

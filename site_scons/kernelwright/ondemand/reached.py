@@ -12,7 +12,7 @@ import builtins
 import contextlib
 import dis
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
@@ -90,10 +90,10 @@ class Reached:
 
     def __init__(
         self,
-        items: Iterable[tuple[dict[str, Any], str, Any]] = (),
-        attributes: Iterable[tuple[Any, str, Any]] = (),
-        settings: Iterable[tuple[Callable[[], Any], Any]] = (),
-        empty: Iterable[Mapping[str, Any]] = (),
+        items: Collection[tuple[dict[str, Any], str, Any]] = (),
+        attributes: Collection[tuple[Any, str, Any]] = (),
+        settings: Collection[tuple[Callable[[], Any], Any]] = (),
+        empty: Collection[Mapping[str, Any]] = (),
         files: Iterable[str] = (),
         doubt: Doubt | None = None,
     ) -> None:
@@ -103,9 +103,12 @@ class Reached:
         self._attributes = tuple(zip(*attributes, strict=True)) or ((), (), ())
         self._settings = tuple(settings)
         self._empty = tuple(empty)
+        self._is_nothing = not (items or attributes or settings or empty or doubt)
 
     def is_current(self) -> bool:
         """Whether all of it is known to be what it was. Each call asks, so the loops are those of ``map``."""
+        if self._is_nothing:
+            return True
         namespaces, names, values = self._items
         owners, attributes, had = self._attributes
         try:
