@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from kernelwright.core.errors import SettingsError
-from kernelwright.core.files import LARGEST_RECORD
+from kernelwright.core.files import LARGEST_RECORD, write_atomically
 from kernelwright.core.sealed import sealed_object
+from kernelwright.state import cache as cache_module
 from kernelwright.state.cache import STALE_S, BuildCache
 from kernelwright.state.entry import LARGEST_OUTPUTS, MOST_LISTS, SCHEMA, key_of
 
@@ -274,10 +275,10 @@ def test_trimming_counts_lists_and_removes_none_before_the_entries_that_it_leads
     assert len(outputs) == 2
     touch, used = os.utime, []
 
-    def note(path, times=None):
+    def note(path, times=None, **named):
         """Give each file that is used a time of its own."""
-        used.append(path)
-        touch(path, times or (len(used), len(used)))
+        used.append(path.resolve())
+        touch(path, times or (len(used), len(used)), **named)
 
     for path in (listed, *outputs):
         touch(path, (0, 0))
@@ -390,11 +391,24 @@ def test_empty_folder_and_one_that_a_killed_process_left_without_a_tag_are_taken
     assert fetched(tmp_path)[0] == {}
 
 
+def test_a_folder_with_nothing_but_entries_is_a_cache_whose_tag_is_written_again(tmp_path, made):
+    store(tmp_path, made)
+    tag = tmp_path / "cache" / "CACHEDIR.TAG"
+    for damage in (tag.unlink, lambda: tag.write_text("damaged"), lambda: tag.write_bytes(b"")):
+        damage()
+        assert fetched(tmp_path)[0] == {}
+        cache(tmp_path).store(key_of("other", []), made, FILES, {})
+        assert tag.read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    tag.write_text("damaged")
+    (tmp_path / "cache" / "notes").touch()
+    with pytest.raises(SettingsError):
+        cache(tmp_path)
+
+
 def test_folder_of_the_build_itself_needs_no_tag_and_gets_one(tmp_path, made):
     store(tmp_path, made)
     (tmp_path / "cache" / "CACHEDIR.TAG").write_text("damaged")
-    with pytest.raises(SettingsError):
-        cache(tmp_path)
+    (tmp_path / "cache" / "notes").touch()
     owner = BuildCache(tmp_path / "cache", 1 << 20, owned=True)
     owner.store(KEY, made, FILES, {})
     assert fetched(tmp_path)[0] == {}
@@ -473,6 +487,39 @@ def test_nothing_is_written_through_a_link_in_the_cache(tmp_path, made):
     writer.store(KEY, made, FILES, {})
     assert damaged.read_bytes() == b"somebody's"
     assert "symbolic link" in str(writer.problem)
+
+
+def test_a_link_that_comes_between_look_and_write_leads_nothing_elsewhere(tmp_path, made, monkeypatch):
+    shelf, outside = store(tmp_path, made).parent, tmp_path / "outside"
+    outside.mkdir()
+
+    def swapped(act):
+        """Put a link in the place of the folder of entries, at the last moment."""
+
+        def then(*arguments, **named):
+            shelf.rename(tmp_path / "away")
+            shelf.symlink_to(outside)
+            try:
+                return act(*arguments, **named)
+            finally:
+                os.unlink(shelf)  # noqa: PTH108
+                (tmp_path / "away").rename(shelf)
+
+        return then
+
+    entry = next(shelf.iterdir())
+    (outside / entry.name).write_bytes(b"somebody's")
+    os.utime(outside / entry.name, (1, 1))
+    monkeypatch.setattr(cache_module, "write_atomically", swapped(write_atomically))
+    monkeypatch.setattr(os, "utime", swapped(os.utime))
+    monkeypatch.setattr(Path, "unlink", lambda path, remove=Path.unlink: swapped(remove)(path))
+    writer = cache(tmp_path)
+    entry.write_bytes(b"damaged")
+    assert writer.fetch(KEY, tmp_path, FILES, lambda name: "") is None
+    assert not entry.exists(), "removed where it was"
+    writer.store(KEY, made, FILES, {})
+    assert writer.fetch(KEY, tmp_path, FILES, lambda name: "") == {}
+    assert [(path.read_bytes(), path.stat().st_mtime) for path in outside.iterdir()] == [(b"somebody's", 1)]
 
 
 # --- What stands in the place of an entry

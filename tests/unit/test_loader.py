@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -147,6 +148,30 @@ def test_an_edit_that_keeps_the_size_of_a_file_is_noticed(package: Package) -> N
         package.loader.library("scale")
 
 
+def in_its_place(path: Path, kind: str) -> None:
+    """Put a pipe that nobody writes to, a device that never ends, or a folder where a file was."""
+    path.unlink()
+    {"pipe": os.mkfifo, "device": lambda place: place.symlink_to("/dev/zero"), "folder": os.mkdir}[kind](path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("name", ["manifest.json", "_lib/scale.so"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(package: Package, name: str, kind: str) -> None:
+    in_its_place(package.folder / name, kind)
+    with pytest.raises(
+        ImportError, match=rf"{name}: cannot be read \(it is no regular file\); install the package again"
+    ):
+        package.loader.library("scale")
+
+
+def test_a_link_to_a_file_is_followed(package: Package) -> None:
+    """Some installers link files instead of copying them."""
+    for name in ("manifest.json", "_lib/scale.so"):
+        path = package.folder / name
+        path.symlink_to(path.rename(path.with_suffix(".kept")))
+    assert package.loader.library("scale") == package.folder / "_lib/scale.so"
+
+
 @pytest.mark.parametrize(
     ("backend", "module"), [("cython", "cython_kernel"), ("nvrtc", "cuda_core_kernel"), ("torch", "torch_kernel")]
 )
@@ -164,7 +189,7 @@ def test_the_file_that_a_backend_made_for_a_kernel_is_verified_before_it_runs(
 
 
 def test_what_finds_device_code_is_verified_before_it_runs(package: Package) -> None:
-    folder, manifest, name, read, _ = package.loader.provider("scale").given
+    folder, manifest, name, read, *_ = package.loader.provider("scale").given
     assert (folder, manifest["package"], name) == (package.folder, NAME, "scale")
     assert read(folder / "manifest.json") == manifest
     del sys.modules[f"{NAME}._runtime.provider"]

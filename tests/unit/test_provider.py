@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kernelwright.core.files import pretty_json
 from kernelwright.package.manifest import sealed_manifest
-from kernelwright.runtime.loader import INSTALL_AGAIN, SCHEMA, read_manifest
+from kernelwright.runtime.loader import INSTALL_AGAIN, SCHEMA, read_manifest, read_regular
 from kernelwright.runtime.provider import Provider
 
 CUBIN, FATBIN = "scale/default/cuda/sm_80.cubin", "scale/default/cuda/sm_80.fatbin"
@@ -64,7 +64,12 @@ def manifest_of(file: str, content: bytes, *archs: str) -> dict[str, Any]:
 
 def provider(folder: Path, file: str, content: bytes, *archs: str) -> Provider:
     return Provider(
-        folder / "demo", manifest_of(file, content, *(archs or ("sm_80",))), "scale", read_manifest, INSTALL_AGAIN
+        folder / "demo",
+        manifest_of(file, content, *(archs or ("sm_80",))),
+        "scale",
+        read_manifest,
+        read_regular,
+        INSTALL_AGAIN,
     )
 
 
@@ -145,12 +150,12 @@ def test_a_build_that_was_not_packed_has_its_device_code_in_a_folder(tmp_path: P
     (tmp_path / "work" / CUBIN).write_bytes(b"code")
     manifest = manifest_of(CUBIN, b"code", "sm_80")
     manifest["device_code"] = {"folder": "../work", "packages": {"sm_80": "demo_sm_80"}}
-    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, INSTALL_AGAIN)
+    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN)
     assert found.find("default", "sm_80", 0, 80) == f"sm_80 {tmp_path / 'work' / CUBIN}"
     (tmp_path / "work" / CUBIN).write_bytes(b"edited")
     assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: scons")
     manifest["device_code"]["packages"] = {}
-    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, INSTALL_AGAIN)
+    found = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN)
     assert found.find("default", "sm_80", 0, 80).endswith("\n  remedy: install the package again")
 
 
@@ -173,7 +178,9 @@ def test_an_image_outside_of_its_package_is_refused(tmp_path: Path, file: str) -
 def test_a_manifest_of_another_form_is_named(tmp_path: Path, variant: str) -> None:
     manifest = manifest_of(CUBIN, b"code", "sm_80")
     manifest["kernels"]["scale"]["variants"].append({"slug": "without units", "units": [{}]})
-    answer = Provider(tmp_path / "demo", manifest, "scale", read_manifest, INSTALL_AGAIN).find(variant, "sm_80", 0, 80)
+    answer = Provider(tmp_path / "demo", manifest, "scale", read_manifest, read_regular, INSTALL_AGAIN).find(
+        variant, "sm_80", 0, 80
+    )
     place = tmp_path / "demo" / "manifest.json"
     assert answer == f" {place}: does not list its device code in the form of schema {SCHEMA}"
 

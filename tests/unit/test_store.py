@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from kernelwright.ondemand.store import CacheError, KernelStore, cache_folder, c
 from kernelwright.package.manifest import sealed_document
 from kernelwright.runtime.loader import SCHEMA
 from kernelwright.state.entry import entry_key, key_of
+from kernelwright.state.own_folder import mark_own
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -41,8 +42,9 @@ def write_kernel(folder: Path, key: str = entry_key(KEY, {}), content: bytes = b
     """What a compile leaves: a library, and a manifest with its digest and its whole key."""
     (folder / "_lib").mkdir(parents=True)
     (folder / "_lib/scale.so").write_bytes(content)
-    files = {"_lib/scale.so": {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}}
     (folder / "later.json").write_text("{}")
+    contents = {"_lib/scale.so": content, "later.json": b"{}"}
+    files = {name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in contents.items()}
     (folder / "manifest.json").write_text(sealed_document({"schema": SCHEMA, "key": key, "files": files}))
 
 
@@ -91,6 +93,17 @@ def test_a_folder_with_other_things_in_it_is_refused_and_stays_as_it_is(tmp_path
     with pytest.raises(SettingsError):
         clear_cache(folder)
     assert (folder / "kernels").is_dir()
+
+
+@pytest.mark.parametrize("text", [None, "", "Signature: 8a477f597d28d172789f06886806bc55\n# A buil"])
+def test_a_cache_whose_tag_is_damaged_is_used_and_marked_again(tmp_path: Path, text: str | None) -> None:
+    folder, tag = publish(a_store(tmp_path)), tmp_path / "cache/CACHEDIR.TAG"
+    tag.unlink() if text is None else tag.write_text(text)
+    assert find(a_store(tmp_path)) == folder == publish(a_store(tmp_path))
+    assert tag.read_text().endswith("it is safe to delete.\n")
+    tag.write_text("")
+    clear_cache(tmp_path / "cache")
+    assert not folder.exists()
 
 
 def test_the_cache_is_no_news_for_git(tmp_path: Path) -> None:
@@ -149,6 +162,27 @@ def test_a_damaged_manifest_is_a_miss_and_is_replaced(tmp_path: Path, what: str)
         )
     assert find(store) is None
     assert publish(store) == folder == find(store)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+@pytest.mark.parametrize("name", ["manifest.json", "_lib/scale.so", "later.json"])
+def test_what_is_no_regular_file_is_damage_and_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    store = a_store(tmp_path)
+    folder = publish(store)
+    (folder / name).unlink()
+    make(folder / name)
+    assert find(store) is None or damage(folder) == [f"{folder / name}: cannot be read (it is not a regular file)"]
+    assert publish(store) == folder and damage(folder) == [] and find(store) == folder
+
+
+def test_records_that_are_no_files_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/toolchain.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "cache/measurements.json")
+    mark_own(tmp_path / "cache")
+    assert list(KernelStore(tmp_path / "cache", writable=False).work.iterdir()) == []
 
 
 def test_a_manifest_that_reaches_out_of_its_folder_is_damage(tmp_path: Path) -> None:

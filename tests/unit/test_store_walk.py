@@ -93,6 +93,7 @@ class CacheWalk(RuleBasedStateMachine):
             folder = self.stores[who].publish("scale", key, entry, scratch)
         assert damage(folder) == []
         self.there.add((key, entry))
+        self.held[folder] = content(key, read)
         self.damaged.discard(folder)
         return folder
 

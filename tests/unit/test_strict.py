@@ -157,7 +157,7 @@ def test_modules_of_the_project_need_no_declaration(project: StrictProject) -> N
 
 def test_what_is_installed_may_be_read(project: StrictProject) -> None:
     top = """
-    import importlib.metadata, inspect, json, locale, os, sys, tempfile, zoneinfo
+    import importlib.metadata, inspect, json, locale, os, socket, sys, tempfile, zoneinfo
     import numpy, numpy.testing, pygments.lexers, tvm, kernelwright
     importlib.metadata.version("numpy"), list(importlib.metadata.distributions())
     for folder in sys.path: os.listdir(folder) if os.path.isdir(folder) else None
@@ -166,6 +166,8 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
     locale.setlocale(locale.LC_ALL, "")
     try: zoneinfo.ZoneInfo("Europe/Berlin")
     except zoneinfo.ZoneInfoNotFoundError: pass
+    one, other = socket.socketpair()
+    one.sendmsg([b"x"])
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(folder + "/deep")
         open(folder + "/deep/a", "w").close()
@@ -191,6 +193,24 @@ def test_what_is_installed_may_be_read(project: StrictProject) -> None:
         (
             "import socket\nwith socket.socket() as s:\n    try: s.connect(('127.0.0.1', 9))\n    except OSError: pass",
             "opens a network connection to 127.0.0.1:9",
+        ),
+        (
+            "import socket\nwith socket.socket(type=2) as s: s.sendmsg([b'x'], [], 0, ('127.0.0.1', 9))",
+            "opens a network connection to 127.0.0.1:9",
+        ),
+        (
+            "import socket\nwith socket.socket() as s: s.bind(('127.0.0.1', 0))",
+            "waits for the network at 127.0.0.1:0",
+        ),
+        ("import socket\nsocket.getnameinfo(('127.0.0.1', 80), 0)", "looks up the network host 127.0.0.1:80"),
+        (
+            "import os\nfrom multiprocessing import util\nr, w = os.pipe()\n"
+            "os.waitpid(util.spawnv_passfds(b'/bin/true', [b'true'], [w]), 0)",
+            "starts a process: true",
+        ),
+        (
+            "import os\nfolder = os.open('/etc', os.O_RDONLY)\nos.open('hostname', os.O_RDONLY, dir_fd=folder)",
+            "reads /etc/hostname, which is neither imported nor declared",
         ),
         (
             "import socket\ntry: socket.getaddrinfo('localhost', 80)\nexcept OSError: pass",

@@ -228,6 +228,25 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Iterator[Path]:
+    """A path that leads to a folder as it is now, whatever takes its place meanwhile, such as a link to elsewhere.
+
+    Raises:
+        OSError: there is no folder, or a link is in its place.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        if folder.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(folder)) from error
+        raise
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
 def remove_stale_scratch(parent: Path) -> None:
     """Remove the scratch files and folders that processes have left behind in a folder when they were killed."""
     for path in parent.glob(f"{SCRATCH}*"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import runtime
 from ..core.errors import Where
-from ..runtime.loader import DamageError, Loader, read_manifest
+from ..runtime.loader import DamageError, Loader, read_manifest, read_regular
 from ..runtime.provider import Provider
 from .build import Compiled, Job, compile_job
 from .sources import source_of, write_ir
@@ -65,7 +65,7 @@ class KernelLoader(Loader):
                 if relative.startswith(f"{manifest['device_code']['folder']}/"):
                     (kept / relative).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(self.verified(relative), kept / relative)
-            self._providers[name] = Provider(kept, manifest, name, read_manifest, self.remedy)
+            self._providers[name] = Provider(kept, manifest, name, read_manifest, read_regular, self.remedy)
         return self._providers[name]
 
     def _load(self, name: str, backend: str) -> Any:

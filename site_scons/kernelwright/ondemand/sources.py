@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.arch import real_arch, virtual_arch
 from ..core.dependencies import present_digest
 from ..core.errors import KernelwrightError, Where
+from ..runtime.loader import read_regular
 from .store import AGAIN
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _read(folder: Path, kind: str, where: Where) -> str:
     there = {path.name for path in folder.iterdir()}
     for name in FILES[kind]:
         if name in there:
-            return (folder / name).read_text(encoding="utf-8")
+            return read_regular(folder / name).decode()
     remedy = f"what there is lies in {folder}"
     raise KernelwrightError(f"this kernel has no source {kind!r}", where, remedy)
 
@@ -76,7 +77,7 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
 
     there, ptx = {path.name for path in folder.iterdir()}, f"{virtual_arch(arch)}.ptx"
     if kind == "ptx" and ptx in there:
-        return (folder / ptx).read_text(encoding="utf-8")
+        return read_regular(folder / ptx).decode()
     if kind == "ptx" and "device.cu" not in there:
         where = Where(job.record.name, job.slug, "source", job.record.location)
         message = f"this kernel has no PTX: {job.record.frontend} compiles its device code itself"
@@ -86,7 +87,7 @@ def _made(job: Job, folder: Path, kind: str, arch: str, later: Mapping[str, str]
         # The cache may be read-only, and its folders have what their manifests list.
         source = scratch / job.slug / ("device.cu" if kind == "ptx" else f"{arch}.cubin")
         source.parent.mkdir(parents=True)
-        source.write_bytes((folder / source.name).read_bytes())
+        source.write_bytes(read_regular(folder / source.name))
         make = device.ptx_of if kind == "ptx" else sass.make
         stage = make(kernel, job.slug, str(source), arch)
         if (problem := attempt(stage, kernel.run)) is not None:

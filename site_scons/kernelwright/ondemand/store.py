@@ -31,16 +31,16 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.errors import KernelwrightError, Where
-from ..core.files import SCRATCH, open_lock, write_atomically
-from ..runtime.loader import DamageError, read_manifest
+from ..core.files import SCRATCH, held_folder, open_lock, read_record, write_atomically
+from ..runtime.loader import DamageError, read_manifest, read_regular
 from ..state.entry import MOST_LISTS, entry_key
-from ..state.own_folder import is_own, mark_own, require_own
+from ..state.own_folder import mark_own, require_own
 from .machine import REMEMBERED
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class KernelStore:
         self._own: Path | None = None
         self._making = threading.Lock()
         self._held: set[int] = set()
-        require_own(folder, "on-demand cache", FOLDER_VARIABLE)
+        require_own(folder, "on-demand cache", FOLDER_VARIABLE, _is_cache)
         if not writable:
             self._become_private(None)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -254,7 +254,7 @@ class KernelStore:
             final.parent.mkdir(parents=True, exist_ok=True)
             while True:
                 try:
-                    scratch.rename(final)
+                    _put(scratch, final)
                     break
                 except OSError as error:
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
@@ -282,7 +282,7 @@ class KernelStore:
             while True:
                 self.discard(final)
                 try:
-                    scratch.rename(final)
+                    _put(scratch, final)
                     break
                 except OSError as error:  # another process was faster
                     if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
@@ -390,8 +390,13 @@ class KernelStore:
         Raises:
             CacheError: it cannot be removed.
         """
-        with self._refusing(found), self.scratch("discarded") as scratch, contextlib.suppress(FileNotFoundError):
-            found.rename(scratch / found.name)
+        with (
+            self._refusing(found),
+            self.scratch("discarded") as scratch,
+            contextlib.suppress(FileNotFoundError),
+            held_folder(found.parent) as held,
+        ):
+            (held / found.name).rename(scratch / found.name)
 
     def clear(self) -> None:
         """Remove all that a cache can have been given, and nothing else.
@@ -443,7 +448,7 @@ class KernelStore:
             mark_own(self.folder)
             if not (self.folder / IGNORE).exists():
                 write_atomically(self.folder / IGNORE, "*\n")
-            for name in ("kernels", "locks", "scratch"):
+            for name in MADE_FIRST:
                 (self.folder / name).mkdir(exist_ok=True)
             linked = next((name for name in FOLDERS if (self.folder / name).is_symlink()), None)
             if linked is not None:
@@ -462,7 +467,7 @@ class KernelStore:
         self._own = PRIVATE.make()
         for name in RECORDS:
             with contextlib.suppress(OSError):
-                shutil.copyfile(self.folder / name, self._own / name)
+                (self._own / name).write_bytes(read_record(self.folder / name))
         for name in RECORD_FOLDERS:
             with contextlib.suppress(OSError):
                 shutil.copytree(self.folder / name, self._own / name, symlinks=True)
@@ -584,6 +589,9 @@ class KernelStore:
 FOLDERS = ("stages", "kernels", "failed", "locks", "scratch", "discovery")
 """The folders in a cache."""
 
+MADE_FIRST = ("kernels", "locks", "scratch")
+"""Those that each cache has."""
+
 IGNORE = ".gitignore"
 """The cache is in a git tree as a rule; with this file in it, it is no news there."""
 
@@ -615,6 +623,12 @@ def _has_key(folder: Path, key: str) -> bool:
         return False
 
 
+def _put(made: Path, place: Path) -> None:
+    """Give a folder its place. Raises OSError if that is not free, or if a link is where it would be."""
+    with held_folder(place.parent) as held:
+        made.rename(held / place.name)
+
+
 def _sets_read(roots: Iterable[Path], name: str, key: str) -> Iterator[tuple[str, ...]]:
     """The sets of files that stages turned out to read for a key: none at all, and then those used last first."""
     yield ()
@@ -629,7 +643,7 @@ def _sets_read(roots: Iterable[Path], name: str, key: str) -> Iterator[tuple[str
 def later_of(folder: Path) -> dict[str, str] | None:
     """The files that the stages of a compiled kernel turned out to read, and their digests; None: that is not there."""
     try:
-        listed = json.loads((folder / LATER).read_text(encoding="utf-8"))
+        listed = json.loads(read_regular(folder / LATER))
         return {str(name): str(digest) for name, digest in listed.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return None
@@ -685,12 +699,17 @@ def clear_cache(folder: Path) -> None:
         SettingsError: the folder is no cache of ours.
         CacheError: something cannot be removed.
     """
-    require_own(folder, "on-demand cache", FOLDER_VARIABLE)
-    if is_own(folder):
+    require_own(folder, "on-demand cache", FOLDER_VARIABLE, _is_cache)
+    if folder.is_dir() and any(folder.iterdir()):
         store = KernelStore(folder, 0)
         if not store.lasting:
             raise CacheError(store.problem or f"{folder} cannot be written", PLACE)
         store.clear()
+
+
+def _is_cache(names: Collection[str]) -> bool:
+    """Whether these are the names in a cache of ours, and of nothing else."""
+    return {*names} >= {*MADE_FIRST} and {*names} <= {*FOLDERS, *RECORDS, IGNORE}
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -708,7 +727,7 @@ def _folders(parent: Path) -> Iterator[Path]:
 def _holder(path: Path) -> str:
     """Who holds a lock, as far as its file tells."""
     try:
-        number = path.read_text(encoding="utf-8")[:20]
+        number = read_record(path, 1 << 10).decode()[:20]
     except (OSError, UnicodeDecodeError):
         number = ""
     return f"process {number}" if number.isdecimal() else "another process"

@@ -239,7 +239,7 @@ class Loader:
         self.verified("_runtime/provider.py")
         from .provider import Provider
 
-        return Provider(self.folder, self.manifest(), name, read_manifest, self.remedy)
+        return Provider(self.folder, self.manifest(), name, read_manifest, read_regular, self.remedy)
 
     def through(self, module: str, name: str) -> Any:
         """The kernel as a module of ``_runtime`` has it, loaded once; also for a backend that is built on another.
@@ -302,12 +302,31 @@ class Loader:
             raise ImportError(f"{self.folder / 'manifest.json'}: does not list {relative!r} as a file of the package")
         path = self.folder / relative
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
         except OSError as error:
             raise DamageError(f"{path}: cannot be read ({error.strerror})", self.remedy) from error
         if hashlib.sha256(content).hexdigest() != expected:
             raise DamageError(f"{path}: was altered, its content is not what manifest.json lists", self.remedy)
         return path
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; a link to one is followed.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file: a pipe or a device would keep the caller waiting for ever.
+    """
+    from errno import EINVAL
+    from stat import S_ISREG
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(EINVAL, "it is no regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as stream:
+            return stream.read()
+    finally:
+        os.close(descriptor)
 
 
 def gaps_text(gaps: list[dict[str, Any]]) -> str:
@@ -386,14 +405,28 @@ def read_manifest(path: Path, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
     Raises:
         DamageError: the file is missing, altered, or of another schema.
     """
+    try:
+        content = read_regular(path)
+    except OSError as error:
+        raise DamageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
+    return manifest_in(content, path, remedy)
+
+
+def manifest_in(content: bytes, path: Any, remedy: str = INSTALL_AGAIN) -> dict[str, Any]:
+    """What the content of a manifest says, verified.
+
+    Arguments:
+        path: where it is, for errors.
+        remedy: what to do if it is damaged.
+
+    Raises:
+        DamageError: it is altered, or of another schema.
+    """
     import hashlib
     import json
 
     try:
-        content = path.read_bytes()
         manifest = json.loads(content)
-    except OSError as error:
-        raise DamageError(f"{path}: cannot be read ({error.strerror})", remedy) from error
     except (ValueError, RecursionError) as error:
         raise DamageError(f"{path}: is not valid JSON ({error})", remedy) from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:

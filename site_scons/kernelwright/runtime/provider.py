@@ -26,7 +26,8 @@ class Provider:
         folder: the package's folder.
         manifest: the content of its manifest.json.
         kernel: the kernel's name.
-        read_manifest: reads and verifies that of another package. It is the loader's, which imports this module.
+        read_manifest, read_file: the loader's, which imports this module: reads and verifies the manifest of another
+            package, and reads a file that is a regular one.
         remedy: what to do about device code that is damaged in the package itself.
     """
 
@@ -36,6 +37,7 @@ class Provider:
         manifest: dict[str, Any],
         kernel: str,
         read_manifest: Callable[[Path], dict[str, Any]],
+        read_file: Callable[[Path], bytes],
         remedy: str,
     ) -> None:
         self._own_remedy = remedy
@@ -45,6 +47,7 @@ class Provider:
         self._package = manifest.get("package")
         self._schema = manifest.get("schema")
         self._read_manifest = read_manifest
+        self._read_file = read_file
         self._variants = {variant["slug"]: variant for variant in manifest["kernels"][kernel]["variants"]}
 
     def find(self, variant: str, archs: str, device: int, capability: int) -> str:
@@ -146,7 +149,7 @@ class Provider:
         """The path of an image, whose content is the one that the manifest lists."""
         path: Path = folder / listed["file"]
         try:
-            content = path.read_bytes()
+            content = self._read_file(path)
         except OSError as error:
             raise MisfitError(f"{path}: cannot be read ({error.strerror}){self._remedy(arch)}") from None
         if hashlib.sha256(content).hexdigest() != listed["sha256"]:

@@ -19,6 +19,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import stat
 import threading
 import time
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core.dependencies import is_portable
-from ..core.files import SCRATCH, read_record, write_atomically
+from ..core.files import SCRATCH, held_folder, read_record, write_atomically
 from ..core.records import Record, decoded
 from ..remote.counts import Counts
 from ..remote.objects import decompressed
@@ -65,6 +66,9 @@ Parsed = TypeVar("Parsed")
 
 MOST_HELD = 64 << 20
 """Bytes that came ahead and are held in memory until they are asked for; further ones are read again."""
+
+SHELF = re.compile(r"[0-9a-f]{2}")
+"""Name of a folder with entries, whose names begin so."""
 
 MOST_PASSED = 1 << 20
 """Bytes of an answer that is passed on to another process as it came; a larger one is kept here first."""
@@ -150,7 +154,7 @@ class BuildCache:
         self.counts = Counts()
         self.problem: str | None = None
         if not owned:
-            require_own(folder, "build cache", "cache_dir")
+            require_own(folder, "build cache", "cache_dir", self._has_entries)
 
     @functools.cached_property
     def behind(self) -> BuildCache | None:
@@ -686,22 +690,29 @@ class BuildCache:
 
     def _write(self, key: str, entry: bytes) -> None:
         """Write an entry. Raises OSError if that is not possible."""
-        place = self._place(key)
-        if place.parent.is_symlink():
-            raise OSError(f"{place.parent.name} in it is a symbolic link")
-        write_atomically(place, entry)
+        shelf = self._place(key).parent
+        shelf.mkdir(parents=True, exist_ok=True)
+        with held_folder(shelf) as held:
+            write_atomically(held / key, entry)
 
     def _touch(self, place: Path) -> None:
         """Note that an entry was used: those used least recently are removed first."""
         if self._writable:
-            with contextlib.suppress(OSError):
-                os.utime(place)
+            with contextlib.suppress(OSError), held_folder(place.parent) as held:
+                os.utime(held / place.name, follow_symlinks=False)
 
     def remove(self, entry: Path) -> None:
         """Remove an entry, if entries may be removed."""
-        if self._writable and not entry.parent.is_symlink():
-            with contextlib.suppress(OSError):
-                entry.unlink()
+        if self._writable:
+            with contextlib.suppress(OSError), held_folder(entry.parent) as held:
+                (held / entry.name).unlink()
+
+    def _has_entries(self, names: Collection[str]) -> bool:
+        """Whether folders of these names are those of entries, which no other program has: one of them has an entry."""
+        shelves = (self._folder / name for name in names)
+        return all(map(SHELF.fullmatch, names)) and any(
+            ENTRY.fullmatch(path.name) for shelf in shelves for path in shelf.iterdir()
+        )
 
     def entries(self) -> Iterator[tuple[int, int, Path]]:
         """Size, time of the last use, and path of each entry. What processes have left half written is removed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ..core.errors import SettingsError, Where
@@ -15,24 +16,26 @@ OWN = "# A build cache of Kernelwright"
 """What follows in ours: other programs keep files of such names, too."""
 
 
-def require_own(folder: Path, what: str, setting: str) -> None:
+def require_own(folder: Path, what: str, setting: str, has_ours: Callable[[Collection[str]], bool]) -> None:
     """Raise a SettingsError if a folder holds what is not ours: caches remove what is in theirs by its name.
 
     Arguments:
         what: what is to be in the folder.
         setting: what gives its place.
+        has_ours: whether these names of what is in the folder are those of such a cache, and of nothing else: then
+            its tag is damaged, or was removed, and is written again with what is written next.
     """
     where = Where(stage="settings")
     try:
-        found = next((path.name for path in folder.iterdir() if not path.name.startswith(SCRATCH)), None)
+        found = [path.name for path in folder.iterdir() if not path.name.startswith(SCRATCH)]
     except OSError as error:
         if isinstance(error, NotADirectoryError) or folder.is_symlink():
             message = f"the {what} cannot be in {folder}: that is no folder"
             raise SettingsError(message, where, f"set {setting} to a folder") from error
         return  # there is none yet; whatever else is wrong shows when it is written
     # The tag is looked for last: a process that makes the cache at this moment writes it first.
-    if found is not None and not is_own(folder):
-        message = f"the {what} cannot be in {folder}: that has other things in it, such as {found!r}"
+    if found and not is_own(folder) and not has_ours({*found} - {TAG}):
+        message = f"the {what} cannot be in {folder}: that has other things in it, such as {found[0]!r}"
         raise SettingsError(message, where, f"set {setting} to a folder that is new or empty")
 
 

@@ -6,6 +6,7 @@ is made of it (``os.path.exists``), for which there is ``looks``, and nothing of
 
 from __future__ import annotations
 
+import _posixsubprocess
 import collections.abc
 import contextlib
 import errno
@@ -116,6 +117,7 @@ class ReadRecorder:
         sys.addaudithook(self._hook)
         watch_environment(self._asked_for, self._variables.remedy)
         watch_looks(self._looked_at, self._counted, self._placed, self._opened_in_folder)
+        _watch_starts()
 
     def _looked_at(self, path: Any, code: CodeType, at_content: bool) -> None:
         """Note what the user's code asks about a file: whether it is there, or what may change with its content."""
@@ -357,6 +359,17 @@ class ReadRecorder:
                 self._note_listing(reads, posixpath.normpath(found))
             elif not glob.has_magic(parts[-1]):
                 self._note(reads, found)
+
+
+def _watch_starts() -> None:
+    """Have Python tell also of the processes that ``multiprocessing`` starts, which it does not (Python 3.14)."""
+    original = _posixsubprocess.fork_exec
+
+    def fork_exec(command: Any, *arguments: Any) -> int:
+        sys.audit("subprocess.Popen", None, command, None, None)
+        return int(original(command, *arguments))
+
+    _posixsubprocess.fork_exec = fork_exec
 
 
 _ASKING = (__file__, environment.__file__, os.__file__, collections.abc.Mapping.get.__code__.co_filename)

@@ -69,7 +69,7 @@ class Strict:
     def note_event(self, findings: Findings, event: str, arguments: Sequence[Any]) -> None:
         """Note the start of a process, or a use of the network, if the audit event is one of these."""
         describe = FORBIDDEN_EVENTS.get(event)
-        if describe is not None:
+        if describe is not None and not (event == "socket.sendmsg" and arguments[1] is None):  # it is connected
             remedy = 'leave it out, or keep its answer in a file of the project, declared with @kernel(reads=["..."])'
             self._note(findings, self._culprit(), Finding(describe(arguments), remedy))
 
@@ -168,8 +168,11 @@ def _process(command: Any) -> str:
 
 
 def _connection(address: Any) -> str:
-    shown = ":".join(map(str, address[:2])) if isinstance(address, tuple) else repr(address)
-    return f"opens a network connection to {shown}"
+    return f"opens a network connection to {_address(address)}"
+
+
+def _address(address: Any) -> str:
+    return ":".join(map(str, address[:2])) if isinstance(address, tuple) else repr(address)
 
 
 def _lookup(host: Any) -> str:
@@ -185,10 +188,13 @@ FORBIDDEN_EVENTS: Mapping[str, Callable[[Sequence[Any]], str]] = {
     "os.forkpty": lambda arguments: _process("os.forkpty"),
     "pty.spawn": lambda arguments: _process(arguments[0]),
     "socket.connect": lambda arguments: _connection(arguments[1]),
+    "socket.bind": lambda arguments: f"waits for the network at {_address(arguments[1])}",
     "socket.sendto": lambda arguments: _connection(arguments[1]),
+    "socket.sendmsg": lambda arguments: _connection(arguments[1]),
     "socket.getaddrinfo": lambda arguments: _lookup(arguments[0]),
     "socket.gethostbyname": lambda arguments: _lookup(arguments[0]),
     "socket.gethostbyaddr": lambda arguments: _lookup(arguments[0]),
+    "socket.getnameinfo": lambda arguments: _lookup(_address(arguments[0])),
 }
 """Audit events that strict mode never allows -> what they mean, given their arguments."""
 
