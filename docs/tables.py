@@ -27,10 +27,12 @@ def written_part(settings: Mapping[str, Setting], defaults: object) -> str:
     ]
     without = names(name for name, declared in settings.items() if not declared.affects_output)
     file_only = names(name for name, declared in settings.items() if not declared.on_command_line)
+    of_run = names(name for name, declared in settings.items() if declared.of_run)
     return (
         "| setting | type | default | meaning |\n|---|---|---|---|\n"
         f"{''.join(rows)}\n"
         f"These do not change what is built: {without}. Not on the command line: {file_only}.\n"
+        f"For all packages of a build: {of_run}.\n"
     )
 
 

@@ -74,6 +74,9 @@ def run(words: Sequence[str]) -> int:
     add_merge(commands)
     own = "accept commands and other entry points, if they refer to the wheel's own package"
     check.add_argument("--entry-points", action="store_true", help=own)
+    check.add_argument(
+        "--partial", action="store_true", help="accept a wheel of a partial build; what it lacks is listed"
+    )
     cut = words.index("--") if words[:1] == ["merge"] and "--" in words else len(words)
     options = parser.parse_args(words[:cut])
     if options.command == "merge":
@@ -93,7 +96,7 @@ def run(words: Sequence[str]) -> int:
     if options.command == "import":
         return import_definitions(options)
     if options.command == "verify":
-        return verify([Path(wheel) for wheel in options.wheels], options.entry_points)
+        return verify([Path(wheel) for wheel in options.wheels], options.entry_points, options.partial)
     with tempfile.TemporaryDirectory() as folder:
         toolchain = Toolchain(Path(folder, "toolchain.json"), dict(os.environ))
         return doctor(toolchain) if options.command == "doctor" else print_tool(toolchain, options.name)
@@ -287,6 +290,8 @@ def add_diff(commands: Any) -> None:
     command.add_argument("--max-register-growth", metavar="N", type=_count, help=grown % "registers")
     command.add_argument("--max-spill-growth", metavar="BYTES", type=_count, help=grown % "bytes of spills")
     command.add_argument("--max-size-growth", metavar="PERCENT", type=_percent, help="likewise, if a kernel grows: 5%%")
+    gone = "exit status 0 although a kernel, a variant or an arch is gone"
+    command.add_argument("--allow-removed", action="store_true", help=gone)
 
 
 def _count(text: str) -> int:
@@ -303,7 +308,7 @@ def _percent(text: str) -> float:
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Print what differs between two wheels, or packages; exit status 1 if a limit is exceeded."""
+    """Print what differs between two wheels, or packages; exit status 1 if something is gone, or has grown too much."""
     # Imported here, because the other commands do not need it.
     from .wheel.diff import Limits, compare, read_package
 
@@ -319,9 +324,10 @@ def diff(options: argparse.Namespace) -> int:
     for place, package in ((options.old, old), (options.new, new)):
         if package.partial:
             print(f"{printable(place)} was built partially: what it lacks counts as removed")
-    for line in found.exceeded:
+    gone = [] if options.allow_removed else found.gone
+    for line in [*gone, *found.exceeded]:
         print(f"kernelwright: {line}", file=sys.stderr)
-    return 1 if found.exceeded else 0
+    return 1 if gone or found.exceeded else 0
 
 
 def add_merge(commands: Any) -> None:
@@ -362,10 +368,11 @@ LONGEST_PROBLEM = 1000
 """Characters of each."""
 
 
-def verify(wheels: Sequence[Path], own_points: bool = False) -> int:
+def verify(wheels: Sequence[Path], own_points: bool = False, partial: bool = False) -> int:
     """Print what is wrong with some wheels, each by itself and, if there is nothing, together.
 
     Arguments:
+        partial: whether they may lack what could not be built.
         own_points: whether they may have entry points that refer to their own package.
     """
     # Imported here, because the other commands do not need it.
@@ -387,12 +394,13 @@ def verify(wheels: Sequence[Path], own_points: bool = False) -> int:
     more = [f"and {len(lines) - MOST_PROBLEMS} problems more"] if len(lines) > MOST_PROBLEMS else []
     for line in [*errors, *lines[:MOST_PROBLEMS], *more]:
         print(f"kernelwright: {line}", file=sys.stderr)
+    lacking = False
     for wheel in [] if misfits else well:
         gaps = [f"  {printable(gap_text(gap))[:LONGEST_PROBLEM]}" for gap in gaps_of(wheel)]
-        print(
-            "\n".join([f"{printable(wheel.name)}: all well{', but built partially, without' if gaps else ''}", *gaps])
-        )
-    return 1 if errors or problems or misfits else 0
+        told = "built partially (--partial accepts that), without" if gaps else "all well"
+        print("\n".join([f"{printable(wheel.name)}: {told}", *gaps]))
+        lacking = lacking or bool(gaps)
+    return 1 if errors or problems or misfits or (lacking and not partial) else 0
 
 
 def doctor(toolchain: Toolchain) -> int:

@@ -230,8 +230,9 @@ def test_a_wheel_that_the_build_file_does_not_declare_is_a_target_to_write(cpu_p
 def test_a_build_file_that_was_not_read_to_its_end_lacks_no_target(cpu_project):
     path = cpu_project.folder / "SConstruct"
     path.write_text(path.read_text() + 'env.KernelWheel("other")\n')
-    output = cpu_project.scons("chek", "wheel", ok=False).output
-    assert "there is no package 'other'" in output and "there is no target" not in output
+    run = cpu_project.scons("chek", "wheel", ok=False)
+    assert "there is no package 'other'" in run.output and "there is no target" not in run.output
+    assert run.counts[2] == 1
 
 
 def test_a_target_that_resembles_another_and_exists_is_not_pointed_at(cpu_project):
@@ -322,8 +323,8 @@ def test_wheel_leaves_all_settings_that_packages_share_as_they_are(cpu_project):
         """        from kernelwright.scons import generate
         from kernelwright.scons.run import begun_run
         env = Environment(tools=[generate])
-        env.KernelPackage(sources=Glob("kernels/*.py"))
-        env.KernelWheel()
+        import pathlib
+        env.KernelWheel(env.KernelPackage(sources=sorted(pathlib.Path("kernels").glob("*.py"))))
         run = begun_run(env)
         governor = run.compilers._governor
         memory = governor.budget_kib, governor.estimate_kib("nvcc", "")

@@ -135,7 +135,7 @@ def test_a_text_that_was_damaged_or_deleted_comes_from_the_cache(project: Projec
     (project.folder / CUDA / "sm_80.sass").write_text("damaged")
     (project.folder / CUDA / "compute_90a.ptx").unlink()
     run = project.scons("sass", "ptx")
-    assert run.stages == ["CACHED add_one/default compute_90a", "CACHED add_one/default sm_80"]
+    assert run.stages == ["CACHED PTX add_one/default compute_90a", "CACHED SASS add_one/default sm_80"]
     assert project.files(CUDA) == before
 
 

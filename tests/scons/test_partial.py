@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ADD, CUBE, SCALE, SCONSTRUCT, SITE_SCONS, Project
+from conftest import ADD, CUBE, SCALE, SCONSTRUCT, Project
+from kernelwright.cli import main
 
 BAD_SCALE = SCALE.replace(
     "    @T.prim_func", '    if dtype == "float16":\n        raise RuntimeError("on purpose")\n    @T.prim_func'
@@ -289,7 +290,7 @@ def wheels_of(project: Project) -> list[Path]:
     return sorted(project.folder.glob("dist/*.whl"))
 
 
-def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_project):
+def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_project, capsys):
     break_it(wheel_project)
     wheel_project.scons("-j2", "--partial", ok=False)
     wheel_project.scons("-j2", "-k", "wheel", ok=False)
@@ -309,16 +310,20 @@ def test_a_wheel_of_a_partial_package_is_made_only_if_it_was_asked_for(wheel_pro
     with zipfile.ZipFile(wheel) as archive:
         manifest = json.loads(archive.read("demo/manifest.json"))
     assert [gap.get("kernel") for gap in manifest["missing"]] == ["gone", "scale", None]
-    command = [sys.executable, "-m", "kernelwright", "verify", str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(SITE_SCONS)}, check=False)
-    assert done.returncode == 0, done.stderr
-    assert f"{wheel.name}: all well, but built partially" in done.stdout
-    assert "scale/dtype-float16 for x86-64-v3 [lower]: the definition of scale raised RuntimeError" in done.stdout
+    assert [main(["verify", *options, str(wheel)]) for options in ([], ["--partial"])] == [1, 0]
+    said = capsys.readouterr().out
+    assert f"{wheel.name}: built partially" in said
+    assert "scale/dtype-float16 for x86-64-v3 [lower]: the definition of scale raised RuntimeError" in said
     mend_it(wheel_project)
-    wheel_project.scons("-j2", "wheel")
+    assert "bytes, in place of one of that name with other content)" in wheel_project.scons("-j2", "wheel").output
     (wheel,) = wheels_of(wheel_project)
+    whole = wheel.read_bytes()
     with zipfile.ZipFile(wheel) as archive:
         assert "missing" not in json.loads(archive.read("demo/manifest.json"))
+    break_it(wheel_project)
+    run = wheel_project.scons("-j2", "--partial", "wheel", ok=False)
+    assert f"dist/{wheel.name} lacks nothing, and the wheel that was built now does" in run.output
+    assert wheels_of(wheel_project) == [wheel] and wheel.read_bytes() == whole
 
 
 def test_a_partial_package_stays_when_one_kernel_is_built(cpu_project):

@@ -50,7 +50,7 @@ def test_a_candidate_is_the_one_that_a_build_makes(demand: Demand) -> None:
     ran = demand.run(
         'kw.load("kernels/scaled.py").scaled.compile(dtype="float32", block=4)', env={"KERNELWRIGHT_VERBOSE": "1"}
     )
-    assert "[ CACHED ] scaled/dtype-float32_block-4 x86-64-v3" in ran.stderr
+    assert "[ CACHED ] LOWER scaled/dtype-float32_block-4 x86-64-v3" in ran.stderr
     assert "[ LOWER ]" not in ran.stderr
 
 

@@ -103,10 +103,19 @@ def test_what_was_not_made_is_removed_and_nothing_that_a_link_leads_to(tmp_path)
 
 def test_the_most_patient_package_sets_the_time_limits_of_a_run_that_has_begun(run):
     for worker, tool in ((100.0, 10.0), (400.0, 9000.0), (200.0, 20.0)):
-        run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool))
+        run.allow(Settings(package="demo", worker_timeout=worker, tool_timeout=tool), ["worker_timeout"])
         run.__dict__.setdefault("pool", SimpleNamespace(timeout_s=None))
         run.__dict__.setdefault("compilers", SimpleNamespace(timeout_s=None))
     assert (run.pool.timeout_s, run.compilers.timeout_s) == (400.0, 9000.0)
+
+
+def test_a_setting_of_the_run_is_given_once_or_is_equal(run):
+    other = Settings(package="other", cache_dir="elsewhere")
+    run.allow(other, [])  # where it is not the package that says so
+    run.allow(Settings(package="other"), ["cache_dir"])
+    run.allow(replace(other, glibc="2.31"), ["glibc"])
+    with pytest.raises(SettingsError, match="cache_dir is 'elsewhere', and 'build/"):
+        run.allow(other, ["cache_dir"])
 
 
 def test_the_cache_has_the_size_of_the_settings_and_may_be_read_only_or_absent(tmp_path, monkeypatch):

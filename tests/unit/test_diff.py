@@ -41,8 +41,13 @@ def test_what_changed_is_listed_and_the_rest_is_counted(tmp_path: Path, capsys: 
     old = {"gemm": kernel(120), "gone": kernel(), "same": kernel(), "text": kernel(doc="a"), "arch": kernel()}
     new = {"gemm": kernel(132, 8), "more": kernel(), "same": kernel(), "text": kernel(doc="b"), "arch": other}
     words = ["diff", package(tmp_path / "old", old), package(tmp_path / "new", new, {"gemm": 1000})]
-    assert main(words) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert main(words) == 1 and main([*words, "--allow-removed"]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines() == [
+        "kernelwright: arch/default has no code for sm_80 any more",
+        "kernelwright: gone is gone",
+    ]
+    assert said.out.splitlines()[:8] == [
         "changed  arch                            1,000 bytes, as before",
         "removed  arch/default                    sm_80",
         "added    arch/default                    sm_90a",
@@ -85,7 +90,7 @@ def test_a_limit_that_is_exceeded_gives_exit_status_1(
     new = package(tmp_path / "new", {"gemm": kernel(132, 8, "renamed_kernel"), "new": kernel(255, 99)}, {"gemm": 1000})
     assert main(["diff", *limit, old, new]) == (1 if said else 0)
     assert capsys.readouterr().err.replace("renamed", "main") == (f"kernelwright: {said}\n" if said else "")
-    assert main(["diff", *limit, new, old]) == 0, "what shrinks exceeds nothing"
+    assert main(["diff", *limit, "--allow-removed", new, old]) == 0, "what shrinks exceeds nothing"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,6 @@ def test_a_partial_package_is_told_and_texts_cannot_control_the_terminal(
 ) -> None:
     old = package(tmp_path / "old", {"gemm": kernel(), "bad\x1b[2J": kernel()})
     new = package(tmp_path / "new", {"gemm": kernel()}, missing=[{"kernel": "bad"}])
-    assert main(["diff", old, new]) == 0
+    assert main(["diff", "--allow-removed", old, new]) == 0
     out = capsys.readouterr().out
     assert f"{new} was built partially" in out and "\x1b" not in out and r"bad\x1b[2J" in out

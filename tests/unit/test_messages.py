@@ -93,9 +93,11 @@ def test_the_live_line_has_what_runs_longest_and_gives_way_to_notes():
     assert stream.getvalue().endswith("\r\x1b[K3/10 [ CUBIN ] a (+1)")
     progress.finished("[ CUBIN ] a")
     assert stream.getvalue().endswith("\r\x1b[K3/10 [ CUBIN ] b")
+    with progress.ahead("looking at the tools"):
+        assert stream.getvalue().endswith("\r\x1b[Klooking at the tools")
     for _ in range(2):
         progress.note_once("a note")
-    assert stream.getvalue().endswith("\r\x1b[K3/10 [ CUBIN ] b\r\x1b[Ka note\n")
+    assert stream.getvalue().endswith("\r\x1b[Klooking at the tools\r\x1b[K\r\x1b[Ka note\n")
 
 
 def test_without_a_terminal_each_action_has_a_line_of_its_own():
@@ -104,7 +106,8 @@ def test_without_a_terminal_each_action_has_a_line_of_its_own():
 
     stream = io.StringIO()
     progress = Progress(False, stream)
-    progress.started("[ CUBIN ] a")
+    with progress.ahead("looking at the tools"):
+        progress.started("[ CUBIN ] a")
     progress.finished("[ CUBIN ] a")
     progress.note("a note")
     assert stream.getvalue() == "[ CUBIN ] a\na note\n"

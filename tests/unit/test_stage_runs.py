@@ -122,7 +122,7 @@ def test_outputs_come_out_of_the_cache_the_second_time(run):
     for path in again.paths:
         Path(path).unlink()
     publish(again, run)
-    assert again.cached and again.line == "[ CACHED ] gemm/m-1 sm_80"
+    assert again.cached and again.line == "[ CACHED ] CUBIN gemm/m-1 sm_80"
     assert contents(again) == {"a.out": "1", "b.out": "2"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from ..core.errors import SettingsError, Where, shown
@@ -37,6 +38,7 @@ class Setting(NamedTuple):
         check: raises a SettingsError for a value that is of the kind, and wrong all the same.
         affects_output: whether what is built depends on it.
         on_command_line: whether ``scons NAME=value`` gives it.
+        of_run: whether it is one for all packages of a run: no two can give different values.
     """
 
     kind: Kind
@@ -44,6 +46,7 @@ class Setting(NamedTuple):
     check: Callable[[Any, Where], None] | None = None
     affects_output: bool = True
     on_command_line: bool = True
+    of_run: bool = False
 
     @property
     def help_line(self) -> str:
@@ -82,6 +85,7 @@ def require_known(what: str, names: Iterable[str], valid: tuple[str, ...], where
 
 
 def _read_text(name: str, raw: Any, where: Where) -> str:
+    raw = str(raw) if isinstance(raw, PurePath) else raw
     if not isinstance(raw, str) or "\0" in raw:
         raise SettingsError(f"{name} is {shown(raw)}, expected a string without NUL", where)
     return raw

@@ -143,10 +143,18 @@ class Settings:
     )
     tool_timeout: float = _setting(SECONDS, 1800.0, "time that one run of a compiler may take", affects_output=False)
     memory_limit: str = _setting(
-        SIZE, "", "memory for all runs of compilers together; empty: 80 % of what is free", affects_output=False
+        SIZE,
+        "",
+        "memory for all runs of compilers together; empty: 80 % of what is free",
+        affects_output=False,
+        of_run=True,
     )
     nvcc_memory: str = _setting(
-        SIZE, "", "memory for one run of nvcc or NVRTC; empty: learnt from earlier builds", affects_output=False
+        SIZE,
+        "",
+        "memory for one run of nvcc or NVRTC; empty: learnt from earlier builds",
+        affects_output=False,
+        of_run=True,
     )
     pch_size: str = _setting(
         SIZE, "2G", "what NVRTC's precompiled headers are kept within; empty: there are none", affects_output=False
@@ -158,10 +166,14 @@ class Settings:
         affects_output=False,
     )
     cache_dir: str = _setting(
-        TEXT, "build/.kernelwright/cache", "folder of the build cache; empty: no cache", affects_output=False
+        TEXT,
+        "build/.kernelwright/cache",
+        "folder of the build cache; empty: no cache",
+        affects_output=False,
+        of_run=True,
     )
     cache_size: str = _setting(
-        SIZE, "2G", "what the build cache is cut down to at the end of a build", affects_output=False
+        SIZE, "2G", "what the build cache is cut down to at the end of a build", affects_output=False, of_run=True
     )
     remote_cache: str = _setting(
         TEXT,
@@ -170,24 +182,31 @@ class Settings:
         "empty: none",
         check=check_address,
         affects_output=False,
+        of_run=True,
     )
     remote_mode: str = _setting(
-        choice("read", "read-write"), "read", "whether builds also write to the remote cache", affects_output=False
+        choice("read", "read-write"),
+        "read",
+        "whether builds also write to the remote cache",
+        affects_output=False,
+        of_run=True,
     )
     remote_layout: str = _setting(
-        choice("plain", "bazel"), "plain", "how objects lie in the remote cache", affects_output=False
+        choice("plain", "bazel"), "plain", "how objects lie in the remote cache", affects_output=False, of_run=True
     )
     remote_key: str = _setting(
         TEXT,
         "",
         "public key that objects of the remote cache must be signed with; empty: signatures do not count",
         affects_output=False,
+        of_run=True,
     )
     remote_ca: str = _setting(
         TEXT,
         "",
         "file with a certificate authority of the remote cache's server, in PEM; empty: those of the system",
         affects_output=False,
+        of_run=True,
     )
     cluster: str = _setting(
         TEXT,
@@ -195,12 +214,14 @@ class Settings:
         "address of a Dask scheduler whose workers compile, such as tls://host:8786; empty: all is done here",
         check=_check_cluster,
         affects_output=False,
+        of_run=True,
     )
     cluster_certificates: str = _setting(
         TEXT,
         "~/.config/kernelwright/cluster",
         "folder with ca.pem, cert.pem and key.pem, for a cluster that tls:// leads to",
         affects_output=False,
+        of_run=True,
     )
     # The words are the modes of fatbinary.
     compress: str = _setting(choice("none", "speed", "balance", "size"), "none", "how cubins and PTX are compressed")

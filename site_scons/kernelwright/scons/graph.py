@@ -133,7 +133,8 @@ class PackageGraph:
             KernelwrightError: a tool is missing or broken, or does not know an arch.
         """
         chain, start = self.run.toolchain, time.monotonic()
-        tools = find_tools(self.settings, chain)
+        with self.run.progress.ahead("looking at the tools"):
+            tools = find_tools(self.settings, chain)
         if chain.probed:
             subject, cpu_seconds = ", ".join(chain.probed), sum(chain.probed.values())
             self.run.trace.span("PROBE", subject, start, time.monotonic(), cpu_seconds=cpu_seconds)
@@ -202,6 +203,7 @@ class PackageGraph:
                 self._note_outside(stamps or {})
         errors = self._discover(files, kept) if files else []
         if errors and not SCons.Script.GetOption("keep_going"):
+            self.run.stopped(len(errors))
             raise KernelwrightError("\n".join(str(error) for error in errors))
         # A shard does not know the kernels of others; what is told of them is told where the package is made.
         if self._configured and not errors and self.run.shard is None:
@@ -378,17 +380,19 @@ class PackageGraph:
         from ..discover.selection import require_archs, select
 
         self.run.require_cache()
-        records, errors = discover(
-            [self.run.top / file for file in files],
-            self.run.top,
-            self.run.discovery,
-            lambda: self.run.pool,
-            self._identity(self.tools.lowerer),
-            {name: kernel.file for name, kernel in kept.items()},
-            self.run.strict,
-            lambda name, start, end, failed: self.run.trace.span("DISCOVER", name, start, end, failed=failed),
-            self.run.answers,
-        )
+        identity = self._identity(self.tools.lowerer)
+        with self.run.progress.ahead("reading the definition files"):
+            records, errors = discover(
+                [self.run.top / file for file in files],
+                self.run.top,
+                self.run.discovery,
+                lambda: self.run.pool,
+                identity,
+                {name: kernel.file for name, kernel in kept.items()},
+                self.run.strict,
+                lambda name, start, end, failed: self.run.trace.span("DISCOVER", name, start, end, failed=failed),
+                self.run.answers,
+            )
         for record in records:
             notes = told(record.file, record.untracked, record.unnamed if self.run.has_remote else ())
             found, before = Unsettled(record, {}, notes), len(errors)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 
@@ -53,6 +54,18 @@ class Progress:
                 self._running.remove(line)
             if self._live and self._running:
                 self._redraw()
+
+    @contextlib.contextmanager
+    def ahead(self, text: str) -> Iterator[None]:
+        """Show on a terminal what is done before the first action, which takes seconds in a fresh folder."""
+        with self._lock:
+            if self._live:
+                self._stream.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+                self._stream.flush()
+        try:
+            yield
+        finally:
+            self.erase()
 
     def restored(self, lines: Iterable[str]) -> None:
         """Actions that were left out, because all that they make came out of the build cache at once."""

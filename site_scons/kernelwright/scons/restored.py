@@ -13,7 +13,7 @@ from typing import Any
 from ..core.dependencies import present_digest
 from ..core.files import dependency_digest
 from ..core.surroundings import interpreter
-from ..stages.stage import Stage
+from ..stages.stage import CACHED, Stage
 from ..state import finished
 from ..state.cache import BuildCache
 from ..state.finished import Finished, FinishedStage
@@ -200,7 +200,7 @@ class RestoredKernels:
         """Put what was restored into the timeline, and have :meth:`take_all` show it."""
         self.run.restored_stages += len(restored.steps)
         for label, subject, *belongs in restored.steps:
-            self._lines.append(f"[ CACHED ] {subject}")
+            self._lines.append(f"{CACHED} {label} {subject}")
             kernel, variant, arch = (name or None for name in belongs)
             self.run.trace.span(
                 label, subject, restored.start, restored.end, cached=True, kernel=kernel, variant=variant, arch=arch

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..core.errors import KernelwrightError, SettingsError, Where, shown
 from ..core.files import linked_folder, make_way, open_lock, remove_stale_scratch
 from ..core.pipeline import KINDS, LISTINGS
 from ..core.shard import Shard, parse_shard
-from ..define.settings import Settings
+from ..define.settings import SETTINGS, Settings
 from ..stages.stage import Stage
 from ..state.journal import Journal
 from ..toolchain.probe import Toolchain
@@ -103,6 +103,7 @@ class BuildRun:
         self._variables = dict.fromkeys(settings.environment)
         self._timeouts = {"worker": settings.worker_timeout, "tool": settings.tool_timeout}
         self._failures: list[str] = []
+        self._refused = 0
         self._avoidable = False
         self._begun = False
         self._interrupted = False
@@ -296,8 +297,21 @@ class BuildRun:
         """How many processes work on this machine at once. With a cluster, most stages only wait for others."""
         return min(self.jobs, len(os.sched_getaffinity(0))) if self._settings.cluster else self.jobs
 
-    def allow(self, settings: Settings) -> None:
-        """Give requests the time and the variables that a package asks for; packages share the workers."""
+    def allow(self, settings: Settings, given: Collection[str]) -> None:
+        """Give requests the time and the variables that a package asks for; packages share the workers.
+
+        Arguments:
+            given: the names of the settings that the package gives itself.
+
+        Raises:
+            SettingsError: one of them is for all packages, and the first package has another.
+        """
+        for name in given:
+            first, own = getattr(self._settings, name), getattr(settings, name)
+            if SETTINGS[name].of_run and first != own:
+                where = Where(stage="settings", location=f"KernelPackage({settings.package!r})")
+                message = f"{name} is {own!r}, and {first!r} for {self._settings.package}; packages of a run share it"
+                raise SettingsError(message, where, "give it in pyproject.toml, or the same value to each package")
         self._variables |= dict.fromkeys(settings.environment)
         if "pool" in self.__dict__:
             self.pool.variables = tuple(self._variables)
@@ -469,6 +483,11 @@ class BuildRun:
         self.progress.finished(stage.line)
         self.progress.erase()
 
+    def stopped(self, errors: int = 1) -> None:
+        """Note that the run ends before it begins, because of that many errors that are about to be shown."""
+        self._refused = max(self._refused, errors)
+        self.progress.erase()
+
     def text_of(self, error: KernelwrightError) -> str:
         """What is shown of a stage's error: the details of one that another stage has had, too, are not repeated."""
         said = error.message, error.detail, error.remedy
@@ -624,7 +643,7 @@ class BuildRun:
             "built": sum(map(compat.was_built, nodes)) - lacking + self.restored_stages,
             "cached": sum(stage.cached for stage in self.stages) + self.restored_stages,
             "reused": self.settled_stages + sum(map(compat.was_up_to_date, nodes)),
-            "failed": len(self._failures),
+            "failed": len(self._failures) + self._refused,
             "seconds": round(self.progress.seconds, 3),
         }
 
@@ -693,15 +712,19 @@ def _partial(top: Path) -> Partial:
     return Partial(top)
 
 
-def current_run(env: Any, settings: Settings) -> BuildRun:
-    """The run that this environment belongs to: one for each top folder, however many environments there are."""
+def current_run(env: Any, settings: Settings, given: Collection[str]) -> BuildRun:
+    """The run that this environment belongs to: one for each top folder, however many environments there are.
+
+    Arguments:
+        given: see :meth:`BuildRun.allow`.
+    """
     run = begun_run(env)
     if run is None:
         top = Path(env.Dir("#").get_abspath())
         run = _RUNS[str(top)] = BuildRun(env, top, settings)
         use_journal(lambda: run.journal)
         compat.on_interrupt(run.interrupt)
-    run.allow(settings)
+    run.allow(settings, given)
     return run
 
 

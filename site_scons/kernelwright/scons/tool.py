@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 import SCons.Script
@@ -26,7 +26,7 @@ from ..define.settings import (
 )
 from . import compat
 from .graph import PackageGraph
-from .run import begun_run, current_run
+from .run import BuildRun, begun_run, current_run
 
 PREFIX = "KERNELWRIGHT_"
 """Construction variables have this prefix, because SCons reserves the plain name TARGETS for itself."""
@@ -66,7 +66,7 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
     try:
         _require_utf8(env.Dir("#").get_abspath())
         merged = _settings(env, package, settings)
-        run = current_run(env, merged)
+        run = current_run(env, merged, settings)
         run.lock()
         run.merge()
         files = [node for node in _nodes(env, sources) if not node.name.startswith("_")]
@@ -78,9 +78,9 @@ def kernel_package(env: Any, package: str | None = None, sources: Any = (), **se
             run.made[merged.package] = graph, graph.add()
             return run.made[merged.package][1]
     except KernelwrightError as error:
-        stop(error)
+        stop(error, begun_run(env))
     except OSError as error:
-        stop(refused(error, place=os.path.join(env.Dir("#").get_abspath(), "build")))  # noqa: PTH118
+        stop(refused(error, place=os.path.join(env.Dir("#").get_abspath(), "build")), begun_run(env))  # noqa: PTH118
 
 
 def _require_utf8(folder: str) -> None:
@@ -92,25 +92,25 @@ def _require_utf8(folder: str) -> None:
         raise SettingsError(message, Where(stage="settings"), "rename it") from None
 
 
-def kernel_wheel(env: Any, package: str | None = None) -> Any:
+def kernel_wheel(env: Any, package: Any = None) -> Any:
     """``env.KernelWheel(name)``: have ``scons wheel`` put a wheel of a package into ``dist/``.
 
     Arguments:
-        package: import name of a package of ``KernelPackage``; left out, it is the one that pyproject.toml names.
+        package: import name of a package of ``KernelPackage``, or what that returned; left out, it is the one that
+            pyproject.toml names.
 
     Returns:
         The alias ``wheel``.
     """
-    name = package or env["KERNELWRIGHT_TABLE"].get("package", "")
     begun = begun_run(env)
-    made = begun.made.get(name) if begun else None
+    named = env["KERNELWRIGHT_TABLE"].get("package", "") if package is None else package
+    where = Where(stage="settings", location=f"KernelWheel({shown(named)})")
+    name, made = next((found for found in (begun.made if begun else {}).items() if _is_of(found, named)), ("", None))
     try:
         if made is None:
-            where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
-            raise SettingsError(f"there is no package {shown(name)}", where, "call env.KernelPackage for it before")
+            raise SettingsError(f"there is no package {shown(named)}", where, "call env.KernelPackage for it before")
         run = made[0].run
         if run.wheel_of not in (None, name):
-            where = Where(stage="settings", location=f"KernelWheel({shown(package)})")
             message = f"the project's wheel is that of {shown(run.wheel_of)} already, and a project has one name"
             raise SettingsError(message, where, "put the other package into a project of its own")
         run.wheel_of = name
@@ -121,16 +121,24 @@ def kernel_wheel(env: Any, package: str | None = None) -> Any:
         with compat.unchecked_nodes():
             return graph.add_wheel(nodes)
     except KernelwrightError as error:
-        stop(error)
+        stop(error, begun)
     except OSError as error:
-        stop(refused(error, place=env.Dir("#").get_abspath()))
+        stop(refused(error, place=env.Dir("#").get_abspath()), begun)
 
 
-def stop(error: KernelwrightError) -> NoReturn:
+def _is_of(found: tuple[str, tuple[Any, Any]], package: Any) -> bool:
+    """Whether a package, with its name and its nodes, is the one of that name or of those nodes."""
+    name, (_, nodes) = found
+    return bool(name == package if isinstance(package, str) else package == nodes)
+
+
+def stop(error: KernelwrightError, run: BuildRun | None = None) -> NoReturn:
     """End the run with a message, as SCons does for its own errors.
 
     SCons's UserError would add the place where it was raised, which is a line of ours.
     """
+    if run is not None:
+        run.stopped()
     sys.stdout.flush()
     sys.stderr.write(f"scons: *** {error}\n")
     SCons.Script.Exit(2)
@@ -140,7 +148,8 @@ def stop(error: KernelwrightError) -> NoReturn:
 def _nodes(env: Any, sources: Any) -> list[Any]:
     """The sources' nodes in the source tree, whether or not a variant_dir copies them."""
     try:
-        nodes = [node.srcnode() for node in env.arg2nodes(SCons.Util.flatten([sources]), env.fs.File)]
+        listed = [str(one) if isinstance(one, PurePath) else one for one in SCons.Util.flatten([sources])]
+        nodes = [node.srcnode() for node in env.arg2nodes(listed, env.fs.File)]
     except (TypeError, AttributeError) as error:  # a folder, or neither a name nor a node of a file
         where = Where(stage="discover", location=shown(sources))
         raise SettingsError(f"the sources are not files: {error}", where, 'write Glob("kernels/*.py")') from error

@@ -17,6 +17,9 @@ from .code import code_digest
 IR = "ir"
 """Name of the target that asks for the IR after each pass, and of the folder with it beside a variant's files."""
 
+CACHED = "[ CACHED ]"
+"""How the progress line of a stage begins whose outputs the build cache has; its label follows."""
+
 
 @dataclass
 class Measured:
@@ -99,7 +102,7 @@ class Stage:
     @property
     def line(self) -> str:
         """The progress line."""
-        return f"[ {'CACHED' if self.cached else self.label} ] {self.subject}"
+        return f"{CACHED} {self.label} {self.subject}" if self.cached else f"[ {self.label} ] {self.subject}"
 
     @property
     def fingerprint(self) -> str:

@@ -95,7 +95,10 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
     places = {dist / names[wheel.stem]: wheel for wheel in reversed(wheels)}
     if dist.is_dir():
         remove_stale_scratch(dist)
-    _copy_all({target: wheel for target, wheel in places.items() if not _is_copy(target, wheel)})
+    changed = {target: wheel for target, wheel in places.items() if not _is_copy(target, wheel)}
+    replaced = [target.name for target in changed if target.is_file()]
+    _require_no_less(changed)
+    _copy_all(changed)
     if listed := os.environ.get(WHEEL_LIST):
         with Path(listed).open("a") as stream:
             stream.writelines(
@@ -104,7 +107,9 @@ def put_into(dist: Path, wheels: Sequence[Path], record: Path, context: Context)
     for line in size_table(kernel_sizes(context.package, context.work)):
         context.run.note(f"  {line}")
     for wheel in wheels:
-        context.run.note(f"kernelwright: dist/{names[wheel.stem]} ({wheel.stat().st_size:,} bytes)")
+        name, size = names[wheel.stem], f"{wheel.stat().st_size:,} bytes"
+        instead = ", in place of one of that name with other content" if name in replaced else ""
+        context.run.note(f"kernelwright: dist/{name} ({size}{instead})")
     for name in _leftovers(dist, names):
         context.run.note(f"kernelwright: dist/{name} has this version and is of an earlier build: remove it")
 
@@ -123,6 +128,25 @@ def _names(document: Record) -> dict[str, str]:
 
 def _is_copy(target: Path, wheel: Path) -> bool:
     return target.is_file() and sha256_of(target) == sha256_of(wheel)
+
+
+def _require_no_less(wheels: Mapping[Path, Path]) -> None:
+    """Raise a KernelwrightError if a wheel that was built partially would take the place of a whole one."""
+    for target, wheel in wheels.items():
+        if target.is_file() and _is_whole(wheel) is False and _is_whole(target):
+            message = f"{target.parent.name}/{target.name} lacks nothing, and the wheel that was built now does"
+            remedy = f"move that one away, or give the project another version; this one is {wheel}"
+            raise KernelwrightError(message, Where(stage=NAME), remedy)
+
+
+def _is_whole(wheel: Path) -> bool | None:
+    """Whether a wheel lacks nothing because its build had errors; None: it cannot be read."""
+    from ..wheel.verify import gaps_of, manifest_of
+
+    try:
+        return bool(manifest_of(wheel).raw) and not gaps_of(wheel)
+    except KernelwrightError:
+        return None
 
 
 def _copy_all(wheels: Mapping[Path, Path]) -> None:

@@ -80,11 +80,13 @@ class Difference:
     Arguments:
         rows: what changed, the kernel or the part of it that did, and how.
         exceeded: the limits that are exceeded, a line for each.
+        gone: what calls may have used and is there no more, a line for each kernel and each variant.
         added, removed, changed, same: how many kernels are.
     """
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
     exceeded: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
     changed: int = 0
@@ -141,6 +143,7 @@ def compare(old: PackageFacts, new: PackageFacts, limits: Limits) -> Difference:
         else:
             found.changed += 1
             found.rows += _changes(name, before, after)
+            found.gone += map(printable, _gone(name, before, after))
             found.exceeded += map(printable, _exceeded(name, before, after, limits))
     return found
 
@@ -151,6 +154,17 @@ def _add_one(found: Difference, name: str, before: KernelFacts | None, after: Ke
     found.removed += after is None
     kernel, word = (after, "added") if after else (before, "removed")
     found.rows.append((word, name, f"{kernel.size:,} bytes" if kernel else ""))
+    if after is None:
+        found.gone.append(f"{printable(name)} is gone")
+
+
+def _gone(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[str]:
+    """What the new package lacks of the variants and archs that a kernel had."""
+    for slug, archs in sorted(before.archs.items()):
+        lost = [arch for arch in archs if arch not in after.archs.get(slug, ())]
+        if lost:
+            whole = slug not in after.archs
+            yield f"{name}/{slug} is gone" if whole else f"{name}/{slug} has no code for {', '.join(lost)} any more"
 
 
 def _changes(name: str, before: KernelFacts, after: KernelFacts) -> Iterator[tuple[str, str, str]]:
