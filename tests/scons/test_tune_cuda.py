@@ -108,3 +108,35 @@ def test_a_driver_that_does_not_answer_is_an_error(gpu: Gpu) -> None:
     said = gpu.tune("--device", "cuda:0", ok=False, KERNELWRIGHT_CUDA_DRIVER="libm.so.6")
     assert "this machine has no device cuda:0, or its driver does not answer" in said.stderr
     assert not (gpu.folder / "tuning").exists()
+
+
+SOURCED = """
+from kernelwright import grid, kernel
+from kernelwright.cuda import Source, Tensor
+
+@kernel(frontend="cuda", tune=grid(threads=[64, 256]), outputs=["y"])
+def double(threads: int):
+    x, y = Tensor("float32", "n"), Tensor("float32", "n")
+    return Source("double.cu", f"twice<{threads}>", x=x, y=y, grid=f"(n + {threads - 1}) // {threads}", block=threads)
+
+@double.sizes
+def _():
+    return {"n": [64]}
+"""
+
+
+def test_what_a_source_includes_is_a_part_of_what_was_measured(gpu: Gpu) -> None:
+    (gpu.folder / "kernels/double.py").write_text(SOURCED)
+    (gpu.folder / "kernels/double.cu").write_text(
+        '#include "factor.cuh"\ntemplate <int> __global__ void twice(const float *x, float *y) { *y = FACTOR * *x; }\n'
+    )
+    header = gpu.folder / "kernels/factor.cuh"
+    header.write_text("#define FACTOR 2\n")
+    gpu.tune()
+    before = gpu.table()["configs"][0]["sources"]
+    assert "stale" not in gpu.tune("--list").stdout
+    header.write_text("#define FACTOR 3\n")
+    assert "stale" in gpu.tune("--list").stdout
+    gpu.tune()
+    after = gpu.table()["configs"][0]["sources"]
+    assert after and all(new["digest"] != old["digest"] for new, old in zip(after, before, strict=True))

@@ -90,8 +90,7 @@ class Programs:
         Raises:
             DefinitionError: it raised something, or returned what its front end does not lower.
         """
-        from tvm import IRModule
-        from tvm.tirx import PrimFunc
+        import tvm_ffi
 
         front_end = lower.of(self.kernel, unit.where)
         if front_end.compiles_device_code or front_end.header_folders or self.kernel.sources:
@@ -102,7 +101,7 @@ class Programs:
         except (Exception, SystemExit) as error:  # user code may raise anything
             raise _error(error, unit.where) from error
         lower.require_recognized(front_end, returned, unit.where)
-        if not isinstance(returned, (IRModule, PrimFunc)):
+        if not isinstance(returned, tvm_ffi.Object):
             raise _needs_a_file(front_end.name, unit.where)
         front_end.require_pass_configs(unit.pass_configs, unit.where)
         return returned

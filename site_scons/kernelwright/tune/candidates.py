@@ -12,9 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import lower as front_ends
+from ..core.dependencies import is_portable
 from ..core.errors import KernelwrightError
 from ..core.files import canonical_json, write_atomically
-from ..ondemand.build import compile_job
+from ..ondemand.build import compile_job, lowered_module
 from ..ondemand.origin import job_of
 from ..ondemand.parallel import compile_all
 from ..ondemand.store import folder_name
@@ -55,7 +57,8 @@ class Built:
         candidate: which.
         request: what its check was asked for; it names library, signature and device.
         sources: the folder of what it was made from.
-        digest: that of its source: the program that was lowered, with the passes' configs and the compiler's flags.
+        digest: that of its source: the program that was lowered, with the passes' configs, the compiler's flags, and
+            the author's sources and headers.
     """
 
     candidate: Candidate
@@ -103,8 +106,9 @@ class Workshop:
         return built
 
     def _built(self, candidate: Candidate, job: Job) -> Built:
-        folder = compile_job(job, lambda line: print(line, file=sys.stderr)).folder
-        record, sources = self.origin.record, folder / self.origin.record.name / job.slug
+        compiled = compile_job(job, lambda line: print(line, file=sys.stderr))
+        folder, record = compiled.folder, self.origin.record
+        sources = folder / record.name / job.slug
         module = next(sources.glob(f"{self._target}/**/module.*"))
         signature: Mapping[str, Any] = json.loads((module.parent / "signature.json").read_text(encoding="utf-8"))
         library = str(folder / "_lib" / f"{record.name}.so")
@@ -114,7 +118,7 @@ class Workshop:
             listed=candidate.slug in record.slugs,
             config={} if candidate.slug in record.slugs else dict(candidate.config),
         )
-        return Built(candidate, request, sources, digest_of(module.read_bytes(), self.origin))
+        return Built(candidate, request, sources, digest_of(module.read_bytes(), compiled.later, self.origin))
 
     def folder(self, candidate: Candidate) -> Path:
         """The folder of a candidate that is out."""
@@ -131,12 +135,27 @@ class Workshop:
         write_atomically(folder / LOG, str(error) + "\n")
 
 
-def digest_of(module: bytes, origin: Origin) -> str:
+def digest_today(job: Job, target: str, origin: Origin) -> str:
+    """The digest of the source that the one variant of a job has now; it is compiled where that tells its headers."""
+    module = lowered_module(job, target, lambda line: None)
+    return digest_of(module, compile_job(job, print).later if _has_sources(origin) else {}, origin)
+
+
+def digest_of(module: bytes, later: Mapping[str, str], origin: Origin) -> str:
     """The digest of a candidate's source: the program that was lowered, and what else its definition says.
 
     Arguments:
         module: the content of ``module.tir``.
+        later: what its stages turned out to read, with the digests of that. Of files in CUDA C++ the program has the
+            names only.
     """
     record = origin.record
-    besides = canonical_json([list(record.flags), dict(record.pass_configs), list(origin.settings.nvcc_flags)])
-    return hashlib.sha256(module + besides.encode()).hexdigest()[:16]
+    besides: list[Any] = [list(record.flags), dict(record.pass_configs), list(origin.settings.nvcc_flags)]
+    if _has_sources(origin):
+        besides.append({name: digest for name, digest in later.items() if digest and is_portable(name)})
+    return hashlib.sha256(module + canonical_json(besides).encode()).hexdigest()[:16]
+
+
+def _has_sources(origin: Origin) -> bool:
+    front_end = front_ends.of(origin.record)
+    return front_end.includes_sources or front_end.has_host_code

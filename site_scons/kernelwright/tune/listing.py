@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import KernelwrightError
 from ..define.tuning import TableFile, TunedConfig, kernel_of, read_table, same
-from ..ondemand.build import lowered_module
 from ..ondemand.options import Options
 from ..ondemand.origin import job_of
-from .candidates import digest_of
+from .candidates import digest_today
 
 if TYPE_CHECKING:
     from ..define.space import Choice
@@ -76,5 +75,5 @@ def _stale_sources(table: TableFile, config: TunedConfig, choice: Choice, origin
         if not any(same(point, source.tune) for point in points):
             continue
         job = job_of(origin, choice.candidate(source.tune), options)
-        if digest_of(lowered_module(job, target, lambda line: None), origin) != source.digest:
+        if digest_today(job, target, origin) != source.digest:
             yield f"{table.path}:{config.line}: the source of {dict(source.tune)} has changed since it was measured"
