@@ -83,7 +83,7 @@ def row_sum(dtype: str):
 
 TILES = '''\
 from kernelwright import kernel
-from kernelwright.cuda import Size, Source, Tensor, ceildiv
+from kernelwright.cuda import Size, Source, Tensor
 
 SOURCE = """
 #include <numpy/utils.h>
@@ -105,7 +105,7 @@ def tiles():
         x=Tensor("float32", "m", "n", alignment=16, multiples={"n": 4}, written=True),
         bytes=Size("4 * m * n", dtype="int64"),
         width=Size("n"),
-        grid=(ceildiv("n", 64), "m"),
+        grid=("(n + 32) // 64", "m"),
         block=64,
         shared=Size(4) * 64,
         defines={"THREADS": 64},
@@ -134,7 +134,7 @@ def boxes():
         x=TensorMap(Tensor("float16", "m", "k"), box=(32, 64), swizzle=128),
         y=Tensor("float32", "m"),
         grid=ceildiv("m", 32),
-        block=128,
+        block="min(k // 2, 128)",
     )
 '''
 
@@ -298,6 +298,29 @@ print(message_of(demo.boxes, on_cuda(100, 256, byte_offset=8, **x), on_cuda(100,
     (launch,) = [line for line in log if line.startswith("launch boxes ")]
     assert launch.endswith(" 0x2004")
     assert "argument 'x' has data that is not aligned to 16 bytes" in printed
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_a_launch_without_a_block_or_a_thread_is_an_error_unless_an_output_is_empty(boxes, built, nvrtc):
+    code = """
+x, like = on_cuda(100, 0, dtype=half), on_cuda(100)
+print(message_of(demo.boxes, x))
+both = message_of(demo.boxes, x).replace("\\n  rem", ", y = float32[100] on cuda:0\\n  rem")
+print(message_of(demo.boxes, x, like) == both)
+demo.boxes(on_cuda(0, 0, dtype=half))
+"""
+    printed, log = call(boxes, code, nvrtc=nvrtc, parameters="tp", capability=90)
+    assert printed.splitlines() == [
+        "ValueError: kernel 'boxes': device function boxes would be launched with grid (4, 1, 1), block (0, 1, 1), "
+        "which does nothing, and no output is empty",
+        "  passed: x = float16[100, 0] on cuda:0",
+        "  remedy: pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)",
+        "True",
+    ]
+    code = "print(message_of(demo.tiles, on_cuda(5, 4))); demo.tiles(on_cuda(5, 0)); demo.tiles(on_cuda(0, 4))"
+    printed, more = call(built, code, nvrtc=nvrtc, parameters="pii", capability=90)
+    assert "with grid (0, 5, 1), block (64, 1, 1), which does nothing, and no array is empty" in printed
+    assert not any(line.startswith("launch ") for line in log + more)
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,9 @@ def test_more_shared_memory_is_asked_for_when_a_launch_needs_it(library: Path, m
         taken(array(200000))
 
 
-def test_an_empty_grid_launches_nothing(library: Path, machine: Machine) -> None:  # noqa: F811
-    machine.load(library)["taken"](array(8, stride=0))
+def test_an_empty_grid_is_an_error_where_there_is_something_to_do(library: Path, machine: Machine) -> None:  # noqa: F811
+    with pytest.raises(ValueError, match=r"grid \(0, 3, 1\), block \(32, 2, 1\), which does nothing, and no array is"):
+        machine.load(library)["taken"](array(8, stride=0))
     assert machine.calls("launch") == []
 
 

@@ -198,9 +198,7 @@ class Signatures:
 
     def _raise_no_match(self, call: Sequence[Described | None], numbers: Sequence[int]) -> NoReturn:
         """A TypeError, unless only constant dimensions are wrong."""
-        given = [(name, described) for name, described in zip(self.names, call, strict=True) if described is not None]
-        text = f"{self._words.problem}\n  passed: "
-        text += ", ".join(f"{name} = {_passed_text(described)}" for name, described in given)
+        text = f"{self._words.problem}{self.passed_text(call)}"
         for number in numbers:
             variant = self.variants[number]
             expected = zip(variant.arguments, call, strict=True)
@@ -209,6 +207,11 @@ class Signatures:
         only_sizes = any(self.variants[number].matches(call, sizes=False) for number in numbers)
         text += f"\n  remedy: {self._words.remedy}"
         self.refuse(ValueError if only_sizes else TypeError, text, NO_VARIANT)
+
+    def passed_text(self, call: Sequence[Described | None]) -> str:
+        """What a call passes, as a line of a message."""
+        given = [(name, described) for name, described in zip(self.names, call, strict=True) if described is not None]
+        return "\n  passed: " + ", ".join(f"{name} = {_passed_text(described)}" for name, described in given)
 
     def real(self, name: str, value: float) -> float:
         """A number as a float.

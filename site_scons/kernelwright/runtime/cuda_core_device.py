@@ -574,7 +574,14 @@ class Call:
         device: where it runs; its context is current.
         stream: the stream's handle.
         allocate: gets temporary memory of so many bytes for that stream: its address, and what frees it.
+
+    Attributes:
+        launched: whether anything was launched.
+        skipped: the last launch that was left out because it has no block or no thread, in words; empty: none was.
     """
+
+    launched = False
+    skipped = ""
 
     def __init__(self, code: DeviceCode, device: Device, stream: int, allocate: Allocate) -> None:
         self._code = code
@@ -633,7 +640,10 @@ class Call:
                 text = f"device function {function} would be launched with a dimension of {value}"
                 self._cuda.refuse(ValueError, text)
         if not all((*grid, *block, *(cluster or ()))):
+            clusters = f", cluster {cluster}" if cluster is not None else ""
+            self.skipped = f"device function {function} would be launched with grid {grid}, block {block}{clusters}"
             return
+        self.launched = True
         own = self._code.on(self._device)[function]
 
         def what() -> str:

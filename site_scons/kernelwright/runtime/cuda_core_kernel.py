@@ -83,7 +83,9 @@ class NvrtcKernel(Interface):
         with cuda.current(device, where.handle):
             made = self._allocate(match, passed, framework, device, where)
             with self._held(passed, device, where.handle):
-                self._run(match.variant, passed, framework, device, where)
+                call = self._run(match.variant, passed, framework, device, where)
+            if call.skipped and not call.launched:
+                self._require_idle(call.skipped, match, passed, made)
         if not made:
             return None
         return made[0] if len(made) == 1 else tuple(made)
@@ -325,7 +327,19 @@ class NvrtcKernel(Interface):
         finally:
             self._shared.cuda.synchronize(device, stream)
 
-    def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> None:
+    def _require_idle(self, launch: str, match: _Match, passed: Passed, made: list[Any]) -> None:
+        """Refuse a call that launched nothing, unless it has nothing to do: see kw_require_idle of the launcher."""
+        outputs = [shape for _, shape in match.outputs]
+        if any(0 in shape for shape in outputs or [value.shape for value in passed if isinstance(value, Array)]):
+            return
+        new = [isinstance(value, Array) and any(value.owner is array for array in made) for value in passed]
+        given = [None if left_out else _described(value) for left_out, value in zip(new, passed, strict=True)]
+        what, listed = "output" if outputs else "array", self._shared.signatures.passed_text(given)
+        remedy = "pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)"
+        text = f"{launch}, which does nothing, and no {what} is empty{listed}\n  remedy: {remedy}"
+        self._refuse(ValueError, text)
+
+    def _run(self, index: int, passed: Passed, framework: Framework, device: Device, stream: Stream) -> Call:
         variant, cuda = self._shared.signatures.variants[index], self._shared.cuda
         allocate = partial(framework.workspace, cuda, device, stream=stream)
         code = self._shared.codes[variant.slug]
@@ -345,6 +359,7 @@ class NvrtcKernel(Interface):
             self._refuse(ValueError, "a launch cannot be computed from these sizes and numbers: it divides by 0")
         finally:
             call.free()
+        return call
 
     # ---- what can be asked of a kernel
 

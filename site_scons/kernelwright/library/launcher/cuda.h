@@ -419,14 +419,18 @@ typedef struct kw_launch {
   unsigned int dims[KW_SLOTS];
 } kw_launch;
 
-KW_COLD void kw_append_launch(kw_text *text, const kw_launch *launch) {
+KW_COLD void kw_append_dims(kw_text *text, const kw_launch *launch) {
   const unsigned int *d = launch->dims;
+  kw_append(text, "grid (%u, %u, %u), block (%u, %u, %u)", d[0], d[1], d[2], d[3], d[4], d[5]);
+  if (launch->function->clusters) kw_append(text, ", cluster (%u, %u, %u)", d[6], d[7], d[8]);
+}
+
+KW_COLD void kw_append_launch(kw_text *text, const kw_launch *launch) {
   const kw_loaded *loaded = atomic_load(&launch->function->module->loaded[launch->device - kw_devices]);
   kw_append(text, "device function %s, ", kw_name_in(loaded->image, launch->function));
-  kw_append(text, "grid (%u, %u, %u), block (%u, %u, %u), ", d[0], d[1], d[2], d[3], d[4], d[5]);
-  if (launch->function->clusters) kw_append(text, "cluster (%u, %u, %u), ", d[6], d[7], d[8]);
-  kw_append(text, "%u bytes of dynamic shared memory, cuda:%d (sm_%d)", d[KW_SHARED], launch->device->device,
-            launch->device->capability);
+  kw_append_dims(text, launch);
+  kw_append(text, ", %u bytes of dynamic shared memory, cuda:%d (sm_%d)", launch->dims[KW_SHARED],
+            launch->device->device, launch->device->capability);
 }
 
 KW_COLD int kw_raise_launch(CUresult status, const kw_launch *launch) {
@@ -467,20 +471,31 @@ KW_COLD int kw_extend_shared(const kw_launch *launch, struct kw_loaded_function 
   return status;
 }
 
+/* The launch that a thread skipped last, for messages. */
+static _Thread_local kw_launch kw_skipped __attribute__((unused));
+
+/* A launch without a block or a thread is left out. If it is the only one, the call may be a mistake. */
+KW_COLD int kw_skip_launch(const kw_launch *launch) {
+  kw_skipped = *launch;
+  kw_now.done |= KW_SKIPPED;
+  return 0;
+}
+
 /* Reads the launch arguments. Returns 1 when there is nothing to do because a dimension is zero. */
 static int kw_read_launch(kw_launch *launch, const TVMFFIAny *arguments) {
   for (int i = 0; i < KW_DIMS; ++i) launch->dims[i] = 1;
   launch->dims[KW_SHARED] = 0;
+  bool empty = false;
   for (int i = 0; i < launch->function->num_slots; ++i) {
     int slot = launch->function->slots[i];
     int64_t value = arguments[i].v_int64;
-    if (value < 0 || value > UINT32_MAX)
+    if ((value < 0 || value > UINT32_MAX) && !empty)
       return kw_raise("ValueError", "device function %s would be launched with a dimension of %" PRId64,
                       launch->function->name, value);
-    if (!value && slot != KW_SHARED) return 1;
+    empty |= !value && slot != KW_SHARED;
     launch->dims[slot] = (unsigned int)value;
   }
-  return 0;
+  return empty;
 }
 
 static void kw_add_flag(kw_launch_config *config, unsigned int id) {
@@ -566,7 +581,8 @@ static int kw_launch_function(const kw_function *function, const TVMFFIAny *argu
     return kw_raise("RuntimeError", "device function %s was given %d arguments, it has %d", function->name, count,
                     function->num_parameters + function->num_slots);
   int status = kw_read_launch(&launch, arguments + function->num_parameters);
-  if (status) return status < 0 ? -1 : 0;
+  if (status) return status < 0 ? -1 : kw_skip_launch(&launch);
+  kw_now.done |= KW_LAUNCHED;
   struct kw_loaded_function *own = kw_find_launched(&launch, id);
   return own ? kw_start_function(&launch, own->kernel, id, arguments) : -1;
 }
@@ -598,6 +614,9 @@ static int kw_start_configured(const kw_launch *launch, const kw_runtime_config 
 int kw_launch_configured(const kw_runtime_config *asked, const kw_function *function, void **parameters) {
   kw_launch launch = {.function = function};
   kw_describe_launch(&launch, asked);
+  for (int i = KW_GRID; i < KW_CLUSTER; ++i)
+    if (!launch.dims[i]) return kw_skip_launch(&launch);
+  kw_now.done |= KW_LAUNCHED;
   struct kw_loaded_function *own = kw_find_launched(&launch, kw_now.device);
   return own ? kw_start_configured(&launch, asked, own->kernel, parameters) : -1;
 }

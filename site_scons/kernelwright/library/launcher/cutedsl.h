@@ -127,7 +127,6 @@ KW_HIDDEN void CuteDSLRT_TVMFFISetRaisedCudaError(void *raise, int32_t status) {
 
 KW_HIDDEN int32_t _cudaLaunchKernelEx(const kw_runtime_config *asked, const kw_function *function, void **parameters) {
   if (kw_cutedsl_refused) return kw_cutedsl_refused = false, KW_CUTEDSL_FAILED;
-  if (!asked->grid[0] || !asked->grid[1] || !asked->grid[2]) return 0;
   return kw_launch_configured(asked, function, parameters) ? KW_CUTEDSL_FAILED : 0;
 }
 

@@ -42,11 +42,38 @@ KW_COLD void kw_complete_error(void) {
   TVMFFIObjectDecRef(error);
 }
 
+/* Whether a call has nothing to do: an output has no elements or, of a kernel without outputs, any array. */
+KW_COLD bool kw_has_nothing_to_do(const kw_call *call, const TVMFFIAny *arguments) {
+  for (int32_t i = 0; i < call->kernel->num_arguments; ++i) {
+    const DLTensor *tensor = kw_tensor_of(&arguments[i]);
+    bool counts = tensor && (call->kernel->arguments[i].output || !call->kernel->num_outputs);
+    if (counts && kw_is_empty(tensor)) return true;
+  }
+  return false;
+}
+
+/* Nothing was launched, because no launch has a block and a thread. That leaves the outputs as they are, which is right
+ * only where there is nothing to do. */
+KW_COLD int kw_require_idle(const kw_call *call, const TVMFFIAny *arguments) {
+  kw_text text;
+  if (kw_has_nothing_to_do(call, arguments)) return 0;
+  kw_begin(&text);
+  kw_append(&text, "device function %s would be launched with ", kw_skipped.function->name);
+  kw_append_dims(&text, &kw_skipped);
+  kw_append(&text, ", which does nothing, and no %s is empty", call->kernel->num_outputs ? "output" : "array");
+  kw_append_passed(&text, call);
+  kw_append(&text, "\n  remedy: pass larger sizes, or compute 1 or more there, as in max(n // 256, 1)");
+  return kw_raise_text("ValueError", &text);
+}
+
 /* Runs generated host code; what it leaves allocated when it fails is freed. */
 KW_FUNCTION int kw_run_entry(const kw_call *call, kw_entry entry, const TVMFFIAny *arguments) {
   TVMFFIAny ignored = {.type_index = kTVMFFINone};
+  kw_thread *thread = call->before->thread;
+  thread->done = 0;
   int status = entry(NULL, (void *)arguments, call->kernel->num_arguments, &ignored);
-  if (__builtin_expect(status, 0)) kw_drop_workspaces(call->mark), kw_complete_error();
+  if (__builtin_expect(thread->done == KW_SKIPPED && !status, 0)) status = kw_require_idle(call, arguments);
+  if (__builtin_expect(status, 0)) kw_drop_workspaces(call->before->state.workspaces), kw_complete_error();
   return status;
 }
 
@@ -269,10 +296,10 @@ KW_COLD int kw_append_choice(kw_text *text, kw_call *call, const kw_variant *var
 }
 
 KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
-                          int32_t num_passed, TVMFFIAny *result) {
+                          int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
   kw_call call;
   kw_text text = {0};
-  call.mark = kw_now.workspaces;
+  call.before = before;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
   if (first < 0) return kw_handle_no_match(&call, variants, count, result);
@@ -284,9 +311,9 @@ KW_COLD int kw_tell_first(const kw_kernel *kernel, const kw_variant *variants, i
 /* ---- the ways in ---- */
 
 KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants, int32_t count,
-                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, kw_workspace *mark) {
+                             const TVMFFIAny *passed, int32_t num_passed, TVMFFIAny *result, const kw_before *before) {
   kw_call call;
-  call.mark = mark;
+  call.before = before;
   if (kw_bind(&call, kernel, passed, num_passed)) return -1;
   kw_sought ahead = kw_look_ahead(&call, count);
   int32_t first = kw_first_fitting(kernel, &call, variants, count);
@@ -298,7 +325,7 @@ KW_HOT int kw_dispatch_first(const kw_kernel *kernel, const kw_variant *variants
 int kw_dispatch(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                 int32_t num_passed, TVMFFIAny *result) {
   kw_before before = kw_begin_kernel(kernel);
-  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result, before.state.workspaces);
+  int status = kw_dispatch_first(kernel, variants, count, passed, num_passed, result, &before);
   if (__builtin_expect(status, 0)) kw_explain_gaps(kernel);
   kw_end_kernel(&before);
   return status;
@@ -329,7 +356,7 @@ int kw_hand_over(const kw_kernel *kernel, const kw_variant *variant, const TVMFF
 __attribute__((cold)) int kw_tell_choice(const kw_kernel *kernel, const kw_variant *variants, int32_t count, const TVMFFIAny *passed,
                    int32_t num_passed, TVMFFIAny *result) {
   kw_before before = kw_begin_kernel(kernel);
-  int status = kw_tell_first(kernel, variants, count, passed, num_passed, result);
+  int status = kw_tell_first(kernel, variants, count, passed, num_passed, result, &before);
   if (status) kw_explain_gaps(kernel);
   kw_end_kernel(&before);
   return status;

@@ -174,7 +174,7 @@ typedef struct kw_kernel {
 typedef struct kw_call {
   const kw_kernel *kernel;
   const TVMFFIAny *passed;
-  struct kw_workspace *mark; /* the newest workspace before it */
+  const struct kw_before *before; /* what the thread was at */
   bool complete;  /* outputs were passed */
   bool adapted; /* the host code is shown some tensor, passed or new, in another way: it has no elements, or an offset,
                  * or declared strides that do not matter for a size of 1; or a number; known once it has been checked */
