@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -355,16 +356,21 @@ def test_a_server_that_hangs_costs_one_wait(
         assert len(server.asked) == len(set(server.asked)) <= 20
 
 
-@pytest.mark.parametrize("answer", [hang, trickle])
+@pytest.mark.parametrize(("answer", "answered"), [(hang, 0), (trickle, 3)])
 def test_who_asks_one_thing_after_the_other_waits_once(
-    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch, answer: Callable[[BaseHTTPRequestHandler], bool]
+    tmp_path: Path,
+    server: Faulty,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[BaseHTTPRequestHandler], bool],
+    answered: int,
 ) -> None:
     """As a build does at its begin: what is asked first decides what is asked next."""
-    monkeypatch.setattr(store, "FIRST_READ_S", 1)
-    server.answer = answer
+    for limit in ("FIRST_READ_S", "READ_S", "WHOLE_S"):
+        monkeypatch.setattr(store, limit, 1)
+    server.answer = lambda handler: len(server.asked) > answered and answer(handler)
     with machine(tmp_path / "one", server.address) as one:
-        assert [one.fetched(key_of(str(number), [])) for number in range(5)] == [None] * 5
-        assert one.remote.is_off and len(one.said) == 1 and len(server.asked) == 1
+        assert [one.fetched(key_of(str(number), [])) for number in range(answered + 3)] == [None] * (answered + 3)
+        assert one.remote.is_off and len(one.said) == 1 and len(server.asked) == answered + 1
 
 
 def test_a_server_that_answers_too_slowly_is_off(
@@ -388,6 +394,43 @@ def test_a_server_that_answers_all_with_a_page_is_off(tmp_path: Path, server: Fa
             assert one.fetched(key_of(str(number), [])) is None
         assert len(server.asked) == client.MOST_DAMAGED and one.remote.is_off
     assert len(one.said) == 2 and "damaged object" in one.said[0] and "off for this run: 10 of its" in one.said[1]
+
+
+def large(begin: bytes, size: int, sent: list[int]) -> Callable[[BaseHTTPRequestHandler], bool]:
+    """An answer of many bytes; ``sent`` gets how many of them the client has let come."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(size))
+        handler.end_headers()
+        sent.append(0)
+        with contextlib.suppress(OSError):
+            for block in [begin.ljust(1 << 20, b"x"), *[b"x" * (1 << 20)] * ((size >> 20) - 1)]:
+                handler.wfile.write(block)
+                sent[-1] += len(block)
+        handler.close_connection = True
+        return True
+
+    return answer
+
+
+def test_of_large_answers_that_are_no_objects_the_begin_is_read(tmp_path: Path, server: Faulty) -> None:
+    sent: list[int] = []
+    server.answer = large(b"<html>", 200 << 20, sent)
+    with machine(tmp_path / "one", server.address) as one:
+        ask_many(one, 2 * client.MOST_DAMAGED)
+        assert one.remote.is_off and "objects are damaged" in one.said[-1]
+    assert max(sent) < 32 << 20, "what the system holds on the way"
+
+
+def test_a_server_with_much_damage_is_off_before_there_are_many_of_it(
+    tmp_path: Path, server: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MOST_DAMAGED_BYTES", 3 << 20)
+    server.answer = large(zlib.compress(b"")[:2], 2 << 20, [])
+    with machine(tmp_path / "one", server.address) as one:
+        assert [one.fetched(key_of(str(number), [])) for number in range(5)] == [None] * 5
+        assert len(server.asked) == 2 and "off for this run: 2 of its objects are damaged" in one.said[-1]
 
 
 def test_one_failure_now_and_then_does_not_matter(tmp_path: Path, server: Faulty) -> None:
@@ -916,3 +959,24 @@ def test_no_list_of_others_makes_us_look_at_what_is_not_theirs(
 
     reader = Machine(tmp_path / "reader", server.address)
     assert reader.fetched(current=current) and asked == ["kernels/a.py"]
+
+
+def test_there_is_an_end_to_the_names_that_others_make_us_look_at(
+    server: Faulty, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Machine(tmp_path / "writer", server.address)
+    for names in (["a"], ["b", "c"], ["d"]):
+        send_list(writer.remote, KEY, names)
+    asked: list[str] = []
+    monkeypatch.setattr("kernelwright.state.remote_entries.MOST_NAMES", 3)
+    monkeypatch.setattr("kernelwright.state.cache.MOST_NAMES", 3)
+    monkeypatch.setattr("kernelwright.state.entry.MOST_NAMES", 2)
+    with machine(tmp_path / "reader", server.address) as reader:
+        assert reader.fetched(current=lambda name: asked.append(name) or "1") is None
+        assert asked == ["a", "b", "c"] and reader.said == []
+        send_list(writer.remote, OTHER, ["a", "b", "c"])
+        assert reader.fetched(OTHER) is None and "a list of 3 names, and 2 are the most" in reader.said[0]
+    before = {**server.objects}
+    writer.cache.store(key_of("more", []), made, FILES, dict.fromkeys("abcd", "1"))
+    writer.end()
+    assert server.objects == before, "nobody would take it"

@@ -20,7 +20,7 @@ from typing import TypeVar
 from ..core.dependencies import may_be_asked
 from .counts import Counts
 from .objects import Seal, decompressed
-from .store import Refused, Store, Unknown, Unreachable
+from .store import Refused, Silent, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
 
@@ -38,6 +38,9 @@ MOST_FAILURES = 3
 
 MOST_DAMAGED = 10
 """After so many damaged objects, too: what answers may be no store, but the page of a login."""
+
+MOST_DAMAGED_BYTES = 64 << 20
+"""Or after so many bytes of them."""
 
 SLOW_S = 3.0
 """A request that takes longer than this, and than its size explains, counts as failed."""
@@ -88,7 +91,7 @@ class RemoteCache:
         self._reading, self._writing = _Line(), _Line()
         self._ahead = _Threads("ahead", READERS)
         self._behind = _Threads("behind", WRITERS)
-        self._left_out = self._not_written = self._damaged = 0
+        self._left_out = self._not_written = self._damaged = self._damaged_bytes = 0
         self._has_answered = False
         self.is_closed = False
         if writable:
@@ -111,7 +114,7 @@ class RemoteCache:
         try:
             return None if data is None else decompressed(data)
         except ValueError as error:
-            self.damaged(name, str(error))
+            self.damaged(name, str(error), len(data or b""))
             return None
 
     def get_compressed(self, name: str) -> bytes | None:
@@ -129,12 +132,13 @@ class RemoteCache:
         try:
             return None if content is None else self._seal.checked(name, content)
         except ValueError as error:
-            self.damaged(name, str(error))
+            self.damaged(name, str(error), len(content or b""))
             return None
 
-    def damaged(self, name: str, why: str) -> None:
-        """Say that an entry which was found does not count; only the first one is named."""
+    def damaged(self, name: str, why: str, size: int) -> None:
+        """Say that an entry of so many bytes does not count, though it was found; only the first one is named."""
         with self._lock:
+            self._damaged_bytes += size
             self.counts.hits -= 1
             self.counts.misses += 1
             self._damaged += 1
@@ -143,7 +147,7 @@ class RemoteCache:
             self._warn(
                 f"kernelwright: the remote cache has a damaged object, which counts as a miss: {name[:12]}: {why}"
             )
-        if count >= MOST_DAMAGED:
+        if count >= MOST_DAMAGED or self._damaged_bytes > MOST_DAMAGED_BYTES:
             self._close(self._reading, f"is off for this run: {count} of its objects are damaged")
 
     def put(self, name: str, entry: bytes) -> bool | None:
@@ -232,9 +236,9 @@ class RemoteCache:
                 waited = time.monotonic() - start >= RETRY_S
                 if attempt == 1 and not waited:
                     continue
-                # Whoever asks next would wait as long again for a server that has never answered.
-                hangs = waited and line is self._reading and not self._has_answered
-                self._count(line, str(error), MOST_FAILURES if hangs else 1)
+                # Whoever asks next would wait as long again.
+                never = waited and line is self._reading and not self._has_answered
+                self._count(line, str(error), MOST_FAILURES if never or isinstance(error, Silent) else 1)
                 return None
             size = len(result) if isinstance(result, bytes) else 0
             slow = time.monotonic() - start > SLOW_S + size / SLOW_RATE

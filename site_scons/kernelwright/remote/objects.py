@@ -49,6 +49,11 @@ class Seal:
         return data
 
 
+def may_be_object(begin: bytes) -> bool:
+    """Whether something begins as an object does: with a signature, or as what zlib has written (RFC 1950)."""
+    return begin.startswith(SIGNED) or (begin[:1] == b"\x78" and int.from_bytes(begin[:2], "big") % 31 == 0)
+
+
 def decompressed(data: bytes) -> bytes:
     """The entry that an object has, from what :meth:`Seal.checked` gives. Raises ValueError if it is damaged."""
     reader = zlib.decompressobj()

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ..core.files import LARGEST_RECORD, read_record
 from ..define.remote_address import is_safe_for_secrets, scheme_of
+from .objects import may_be_object
 
 CONNECT_S = 2
 """Seconds that a connection may take."""
@@ -33,12 +34,19 @@ WHOLE_S = 30
 DIRECTLY = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
 """Options of obstore that keep requests from proxies, also from one that the environment names: it is for no host."""
 
+SMALL = 1 << 20
+"""Bytes that are read whatever they are."""
+
 TOO_LARGE = "it is too large"
 
 
 class Unreachable(Exception):
     """A request failed: no connection, no answer in time, an answer that broke off, or a server with a problem of its
     own."""
+
+
+class Silent(Unreachable):
+    """A request failed because nothing came in time, which took as long as we wait at most."""
 
 
 class Refused(Exception):
@@ -159,7 +167,7 @@ class ObjectStore:
             result = (self._reader if self._answered else self._first).get(name)
             if result.meta["size"] > LARGEST_RECORD:
                 raise Unreachable(TOO_LARGE)
-            found.data = bytes(result.bytes())
+            found.data = _content(result)
         return found.data
 
     def put(self, name: str, data: bytes) -> bool:
@@ -196,7 +204,8 @@ class ObjectStore:
         except exceptions.PermissionDeniedError as error:
             raise Refused from error
         except (exceptions.BaseError, OSError) as error:
-            raise Unreachable(_in_words(str(error))) from error
+            kind = Silent if any(sign in str(error) for sign in SILENT) else Unreachable
+            raise kind(_in_words(str(error))) from error
         self._answered = True
 
 
@@ -206,6 +215,18 @@ class _Found:
 
     data: bytes | None = None
     written: bool = False
+
+
+def _content(result: Any) -> bytes:
+    """What a server sends. Of what is large and begins as no object does, no more is read than its begin."""
+    if result.meta["size"] <= SMALL:
+        return bytes(result.bytes())
+    chunks = list[bytes]()
+    for chunk in result.stream(min_chunk_size=SMALL):
+        chunks.append(bytes(chunk))
+        if not may_be_object(chunks[0]):
+            break
+    return b"".join(chunks)
 
 
 def _of_system(error: OSError) -> Exception:
@@ -223,12 +244,14 @@ def _in_words(text: str) -> str:
     return "the connection fails"
 
 
+SILENT = ("TimedOut", "timed out")
+"""Parts of errors of obstore that mean that nothing came in time."""
+
 WORDS = {
     "onnection refused": "nobody answers there",
     "dns error": "the name of the server is not known",
     "ertificate": "its certificate is not trusted; remote_ca names the authority that has signed it",
-    "TimedOut": "it does not answer in time",
-    "timed out": "it does not answer in time",
+    **dict.fromkeys(SILENT, "it does not answer in time"),
     "Content-Length": "the server does not say how large its objects are",
     "body error": "an answer broke off",
 }

@@ -40,6 +40,7 @@ from .entry import (
     HERE,
     LARGEST_OUTPUTS,
     MOST_LISTS,
+    MOST_NAMES,
     Wanted,
     checked,
     entry_key,
@@ -508,7 +509,7 @@ class BuildCache:
         try:
             return self._adopt(compressed)
         except ValueError as error:
-            remote.damaged(entry_key(compressed.key, compressed.later), str(error))
+            remote.damaged(entry_key(compressed.key, compressed.later), str(error), len(compressed.data))
             return None
 
     def push(self, remote: RemoteCache) -> None:
@@ -529,7 +530,7 @@ class BuildCache:
 
     def _share(self, key: str, later: Mapping[str, str]) -> None:
         """Have an entry of this cache written to the remote one, if that may be written, and what leads to it."""
-        if not self._writable or self.remote is None:
+        if not self._writable or self.remote is None or len(later) > MOST_NAMES:
             return
         remote, name, names = self.remote, entry_key(key, later), sorted(later)
 

@@ -29,6 +29,9 @@ ENTRY = re.compile(r"[0-9a-f]{64}")
 MOST_LISTS = 16
 """Sets of files that are known for a stage; the one that was stored longest ago goes."""
 
+MOST_NAMES = 10_000
+"""Files that a stage may turn out to read if other machines are to have what it made: each is looked at by all."""
+
 LARGEST_OUTPUTS = LARGEST_RECORD // 2
 """Bytes that the outputs of a stage may have together; larger ones are not kept."""
 
@@ -164,6 +167,8 @@ def files_or_list(files: Wanted, header: Record, data: bytes) -> dict[str, bytes
     lists = lists_in(header, data)
     if len(lists) != 1 or not lists[0]:
         raise ValueError("a slot has one list")
+    if len(lists[0]) > MOST_NAMES:
+        raise ValueError(f"a list of {len(lists[0]):,} names, and {MOST_NAMES:,} are the most")
     return lists[0]
 
 

@@ -17,6 +17,7 @@ from .entry import (
     AN_ANSWER,
     ANYTHING,
     MOST_LISTS,
+    MOST_NAMES,
     Wanted,
     entry_key,
     files_or_list,
@@ -57,7 +58,7 @@ def fetched(remote: RemoteCache, name: str, parse: Callable[[Record, bytes], Par
     try:
         return entry, open_entry(name, entry, functools.partial(from_afar, parse))
     except ValueError as error:
-        remote.damaged(name, str(error))
+        remote.damaged(name, str(error), len(entry))
         return None
 
 
@@ -74,15 +75,17 @@ def slots(
 
     One that depends on nothing more is in the first slot itself: it, and its files, come with that. Others wrote the
     names, and what is asked for next depends on the digests: so a list that names what is none of their business counts
-    as absent.
+    as absent. There is an end to the names that are looked at, too.
     """
+    left = MOST_NAMES
     for slot in range(MOST_LISTS):
         first = fetched(remote, slot_key(key, slot), functools.partial(files_or_list, files))
         if first is None:
             return
         entry, there = first
         if isinstance(there, list):
-            if all(map(remote.may_ask, there)):
+            left -= len(there)
+            if left >= 0 and all(map(remote.may_ask, there)):
                 yield {name: digest(name) for name in there}, None
         else:
             yield {}, (entry, there)
@@ -99,7 +102,9 @@ def find_compressed(remote: RemoteCache, key: str, digest: Callable[[str], str])
 
 
 def send_list(remote: RemoteCache, key: str, names: list[str]) -> None:
-    """Put a list of files into the first slot of a stage that is free, unless one has it."""
+    """Put a list of files into the first slot of a stage that is free, unless one has it, or it is too long."""
+    if len(names) > MOST_NAMES:
+        return
     for slot in range(MOST_LISTS):
         name = slot_key(key, slot)
         there = fetched(remote, name, functools.partial(files_or_list, ANYTHING))
