@@ -367,6 +367,7 @@ def test_who_asks_one_thing_after_the_other_waits_once(
     """As a build does at its begin: what is asked first decides what is asked next."""
     for limit in ("FIRST_READ_S", "READ_S", "WHOLE_S"):
         monkeypatch.setattr(store, limit, 1)
+    monkeypatch.setattr(client, "HANGS_S", 0.9)
     server.answer = lambda handler: len(server.asked) > answered and answer(handler)
     with machine(tmp_path / "one", server.address) as one:
         assert [one.fetched(key_of(str(number), [])) for number in range(answered + 3)] == [None] * (answered + 3)

@@ -20,7 +20,7 @@ from typing import TypeVar
 from ..core.dependencies import may_be_asked
 from .counts import Counts
 from .objects import Seal, decompressed
-from .store import Refused, Silent, Store, Unknown, Unreachable
+from .store import Refused, Store, Unknown, Unreachable
 
 Result = TypeVar("Result")
 
@@ -47,6 +47,9 @@ SLOW_S = 3.0
 
 SLOW_RATE = 1_000_000
 """Bytes per second that explain it."""
+
+HANGS_S = 3.0
+"""What fails after so long is not asked again: whoever asks next would wait as long."""
 
 RETRY_S = 1.0
 """What failed sooner than this is tried once more."""
@@ -233,12 +236,11 @@ class RemoteCache:
                     )
                 return None
             except Unreachable as error:
-                waited = time.monotonic() - start >= RETRY_S
-                if attempt == 1 and not waited:
+                waited = time.monotonic() - start
+                if attempt == 1 and waited < RETRY_S:
                     continue
-                # Whoever asks next would wait as long again.
-                never = waited and line is self._reading and not self._has_answered
-                self._count(line, str(error), MOST_FAILURES if never or isinstance(error, Silent) else 1)
+                hangs = waited >= (HANGS_S if self._has_answered else RETRY_S) and line is self._reading
+                self._count(line, str(error), MOST_FAILURES if hangs else 1)
                 return None
             size = len(result) if isinstance(result, bytes) else 0
             slow = time.monotonic() - start > SLOW_S + size / SLOW_RATE

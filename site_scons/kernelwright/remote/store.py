@@ -45,10 +45,6 @@ class Unreachable(Exception):
     own."""
 
 
-class Silent(Unreachable):
-    """A request failed because nothing came in time, which took as long as we wait at most."""
-
-
 class Refused(Exception):
     """A server does not let us do that (403)."""
 
@@ -204,8 +200,7 @@ class ObjectStore:
         except exceptions.PermissionDeniedError as error:
             raise Refused from error
         except (exceptions.BaseError, OSError) as error:
-            kind = Silent if any(sign in str(error) for sign in SILENT) else Unreachable
-            raise kind(_in_words(str(error))) from error
+            raise Unreachable(_in_words(str(error))) from error
         self._answered = True
 
 
@@ -244,14 +239,12 @@ def _in_words(text: str) -> str:
     return "the connection fails"
 
 
-SILENT = ("TimedOut", "timed out")
-"""Parts of errors of obstore that mean that nothing came in time."""
-
 WORDS = {
     "onnection refused": "nobody answers there",
     "dns error": "the name of the server is not known",
     "ertificate": "its certificate is not trusted; remote_ca names the authority that has signed it",
-    **dict.fromkeys(SILENT, "it does not answer in time"),
+    "TimedOut": "it does not answer in time",
+    "timed out": "it does not answer in time",
     "Content-Length": "the server does not say how large its objects are",
     "body error": "an answer broke off",
 }
