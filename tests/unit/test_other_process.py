@@ -40,6 +40,9 @@ print(json.dumps([reads.files, sys.modules["kernelwright_source_math"].ANSWER]))
 
 SOURCE = """\
 import os
+import sys
+sys.path.insert(0, "{common}")
+import tiles
 import values
 from parts import one
 try:
@@ -47,6 +50,7 @@ try:
 except ImportError:
     pass
 ANSWER = [values.VALUE, one.VALUE, open(os.path.dirname(__file__) + "/data.txt").read(), os.listdir("sizes")]
+ANSWER += [tiles.VALUE, open("{common}/number.txt").read()]
 open("made.txt", "w").close()
 open("made.txt").close()
 open("env/dist-packages/installed.py").close()
@@ -54,38 +58,41 @@ open("env/dist-packages/installed.py").close()
 
 
 def test_what_a_source_imports_reads_lists_and_asks_for_in_vain_is_told(tmp_path: Path):
+    root, common = tmp_path / "image/project", tmp_path / "common"
     files = {
-        "kernels/math.py": SOURCE,  # Python's own module of that name stays
+        "kernels/math.py": SOURCE.replace("{common}", str(common)),  # Python's own module of that name stays
         "kernels/data.txt": "data",
         "values.py": "VALUE = 3",
         "parts/__init__.py": "",
         "parts/one.py": "VALUE = 1",
         "sizes/128": "",
         "env/dist-packages/installed.py": "",
+        f"{common}/tiles.py": "VALUE = 5",
+        f"{common}/number.txt": "6",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_text(text)
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
+        (root / name).write_text(text)
     # Bytecode of another source, with the time and the size of this one.
-    values = tmp_path / "values.py"
+    values = root / "values.py"
     values.write_text("VALUE = 2")
-    subprocess.run([sys.executable, "-c", "import values"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", "import values"], cwd=root, check=True)
     stat = values.stat()
     values.write_text("VALUE = 3")
     os.utime(values, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
     # Isolated, as nothing may come from the folder that the process runs in but by its own doing.
-    command = [sys.executable, "-I", "-c", USE, str(tmp_path)]
+    command = [sys.executable, "-I", "-c", USE, str(root)]
     done = subprocess.run(
-        [*command, str(tmp_path / "kernels/math.py")], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+        [*command, str(root / "kernels/math.py")], cwd=root, check=True, stdout=subprocess.PIPE, text=True
     )
     found, answer = json.loads(done.stdout)
 
-    assert answer == [3, 1, "data", ["128"]]
-    assert found.pop(f"{tmp_path}/sizes/") is None
+    assert answer == [3, 1, "data", ["128"], 5, "6"]
+    assert found.pop(f"{root}/sizes/") is None
     used = {name: text for name, text in files.items() if name not in ("sizes/128", "env/dist-packages/installed.py")}
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in used.items()}
-    names = {os.path.relpath(path, tmp_path): digest for path, digest in found.items()}
+    names = {path.removeprefix(f"{root}/"): digest for path, digest in found.items()}
     assert {name: digest for name, digest in names.items() if digest} == digests
     absent = {name for name, digest in names.items() if not digest}
     assert {"kernels/values.py", "kernels/parts/__init__.py", "kernels/fast.py", "fast.py"} <= absent

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from .dependencies import found_name
 from .repository import repository_around
@@ -155,6 +158,42 @@ class Installation:
         return not file.startswith(OWN_PACKAGE) and (self.is_package_code(file) or file.startswith(self._standard))
 
 
+@dataclass(frozen=True)
+class Culprit:
+    """The innermost line of the user's; ``by_package``: it has an installed package do it."""
+
+    location: str | None
+    by_package: bool
+
+
+def culprit_of(frames: Iterable[FrameType], project: Project, installation: Installation) -> Culprit | None:
+    """The line that does what is being done; None: an installed module does it while it is imported, and may.
+
+    Only the first import in a process would show that, and the user could not do anything about it.
+
+    Arguments:
+        frames: from the innermost on.
+    """
+    by_package, by_module = False, False
+    for frame in frames:
+        file = frame.f_code.co_filename
+        if project.name(file, installation) is not None:
+            return Culprit(f"{file}:{frame.f_lineno}", by_package)
+        if by_module and file.startswith("<frozen importlib"):
+            return None
+        by_package = by_package or installation.is_package_code(file)
+        by_module = by_module or installation.is_module_code(file)
+    return Culprit(None, by_package)
+
+
+def callers() -> Iterator[FrameType]:
+    """The frames of this thread, from that of whoever asks on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def _is_installed(path: str) -> bool:
     return not {"site-packages", "dist-packages"}.isdisjoint(path.split("/"))
 
@@ -172,4 +211,4 @@ def _with_slash(path: str) -> str:
     return path.rstrip(os.sep) + os.sep
 
 
-__all__ = ["Installation", "Project"]
+__all__ = ["Culprit", "Installation", "Project", "callers", "culprit_of"]

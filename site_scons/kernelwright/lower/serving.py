@@ -11,7 +11,7 @@ fork, so that sources are executed anew, and an error that ends the process is a
     < {"raised": {...}, "files": {...}}
 
 ``error`` is a :class:`Failure`, and ``raised`` a KernelwrightError as the protocol of workers has them. ``files`` are
-those of the project that it used, as :class:`Reads` has them. Nothing is unpickled.
+those of the author's that it used, as :class:`Reads` has them. Nothing is unpickled.
 
 A module of ours that is run like this (:mod:`.start_worker`) imports no more of ours than what needs only Python.
 """
@@ -28,14 +28,14 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import IO, Any, NamedTuple
 
 from ..core.errors import KernelwrightError
-from ..core.project import Project
+from ..core.project import Installation, Project, callers, culprit_of
 from ..processes.protocol import error_to_json
 
 
@@ -137,14 +137,14 @@ def _answer(request: Message, answer: Callable[[Message], Message]) -> Message:
         values = {"raised": error_to_json(error)}
     except BaseException as error:  # it runs the author's code, and errors of compilers have many types
         values = {"error": failure_of(error, root).answer}
-    for file in _project_files(root):
-        reads.note(file)
+    reads.note_modules()
     return Message({**values, "files": dict(sorted(reads.files.items()))}, parts)
 
 
 class Reads:
-    """Notes what a process uses of the project, from :meth:`install` on: also the files that it asks for in vain.
+    """Notes what a process uses of the author's, from :meth:`install` on: also the files that it asks for in vain.
 
+    What is not in the project counts where a line of the author's uses it, and not what the compiler does by itself.
     Python itself would load a module from bytecode, which may be of another source.
 
     Arguments:
@@ -157,7 +157,8 @@ class Reads:
 
     def __init__(self, root: str) -> None:
         self.files: dict[str, str | None] = {}
-        self._root = root
+        self._project, self._installation = Project(Path(root)), Installation()
+        self._own_home = f"{os.environ.get('HOME', '')}/"
         self._made: set[str] = set()
         self._is_busy = False
 
@@ -169,27 +170,49 @@ class Reads:
     def note(self, path: str) -> bool:
         """Note a file; returns whether it is there."""
         if path not in self.files:
-            self._is_busy = True
+            was_busy, self._is_busy = self._is_busy, True
             try:
                 self.files[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
             except (OSError, ValueError):
                 self.files[path] = ""
-            self._is_busy = False
+            self._is_busy = was_busy
         return bool(self.files[path])
+
+    def note_modules(self) -> None:
+        """Note the modules of the author's that are imported by now, whoever has found them."""
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if file and self._name(file) is not None and os.path.isfile(file):  # noqa: PTH113
+                self.note(file)
+
+    def _name(self, path: str) -> str | None:
+        """The name of a file of the author's, wherever it lies; None for any other."""
+        return None if path.startswith(self._own_home) else self._project.name(path, self._installation)
+
+    def _is_used(self, path: str) -> bool:
+        if self._project.relative(path) is not None:
+            return True
+        culprit = self._name(path) and culprit_of(callers(), self._project, self._installation)
+        return bool(culprit and culprit.location)
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._is_busy or event not in ("open", "os.listdir", "os.scandir"):
             return
+        self._is_busy = True
         try:
-            path = os.path.abspath(os.fsdecode(arguments[0] or "."))  # noqa: PTH100
+            self._used(event, os.path.abspath(os.fsdecode(arguments[0] or ".")), arguments)  # noqa: PTH100
         except TypeError:  # the number of an open file
             return
-        if not _is_inside(path, self._root) or path.endswith(".pyc"):
+        finally:
+            self._is_busy = False
+
+    def _used(self, event: str, path: str, arguments: tuple[Any, ...]) -> None:
+        if path.endswith(".pyc") or not self._is_used(path):
             return
         if event != "open":
             # Python's own finder lists folders; what it is asked for is noted one by one. That of installed packages
             # lists all folders of sys.path.
-            if sys._getframe(1).f_code.co_name not in ("_fill_cache", "children"):
+            if sys._getframe(2).f_code.co_name not in ("_fill_cache", "children"):
                 self.files.setdefault(f"{path}/", None)
         elif arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             self._made.add(path)
@@ -197,9 +220,9 @@ class Reads:
             self.note(path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module of the project, as far as its folders come first; None for any other."""
+        """The spec of a module of the author's, as far as its folders come first; None for any other."""
         folders = map(os.path.abspath, sys.path if path is None else path)
-        for folder in itertools.takewhile(lambda folder: _is_inside(f"{folder}/", self._root), folders):
+        for folder in itertools.takewhile(lambda folder: self._name(f"{folder}/") is not None, folders):
             base = f"{folder}/{name.rpartition('.')[2]}"
             for file, inside in ((f"{base}/__init__.py", [base]), (f"{base}.py", None)):
                 if self.note(file):
@@ -284,14 +307,6 @@ def _is_inside(path: str, root: str) -> bool:
 @functools.cache
 def _project(root: str) -> Project:
     return Project(Path(root))
-
-
-def _project_files(root: str) -> Iterator[str]:
-    """The files of the project that were imported."""
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if file and _is_of_project(file, root):
-            yield file
 
 
 def short(text: str, root: str) -> str:

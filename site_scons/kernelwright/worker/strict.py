@@ -6,10 +6,10 @@ the network says, can change without a rebuild.
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ..core.errors import DefinitionError, Where
-from ..core.project import MACHINE, Installation, Project
+from ..core.project import MACHINE, Culprit, Installation, Project, callers, culprit_of
 
 MAX_TEXT = 200
 """Longest text in characters that an error shows of a command."""
@@ -45,14 +45,6 @@ class Finding:
 
 Findings = dict[Finding, None]
 """Findings in their order, each once."""
-
-
-@dataclass(frozen=True)
-class _Culprit:
-    """The innermost line of the user's; ``by_package``: it has an installed package do it."""
-
-    location: str | None
-    by_package: bool
 
 
 class Strict:
@@ -125,33 +117,17 @@ class Strict:
         return self._project.name(file, self._installation) is not None
 
     @staticmethod
-    def _note(findings: Findings, culprit: _Culprit | None, finding: Finding) -> None:
+    def _note(findings: Findings, culprit: Culprit | None, finding: Finding) -> None:
         if culprit is not None:
             findings[replace(finding, location=culprit.location)] = None
 
-    def _culprit(self) -> _Culprit | None:
-        """The line that does what is being done; None: an installed module does it while it is imported, and may.
-
-        Only the first import in a worker would show that, and the definition could not do anything about it.
-        """
-        by_package, by_module = False, False
-        for frame in _callers():
-            file = frame.f_code.co_filename
-            if self._is_users(file):
-                return _Culprit(f"{file}:{frame.f_lineno}", by_package)
-            if by_module and file.startswith("<frozen importlib"):
-                return None
-            by_package = by_package or self._installation.is_package_code(file)
-            by_module = by_module or self._installation.is_module_code(file)
-        return _Culprit(None, by_package)
+    def _culprit(self) -> Culprit | None:
+        return culprit_of(_callers(), self._project, self._installation)
 
 
 def _callers() -> Iterator[FrameType]:
-    """The frames of this thread from the innermost to that of the worker's server, whose start is nobody's doing."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _SERVER:
-        yield frame
-        frame = frame.f_back
+    """The callers up to the worker's server, whose start is nobody's doing."""
+    return itertools.takewhile(lambda frame: frame.f_code.co_filename != _SERVER, callers())
 
 
 _SERVER = str(Path(__file__).with_name("server.py"))
