@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,11 @@ def aligned(array: Array) -> Array:
     return copy
 
 
-def rows(table: Mapping[str, Function]) -> Iterator[Any]:
-    for function in table.values():
-        for mode in function.modes:
-            yield pytest.param(function, mode, id=f"{function.name}-{'s_tir' if mode else 'plain'}")
+def rows(table: Mapping[str, Function]) -> list[Any]:
+    pairs = [(function, mode) for function in table.values() for mode in function.modes]
+    return [
+        pytest.param(function, mode, id=f"{function.name}-{'s_tir' if mode else 'plain'}") for function, mode in pairs
+    ]
 
 
 class Libraries:
