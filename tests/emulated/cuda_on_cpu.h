@@ -427,7 +427,8 @@ void wgmma_wait_group(int unfinished);
 
 }  // namespace emulated
 
-using CUtensorMap = emulated::TensorMap;
+using CUtensorMap_st = emulated::TensorMap;
+using CUtensorMap = CUtensorMap_st;
 
 inline void __trap() { emulated::fail("__trap()"); }
 #define __syncthreads() emulated::barrier(__LINE__)

@@ -177,6 +177,7 @@ class Emulation:
         ]
         place, library = folder / "device.cpp", folder / "device.so"
         machine = once_in(Project.shared, "machine", _make_machine) / "cuda_on_cpu.o"
+        source = re.sub(r"^struct (__half|__nv_bfloat16|CUtensorMap_st);$", "", source, flags=re.M)  # aliases here
         place.write_text(f'#include "{machine.with_suffix(".h")}"\n#line 1 "device.cu"\n{source}\n{"".join(launchers)}')
         _run("g++", *FLAGS, "-c", str(place), "-o", f"{place}.o")
         hidden = "-Wl,-z,start-stop-visibility=hidden"

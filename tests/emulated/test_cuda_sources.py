@@ -15,6 +15,8 @@ from conftest import SCONSTRUCT, SITE_SCONS, Project
 from emulation import Emulation
 from kernelwright.core.errors import DefinitionError, ToolchainError, Where
 from kernelwright.cuda import Tensor, TensorMap
+from kernelwright.lower.cuda_parameters import TYPES
+from kernelwright.toolchain.nvcc import find_nvcc
 from kernelwright.toolchain.nvrtc import find_nvrtc
 from standin_calls import call, make_standin
 
@@ -87,7 +89,8 @@ from kernelwright.cuda import Size, Source, Tensor
 
 SOURCE = """
 #include <numpy/utils.h>
-extern "C" __global__ void NPY_CAT(ti, les)(float *x, long long bytes, int width) {
+extern "C" __global__ void NPY_CAT(ti, les)(float4 *aligned, long long bytes, int width) {
+  float *x = (float *)aligned;
   extern __shared__ float buffer[];
   long long i = ((long long)blockIdx.y * gridDim.x + blockIdx.x) * THREADS + threadIdx.x;
   buffer[threadIdx.x] = 4 * i < bytes ? x[i] : 0;
@@ -102,7 +105,7 @@ def tiles():
     return Source(
         SOURCE,
         "tiles",
-        x=Tensor("float32", "m", "n", alignment=16, multiples={"n": 4}, written=True),
+        x=Tensor("float32", "m", "n", multiples={"n": 4}, written=True),
         bytes=Size("4 * m * n", dtype="int64"),
         width=Size("n"),
         grid=("(n + 32) // 64", "m"),
@@ -199,6 +202,16 @@ def test_an_instance_is_asked_for_by_the_name_that_the_compiler_gave_it_for_the_
         assert "grid 3 1 1 block 128 1 1 shared 0 " in launch
         assert launch.endswith("parameters 0x100 0x200 1000 0.5")
         assert name.encode() in (folder_of(built, "row_sum/dtype-float32") / f"{arch}.cubin").read_bytes()
+
+
+@pytest.mark.parametrize("nvrtc", [False, True])
+def test_data_is_as_aligned_as_the_type_that_the_parameter_points_to(built, nvrtc):
+    code = "print(message_of(demo.tiles, on_cuda(5, 64, data=0x10004)))"
+    printed, log = call(built, code, nvrtc=nvrtc, parameters="pii", capability=90)
+    assert "argument 'x' has data that is not aligned to 16 bytes" in printed
+    assert not any(line.startswith("launch ") for line in log)
+    manifest = json.loads((built.folder / "build/demo/manifest.json").read_text())
+    assert [variant["arguments"][0]["alignment"] for variant in manifest["kernels"]["tiles"]["variants"]] == [16]
 
 
 def test_sizes_shared_memory_and_flags_of_a_launch_are_as_declared(built):
@@ -418,6 +431,7 @@ def test_nvrtc_compiles_them_too_but_for_host_code(project):
 def test_a_compiler_that_is_run_as_a_whole_gives_the_same_names(project):
     run = project.scons("NVCC_FLAGS=--threads=1")
     assert "PTX" not in run.labels and run.labels["CUBIN"] == 6
+    assert ".alignment = 16" in (project.folder / "build/kernels/demo/tiles/wrapper.c").read_text()
     assert (
         "_ZN4rows3sumIfLi128ELi8EEEvPKT_Pfif" in (project.folder / "build/kernels/demo/row_sum/wrapper.c").read_text()
     )
@@ -447,6 +461,74 @@ def test_macros_may_have_any_name(project):
     assert project.scons("build/kernels/demo/tiles/default/cuda/compute_90a.ptx").labels["PTX"] == 1
 
 
+# ---- what is compared
+
+HELD = {
+    "float16": "__half __half2 half2 halves",
+    "bfloat16": "__nv_bfloat16 __nv_bfloat162",
+    "float8_e4m3fn": "__nv_fp8_e4m3 __nv_fp8x4_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2 __nv_fp8x2_e5m2",
+    "float32": "float float4 float3 float[4] triple",
+    "float64": "double double2 double4_16a",
+    "int8": "char signed_char char4",
+    "uint8": "char unsigned_char uchar4",
+    "bool": "char unsigned_char uchar4 bool",
+    "int16": "short short2",
+    "uint16": "unsigned_short",
+    "int32": "int int4 level",
+    "uint32": "unsigned uint2",
+    "int64": "long long_long longlong2 float*",
+    "uint64": "unsigned_long ulonglong2 float* size_t",
+}
+"""dtype -> what points to elements of it, with ``_`` for a blank; none of the others does, but ``void``."""
+
+NUMBERS = {"float32": "float", "int32": "int level", "int8": "char signed_char", "bool": "bool char unsigned_char"}
+
+OWN_TYPES = """
+#include <vector_types.h>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda.h>
+using signed_char = signed char; using unsigned_char = unsigned char; using unsigned_short = unsigned short;
+using long_long = long long; using unsigned_long = unsigned long;
+enum level : int { low };
+struct triple { float x, y, z; };
+struct mixed { float x; int y; };
+struct padded { alignas(16) float x, y, z; };
+struct halves { unsigned short bits[4]; };
+struct opaque;
+"""
+
+
+def test_types_are_compared_and_not_sizes(tmp_path):
+    names = [*dict.fromkeys(" ".join(HELD.values()).split()), "mixed", "padded", "opaque", "level*"]
+    lines = [OWN_TYPES, TYPES, "template <> constexpr bool kw_own<halves, kw_dtype::kw_float16> = true;"]
+
+    def require(condition: str, expected: bool) -> None:
+        lines.append(f'static_assert({"" if expected else "!"}{condition}, "");')
+
+    for dtype in HELD:
+        for name in names:
+            pointer = f"const {name[:-3]} (*)[4]" if name.endswith("[4]") else f"const {name} *"
+            address = name.endswith("*") and dtype in ("int64", "uint64")
+            require(f"kw_is_tensor<{pointer}, kw_dtype::kw_{dtype}>", name in HELD[dtype].split() or address)
+            plain = name in NUMBERS.get(dtype, "").split()
+            if dtype in NUMBERS and not name.endswith("[4]"):
+                require(f"kw_is_number<{name}, kw_dtype::kw_{dtype}>", plain)
+        require(f"kw_is_tensor<const void *, kw_dtype::kw_{dtype}>", True)
+    require("kw_is_tensor_map<CUtensorMap>", True)
+    require("kw_is_tensor_map<float[32]>", False)
+    asked = [("const float4 *", 4), ("float *", 2), ("const opaque *", 0), ("void *", 0), ("padded *", 4), ("int", 0)]
+    for pointer, power in asked:
+        require(f"(kw_alignment<{pointer}>::kw_value == {power})", True)
+    (tmp_path / "types.cpp").write_text("\n".join(lines) + "\n")
+    headers = Path(find_nvcc("", os.environ)).parent.parent / "include"
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", "-isystem", str(headers), "types.cpp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:2000]
+
+
 # ---- errors
 
 MISTAKES = {
@@ -474,6 +556,14 @@ MISTAKES = {
     "another dtype": (
         ('x=Tensor(dtype, "rows"', 'x=Tensor("int32", "rows"'),
         r"x is a tensor of int32, which parameter 1 of rows::sum<float, 128, TILE> does not take",
+    ),
+    "another dtype of the same size": (
+        ('"rows", "columns")', '"rows", "columns") if dtype == "float32" else Tensor("bfloat16", "rows", "columns")'),
+        r"x is a tensor of bfloat16, which parameter 1 of rows::sum<__half, 128, TILE> does not take; if its type is y",
+    ),
+    "a type that holds nothing": (
+        ("block=128,", 'block=128, types={"rows::pair": "float"},'),
+        r"types has 'rows::pair': 'float', which does not say what a type holds",
     ),
     "another dtype of a size": (
         ('columns=Size("columns")', 'columns=Size("columns", dtype="int64")'),

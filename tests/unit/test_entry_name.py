@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kernelwright.lower.entry_name import entry_name
+from kernelwright.core.entry_name import entry_name
 
 VARIABLE = ".global .align 8 .u64 kw_entry = {};\n"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from kernelwright.core.arch import shared_memory
+from kernelwright.core.entry_name import ENTRY
 from kernelwright.core.errors import LoweringError
 from kernelwright.define.unit import Unit
-from kernelwright.lower.entry_name import ENTRY
 from kernelwright.lower.launch_limits import require_within_limits
 
 Launch = dict[str, Any]

@@ -17,6 +17,9 @@ DTYPES = (
 )
 """The dtypes of tensors."""
 
+TENSOR_MAP = "tensor_map"
+"""What a type of the author's may be besides: a CUtensorMap by another name."""
+
 MACRO = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 Passed = Tensor | Scalar | TensorMap | Size | int
@@ -36,6 +39,7 @@ class Source(Declared):
         dependent: whether the launch may begin before the one before it has ended; the function has to wait for it with
             ``cudaGridDependencySynchronize``.
         defines: macros that are defined before the source: name -> value.
+        types: what types of the source's own hold: ``{"cutlass::half_t": "float16"}``; ``"tensor_map"`` for a map.
         arguments: for each parameter of the function, in order: a :class:`Tensor` or a :class:`Scalar`, which becomes
             an argument of the kernel; a :class:`TensorMap`, which makes its tensor one; or a :class:`Size` or an
             integer, which callers do not pass.
@@ -53,6 +57,7 @@ class Source(Declared):
         cooperative: bool = False,
         dependent: bool = False,
         defines: Mapping[str, bool | int | float | str] | None = None,
+        types: Mapping[str, str] | None = None,
         **arguments: Passed,
     ) -> None:
         self.source = source
@@ -60,6 +65,7 @@ class Source(Declared):
         self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
         self.cooperative, self.dependent = cooperative, dependent
         self.defines = dict(defines or {})
+        self.types = types or {}
         self.arguments = arguments
 
     @property
@@ -95,12 +101,21 @@ class Source(Declared):
             if what != "cluster" or self.cluster is not None:
                 check_axes(getattr(self, what), names, what, where)
         check_size(self.shared, names, "shared", where)
+        self._check_words(where)
+
+    def _check_words(self, where: Where) -> None:
+        """Raise a DefinitionError for macros and types that cannot be."""
         for macro, text in self.defines.items():
             if not isinstance(macro, str) or not MACRO.fullmatch(macro) or "\n" in str(text):
                 message = f"defines has {shown(macro)}: {shown(text)}, which is no macro"
                 raise DefinitionError(
                     message, where, "give each an identifier of C as its name, and a value in one line"
                 )
+        for name, dtype in self.types.items() if isinstance(self.types, Mapping) else [(self.types, None)]:
+            if not isinstance(name, str) or not name.strip() or "\n" in name or dtype not in (*DTYPES, TENSOR_MAP):
+                message = f"types has {shown(name)}: {shown(dtype)}, which does not say what a type holds"
+                remedy = f"give each type, as C++ names it, one of {', '.join(DTYPES)} or {TENSOR_MAP}"
+                raise DefinitionError(message, where, remedy)
 
 
 def declared_in(passed: Mapping[str, object]) -> dict[str, Tensor | Scalar]:

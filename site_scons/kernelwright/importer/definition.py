@@ -254,6 +254,7 @@ class _Body:
             if parameter.kind == "pointer"
         }
         self._hinted: set[str] = set()
+        self._types: dict[str, str] = {}
         self.written = [
             name
             for name, parameter in zip(self._names, function.parameters, strict=True)
@@ -285,7 +286,8 @@ class _Body:
         lines += [f'grid=ceildiv("{self._sizes[covered]}", {block}),', f"block={block},"]
         if self._function.has_dynamic_shared:
             lines += [*comment("TODO: the bytes of its array in shared memory, an integer or a Size.", 8), "shared=0,"]
-        return lines
+        held = [f"{quoted(name)}: {quoted(dtype)}" for name, dtype in self._types.items()]
+        return [*lines, f"types={{{', '.join(held)}}},"] if held else lines
 
     def _block(self) -> tuple[int | str, str]:
         """The threads of a block, and what is to be said of them."""
@@ -317,6 +319,9 @@ class _Body:
             dtype = vector_dtype(parameter.element) or "uint8"
             if dtype == "uint8":
                 hint = f"{name} points to {parameter.element}, of which these are the bytes"
+                if parameter.element != "void":
+                    # What is in a namespace without a name is found without one.
+                    self._types[parameter.element.replace(NAMELESS, "")] = dtype
             packed = _packed(parameter, dtype, size)
         if dtype is None:
             raise self._no_argument(name, parameter)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..compilers.limits import read_reports, read_usage
-from ..core.records import read_json
+from ..core.dtype import Dtype
+from ..core.entry_name import asked_alignments
+from ..core.errors import Where
+from ..core.records import Record, read_json
 from ..core.request import ASIDE
 
 
@@ -46,8 +49,22 @@ class UnitFiles:
     reports: tuple[str, ...] = field(default=(), metadata=ASIDE)
 
     def read_signature(self) -> dict[str, Any]:
-        """The content of signature.json."""
-        return read_json(Path(self.signature), lambda document: document.raw, "remove it and try again")
+        """The content of signature.json, with the alignment that only compiled code tells."""
+        asked = [asked_alignments(Path(path)) for path in dict.fromkeys(self.named_in.values())]
+        strictest = list(map(max, *asked)) if len(asked) > 1 else next(iter(asked), [])
+        return read_json(
+            Path(self.signature), lambda read: _with_alignments(read, strictest), "remove it and try again"
+        )
+
+
+def _with_alignments(read: Record, asked: Sequence[int]) -> dict[str, Any]:
+    """A signature whose tensors are at least as aligned as the types of a source ask for, argument by argument."""
+    for argument, alignment in zip(read.records("arguments") if asked else (), asked, strict=False):
+        tensor = argument.text("kind") == "tensor"
+        if tensor and alignment > Dtype.parse(argument.text("dtype"), Where()).alignment:
+            declared = argument.count("alignment") if argument.has("alignment") else 1
+            argument.raw["alignment"] = max(alignment, declared)
+    return read.raw
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..core.arch import shared_memory
+from ..core.entry_name import ENTRY
 from ..core.errors import LoweringError
-from .entry_name import ENTRY
 from .unit import Unit
 
 THREADS = 1024

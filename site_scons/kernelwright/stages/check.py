@@ -116,7 +116,8 @@ def make(
     )
     request = Checking(asked, kernel.definition_identity, None if library else kernel.own_tool, unit, variants)
     outputs = files_in(kernel.package.checks / record.name, (output,))
-    sources = [*filter(None, [path]), unit.signature, *kernel.definition_files]
+    described = [unit.signature, *dict.fromkeys(unit.named_in.values())]
+    sources = [*filter(None, [path]), *described, *kernel.definition_files]
     stage = Stage("CHECK", subject, where, request, check, outputs, sources, cacheable=False)
     stage.rest = lambda: made(kernel.run, unit) is not None
     return kernel.remembering(stage, f"check {subject}")

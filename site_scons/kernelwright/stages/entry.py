@@ -75,10 +75,11 @@ def entry_of(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> Entry
 
 
 def sources_of(variants: tuple[VariantFiles, ...]) -> list[str]:
-    """The files that the manifest describes: signatures and modules, and resource usages."""
+    """The files that the manifest describes: signatures and modules, resource usages, and what tells alignments."""
     units = units_of(variants)
     described = [path for unit in units for path in (unit.signature, unit.module)]
-    return [*described, *dict.fromkeys(path for unit in units for path in (*unit.usages.values(), *unit.reports))]
+    compiled = [path for unit in units for path in (*unit.usages.values(), *unit.reports, *unit.named_in.values())]
+    return [*described, *dict.fromkeys(compiled)]
 
 
 def write(request: Entry, variants: tuple[VariantFiles, ...], scratch: Path, launcher: str = "") -> None:

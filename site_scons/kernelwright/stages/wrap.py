@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from .. import backends
 from ..backends.base import Backend
 from ..compilers.fatbin import needed_driver
+from ..core.entry_name import ENTRY, entry_name
 from ..core.errors import DefinitionError, LoweringError, Where
 from ..core.files import digest_of
 from ..core.request import ASIDE
 from ..library import sources
 from ..library.files import UnitFiles, VariantFiles, images_of, units_of
 from ..library.plan import KernelPlan, LoweredUnit, VariantPlan, with_strictest_alignment
-from ..lower.entry_name import ENTRY, entry_name
 from ..runtime.loader import gaps_text
 from ..toolchain.cuda import cuda_version
 from .context import KernelContext, whole
@@ -130,6 +131,14 @@ def _sources(kernel: KernelContext, variants: tuple[VariantFiles, ...]) -> list[
     return list(dict.fromkeys([*(unit.signature for unit in units), *images, *named_in]))
 
 
+def _signature(unit: UnitFiles, where: Where) -> dict[str, Any]:
+    """What signature.json and compiled code say of a unit."""
+    try:
+        return unit.read_signature()
+    except ValueError as error:
+        raise LoweringError(str(error), where, REMEDY) from error
+
+
 def _names_in(paths: Mapping[str, str], unit: LoweredUnit) -> dict[str, str]:
     """What the device function of a unit is called for each arch."""
     try:
@@ -156,7 +165,7 @@ def plan_of(request: Wrapping, stage: StageRun) -> KernelPlan:
         images = {arch: relative(image) for arch, image in unit.images.items()} or dict.fromkeys(
             unit.archs if unit.own else (), ""
         )
-        read = LoweredUnit.from_json(unit.read_signature(), relative(unit.host), images)
+        read = LoweredUnit.from_json(_signature(unit, stage.where), relative(unit.host), images)
         return read.with_names(_names_in(unit.named_in, read)) if unit.named_in else read
 
     def units(variant: VariantFiles) -> tuple[LoweredUnit, ...]:

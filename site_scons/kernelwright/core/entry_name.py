@@ -1,0 +1,91 @@
+"""Tells what only a compiler knows of a device function: the name that it made of its types, and what these ask for."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ENTRY = "kw_entry"
+"""The variable of the device code that points to the function; the host code calls the function by this name, too."""
+
+ALIGNMENTS = "kw_alignments"
+"""The variable with the alignment that each argument's type asks for, as a power of two."""
+
+IN_PTX = re.compile(rf"\.u64 {ENTRY}(?:\[1\])? = (?:generic\()?([\w$]+)".encode())
+ALIGNMENTS_IN_PTX = re.compile(rf"\.[bu]8 {ALIGNMENTS}(?:\[(\d+)\])?(?: = \{{?([\d, ]*)\}}?)?;".encode())
+
+
+def entry_name(image: Path) -> str:
+    """The name of the function that :data:`ENTRY` points to.
+
+    Arguments:
+        image: a cubin or a PTX file.
+
+    Raises:
+        ValueError: there is no such variable, or no kernel that it points to.
+    """
+    content = image.read_bytes()
+    if content.startswith(b"\x7fELF"):
+        return _in_cubin(content)
+    match = IN_PTX.search(content)
+    # A __device__ function is a .func, which no host code can launch.
+    if match is None or not re.search(rb"\.entry " + re.escape(match[1]) + rb"(?![\w$])", content):
+        raise ValueError(f"{image.name} has no {ENTRY} that points to a __global__ function")
+    return match[1].decode()
+
+
+def asked_alignments(image: Path) -> list[int]:
+    """The alignment that the type of each argument asks for, in bytes: 16 for a pointer to ``float4``.
+
+    Arguments:
+        image: a cubin or a PTX file.
+
+    Raises:
+        ValueError: it does not tell.
+    """
+    content = image.read_bytes()
+    if content.startswith(b"\x7fELF"):
+        powers = _variable_in_cubin(content)
+    elif match := ALIGNMENTS_IN_PTX.search(content):
+        # Zeros at the end are not written.
+        powers = bytes(map(int, filter(None, (match[2] or b"").split(b",")))).ljust(int(match[1] or 1), b"\0")
+    else:
+        raise ValueError(f"{image.name} has no {ALIGNMENTS}")
+    return [1 << power for power in powers]
+
+
+def _in_cubin(content: bytes) -> str:
+    """The symbol by which the linker fills the variable."""
+    from elftools.elf.relocation import RelocationSection
+
+    for file, symbols, variable in _variables(content, ENTRY):
+        place = file.get_section(variable["st_shndx"]).name
+        relocations = file.get_section_by_name(f".rela{place}") or file.get_section_by_name(f".rel{place}")
+        for relocation in relocations.iter_relocations() if isinstance(relocations, RelocationSection) else ():
+            if relocation["r_offset"] == variable["st_value"]:
+                name: str = symbols.get_symbol(relocation["r_info_sym"]).name
+                return name
+    raise ValueError(f"the cubin has no {ENTRY} that points to a __global__ function")
+
+
+def _variable_in_cubin(content: bytes) -> bytes:
+    """The bytes of the variable with alignments."""
+    for file, _, variable in _variables(content, ALIGNMENTS):
+        start: int = variable["st_value"]
+        found: bytes = file.get_section(variable["st_shndx"]).data()[start : start + variable["st_size"]]
+        return found
+    raise ValueError(f"the cubin has no {ALIGNMENTS}")
+
+
+def _variables(content: bytes, name: str) -> Iterator[tuple[Any, Any, Any]]:
+    """The file, its symbols, and each of these with that name."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
+
+    file = ELFFile(io.BytesIO(content))
+    symbols = file.get_section_by_name(".symtab")
+    if isinstance(symbols, SymbolTableSection):
+        yield from ((file, symbols, symbol) for symbol in symbols.get_symbol_by_name(name) or ())
